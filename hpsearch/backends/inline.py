@@ -45,6 +45,8 @@ class InlineBackend(Backend):
         self._lanes: dict[tuple[int, int], Task] = {}
         """Those that the worker trains beside each other."""
         self._worker: Worker | None = None
+        self._runs = False
+        """A task that has the worker for itself."""
         self._cut: set[tuple[int, int]] = set()
         self._said: list[Message] = []
         self._deliver: Callable[[Message], None] = lambda message: None
@@ -85,12 +87,16 @@ class InlineBackend(Backend):
         task = self._tasks.popleft()
         self._opened.let_go(task.segment.trial)  # before this trial's clock runs
         channel = _Channel(self, task, task.timeout)
-        result = self._opened.run(task.trial, task.segment, channel)
+        self._runs = True
+        try:
+            result = self._opened.run(task.trial, task.segment, channel)
+        finally:
+            self._runs = False
         return [*said, self._outcome(task, result, channel.late)]
 
     def workers(self) -> Workers:
         """This process."""
-        return Workers(ready=1, busy=int(bool(self._tasks or self._lanes)), wanted=1)
+        return Workers(ready=1, busy=int(self._runs or bool(self._tasks or self._lanes)), wanted=1)
 
     def close(self, kill: bool = False) -> None:
         """Close the worker."""

@@ -69,8 +69,9 @@ def rung_tag(until: int | None) -> str:
 
 
 def amount_of(moment: Moment, axis: Axis) -> int:
-    """Give what a study had cost, as a step: trials begun, iterations, or whole seconds."""
-    return int(attrgetter(axis)(moment))
+    """Give what a study had cost, as a step: trials begun, iterations, or whole seconds, which have passed by then."""
+    amount: float = attrgetter(axis)(moment)
+    return math.ceil(amount)
 
 
 def found_by(objective: Objective, front: Sequence[Score]) -> dict[str, float]:

@@ -31,7 +31,8 @@ pre { overflow-x: auto; background: var(--raised); border: 1px solid var(--line)
 @media (max-width: 40rem) { figure .scroll { overflow-x: auto } figure .scroll svg { min-width: 34rem }
   figure .scroll::before { content: "↔ scroll sideways"; position: sticky; left: 0; color: var(--soft);
     font-size: 0.8rem } }
-@media print { nav, .skip { display: none } }
+@media print { nav, .skip { display: none } .wide { overflow: visible } table { font-size: 0.6rem }
+  td.words { min-width: 0 } pre { white-space: pre-wrap; overflow-wrap: anywhere } h2 { break-after: avoid } }
 """
 
 

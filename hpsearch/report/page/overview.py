@@ -108,4 +108,6 @@ def again(study: Study) -> Section:
     if command := told.get("command"):
         lines.append(str(command))
     words.append("The command as it was given. Equal seeds draw equal trials; hpsearch rerun tries the best ones anew.")
+    if " --dir" in str(command):
+        words.append("Where its directory still holds the study the command goes on with that: leave --dir out.")
     return Section("Run it again", words, code="\n".join(lines), table=Table(("", ""), rows, "Where it came from"))

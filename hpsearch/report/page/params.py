@@ -43,8 +43,9 @@ def parallel(study: Study) -> Section | None:
     for place, goal in enumerate(objective.goals):
         values = [row.values[place] for row in shown]
         axes.append((goal.name, scale_of(values), list(values)))
-    good = max(1, len(shown) // 10)
-    told = f"The best tenth ({good} of {len(shown)}) in green: {_ranges(axes, good)}."
+    good = min(max(1, len(ranked) // 10), len(shown))
+    told = f"The best {'tenth ' if good == len(ranked) // 10 else ''}({good:,} of {len(ranked):,}) in green: "
+    told += f"{_ranges(axes, good)}."
     picture = _drawn(axes, len(shown), good, told)
     words = [told, "A line is a trial; axes have the scales of the search space."]
     if len(ranked) > len(shown):
@@ -130,8 +131,8 @@ def importance(study: Study) -> Section | None:
         picture.draw(Words(left + 500 * share + 8, y + 15, f"{share:.1%}", "start", "muted"))
     words = [
         f"{told}.",
-        "Shares of the variance that each parameter explains alone and with others (fANOVA), of the parameters that "
-        "all of these trials have. With few trials they are rough.",
+        "Shares of the variance that the parameters explain together, each alone and with others (fANOVA), of those "
+        "that all of these trials have. With few trials they are rough.",
     ]
     return Section("What mattered", words, picture)
 
@@ -145,7 +146,8 @@ def front(study: Study) -> Section | None:
     if not rows:
         return None
     one, other = objective.goals[:2]
-    leaders = sorted((row for row in study.leaders if row.feasible), key=lambda row: row.values[0])
+    # From the best of the first goal on: a trial's second value can be had wherever the first one may be worse.
+    leaders = sorted((row for row in study.leaders if row.feasible), key=lambda row: one.signed(row.values[0]))
     told = f"{len(leaders)} of {len(rows)} trials are on the front: none is better than another in all."
     across, up = (scale_of([row.values[place] for row in rows]) for place in (0, 1))
     chart = Chart("Front", told, across, up, (one.name, other.name))

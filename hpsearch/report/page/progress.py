@@ -75,7 +75,7 @@ def curves(study: Study) -> Section | None:
     ranked = [one for one in objective.rank({number: row.score for number, row in rows.items()}) if one in known]
     shown = ranked[:_MOST_CURVES]
     levels = sorted({rows[trial].iterations for trial in shown})
-    shades = levels if len(levels) <= len(SERIES) else _levels(study, levels)
+    shades = _levels(study, levels)
     values = [y for trial in shown for _, y in known[trial] if math.isfinite(y)]
     up, beyond = _up(values, goal.goal == "minimize")
     last = max(x for trial in shown for x, _ in known[trial])
@@ -90,7 +90,9 @@ def curves(study: Study) -> Section | None:
         points = [(float(x), y) for x, y in _thinned(known[trial])]
         chart.line(points, ink, 3.0 if best else 1.2, faint=not best and len(shown) > 30, tip=tip)
     for place, level in enumerate(shades):
-        chart.key(SERIES[place], f"{'' if place == 0 or shades == levels else '<= '}{counted(level, 'iteration')}")
+        chart.key(
+            SERIES[place], f"{'' if place == 0 or set(levels) <= set(shades) else '<= '}{counted(level, 'iteration')}"
+        )
     words = [told, *beyond]
     if len(known) > len(shown):
         words.append(f"The {len(shown)} best of {len(known):,} are drawn.")

@@ -27,10 +27,10 @@ def brackets(study: Study) -> Section | None:
     rungs = study.rungs
     if not rungs or all(rung.rung == 0 for rung in rungs):
         return None
-    widths = defaultdict(list)
+    widths: defaultdict[tuple[int | None, int | None], dict[int, int]] = defaultdict(dict)
     for event in study.events():
         if isinstance(event, Started):
-            widths[event.bracket, event.rung].append(event.segment.width)
+            widths[event.bracket, event.rung][event.segment.trial] = event.segment.width  # its last one there
     shown = sorted({rung.bracket for rung in rungs})[:_MOST_BRACKETS]
     most = max(max(rung.started, rung.size or 0) for rung in rungs)
     levels = sorted({rung.until for rung in rungs if rung.until is not None})
@@ -49,7 +49,7 @@ def brackets(study: Study) -> Section | None:
         for rung in (rung for rung in rungs if rung.bracket == bracket):
             place = levels.index(rung.until) if rung.until in levels else 0
             height = max(2.0, (row - 16) * rung.started / most)
-            mean = fmean(widths[rung.bracket, rung.rung] or [1])
+            mean = fmean(widths[rung.bracket, rung.rung].values() or [1])
             size = "" if rung.size is None or rung.size == rung.started else f" of {rung.size:,}"
             told_width = f", {mean:.3g} workers each" if mean > 1 else ""
             count = f"{rung.started:,}{size}{told_width}"
@@ -59,6 +59,8 @@ def brackets(study: Study) -> Section | None:
             picture.draw(Words(x + step / 2, middle + (row - 16) / 2 + 12, count, "middle", "text", 11))
             table.append((str(bracket), str(rung.rung), up_to(rung.until), count, f"{rung.finished:,}"))
     words = [told + " A trial goes from left to right as long as it is among the best of its rung."]
+    if len({rung.bracket for rung in rungs}) > len(shown):
+        words.append(f"The first {len(shown)} brackets are drawn, and stand in the table.")
     head = ("bracket", "rung", "runs", "trials begun", "finished")
     return Section("Brackets", words, picture, Table(head, table), folded=True)
 
@@ -106,6 +108,9 @@ def workers(study: Study) -> Section | None:
             ink = "bad" if one.kind in ("failed", "lost") else SERIES[one.trial % 4]
             tip = f"trial {one.trial}, {one.kind}, {duration(one.ended - one.began)}"
             picture.draw(Box(x, y + 2, max(width, 0.6), row - 4, ink, tip))
+    starting = sum(_before_the_first(segments, *span) for span in spans)
+    if starting > 0.05 * there:
+        told += f" Of that, {duration(starting)} passed before the first trial began: workers were started meanwhile."
     words = [
         told,
         "Colours part one trial from the next; red are segments that failed, or were lost with their worker.",
@@ -166,6 +171,12 @@ def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]
     close(last)
     most = math.ceil(_most_at_once(found) / study.sweep.resources.lanes)
     return found, [(began, ended, workers or most) for began, ended, workers in spans if ended > began]
+
+
+def _before_the_first(segments: list[_Busy], began: float, ended: float, workers: int) -> float:
+    """Give the workers' seconds in which none had begun yet."""
+    first = min((one.began for one in segments if began <= one.began < ended), default=began)
+    return (first - began) * workers
 
 
 def _busy_seconds(segments: list[_Busy], began: float, ended: float, workers: int) -> float:

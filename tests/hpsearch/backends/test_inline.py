@@ -40,3 +40,14 @@ def test_closing_an_object_is_no_part_of_the_next_trials_time(tmp_path: Path) ->
         assert outcome.result.iteration == 3
     assert StoppedClock.seconds == 100.0
     backend.close()
+
+
+def test_it_is_busy_while_a_trial_reports(tmp_path: Path) -> None:
+    backend, busy = InlineBackend(), []
+    job = Job(str(tmp_path), "sweep", SlowToClose, (), Objective(Metric("loss")), None, 1)
+    backend.open(job, lambda message: busy.append(backend.workers().busy))
+    backend.start(Task(Trial(0, {}, 0, "random"), Segment(0, 0, 2, None, 1), None))
+    backend.wait(None)
+    assert set(busy) == {1}
+    assert backend.workers().busy == 0
+    backend.close()

@@ -13,10 +13,11 @@ import pytest
 from PIL import Image
 
 import hpsearch
-from hpsearch.charts.picture import Words
+from hpsearch.charts.picture import Line, Words
 from hpsearch.errors import HpsearchError
 from hpsearch.report.page.page import page_of
-from hpsearch.report.page.params import parallel
+from hpsearch.report.page.params import front, parallel
+from hpsearch.report.page.workers import brackets
 from tests.hpsearch.support.command_line import call
 
 VOID = {"meta", "br"}
@@ -279,3 +280,43 @@ def test_an_axis_of_choices_has_all_of_them_in_the_order_of_the_space(tmp_path):
     assert [text for text in shown if text in ("32", "256", "64", "1024")] == ["32", "256", "64", "1024"]
     assert [text for text in shown if text in ("relu", "gelu")] == ["relu", "gelu"]
     assert re.search(r"hidden (32|256|64|1024);", section.words[0])
+
+
+def test_the_front_shows_no_more_than_some_trial_has(tmp_path):
+    metrics = [hpsearch.Metric("gain", "maximize"), hpsearch.Metric("cost", "minimize")]
+
+    def train(trial: hpsearch.RunningTrial) -> None:
+        trial.report({"gain": trial.params["x"], "cost": trial.params["x"] ** 2})
+
+    choices = {"x": [1.0, 2.0, 3.0]}
+    study = searched(
+        tmp_path / "front", train, parameters=choices, metric=metrics, method="grid", early_terminate=None, max_iter=1
+    )
+    section = front(study)
+    assert section is not None
+    assert section.picture is not None
+    (line,) = (one for one in section.picture.shapes if isinstance(one, Line) and one.dashed)
+    corners = list(line.points)
+    # Of less gain the cost is that of a trial with more of it: from the right, first left, then down.
+    assert all(x1 < x0 and y1 == y0 for (x0, y0), (x1, y1) in zip(corners[::2], corners[1::2], strict=False))
+
+
+def test_what_is_left_out_of_the_brackets_is_said_and_the_best_tenth_is_one_of_all(tmp_path):
+    def train(trial: hpsearch.RunningTrial) -> None:
+        for _ in trial.iterations():
+            trial.report({"loss": trial.params["x"]})
+
+    study = searched(
+        tmp_path / "many",
+        train,
+        parameters={"x": hpsearch.Uniform(0, 1)},
+        early_terminate=hpsearch.Hyperband(max_iter=3, eta=3, brackets=30),
+        max_failures="none",
+    )
+    shown = brackets(study)
+    assert shown is not None
+    assert "The first 12 brackets are drawn, and stand in the table." in shown.words
+    drawn = parallel(study)
+    assert drawn is not None
+    count = len(study.trials)
+    assert f"The best tenth ({count // 10} of {count}) in green" in drawn.words[0]

@@ -337,4 +337,4 @@ def test_a_study_in_whose_place_another_lies_is_followed_no_further(runs, tmp_pa
 def test_a_moment_is_at_whole_seconds():
     from hpsearch.tensorboard.study_run import amount_of
 
-    assert amount_of(Moment(0.0, 3, 7, 2.9, ()), "seconds") == 2
+    assert amount_of(Moment(0.0, 3, 7, 2.1, ()), "seconds") == 3
