@@ -29,8 +29,11 @@ def shapes_lines(plan: Plan, search_path: Sequence[str]) -> list[str]:
         search_path: Folders in which the trainable is looked for first.
     """
     sweep, lanes = plan.sweep, plan.sweep.resources.lanes
-    if lanes == 1 or sweep.trainable is None or is_table(sweep.trainable):
-        return [] if lanes == 1 else lanes_lines(lanes, Shapes(whole="only a Trainer is trained an epoch at a time"))
+    if lanes == 1:
+        return []
+    if sweep.trainable is None or is_table(sweep.trainable):
+        told = "a script has a process of its own" if sweep.trainable is None else "recorded trainings are played back"
+        return lanes_lines(lanes, Shapes(whole=told))
     job = Job(
         study="",
         name=sweep.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -13,6 +14,8 @@ from hpsearch.errors import Interrupted
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Trial
 from hpsearch.worker.job import Job
+from hpsearch.worker.output import OutputRedirect
+from hpsearch.worker.process_settings import kept
 from hpsearch.worker.worker import Worker
 
 __all__ = ["Shapes", "shapes_of"]
@@ -52,7 +55,8 @@ def shapes_of(job: Job, trials: Sequence[Trial], seconds: float) -> Shapes:
         try:
             if worker.why_whole is not None:
                 return Shapes(whole=worker.why_whole)
-            return _Builder(worker, job.lanes).shapes(trials, seconds)
+            with OutputRedirect().to(Path(os.devnull)), kept():
+                return _Builder(worker, job.lanes).shapes(trials, seconds)
         finally:
             worker.close()
 

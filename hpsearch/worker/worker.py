@@ -154,15 +154,14 @@ class Worker:
         return self._lanes.round()
 
     def build(self, trial: Trial) -> Any:
-        """Give a trial's object as its first segment makes it, for a look; what is printed meanwhile is lost.
+        """Give a trial's object as its first segment makes it, for a look.
 
         Raises:
             BaseException: What building it raises.
         """
         assert isinstance(self._runner, InProcess), "a script has no object"
         assignment = assignment_of(self._job, self._root, trial, Segment(trial.number, 0, None, None, 1))
-        with self._runner.output.to(Path(os.devnull)):
-            return self._runner.build(assignment)
+        return self._runner.build(assignment)
 
     @property
     def closes(self) -> bool:

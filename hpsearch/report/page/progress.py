@@ -89,10 +89,9 @@ def curves(study: Study) -> Section | None:
         best = trial == ranked[0]
         points = [(float(x), y) for x, y in _thinned(known[trial])]
         chart.line(points, ink, 3.0 if best else 1.2, faint=not best and len(shown) > 30, tip=tip)
+    exact = set(levels) <= set(shades)
     for place, level in enumerate(shades):
-        chart.key(
-            SERIES[place], f"{'' if place == 0 or set(levels) <= set(shades) else '<= '}{counted(level, 'iteration')}"
-        )
+        chart.key(SERIES[place], f"{'' if place == 0 or exact else '<= '}{counted(level, 'iteration')}")
     words = [told, *beyond]
     if len(known) > len(shown):
         words.append(f"The {len(shown)} best of {len(known):,} are drawn.")

@@ -31,13 +31,12 @@ def brackets(study: Study) -> Section | None:
     for event in study.events():
         if isinstance(event, Started):
             widths[event.bracket, event.rung][event.segment.trial] = event.segment.width  # its last one there
-    shown = sorted({rung.bracket for rung in rungs})[:_MOST_BRACKETS]
+    every = sorted({rung.bracket for rung in rungs})
+    shown = every[:_MOST_BRACKETS]
     most = max(max(rung.started, rung.size or 0) for rung in rungs)
     levels = sorted({rung.until for rung in rungs if rung.until is not None})
     row, left, wide = 46, 100, 620
-    told = (
-        f"{counted(len({rung.bracket for rung in rungs}), 'bracket')}, the largest rung with {counted(most, 'trial')}."
-    )
+    told = f"{counted(len(every), 'bracket')}, the largest rung with {counted(most, 'trial')}."
     picture = Picture(760, 60 + row * len(shown), "Brackets", told)
     step = wide / max(len(levels), 1)
     for place, level in enumerate(levels):
@@ -59,7 +58,7 @@ def brackets(study: Study) -> Section | None:
             picture.draw(Words(x + step / 2, middle + (row - 16) / 2 + 12, count, "middle", "text", 11))
             table.append((str(bracket), str(rung.rung), up_to(rung.until), count, f"{rung.finished:,}"))
     words = [told + " A trial goes from left to right as long as it is among the best of its rung."]
-    if len({rung.bracket for rung in rungs}) > len(shown):
+    if len(every) > len(shown):
         words.append(f"The first {len(shown)} brackets are drawn, and stand in the table.")
     head = ("bracket", "rung", "runs", "trials begun", "finished")
     return Section("Brackets", words, picture, Table(head, table), folded=True)

@@ -56,6 +56,20 @@ def test_a_shape_that_has_other_bits_together_is_none():
     assert list(found.alone.values()) == [3]
 
 
+def test_what_training_prints_and_changes_is_lost_as_well(capfd, monkeypatch):
+    monkeypatch.delenv(lane_trainables.VARIABLE, raising=False)
+
+    def loss(self: Any, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        print("it trains")
+        os.environ[lane_trainables.VARIABLE] = "1"
+        return torch.nn.functional.cross_entropy(output, targets)
+
+    monkeypatch.setattr(Small, "_prints_loss", loss, raising=False)
+    shapes_of(job_of(), trials_of({"fault": "prints"}, {"fault": "prints"}), 60.0)
+    assert capfd.readouterr().out == ""
+    assert lane_trainables.VARIABLE not in os.environ
+
+
 def test_trials_that_cannot_train_are_counted_with_what_they_raise():
     found = shapes_of(job_of(), trials_of({"fault": "unknown"}, {"lr": -1.0}), 60.0)
     assert found.failed == {"ValueError: Invalid learning rate: -1.0": 1}
