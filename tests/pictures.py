@@ -9,7 +9,6 @@ from typing import Any
 
 from hpsearch.space import Chain, Ordinal, Space
 from hpsearch_trainers.architectures import layers
-from tests.pictures_watch import watch
 
 __all__ = ["IMAGES", "pictures"]
 
@@ -257,7 +256,7 @@ def _is_old(child: Sequence[str], parent: Sequence[str], place: int) -> bool:
 
 def pictures() -> dict[str, str]:
     """Give the files by their names."""
-    drawn = (choice, repeat, chain, edge_cell, node_cell, moves, watch)
+    drawn = (choice, repeat, chain, edge_cell, node_cell, moves)
     return {f"{draw.__name__}.svg": draw() for draw in drawn}
 
 

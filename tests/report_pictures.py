@@ -49,7 +49,7 @@ def main() -> None:
     asyncio.run(take(folder))
     if given.docs:
         for name in SCREENS:
-            small(folder / f"{name}.png", f"report-{name}.png", share=1.0, colours=256)
+            small(folder / f"{name}.png", f"report-{name}.png", share=1.0)
 
 
 if __name__ == "__main__":

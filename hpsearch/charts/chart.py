@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from hpsearch.charts.picture import Area, Dot, Ink, Line, Picture, Point, Words
+from hpsearch.charts.legend import ROW, Key, Mark, legend
+from hpsearch.charts.letters import fitted, width_of
+from hpsearch.charts.picture import Area, Dot, Ink, Line, Picture, Point, Shape, Words, lowered
 from hpsearch.charts.scales import Scale
 
 __all__ = ["Chart"]
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 16.0, 30.0, 46.0
-_TICK = 14.0
-"""Pixels that a mark's text takes across."""
+_NAME = 28.0
+"""Pixels left and right of what stands at the left beside the axis: what that is, upright, and its marks."""
 
 
 class Chart:
@@ -31,21 +33,35 @@ class Chart:
             names: What the two are.
             size: Pixels.
         """
-        self.picture = Picture(*size, title, told)
+        self._title, self._told, self._size = title, told, size
+        self._shapes: list[Shape] = []
+        self._keys: list[Key] = []
         self._across, self._up = across, up
         self._right, self._bottom = size[0] - _RIGHT, size[1] - _BOTTOM
-        self._key = _LEFT
-        for value, text in up.ticks():
+        marks = up.ticks()
+        self._left = max([_LEFT, *(_NAME + width_of(text, 11) for _, text in marks)])
+        for value, text in marks:
             y = self._y(value)
-            self.picture.draw(Line([(_LEFT, y), (self._right, y)], "grid"))
-            self.picture.draw(Words(_LEFT - 6, y + 4, text, "end", "muted", 11))
+            self._draw(
+                Line([(self._left, y), (self._right, y)], "grid"),
+                Words(self._left - 6, y + 4, text, "end", "muted", 11),
+            )
         for value, text in across.ticks(8):
             x = self._x(value)
-            self.picture.draw(Line([(x, self._bottom), (x, self._bottom + 4)], "muted"))
-            self.picture.draw(Words(x, self._bottom + 17, text, "middle", "muted", 11))
-        middle = (_LEFT + self._right) / 2, (_TOP + self._bottom) / 2
-        self.picture.draw(Words(middle[0], size[1] - 8, names[0], "middle"))
-        self.picture.draw(Words(14, middle[1], names[1], "middle", upright=True))
+            self._draw(Line([(x, self._bottom), (x, self._bottom + 4)], "muted"))
+            self._draw(Words(x, self._bottom + 17, text, "middle", "muted", 11))
+        middle = (self._left + self._right) / 2, (_TOP + self._bottom) / 2
+        self._draw(Words(middle[0], size[1] - 8, fitted(names[0], self._right - self._left, 12), "middle"))
+        self._draw(Words(14, middle[1], fitted(names[1], self._bottom - _TOP, 12), "middle", upright=True))
+
+    @property
+    def picture(self) -> Picture:
+        """What was drawn so far, below what the inks stand for."""
+        above, rows = legend(self._keys, self._left, self._right, _TOP - 14)
+        deeper = ROW * max(rows - 1, 0)
+        picture = Picture(self._size[0], self._size[1] + deeper, self._title, self._told)
+        picture.draw(*(lowered(shape, deeper) for shape in self._shapes), *above)
+        return picture
 
     def line(
         self,
@@ -60,9 +76,9 @@ class Chart:
         for part in _parts(points):
             placed = [self._place(point) for point in part]
             if len(placed) == 1:
-                self.picture.draw(Dot(*placed[0], ink, 1.5, tip=tip))
+                self._draw(Dot(*placed[0], ink, 1.5, tip=tip))
             else:
-                self.picture.draw(Line(placed, ink, width, dashed, faint, tip))
+                self._draw(Line(placed, ink, width, dashed, faint, tip))
 
     def steps(
         self, points: Sequence[Point], ink: Ink, width: float = 2.0, dashed: bool = False, until: float | None = None
@@ -82,28 +98,25 @@ class Chart:
         known = [point for point in points if all(map(math.isfinite, point))]
         edge = [(x, one) for x, one, _ in known] + [(x, other) for x, _, other in reversed(known)]
         if edge:
-            self.picture.draw(Area([self._place(point) for point in edge], ink))
+            self._draw(Area([self._place(point) for point in edge], ink))
 
     def dot(self, point: Point, ink: Ink, radius: float = 3.0, hollow: bool = False, tip: str = "") -> None:
         """Draw a point."""
         if all(map(math.isfinite, point)):
-            self.picture.draw(Dot(*self._place(point), ink, radius, hollow, tip))
+            self._draw(Dot(*self._place(point), ink, radius, hollow, tip))
 
-    def key(self, ink: Ink, text: str, dashed: bool = False, dotted: bool = False, hollow: bool = False) -> None:
+    def key(self, ink: Ink, text: str, mark: Mark = "line") -> None:
         """Say above the plot what an ink stands for."""
-        y = _TOP - 14
-        if dotted:
-            self.picture.draw(Dot(self._key + 9, y - 4, ink, 4, hollow))
-        else:
-            self.picture.draw(Line([(self._key, y - 4), (self._key + 18, y - 4)], ink, 2, dashed))
-        self.picture.draw(Words(self._key + 24, y, text))
-        self._key += 40 + 6.6 * len(text)
+        self._keys.append(Key(ink, text, mark))
+
+    def _draw(self, *shapes: Shape) -> None:
+        self._shapes += shapes
 
     def _place(self, point: Point) -> Point:
         return self._x(point[0]), self._y(point[1])
 
     def _x(self, value: object) -> float:
-        return _LEFT + (self._right - _LEFT) * _clipped(self._across.share(value))
+        return self._left + (self._right - self._left) * _clipped(self._across.share(value))
 
     def _y(self, value: object) -> float:
         return self._bottom - (self._bottom - _TOP) * _clipped(self._up.share(value))

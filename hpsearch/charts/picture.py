@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["COLOURS", "SERIES", "Anchor", "Area", "Box", "Dot", "Ink", "Line", "Picture", "Point", "Shape", "Words"]
+__all__ = [
+    "COLOURS",
+    "HALO",
+    "SERIES",
+    "Anchor",
+    "Area",
+    "Box",
+    "Dot",
+    "Ink",
+    "Line",
+    "Picture",
+    "Point",
+    "Shape",
+    "Words",
+    "lowered",
+]
 
 Point = tuple[float, float]
 Anchor = Literal["start", "middle", "end"]
@@ -30,6 +45,9 @@ COLOURS: dict[Ink, tuple[str, str]] = {
     "bad": ("#cf222e", "#ff7b72"),
 }
 """On light pages, and on dark ones."""
+
+HALO = 2.0
+"""Pixels of paper around letters that have a halo."""
 
 SERIES: tuple[Ink, ...] = ("s0", "s1", "s2", "s3", "s4", "s5")
 """Inks that tell things apart, also by who sees few colours."""
@@ -92,9 +110,18 @@ class Words:
     size: float = 12.0
     upright: bool = False
     """Reads from below to above."""
+    halo: bool = False
+    """The paper is around its letters, so that they can be read on top of lines; not of one that is upright."""
 
 
 Shape = Line | Area | Box | Dot | Words
+
+
+def lowered(shape: Shape, down: float) -> Shape:
+    """Give a shape so many pixels further down."""
+    if isinstance(shape, Line | Area):
+        return replace(shape, points=[(x, y + down) for x, y in shape.points])
+    return replace(shape, y=shape.y + down)
 
 
 @dataclass

@@ -7,7 +7,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from hpsearch.charts.picture import COLOURS, Area, Box, Dot, Line, Picture, Point, Words
+from hpsearch.charts.fonts import font_for, spelled
+from hpsearch.charts.picture import COLOURS, HALO, Area, Box, Dot, Line, Picture, Point, Words
 
 __all__ = ["png"]
 
@@ -24,12 +25,15 @@ def png(picture: Picture, scale: float = 2.0) -> bytes:
         picture: What to write.
         scale: Pixels of the file for each of the picture's.
     """
-    from PIL import Image, ImageColor, ImageDraw, ImageFont
+    from PIL import Image, ImageColor, ImageDraw
 
     factor = scale * _FINER
     size = round(picture.width * factor), round(picture.height * factor)
     image = Image.new("RGB", size, COLOURS["paper"][0])
     pen = ImageDraw.Draw(image, "RGBA")
+
+    letters = font_for(shape.text for shape in picture.shapes if isinstance(shape, Words))
+    paper = ImageColor.getrgb(COLOURS["paper"][0])
 
     def at(points: Sequence[Point]) -> list[Point]:
         return [(x * factor, y * factor) for x, y in points]
@@ -49,10 +53,12 @@ def png(picture: Picture, scale: float = 2.0) -> bytes:
                 corners = at([(x - radius, y - radius), (x + radius, y + radius)])
                 pen.ellipse(corners, fill=None if hollow else colour, outline=colour, width=round(factor))
             case Words(x=x, y=y, text=text, anchor=anchor):
-                font = ImageFont.load_default(shape.size * factor)
+                text, font = spelled(text, letters.has), letters.at(shape.size * factor)
                 letter = {"start": "l", "middle": "m", "end": "r"}[anchor]
                 if not shape.upright:
-                    pen.text((x * factor, y * factor), text, fill=colour, font=font, anchor=f"{letter}s")
+                    around = round(HALO * factor) if shape.halo else 0
+                    place, anchored = (x * factor, y * factor), f"{letter}s"
+                    pen.text(place, text, colour, font, anchored, stroke_width=around, stroke_fill=paper)
                     continue
                 left, top, right, bottom = (math.ceil(edge) for edge in font.getbbox(text))
                 turned = Image.new("L", (right - left, bottom - top))

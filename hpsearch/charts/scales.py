@@ -7,12 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Linear", "Log", "Names", "Scale", "scale_of"]
+__all__ = ["FAR", "Linear", "Log", "Marked", "Names", "Scale", "between", "scale_of"]
 
 _ROOM = 0.03
 """Share of the axis that is left free at either end."""
-_FAR = 1e150
+FAR = 1e150
 """From here on what is calculated of two values may be infinite: such values lie beyond every axis."""
+_NEAR = 1e-300
+"""Up to here a share of a difference may be no number any more."""
+_APART = 0.07
+"""Share of an axis from one mark to the next, where some are wanted before others."""
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -46,7 +50,7 @@ class Linear:
     def ticks(self, most: int = 6) -> list[tuple[object, str]]:
         """Mark round numbers."""
         span = self.high - self.low
-        if not span:
+        if span <= max(_NEAR, 1e-15 * max(abs(self.low), abs(self.high))):  # no number between them could be told apart
             return [(self.low, _text(self.low, abs(self.low)))]
         least = span / most
         power = 10.0 ** math.floor(math.log10(least))
@@ -64,8 +68,10 @@ class Log:
     high: float
 
     def share(self, value: object) -> float:
-        """Give where a number lies."""
+        """Give where a number lies; one that has no logarithm lies before every axis."""
         assert isinstance(value, int | float)
+        if value <= 0:
+            return -math.inf
         span = math.log(self.high) - math.log(self.low)
         return (math.log(value) - math.log(self.low)) / span if span else 0.5
 
@@ -83,6 +89,29 @@ class Log:
                 break
         marks = marks[:: math.ceil(len(marks) / most)] if marks else [self.low, self.high]
         return [(mark, f"{mark:.4g}") for mark in dict.fromkeys(marks)]
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Another scale, on which some values are marked before others."""
+
+    scale: Linear | Log
+    marks: tuple[float, ...]
+    """Those that matter most first; one that is next to another before it has no room."""
+
+    def share(self, value: object) -> float:
+        """Give where a number lies."""
+        return self.scale.share(value)
+
+    def ticks(self, most: int = 6) -> list[tuple[object, str]]:
+        """Mark these, and between them round numbers."""
+        wanted = [(mark, f"{mark:.6g}") for mark in self.marks]
+        kept: dict[float, tuple[object, str]] = {}
+        for mark, text in [*wanted, *self.scale.ticks(most)]:
+            share = self.share(mark)
+            if 0 <= share <= 1 and all(abs(share - other) >= _APART for other in kept):
+                kept[share] = mark, text
+        return [kept[share] for share in sorted(kept)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +135,22 @@ def scale_of(values: Iterable[float], log: bool = False, whole: bool = False) ->
 
     It is logarithmic where that is asked for and all are above 0, and not next to it. Of no values it goes from 0 to 1.
     """
-    known: Sequence[float] = [value for value in values if abs(value) < _FAR]
+    known: Sequence[float] = [value for value in values if abs(value) < FAR]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
-    if log and low > 1 / _FAR:
+    if log and low > 1 / FAR:
         room = (high / low) ** _ROOM
         return Log(low / room, high * room)
     room = _ROOM * (high - low)
     return Linear(low - room, high + room, whole)
+
+
+def between(low: float, high: float, log: bool = False, whole: bool = False) -> Linear | Log:
+    """Give a scale from one end to the other, without room; ends that are immense are drawn in.
+
+    It is logarithmic where that is asked for and the lower end is above 0.
+    """
+    low, high = (min(max(end, -FAR), FAR) for end in (low, high))
+    return Log(low, high) if log and low > 0 else Linear(low, high, whole)
 
 
 def _text(value: float, step: float) -> str:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from xml.etree import ElementTree as Tree
 
-from hpsearch.charts.picture import COLOURS, Area, Box, Dot, Line, Picture, Point, Shape, Words
+from hpsearch.charts.picture import COLOURS, HALO, Area, Box, Dot, Line, Picture, Point, Shape, Words
 
 __all__ = ["STYLE", "svg"]
 
@@ -28,7 +28,8 @@ def svg(picture: Picture, alone: bool = False) -> str:
 
     Args:
         picture: What to write.
-        alone: It brings its own style, as a file or in a notebook; else the page must hold `STYLE`.
+        alone: It brings its own style, as a file or in a notebook; else the page must hold `STYLE`, and may lay it out
+            by `--width`, how many pixels wide it is by nature.
     """
     name = f"chart-{next(_numbers)}" if not alone else "chart-0"
     size = f"0 0 {_number(picture.width)} {_number(picture.height)}"
@@ -38,6 +39,8 @@ def svg(picture: Picture, alone: bool = False) -> str:
         root.set("xmlns", "http://www.w3.org/2000/svg")
         root.set("width", _number(picture.width))
         Tree.SubElement(root, "style").text = STYLE
+    else:
+        root.set("style", f"--width: {_number(picture.width)}px")
     Tree.SubElement(root, "title", {"id": f"{name}-title"}).text = _printable(picture.title)
     Tree.SubElement(root, "desc", {"id": f"{name}-told"}).text = _printable(picture.told)
     Tree.SubElement(root, "rect", {"class": "ground", "width": "100%", "height": "100%"})
@@ -69,6 +72,9 @@ def _element(shape: Shape) -> Tree.Element:
         case Words(x=x, y=y, text=text, anchor=anchor):
             element = Tree.Element("text", {"x": _number(x), "y": _number(y), "text-anchor": anchor, "fill": ink})
             element.set("font-size", _number(shape.size))
+            if shape.halo:
+                halo = {"stroke": "var(--paper)", "stroke-width": _number(2 * HALO), "stroke-linejoin": "round"}
+                element.attrib.update({**halo, "paint-order": "stroke"})
             if shape.upright:
                 element.set("transform", f"rotate(-90 {_number(x)} {_number(y)})")
             element.text = _printable(text)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
 from hpsearch.errors import HpsearchError, StorageError
-from hpsearch.objective import Objective, hypervolume, values_of
+from hpsearch.objective import Objective, OutcomeConstraint, hypervolume, values_of
 from hpsearch.report.best import reference_point
 from hpsearch.report.course import Course, Moment
+from hpsearch.report.samples import Spread, mean_of_pairs, mean_of_two, signed_rank, spread
 from hpsearch.report.study import Study, load
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.difference import differing
@@ -29,15 +30,13 @@ __all__ = [
     "Difference",
     "Run",
     "Side",
-    "Spread",
     "compare",
     "same_but_for_seed",
-    "spread",
 ]
 
 Axis = Literal["trials", "iterations", "seconds"]
 AXES: tuple[Axis, ...] = ("trials", "iterations", "seconds")
-"""What a search costs: trials begun, iterations that count, seconds in which it ran."""
+"""What a search costs: trials begun, iterations that counted, seconds in which it ran from its first trial on."""
 
 _SHARES = (0.25, 0.5, 1.0)
 """Of what all runs have spent, at which they are compared."""
@@ -46,18 +45,11 @@ _LEAST_FOR_WILCOXON = 6
 """Pairs: of fewer no outcome of the test is below 5 %."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A value over the runs of a side; None stands for a run without any, which is worse than all others."""
-
-    median: float | None
-    low: float | None
-    """The worse quartile."""
-    high: float | None
-    """The better one."""
+_LARGEST = 1e300
+"""Beyond it sums of values are no floats."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """One study of a comparison."""
 
@@ -103,7 +95,7 @@ class Side:
     more_is_better: bool
 
     def spread(self, values: Sequence[float | None]) -> Spread:
-        """Give median and quartiles, of which one between a number and none is none."""
+        """Give median and quartiles; a run without a value is worse than all others."""
         return spread(values, self.more_is_better)
 
     @property
@@ -115,20 +107,24 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """By how much a side is better than the first one."""
+    """By how much a side is better than the first one; of studies of a side with one seed by their mean."""
 
     side: str
     by: Axis | None
     """What both have spent equally much of; None: as they stand."""
     amount: float | None
-    mean: float | None
-    """Above 0 where it is better; None where a run has none, or an infinite one."""
-    interval: tuple[float, float] | None
-    """95 %, by Student's t over the pairs, or by Welch's where seeds don't pair; None of too few runs."""
-    pairs: int
+    mean: float | None = None
+    """Above 0 where it is better; None where `without` names a run."""
+    interval: tuple[float, float] | None = None
+    """95 %, by Student's t over the pairs, or by Welch's where seeds don't pair; None of too few seeds."""
+    pairs: int = 0
     """Seeds that both have; 0 where the runs aren't paired."""
-    p_value: float | None
+    p_value: float | None = None
     """By Wilcoxon's signed-rank test, from six pairs on."""
+    left_out: tuple[Run, ...] = ()
+    """Those of both sides whose seed the other one doesn't have, where others pair."""
+    without: tuple[Run, ...] = ()
+    """Those that have no value there, or none that can be added to others, as an infinite one."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +153,7 @@ class Comparison:
         Raises:
             StorageError: They can't be written.
         """
-        from hpsearch.report.page.comparing import courses
+        from hpsearch.report.comparison_plots import courses
 
         folder, paths = Path(directory), []
         try:
@@ -174,7 +170,9 @@ class Comparison:
         """Give what is compared at: shares of what every run has spent."""
         least = min(getattr(run.course.end, axis) for run in self.runs)
         marks = [least * share for share in _SHARES]
-        return list(dict.fromkeys(marks if axis == "seconds" else [float(int(mark)) for mark in marks if mark >= 1]))
+        if axis == "seconds":
+            return marks if least else []
+        return list(dict.fromkeys(float(int(mark)) for mark in marks if mark >= 1))
 
     def differing(self, side: Side) -> dict[str, tuple[str, str]]:
         """Give the keys in which a side's sweep differs from the first one's, and what each has there."""
@@ -190,29 +188,24 @@ class Comparison:
         return found
 
     def _difference(self, side: Side, axis: Axis | None, amount: float | None) -> Difference:
-        sign = 1.0 if side.more_is_better else -1.0
-
-        def by_seed(one: Side) -> dict[int, list[float | None]]:
-            found: dict[int, list[float | None]] = {}
-            for run in one.runs:
-                value = run.at(axis or "seconds", math.inf if amount is None else amount)
-                found.setdefault(run.seed, []).append(None if value is None else sign * value)
+        sides = self.sides[0], side
+        shared = {run.seed for run in sides[0].runs} & {run.seed for run in side.runs}
+        pairs = len(shared) if len(shared) > 1 else 0
+        left_out = tuple(run for one in sides for run in one.runs if pairs and run.seed not in shared)
+        first, other = (_values([run for run in one.runs if run not in left_out], axis, amount) for one in sides)
+        without = tuple(run for run, value in [*first.items(), *other.items()] if value is None)
+        found = Difference(side.label, axis, amount, pairs=pairs, left_out=left_out, without=without)
+        if without:
             return found
-
-        first, other = by_seed(self.sides[0]), by_seed(side)
-        seeds = [seed for seed in first if seed in other]
-        if len(seeds) >= 2:
-            first, other = ({seed: one[seed] for seed in seeds} for one in (first, other))
-        left, right = ([value for values in one.values() for value in values] for one in (first, other))
-        if not all(value is not None and math.isfinite(value) for value in [*left, *right]):
-            return Difference(side.label, axis, amount, None, None, 0, None)
-        if len(seeds) < 2:
-            mean, interval = _welch([v for v in right if v is not None], [v for v in left if v is not None])
-            return Difference(side.label, axis, amount, mean, interval, 0, None)
-        gains = [_mean(other[seed]) - _mean(first[seed]) for seed in seeds]
-        mean, interval = _student(gains)
-        p_value = _wilcoxon(gains) if len(gains) >= _LEAST_FOR_WILCOXON else None
-        return Difference(side.label, axis, amount, mean, interval, len(gains), p_value)
+        sign = 1.0 if side.more_is_better else -1.0
+        left, right = _by_seed(first, sign), _by_seed(other, sign)
+        if not pairs:
+            mean, interval = mean_of_two(list(right.values()), list(left.values()))
+            return replace(found, mean=mean, interval=interval)
+        gains = [right[seed] - value for seed, value in left.items()]
+        mean, interval = mean_of_pairs(gains)
+        p_value = signed_rank(gains) if pairs >= _LEAST_FOR_WILCOXON else None
+        return replace(found, mean=mean, interval=interval, p_value=p_value)
 
 
 def compare(*given: Study | str | Path) -> Comparison:
@@ -235,11 +228,11 @@ def compare(*given: Study | str | Path) -> Comparison:
             raise HpsearchError(
                 f"{study.directory}: expected different studies, got this one twice{there}; name it once"
             )
-        wanted, aims = (_aims(one.sweep.objective) for one in (first, study))
-        if wanted != aims:
+        wanted, got = first.sweep.objective, study.sweep.objective
+        if _aims(wanted) != _aims(got):
             raise HpsearchError(
-                f"{study.directory}: expected a study that is to {first.sweep.objective.aim}, as {first.directory} is, "
-                f"got one that is to {study.sweep.objective.aim}; compare those apart"
+                f"{study.directory}: expected a study that is to {_aim(wanted)}, as {first.directory} is, got one that "
+                f"is to {_aim(got)}; compare those apart"
             )
     objective = first.sweep.objective
     if not objective.goals:
@@ -248,7 +241,8 @@ def compare(*given: Study | str | Path) -> Comparison:
         )
     courses = [study.course() for study in studies]
     fronts = [score for known in courses for moment in known.changes for score in moment.front]
-    reference = reference_point(objective.goals, {}, fronts) if objective.several else None
+    worst = _references(study.sweep.objective for study in studies)
+    reference = reference_point(objective.goals, worst, fronts) if objective.several else None
     runs = [
         Run(study, known, tuple(_value(moment, objective, reference) for moment in known.changes))
         for study, known in zip(studies, courses, strict=True)
@@ -258,14 +252,6 @@ def compare(*given: Study | str | Path) -> Comparison:
     labels = _labels([group[0].study for group in groups])
     sides = tuple(Side(label, tuple(group), more) for label, group in zip(labels, groups, strict=True))
     return Comparison(objective, sides, reference)
-
-
-def spread(values: Sequence[float | None], more_is_better: bool) -> Spread:
-    """Give median and quartiles; None is worse than all numbers, and one between a number and None is None."""
-    sign = -1.0 if more_is_better else 1.0
-    signed = sorted(math.inf if value is None else sign * value for value in values)
-    found = [_quantile(signed, share) for share in (0.5, 0.75, 0.25)]
-    return Spread(*(None if math.isnan(value) or value == math.inf else sign * value for value in found))
 
 
 def same_but_for_seed(sweeps: Sequence[Sweep]) -> list[list[int]]:
@@ -280,6 +266,21 @@ def same_but_for_seed(sweeps: Sequence[Sweep]) -> list[list[int]]:
     return groups
 
 
+def _values(runs: Iterable[Run], axis: Axis | None, amount: float | None) -> dict[Run, float | None]:
+    """Give what was best when so much was spent, or as it stands; None where it can't be added to others."""
+    found = {run: run.value if axis is None or amount is None else run.at(axis, amount) for run in runs}
+    return {run: None if value is None or abs(value) > _LARGEST else value for run, value in found.items()}
+
+
+def _by_seed(values: Mapping[Run, float | None], sign: float) -> dict[int, float]:
+    """Give the mean of each seed's values: studies with one seed tell of it alone, however many they are."""
+    found: dict[int, list[float]] = {}
+    for run, value in values.items():
+        if value is not None:
+            found.setdefault(run.seed, []).append(sign * value)
+    return {seed: statistics.fmean(of_seed) for seed, of_seed in found.items()}
+
+
 def _is_same(one: Study, other: Study) -> bool:
     """Say whether two are one study: under another path, by a link, or a copy, which would count as a run of its own.
 
@@ -291,8 +292,24 @@ def _is_same(one: Study, other: Study) -> bool:
     return is_known or one.directory.resolve() == other.directory.resolve()
 
 
-def _aims(objective: Objective) -> list[tuple[str, str, str]]:
-    return [(goal.name, goal.goal, goal.scope) for goal in objective.goals]
+def _aims(objective: Objective) -> tuple[list[tuple[str, str, str]], set[OutcomeConstraint]]:
+    return [(goal.name, goal.goal, goal.scope) for goal in objective.goals], set(objective.constraints)
+
+
+def _aim(objective: Objective) -> str:
+    """Put into words what makes an objective another one."""
+    best = [goal.name for goal in objective.goals if goal.scope == "best"]
+    told = objective.aim + (f", of all reports of a trial the best {' and '.join(best)}" if best else "")
+    return told + (f", where {' and '.join(map(str, objective.constraints))}" if objective.constraints else "")
+
+
+def _references(objectives: Iterable[Objective]) -> dict[str, float]:
+    """Give the worst value of each goal that any objective says is worth anything, whichever comes first."""
+    found: dict[str, float] = {}
+    for goal in (goal for objective in objectives for goal in objective.goals):
+        if goal.reference is not None:
+            found[goal.name] = max(found.get(goal.name, goal.reference), goal.reference, key=goal.signed)
+    return found
 
 
 def _without_seed(one: Sweep, other: Sweep) -> dict[str, tuple[str, str]]:
@@ -309,48 +326,3 @@ def _value(moment: Moment, objective: Objective, reference: tuple[float, ...] | 
     if reference is not None:
         return hypervolume([objective.point(score) for score in moment.front], reference)
     return values_of(moment.front[0])[0] if moment.front else math.nan
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Give a quantile between neighbours, linearly."""
-    place = share * (len(ordered) - 1)
-    low, rest = int(place), place - int(place)
-    if not rest or ordered[low] == ordered[low + 1]:
-        return ordered[low]
-    return ordered[low] + rest * (ordered[low + 1] - ordered[low])
-
-
-def _mean(values: Sequence[float | None]) -> float:
-    return statistics.fmean(value for value in values if value is not None)
-
-
-def _student(gains: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
-    from scipy.stats import t
-
-    mean = statistics.fmean(gains)
-    half = float(t.ppf(0.975, len(gains) - 1)) * statistics.stdev(gains) / math.sqrt(len(gains))
-    return mean, (mean - half, mean + half)
-
-
-def _welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
-    mean = statistics.fmean(one) - statistics.fmean(other)
-    if len(one) < 2 or len(other) < 2:
-        return mean, None
-    shares = [statistics.variance(values) / len(values) for values in (one, other)]
-    if not sum(shares):
-        return mean, (mean, mean)
-    from scipy.stats import t
-
-    freedom = sum(shares) ** 2 / sum(
-        share**2 / (len(values) - 1) for share, values in zip(shares, (one, other), strict=True)
-    )
-    half = float(t.ppf(0.975, freedom)) * math.sqrt(sum(shares))
-    return mean, (mean - half, mean + half)
-
-
-def _wilcoxon(gains: Sequence[float]) -> float:
-    if not any(gains):
-        return 1.0
-    from scipy.stats import wilcoxon
-
-    return float(wilcoxon(gains).pvalue)

@@ -1,4 +1,4 @@
-"""The best trial as a folder of its own: its params, and its checkpoint as it was written."""
+"""The best trial as a folder of its own, with its params and its checkpoint as it was written; or as one file."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hpsearch.errors import HpsearchError
+from hpsearch.report.saving_file import is_one_file, save_file
 from hpsearch.report.study import BestTrial, Study
 from hpsearch.report.tables import strict_json
 
@@ -17,43 +20,56 @@ __all__ = ["save_trial"]
 _RECORD = "trial.json"
 
 
-def save_trial(study: Study, found: BestTrial, folder: Path, force: bool = False) -> list[Path]:
-    """Write `trial.json`, and beside it the checkpoint: the file or folder that the trial saved, under its own name.
-
-    `trial.json` names the checkpoint. It comes last, so that what it names is there and whole.
+def save_trial(study: Study, found: BestTrial, target: Path, force: bool = False) -> list[Path]:
+    """Write a trial's params and its checkpoint, and give the paths of what was written.
 
     Args:
         study: Its study.
         found: The trial.
-        folder: Is made where it isn't there.
-        force: Replace what was saved there before; nothing else of the folder is touched.
+        target: A file where the name ends in `.pt` or `.pth`, for `torch.load(weights_only=True)`: a dictionary with
+            `study`, `name`, `trial`, `values`, `iteration`, `params` and `state`. Else a folder: `trial.json` with the
+            same, and beside it the checkpoint, the file or folder that the trial saved, under its own name. Folders
+            are made where they aren't there.
+        force: Replace what was saved there before; nothing else is touched.
 
     Raises:
-        HpsearchError: The trial has no checkpoint; something is there; or the folder can't be written to.
+        HpsearchError: The trial has no checkpoint, or none that can be put into one file; something is there; or it
+            can't be written.
     """
     if found.checkpoint is None:
         raise HpsearchError(
             f"--save: trial {found.number} must have a checkpoint, but none was saved with its value, or it was "
             "deleted: see checkpoints in docs/sweep-file.md"
         )
-    name = found.checkpoint.name
+    told = {
+        "study": str(study.directory),
+        "name": study.sweep.name,
+        "trial": found.number,
+        "values": found.values,
+        "iteration": study.trials[found.number].value_iteration,
+        "params": found.params,
+    }
+    if is_one_file(target):
+        save_file(told, found.checkpoint, target, force)
+        return [target]
+    return _save_folder(told, found.checkpoint, target, force)
+
+
+def _save_folder(told: Mapping[str, Any], checkpoint: Path, folder: Path, force: bool) -> list[Path]:
+    """Write `trial.json`, which names the checkpoint. It comes last, so that what it names is there and whole."""
+    name = checkpoint.name
     record, copy = folder / _RECORD, folder / (f"checkpoint-{name}" if name == _RECORD else name)
     if not force and (taken := next((path for path in (record, copy) if os.path.lexists(path)), None)) is not None:
         raise HpsearchError(f"--save: {taken} must not be there yet: name another folder, or replace it with --force")
-    told = {
-        "study": str(study.directory),
-        "trial": found.number,
-        "values": found.values,
-        "params": found.params,
-        "checkpoint": copy.name,
-    }
-    text = json.dumps(strict_json(told), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = (
+        json.dumps(strict_json({**told, "checkpoint": copy.name}), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    )
     partial = folder / f".{secrets.token_hex(4)}.partial"
     try:
         former = _former(record) if force else None
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            _copy(found.checkpoint, partial)
+            _copy(checkpoint, partial)
             record.unlink(missing_ok=True)
             for old in {copy, *([folder / former] if former else [])}:
                 _delete(old)

@@ -37,6 +37,11 @@ class SegmentRow:
     """Wall time in the worker, its own part of it where it shared one; None where none was told."""
     lanes: int = 1
     """Trials of which it was trained as one computation, at most."""
+    then: Literal["", "alone", "wider"] = ""
+    """How what was lost runs again, where that differs: `Lost.then`."""
+
+
+_AGAIN = {"alone": "runs again with a worker for itself", "wider": "runs again on twice as many workers"}
 
 
 def segment_rows(events: Iterable[Event], live: bool) -> list[SegmentRow]:
@@ -75,7 +80,7 @@ def segments_to_json(rows: Sequence[SegmentRow]) -> str:
 
 def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE, see: str = "with --format csv") -> str:
     """Give the segments for a terminal; `see` says how to see the columns that have no room."""
-    ended = [f"{row.ended}: {row.message}" if row.message else row.ended for row in rows]
+    ended = [_told(row) for row in rows]
     return table_text(
         [
             Column("trial", [str(row.trial) for row in rows], is_kept=True),
@@ -93,6 +98,12 @@ def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE, see: s
     )
 
 
+def _told(row: SegmentRow) -> str:
+    """Say how a segment ended, and what was done then."""
+    ended = f"{row.ended}, {_AGAIN[row.then]}" if row.then else row.ended
+    return f"{ended}: {row.message}" if row.message else ended
+
+
 def _ended(row: SegmentRow, event: Finished | Failed | Lost | Reverted) -> SegmentRow:
     match event:
         case Finished(seconds=seconds, lanes=lanes):
@@ -100,8 +111,8 @@ def _ended(row: SegmentRow, event: Finished | Failed | Lost | Reverted) -> Segme
             return replace(row, ended="cut" if cut else "finished", seconds=seconds, lanes=lanes)
         case Failed(failure=failure, seconds=seconds):
             return replace(row, ended="failed", message=failure.message, seconds=seconds or None)
-        case Lost(reason=reason, seconds=seconds):
-            return replace(row, ended="lost", message=reason, seconds=seconds or None)
+        case Lost(reason=reason, seconds=seconds, then=then):
+            return replace(row, ended="lost", message=reason, seconds=seconds or None, then=then)
         case Reverted(reason=reason, seconds=seconds):
             return replace(row, ended="reverted", message=reason, seconds=seconds)
 

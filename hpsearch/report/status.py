@@ -109,6 +109,12 @@ def _state(study: Study, holder: str | None) -> str:
         return f"running in {holder}"
     if study.state == "paused":
         return f"paused {study.message}, in {holder}\n            {way_on(study, study.directory)}"
+    if study.state == "cancelled":
+        return f"cancelled {study.message}; {way_on(study, study.directory)}"
+    if study.state == "not begun":
+        return f"not begun; begin with: hpsearch resume {shlex.quote(str(study.directory))}"
+    if study.state == "killed":
+        return f"killed: its process ended without a word; {way_on(study, study.directory)}"
     if study.state == "open":
         return _open(study)
     if study.state == "finished":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpsearch.errors import HpsearchError, UnreadableCheckpointError
-from hpsearch.events import Ended, Event
+from hpsearch.events import Event
 from hpsearch.objective import Objective
 from hpsearch.report.best import BestTrial, hypervolumes, no_best, weighted
 from hpsearch.report.course import Course, course
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hpsearch.report.rerun import Rerun
 
 T = TypeVar("T")
+_Entries = Callable[[], Iterator[Entry]]
 
 __all__ = ["BestTrial", "Study", "load", "stored_sweep", "study_of"]
 
@@ -48,16 +49,15 @@ class Study(Plots):
     sweep: Sweep
     """The sweep, with what it was extended by."""
     state: str
-    """`running`, `paused`, `finished`, `target`, `patience`, `interrupted`, `stopped`, `max_time` or `error`;
-    `extended`: given more to do when it was finished; `open`: its trials are asked for and told of by whoever comes."""
+    """How it stands, in one word that all use who tell of it: `Standing.ended` lists them."""
     message: str
-    """What the state `error` was; of `target` and `patience`, why the sweep ended; of `paused`, since when, by whom."""
+    """Of `error` its text; of `target` and `patience`, why it ended; of `paused` and `cancelled`, when and by whom."""
     provenance: dict[str, Any]
     """Git commit, command line, packages and environment of the process that made the study."""
     created: float
     """When, in seconds since the epoch."""
     _journaled: JournaledState
-    _entries: Callable[[], Iterator[Entry]]
+    _entries: _Entries
     """Reads the journal."""
     _rerun: dict[str, Any] | None = None
     """What it recorded of the study whose configurations it runs again."""
@@ -181,12 +181,14 @@ class Study(Plots):
         return BestTrial(row.number, values, self.sweep.parameters.nest(row.params), self.checkpoint_path(row))
 
     def save_best(self, folder: str | Path, force: bool = False) -> list[Path]:
-        """Write the best trial's params, as `trial.json`, and its checkpoint to a folder; give their paths.
+        """Write the best trial's params and its checkpoint; give the paths of what was written.
 
-        `force` replaces what was saved there before.
+        Args:
+            folder: For `trial.json` and the checkpoint; or one file for `torch.load`, which ends in `.pt` or `.pth`.
+            force: Replace what was saved there before.
 
         Raises:
-            HpsearchError: There is no best trial; it has no checkpoint; or the folder can't be written to.
+            HpsearchError: There is no best trial; it has no checkpoint, or none for one file; or it can't be written.
         """
         from hpsearch.report.saving import save_trial
 
@@ -354,18 +356,19 @@ def load(directory: str | Path) -> Study:
         JournalError: There is none in this directory, or this version can't read it.
     """
     place = StudyDirectory(Path(directory))
-    live = place.exists() and place.holder() is not None
+    before = place.exists() and place.holder()
 
     def entries() -> Iterator[Entry]:
         with Journal.read(place.journal) as journal:
             yield from journal.entries()
 
     with Journal.read(place.journal) as journal:
-        return study_of(place.path, journal.study(), journal.entries(), live, entries)
+        # Asked before and after, as a process may begin or end while this reads.
+        return study_of(place.path, journal.study(), journal.entries(), lambda: bool(before or place.holder()), entries)
 
 
 def study_of(
-    path: Path, record: dict[str, Any], history: Iterable[Entry], live: bool, entries: Callable[[], Iterator[Entry]]
+    path: Path, record: dict[str, Any], history: Iterable[Entry], is_live: Callable[[], bool], entries: _Entries
 ) -> Study:
     """Give a study from what a journal holds.
 
@@ -373,23 +376,23 @@ def study_of(
         path: Where it lies.
         record: What was known of it before it ran.
         history: The journal's entries, as they are now.
-        live: A process runs it.
+        is_live: Says whether a process runs it, when the history has been read.
         entries: Reads the journal again, when the study is asked for more.
     """
     sweep = stored_sweep(record)
-    journaled, standing = JournaledState(sweep), Standing(sweep, live)
+    journaled, standing = JournaledState(sweep), Standing(sweep)
     with no_collections():
         for entry in journaled.read(history):
             standing.take(entry)
     # As the process that runs it does after each commit: what nothing needs is gone, or about to go.
     journaled.obsolete()
-    sweep, ended = standing.sweep, standing.ended
-    if journaled.told and not standing.has_ended:
-        ended = Ended("open")  # what was asked for stays with who asked, whether a process is there or not
-    elif not live:
+    ended = standing.ended(live := is_live())
+    if not live and ended.state != "open":
         journaled.leave(ended)
     provenance, created = record.get("provenance", {}), record.get("created", 0.0)
-    return Study(path, sweep, ended.state, ended.message, provenance, created, journaled, entries, record.get("rerun"))
+    return Study(
+        path, standing.sweep, ended.state, ended.message, provenance, created, journaled, entries, record.get("rerun")
+    )
 
 
 def stored_sweep(record: dict[str, Any]) -> Sweep:

@@ -12,8 +12,9 @@ from typing import Any
 from hpsearch.checks import nearest
 from hpsearch.errors import HpsearchError
 from hpsearch.report.layout import WHOLE, Column, Screen, table_text
+from hpsearch.report.shown_path import shown_path
 from hpsearch.report.studies import last_change
-from hpsearch.report.study import stored_sweep, study_of
+from hpsearch.report.study import study_of
 from hpsearch.report.tables import csv_text, json_text
 from hpsearch.report.wording import bytes_text, duration, number, shortened
 from hpsearch.study.directory import StudyDirectory
@@ -22,7 +23,6 @@ from hpsearch.study.journaled_state import Entry
 from hpsearch.study.labels import Labels, labels_in
 from hpsearch.study.running_time import RunningTime
 from hpsearch.study.sizes import sizes_beside
-from hpsearch.study.standing import Standing
 
 __all__ = ["StudySummary", "by_column", "summaries_to_csv", "summaries_to_json", "summaries_to_table", "summarize"]
 
@@ -40,8 +40,7 @@ class StudySummary:
     name: str = ""
     """The sweep's."""
     state: str = "unreadable"
-    """That of `Study.state`; `killed` where the process that ran it ended without a word, `not begun` where none ran
-    it."""
+    """That of `Study.state`."""
     holder: str | None = None
     """The process that runs it now, `user@host:pid`."""
     trials: int = 0
@@ -84,8 +83,8 @@ def _summary(path: Path, now: float) -> StudySummary:
         holder = place.holder()
         with Journal.read(place.journal) as journal:
             record = journal.study()
-            watch = _Watch(Standing(stored_sweep(record), holder is not None))
-            study = study_of(path, record, watch.over(journal.entries()), holder is not None, lambda: iter(()))
+            watch, is_live = _Watch(), lambda: (holder or place.holder()) is not None
+            study = study_of(path, record, watch.over(journal.entries()), is_live, lambda: iter(()))
             labels = labels_in(journal.all_requests())
     except HpsearchError as error:
         text = str(error).removeprefix(f"{place.path}: ").removeprefix(f"{place.journal}: ")
@@ -96,7 +95,7 @@ def _summary(path: Path, now: float) -> StudySummary:
     return StudySummary(
         directory=path,
         name=study.sweep.name,
-        state=watch.standing.state if study.state == "interrupted" else study.state,
+        state=study.state,
         holder=holder,
         trials=study.count,
         total=None if study.total is None else study.total[0],
@@ -112,10 +111,9 @@ def _summary(path: Path, now: float) -> StudySummary:
 
 
 class _Watch:
-    """Sees entries pass by: when the newest one was written, how long the study ran, and how it stands."""
+    """Sees entries pass by: when the newest one was written, and how long the study ran."""
 
-    def __init__(self, standing: Standing) -> None:
-        self.standing = standing
+    def __init__(self) -> None:
         self.last: float | None = None
         self._running = RunningTime()
 
@@ -125,7 +123,6 @@ class _Watch:
 
     def over(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         for entry in entries:
-            self.standing.take(entry)
             self._running.take(entry)
             self.last = entry.time
             yield entry
@@ -170,7 +167,7 @@ def summaries_to_table(known: Sequence[StudySummary], here: Path, screen: Screen
     """Give the studies for a terminal: paths as seen from `here`, times on the local clock."""
     problems = [one for one in known if one.problem]
     columns = [
-        Column("study", [shlex.quote(_shown(one.directory, here)) for one in known], is_text=True, is_kept=True),
+        Column("study", [shlex.quote(shown_path(one.directory, here)) for one in known], is_text=True, is_kept=True),
         Column("state", [_told_state(one) for one in known], is_text=True, is_kept=True),
         Column("trials", ["" if one.problem else _trials(one) for one in known]),
         Column("best", [_best(one) for one in known], is_text=True),
@@ -184,7 +181,7 @@ def summaries_to_table(known: Sequence[StudySummary], here: Path, screen: Screen
         columns.append(Column("tags", [" ".join(one.labels.tags) for one in known], is_text=True))
     if any(one.labels.note for one in known):
         columns.append(Column("note", [shortened(one.labels.note, _NOTE) for one in known], is_text=True))
-    told = "".join(f"{_shown(one.directory, here)} can't be read: {one.problem}\n" for one in problems)
+    told = "".join(f"{shown_path(one.directory, here)} can't be read: {one.problem}\n" for one in problems)
     return table_text(columns, screen, "with --format csv") + told
 
 
@@ -245,8 +242,3 @@ def _best(one: StudySummary) -> str:
     if one.front:
         return f"{one.metric}: a front of {one.front}"
     return "" if one.value is None else f"{one.metric} {number(one.value)}"
-
-
-def _shown(path: Path, here: Path) -> str:
-    """Give a path as it is shortest from a folder: a study within it by its relative path."""
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -102,12 +102,13 @@ def by_state(counts: Mapping[TrialState, int]) -> str:
 
 
 def by_width(counts: Mapping[int, int], what: str) -> str:
-    """Put counts by width into words: `27 segments on 1 worker, 1 on 3`."""
+    """Put counts by width into words: `27 segments on 1 worker each, 1 on 3`."""
     parts = [f"{count} on {width}" for width, count in sorted(counts.items())]
     if not parts:
         return ""
     width, count = min(counts.items())
-    parts[0] = f"{counted(count, what)} on {counted(width, 'worker')}"
+    each = "" if count == 1 else " each"
+    parts[0] = f"{counted(count, what)} on {counted(width, 'worker')}{each}"
     return ", ".join(parts)
 
 

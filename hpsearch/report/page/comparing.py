@@ -2,54 +2,75 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
-from hpsearch.charts import Chart, Linear, Picture, scale_of
-from hpsearch.charts.picture import SERIES
-from hpsearch.report.comparison import AXES, Axis, Comparison, Side
-from hpsearch.report.comparison_tables import comparison_text
-from hpsearch.report.page.section import Section
+from hpsearch.report.comparison import Comparison
+from hpsearch.report.comparison_plots import courses
+from hpsearch.report.comparison_tables import (
+    comparison_title,
+    cost_rows,
+    difference_time,
+    difference_unknown,
+    equal_cost_rows,
+    pairing_lines,
+    param_rows,
+    setting_rows,
+    side_lines,
+)
+from hpsearch.report.page.section import Section, Table
 
-__all__ = ["beside", "courses"]
-
-_POINTS = 100
-_ACROSS: dict[Axis, str] = {"trials": "trials begun", "iterations": "iterations", "seconds": "seconds"}
+__all__ = ["beside"]
 
 
 def beside(compared: Comparison) -> list[Section]:
-    """Give the comparison in words, and draw the best over trials, iterations and seconds."""
-    drawn = [Section(picture.title, [picture.told], picture) for picture in courses(compared).values()]
-    return [Section("Side by side", code=comparison_text(compared)), *drawn]
+    """Compare what was found and what it cost, draw the best over the cost, and say what differs and by how much."""
+    sides = [side.label for side in compared.sides]
+
+    def table(head: str, rows: Sequence[tuple[str, Sequence[str]]]) -> Table:
+        return Table((head, *sides), [(name, *cells) for name, cells in rows])
+
+    equal = equal_cost_rows(compared)
+    medians = ["Of each side's studies the median, with the quartiles."] if len(compared.runs) > len(sides) else []
+    found = [
+        Section(
+            "What each found",
+            [f"All are to {comparison_title(compared)}.", *(line.strip() for line in side_lines(compared)), *medians],
+            table=table("what", cost_rows(compared)),
+        ),
+        *([Section("Best at equal cost", medians, table=table("best after", equal))] if equal else []),
+        *(Section(picture.title, [picture.told], picture) for picture in courses(compared).values()),
+    ]
+    if not compared.objective.several:
+        params = table("best trial", param_rows(compared))
+        is_marked = any(name.startswith("* ") for name, *_ in params.rows)
+        found.append(Section("Best trials", ["A * marks what differs."] if is_marked else [], table=params))
+    if settings := setting_rows(compared):
+        head = ("side", "key", f"in {sides[0]}", "in this side")
+        found.append(Section("How the sweeps differ", table=Table(head, settings)))
+    return [*found, _differences(compared)]
 
 
-def courses(compared: Comparison) -> dict[Axis, Picture]:
-    """Draw each side's best over what it had cost, as far as all of its runs went."""
-    objective = compared.objective
-    what = "hypervolume" if objective.several else objective.goals[0].name
-    told = f"Median of each side's best {what}"
-    told += ", within its quartiles." if len(compared.runs) > len(compared.sides) else "."
-    pictures: dict[Axis, Picture] = {}
-    for axis in AXES:
-        far = [min(float(getattr(run.course.end, axis)) for run in side.runs) for side in compared.sides]
-        bands = [_band(side, axis, end) for side, end in zip(compared.sides, far, strict=True)]
-        up = scale_of(y for band in bands for _, *known in band for y in known)
-        across = Linear(0.0, max([*far, 1e-9]))
-        chart = Chart(f"Best over {axis}", told, across, up, (_ACROSS[axis], f"best {what}"))
-        for place, (side, band) in enumerate(zip(compared.sides, bands, strict=True)):
-            ink = SERIES[place % len(SERIES)]
-            chart.band([(x, low, high) for x, _, low, high in band], ink)
-            chart.line([(x, middle) for x, middle, _, _ in band], ink, 2, dashed=place % 2 == 1)
-            chart.key(ink, side.label, dashed=place % 2 == 1)
-        pictures[axis] = chart.picture
-    return pictures
-
-
-def _band(side: Side, axis: Axis, far: float) -> list[tuple[float, float, float, float]]:
-    """Give (where, median, worse quartile, better one); NaN where there is none."""
-    found = []
-    for place in range(1, _POINTS + 1):
-        amount = far * place / _POINTS
-        spread = side.spread([run.at(axis, amount) for run in side.runs])
-        known = (math.nan if value is None else value for value in (spread.median, spread.low, spread.high))
-        found.append((amount, *known))
-    return [(x, middle, low, high) for x, middle, low, high in found]
+def _differences(compared: Comparison) -> Section:
+    """Say by how much each side is better than the first one, and how sure that is."""
+    first = compared.sides[0].label
+    title = f"Better than {first}"
+    if len(compared.sides) < 2:
+        return Section("Better or worse", ["One side: these studies differ in their seed alone."])
+    has_p = any(one.p_value is not None for one in compared.differences)
+    rows = [
+        (
+            one.side,
+            difference_time(one),
+            difference_unknown(one) if one.mean is None else f"{one.mean:+.4g}",
+            "" if one.interval is None else f"{one.interval[0]:+.4g} to {one.interval[1]:+.4g}",
+            str(one.pairs or ""),
+            *([] if not has_p else ["" if one.p_value is None else f"{one.p_value:.2g}"]),
+        )
+        for one in compared.differences
+    ]
+    words = [f"By how much each side is better than {first}: above 0 where it is."]
+    if any(one.mean is not None and one.interval is None for one in compared.differences):
+        words.append("A side of one study says nothing of chance, so it has no interval: run both with more seeds.")
+    words += [f"{told}." for told in pairing_lines(compared)]
+    head = ("side", "when", "mean", "95 % interval", "seeds paired", *(["Wilcoxon p"] if has_p else []))
+    return Section(title, words, table=Table(head, rows))

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpsearch.errors import HpsearchError, StorageError
 from hpsearch.report.comparison import compare
+from hpsearch.report.page.brackets import brackets
 from hpsearch.report.page.comparing import beside
 from hpsearch.report.page.failures import failures
+from hpsearch.report.page.goals import front
 from hpsearch.report.page.html import page
-from hpsearch.report.page.networks import networks
-from hpsearch.report.page.overview import again, overview, trials
-from hpsearch.report.page.params import front, importance, parallel
+from hpsearch.report.page.importance import importance
+from hpsearch.report.page.network_picture import Look
+from hpsearch.report.page.networks import looks_in, networks
+from hpsearch.report.page.overview import again, overview
+from hpsearch.report.page.params import parallel
 from hpsearch.report.page.progress import curves, history
 from hpsearch.report.page.section import Section
-from hpsearch.report.page.workers import brackets, workers
+from hpsearch.report.page.trials import trials
+from hpsearch.report.page.workers import workers
 from hpsearch.report.study import Study
 
 __all__ = ["Page", "page_of"]
-
-_ORDER = (overview, history, front, curves, networks, brackets, importance, parallel, trials, workers, failures, again)
 
 
 class Page:
@@ -69,15 +72,27 @@ def page_of(studies: Sequence[Study]) -> Page:
         compared = compare(*studies)
         if any(not math.isnan(value) for run in compared.runs for value in run.values):
             parts.append(("Side by side", beside(compared)))
+    looks = looks_in(studies)
     for study in studies:
-        sections = [section for make in _ORDER for section in _several(make(study))]
         heading = study.sweep.name if names.count(study.sweep.name) == 1 else study.directory.name
-        parts.append((heading, sections))
+        parts.append((heading, _sections(study, looks)))
     title = names[0] if len(studies) == 1 else f"{len(studies)} studies: {', '.join(dict.fromkeys(names))}"
     return Page(title, parts)
 
 
-def _several(made: Section | list[Section] | None) -> list[Section]:
-    if made is None:
-        return []
-    return made if isinstance(made, list) else [made]
+def _sections(study: Study, looks: Mapping[str, Look]) -> list[Section]:
+    made = [
+        overview(study),
+        front(study),
+        history(study),
+        *curves(study),
+        *networks(study, looks),
+        brackets(study),
+        *importance(study),
+        parallel(study),
+        trials(study),
+        workers(study),
+        failures(study),
+        again(study),
+    ]
+    return [section for section in made if section is not None]

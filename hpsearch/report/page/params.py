@@ -1,169 +1,190 @@
-"""What the parameters did: parallel coordinates, importance, and the front of several goals."""
+"""All trials' parameters as parallel coordinates, on the scales of the space."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from hpsearch.charts import Chart, Names, Picture, Scale, scale_of
-from hpsearch.charts.picture import Box, Line, Words
-from hpsearch.report.importance import importance_of
-from hpsearch.report.outline import outline
-from hpsearch.report.page.section import Section, Table
+from hpsearch.charts import Key, Picture, fitted, legend, scale_of
+from hpsearch.charts.picture import Line, Point, Shape, Words
+from hpsearch.report.outline import written
+from hpsearch.report.page.axes import Axis, axis_of, told_name, told_of, varies
+from hpsearch.report.page.section import Section
 from hpsearch.report.study import Study
-from hpsearch.report.tables import param_cell
-from hpsearch.report.wording import number, shortened
-from hpsearch.space import Categorical, LogIntUniform, LogNormal, LogUniform
-from hpsearch.trial import Value
+from hpsearch.space import Distribution
+from hpsearch.trial import TrialRow, TrialState, Value
 
-__all__ = ["front", "importance", "parallel"]
+__all__ = ["parallel"]
 
 _MOST_LINES = 300
+_MOST_WITHOUT = 100
+"""Lines of trials without a value."""
 _MOST_AXES = 10
-_MOST_NAMES = 12
-_ABSENT = "absent"
+_TOP, _BOTTOM, _LEFT, _RIGHT = 40.0, 300.0, 70.0, 700.0
+_WIDTH, _HEIGHT = 760.0, 350.0
+_STUB = 20.0
+"""Pixels of the line of a trial without a value where there is one axis of parameters."""
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """Whose lines are drawn, and who there are."""
+
+    ranked: Sequence[TrialRow]
+    """With a finite value of each goal, the best first."""
+    without: Sequence[TrialRow]
+    """That ended without one."""
+
+    @property
+    def good(self) -> int:
+        """How many are among the best."""
+        return min(max(1, len(self.ranked) // 10), len(self.shown))
+
+    @property
+    def shown(self) -> Sequence[TrialRow]:
+        """Those with values that are drawn."""
+        return self.ranked[:_MOST_LINES]
+
+    @property
+    def broken(self) -> Sequence[TrialRow]:
+        """Those without that are drawn."""
+        return self.without[:_MOST_WITHOUT]
+
+    @property
+    def failed(self) -> int:
+        """How many of those without a value failed."""
+        return sum(row.state is TrialState.FAILED for row in self.without)
 
 
 def parallel(study: Study) -> Section | None:
-    """Draw each trial as a line through its parameters, on the scales of the space, to what it gave."""
-    objective, space = study.sweep.objective, study.sweep.parameters
-    rows = {row.number: row for row in study.trials if row.values and all(map(math.isfinite, row.values))}
-    ranked = [rows[one] for one in objective.rank({number: row.score for number, row in rows.items()})]
-    shown = ranked[:_MOST_LINES]
-    points = [outline(row.params, space) for row in shown]
-    axes = [
-        axis
-        for name in dict.fromkeys(name for point in points for name in point)
-        if (axis := _axis(study, name, points))
-    ]
-    if len(shown) < 2 or not axes:
+    """Draw each trial as a line through its parameters, on the scales of the space, to what it gave.
+
+    Trials that failed, or ended without a finite value, go as far as the last parameter.
+    """
+    if not study.sweep.objective.goals:
         return None
-    left_out = [name for name, _, _ in axes[_MOST_AXES:]]
-    axes = axes[:_MOST_AXES]
-    for place, goal in enumerate(objective.goals):
-        values = [row.values[place] for row in shown]
-        axes.append((goal.name, scale_of(values), list(values)))
-    good = min(max(1, len(ranked) // 10), len(shown))
-    told = f"The best {'tenth ' if good == len(ranked) // 10 else ''}({good:,} of {len(ranked):,}) in green: "
-    told += f"{_ranges(axes, good)}."
-    picture = _drawn(axes, len(shown), good, told)
-    words = [told, "A line is a trial; axes have the scales of the search space."]
-    if len(ranked) > len(shown):
-        words.append(f"The {len(shown)} best of {len(ranked):,} are drawn.")
-    if left_out:
-        words.append(f"Not drawn for want of room: {', '.join(left_out)}.")
+    trials = _trials(study)
+    points = [_point(row, study) for row in [*trials.shown, *trials.broken]]
+    if len(points) < 2:
+        return None
+    names = [name for name in dict.fromkeys(name for point in points for name in point) if varies(name, points)]
+    made = {name: axis_of(name, _distribution(study, name), points) for name in names}
+    made = {name: axis and replace(axis, name=told_name(name, study)) for name, axis in made.items()}
+    params = [axis for axis in made.values() if axis is not None]
+    crowded = [name for name, axis in made.items() if axis is None]
+    lacks = [f"Not drawn, as they have too many values to be told apart: {', '.join(crowded)}."] if crowded else []
+    if not params:
+        return Section("Parameters", lacks) if lacks else None
+    axes = params[:_MOST_AXES]
+    if trials.ranked or len(axes) == 1:  # nothing goes to a goal that no trial has a value of
+        axes += _goals(study, trials.shown)
+    told = _told(trials, axes)
+    words = [*told, "A line is a trial; axes of parameters span the search space, on its scales.", *_left_out(trials)]
+    if more := [axis.name for axis in params[_MOST_AXES:]]:
+        words.append(f"Not drawn for want of room: {', '.join(more)}.")
+    words += lacks
+    picture = Picture(_WIDTH, _HEIGHT, "Parallel coordinates", " ".join(told))
+    picture.draw(*_lines(axes, trials), *_axes(axes), *legend(_keys(trials), _LEFT, _WIDTH, 340)[0])
     return Section("Parameters", words, picture)
 
 
-_Axis = tuple[str, Scale, list[Value]]
+def _trials(study: Study) -> _Trials:
+    rows = {row.number: row for row in study.trials if row.values and all(map(math.isfinite, row.values))}
+    ranked = study.sweep.objective.rank({number: row.score for number, row in rows.items()})
+    ended = (TrialState.COMPLETE, TrialState.STOPPED, TrialState.FAILED)
+    without = [row for row in study.trials if row.number not in rows and row.state in ended]
+    return _Trials([rows[one] for one in ranked], without)
 
 
-def _axis(study: Study, name: str, points: Sequence[dict[str, Value]]) -> _Axis | None:
-    """Give an axis with each trial's value on it; None where all are equal, or too many to be told apart."""
+def _point(row: TrialRow, study: Study) -> dict[str, Value]:
+    """Give a trial's params, of each structure which one it is, or how many parts it has."""
+    return {
+        name: row.params.get(name, written(value)) if is_structure else value
+        for name, value, is_structure in study.sweep.parameters.top(row.params)
+    }
+
+
+def _distribution(study: Study, name: str) -> Distribution | None:
     parameter = study.sweep.parameters.find(name)
-    values = [point.get(name, _ABSENT) for point in points]
-    distribution = None if parameter is None else parameter.distribution
-    listed = _texts(distribution.values) if isinstance(distribution, Categorical) else []
-    if not 0 < len(listed) <= _MOST_NAMES and all(map(_is_number, values)):
-        numbers = [float(value) for value in values]
-        log = isinstance(distribution, LogUniform | LogIntUniform | LogNormal)
-        return None if min(numbers) == max(numbers) else (name, scale_of(numbers, log), numbers)
-    texts = _texts(values)
-    names = tuple(dict.fromkeys([*listed, *sorted(set(texts))]))
-    return None if len(set(texts)) < 2 or len(names) > _MOST_NAMES else (name, Names(names), list(texts))
+    return None if parameter is None else parameter.distribution
 
 
-def _is_number(value: Value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _goals(study: Study, rows: Sequence[TrialRow]) -> Iterator[Axis]:
+    for place, goal in enumerate(study.sweep.objective.goals):
+        values = [row.values[place] for row in rows]
+        yield Axis(goal.name, scale_of(values), values)
 
 
-def _texts(values: Iterable[Value]) -> list[str]:
-    return [value if isinstance(value, str) else param_cell(value) for value in values]
+def _told(trials: _Trials, axes: Sequence[Axis]) -> list[str]:
+    """Say where the best are, and which have no place on the axes of goals."""
+    told = ["No trial has a finite value."]
+    if trials.ranked:
+        tenth = "tenth " if trials.good == len(trials.ranked) // 10 else ""
+        ranges = "; ".join(told_of(axis, trials.good) for axis in axes)
+        told = [f"The best {tenth}({trials.good:,} of {len(trials.ranked):,}) in green: {ranges}."]
+    if trials.without:
+        parts = [f"{trials.failed:,} failed"] if trials.failed else []
+        if trials.failed < len(trials.without):
+            parts.append(f"{len(trials.without) - trials.failed:,} ended without a finite value")
+        told.append(f"In red, dashed, as far as the parameters: {' and '.join(parts)}.")
+    return told
 
 
-def _ranges(axes: Sequence[_Axis], good: int) -> str:
-    parts = []
-    for name, scale, values in axes:
-        best = values[:good]
-        if isinstance(scale, Names):
-            parts.append(f"{name} {', '.join(sorted(set(best), key=scale.names.index))}")
-        else:
-            low, high = number(min(best)), number(max(best))
-            parts.append(f"{name} {low}" if low == high else f"{name} {low} to {high}")
-    return "; ".join(parts)
+def _left_out(trials: _Trials) -> Iterator[str]:
+    if len(trials.ranked) > len(trials.shown):
+        yield f"The {len(trials.shown)} best of {len(trials.ranked):,} are drawn."
+    if len(trials.without) > len(trials.broken):
+        yield f"The first {len(trials.broken)} of {len(trials.without):,} without a value are drawn."
 
 
-def _drawn(axes: Sequence[_Axis], count: int, good: int, told: str) -> Picture:
-    top, bottom, left, right = 40.0, 300.0, 70.0, 700.0
-    picture = Picture(760, 330, "Parallel coordinates", told)
-    places = [left + (right - left) * place / (len(axes) - 1) for place in range(len(axes))]
-    for trial in reversed(range(count)):
-        line = [
-            (x, bottom - (bottom - top) * scale.share(values[trial]))
-            for x, (_, scale, values) in zip(places, axes, strict=True)
-        ]
-        best = trial < good
-        picture.draw(Line(line, "good" if best else "muted", 1.6 if best else 0.8, faint=not best))
-    for place, (x, (name, scale, _)) in enumerate(zip(places, axes, strict=True)):
-        picture.draw(Line([(x, top), (x, bottom)], "text"))
-        picture.draw(Words(x, 24 if place % 2 == 0 else 12, shortened(name, 18), "middle"))
-        for value, text in scale.ticks(5):
-            y = bottom - (bottom - top) * scale.share(value)
-            picture.draw(Line([(x - 3, y), (x + 3, y)], "text"))
-            picture.draw(Words(x + 5, y + 4, shortened(text, 14), "start", "text", 10))
-    return picture
+def _lines(axes: Sequence[Axis], trials: _Trials) -> Iterator[Shape]:
+    """Draw the trials, the best ones on top; of those without a value what there is."""
+    valued = len(trials.shown)
+    for trial in reversed(range(trials.good, valued)):
+        yield Line(_line(axes, trial), "muted", 0.8, faint=True)
+    for trial in range(valued, valued + len(trials.broken)):
+        points = _line(axes, trial)
+        if len(points) == 1:
+            points.append((points[0][0] + _STUB, points[0][1]))
+        yield Line(points, "bad", 1, dashed=True)
+    for trial in reversed(range(trials.good)):
+        yield Line(_line(axes, trial), "good", 1.6)
 
 
-def importance(study: Study) -> Section | None:
-    """Draw how much of the variance each parameter explains."""
-    if (found := importance_of(study)) is None:
-        return None
-    shares, goal = found.shares, study.sweep.objective.goals[0].name
-    of_them = f", by {found.fitted} of them" if found.fitted < found.reached else ""
-    told = f"By {goal} at iteration {found.iteration}, the last one that {found.reached} trials reached{of_them}: "
-    told += ", ".join(f"{name} {share:.0%}" for name, share in list(shares.items())[:3])
-    row, left = 24, 180
-    picture = Picture(760, 20 + row * len(shares), "Importance", told)
-    for place, (name, share) in enumerate(shares.items()):
-        y = 10 + row * place
-        picture.draw(Words(left - 8, y + 15, shortened(name, 26), "end"))
-        picture.draw(Box(left, y + 3, max(1.0, 500 * share), row - 8, "s0", f"{name}: {share:.1%}"))
-        picture.draw(Words(left + 500 * share + 8, y + 15, f"{share:.1%}", "start", "muted"))
-    words = [
-        f"{told}.",
-        "Shares of the variance that the parameters explain together, each alone and with others (fANOVA), of those "
-        "that all of these trials have. With few trials they are rough.",
-    ]
-    return Section("What mattered", words, picture)
+def _line(axes: Sequence[Axis], trial: int) -> list[Point]:
+    placed = zip(_places(axes), axes, strict=True)
+    return [(x, _up(axis, axis.values[trial])) for x, axis in placed if trial < len(axis.values)]
 
 
-def front(study: Study) -> Section | None:
-    """Draw the first two of several goals over each other."""
-    objective = study.sweep.objective
-    if not objective.several:
-        return None
-    rows = [row for row in study.trials if row.values and all(map(math.isfinite, row.values))]
-    if not rows:
-        return None
-    one, other = objective.goals[:2]
-    # From the best of the first goal on: a trial's second value can be had wherever the first one may be worse.
-    leaders = sorted((row for row in study.leaders if row.feasible), key=lambda row: one.signed(row.values[0]))
-    told = f"{len(leaders)} of {len(rows)} trials are on the front: none is better than another in all."
-    across, up = (scale_of([row.values[place] for row in rows]) for place in (0, 1))
-    chart = Chart("Front", told, across, up, (one.name, other.name))
-    best = {row.number for row in leaders}
-    for row in rows:
-        if row.number not in best:
-            chart.dot((row.values[0], row.values[1]), "muted", 2.5, True, f"trial {row.number}")
-    if len(objective.goals) == 2:
-        chart.steps([(row.values[0], row.values[1]) for row in leaders], "s0", 1.0, dashed=True)
-    for row in leaders:
-        chart.dot((row.values[0], row.values[1]), "s0", 4, tip=f"trial {row.number}")
-    chart.key("s0", "front", dotted=True)
-    chart.key("muted", "others", dotted=True, hollow=True)
-    head = ("trial", *(goal.name for goal in objective.goals))
-    table = [(str(row.number), *map(number, row.values)) for row in leaders]
-    words = [told]
-    if len(objective.goals) > 2:
-        words.append("Of more than two goals the first two are drawn.")
-    return Section("Front", words, chart.picture, Table(head, table))
+def _axes(axes: Sequence[Axis]) -> Iterator[Shape]:
+    places = _places(axes)
+    apart = places[1] - places[0]
+    for place, (x, axis) in enumerate(zip(places, axes, strict=True)):
+        yield Line([(x, _TOP), (x, _BOTTOM)], "text")
+        # Names stand in two rows by turns, so that each has the room of two axes, at an edge twice what is left there.
+        room = min(2 * apart, 2 * x, 2 * (_WIDTH - x)) - 6
+        yield Words(x, 24 if place % 2 == 0 else 12, fitted(axis.name, room, 12), "middle")
+        for value, text in axis.scale.ticks(5):
+            y = _up(axis, value)
+            yield Line([(x - 3, y), (x + 3, y)], "text")
+            yield Words(x + 5, y + 4, fitted(text, min(apart, _WIDTH - x) - 8, 10), "start", "text", 10, halo=True)
+
+
+def _places(axes: Sequence[Axis]) -> list[float]:
+    return [_LEFT + (_RIGHT - _LEFT) * place / (len(axes) - 1) for place in range(len(axes))]
+
+
+def _up(axis: Axis, value: object) -> float:
+    share = min(max(axis.scale.share(value), 0.0), 1.0)  # immense values of a goal lie beyond its axis
+    return _BOTTOM - (_BOTTOM - _TOP) * share
+
+
+def _keys(trials: _Trials) -> list[Key]:
+    keys = [Key("good", "the best")] if trials.good else []
+    if trials.good < len(trials.shown):
+        keys.append(Key("muted", "others"))
+    if trials.without:
+        is_failed = trials.failed == len(trials.without)
+        keys.append(Key("bad", "failed" if is_failed else "failed, or without a finite value", "dashed"))
+    return keys

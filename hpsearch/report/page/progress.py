@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from hpsearch.charts import Chart, Linear, Log, scale_of
+from hpsearch.charts import Chart, Linear, Log, Marked
 from hpsearch.charts.picture import SERIES, Ink
+from hpsearch.objective import Metric, values_of
+from hpsearch.report.good_scale import scale_of_good
+from hpsearch.report.page.endings import Endings, endings_of
+from hpsearch.report.page.goals import growth
+from hpsearch.report.page.inks import rung_inks
 from hpsearch.report.page.section import Section, Table
 from hpsearch.report.study import Study
 from hpsearch.report.wording import counted, number
@@ -18,58 +23,118 @@ _MOST_CURVES = 300
 _MOST_POINTS = 60
 """Of one curve."""
 _MOST_ROWS = 40
-_BEYOND = 4.0
-"""Values farther from the best than this many times what three quarters of them span are left to an axis' edge."""
 
-_KINDS: dict[str, tuple[Ink, bool]] = {"complete": ("s2", False), "stopped": ("s1", True), "not ended": ("muted", True)}
-"""How a trial's dot is drawn, and whether it is hollow."""
+_KINDS: dict[str, tuple[Ink, bool]] = {
+    "complete": ("text", False),
+    "stopped": ("muted", True),
+    "not ended": ("s4", True),
+    "breaks a constraint": ("bad", True),
+}
+"""How a trial's dot is drawn, and whether it is hollow; in no colour that is a rung's in other pictures."""
 
 
 def history(study: Study) -> Section | None:
-    """Draw every trial's value in the order of their beginning, and the best so far."""
+    """Draw every trial's value in the order of their beginning, and the best so far; of several goals the front's."""
     objective = study.sweep.objective
-    rows = [row for row in study.trials if row.values and all(map(math.isfinite, row.values))]
-    if len(objective.goals) != 1 or not rows:
+    if objective.several:
+        return growth(study)
+    rows = [row for row in study.trials if row.values and math.isfinite(row.values[0])]
+    if not rows:
         return None
-    goal = objective.goals[0]
-    changes = [moment for moment in study.course().changes if moment.front]
-    best = [(float(moment.trials), objective.point(moment.front[0])[0]) for moment in changes]
-    best = [(trials, goal.signed(value)) for trials, value in best if math.isfinite(value)]
-    values = [row.values[0] for row in rows]
-    leader = study.leaders[0]
-    of_all = f"{counted(len(rows), 'trial')} with {goal.name} from {number(min(values))} to {number(max(values))}"
-    told = f"{of_all}; the best, {number(leader.values[0])}, is trial {leader.number} of {len(study.trials):,}."
-    up, beyond = _up(values + [value for _, value in best], goal.goal == "minimize")
-    count = len(study.trials)
-    chart = Chart("Best so far", told, Linear(0, count, whole=True), up, ("trials begun", goal.name))
+    goal, last, best = objective.goals[0], len(study.trials) - 1.0, _best(study)
+    told = _found(study, rows)
+    up, beyond = _scale([row.values[0] for row in rows] + [value for _, value in best], goal.goal == "minimize")
+    chart = Chart("Best so far", told, Linear(-0.5, last + 0.5, whole=True), up, ("trial", goal.name))
     for name, (ink, hollow) in _KINDS.items():
         chosen = [row for row in rows if _kind(row) == name]
         for row in chosen:
             tip = f"trial {row.number}: {number(row.values[0])} at iteration {row.value_iteration}"
-            chart.dot((row.number + 1.0, row.values[0]), ink, 2.5, hollow, tip)
+            chart.dot((float(row.number), row.values[0]), ink, 2.5, hollow, tip)
         if chosen:
-            chart.key(ink, name, dotted=True, hollow=hollow)
-    chart.steps(best, "s0", until=float(count))
-    chart.key("s0", "best so far")
-    table = [(f"{trials:.0f}", number(value)) for trials, value in best][-_MOST_ROWS:]
-    words = [told, "A dot is what a trial has in the end; the line is what was known to be best by then.", *beyond]
-    return Section(
-        "How it got there", words, chart.picture, Table(("trials begun", f"best {goal.name}"), table), folded=True
+            chart.key(ink, name, "ring" if hollow else "dot")
+    if best:
+        chart.steps(best, "s0", until=last)
+        chart.key("s0", "best so far")
+    table = [(f"{newest:.0f}", number(value)) for newest, value in best][-_MOST_ROWS:]
+    head = ("newest trial", f"best {goal.name}")
+    words = [told, *_said(best, last), *beyond]
+    return Section("How it got there", words, chart.picture, Table(head, table), folded=True)
+
+
+def _best(study: Study) -> list[tuple[float, float]]:
+    """Give (newest trial, best value) whenever that changed to a finite one."""
+    found = []
+    for moment in study.course().changes:
+        values = values_of(moment.front[0]) if moment.front else ()
+        found += [(moment.trials - 1.0, value) for value in values if math.isfinite(value)]
+    return found
+
+
+def _found(study: Study, rows: Sequence[TrialRow]) -> str:
+    """Say which values there are, and which is the best."""
+    values, leader, goal = [row.values[0] for row in rows], study.leaders[0], study.sweep.objective.goals[0]
+    told = f"{counted(len(rows), 'trial')} with {goal.name} from {number(min(values))} to {number(max(values))}; "
+    value = f"{number(leader.values[0])}, is trial {leader.number} of {len(study.trials):,}."
+    if leader.feasible:
+        return f"{told}the best, {value}"
+    broken = " and ".join(study.sweep.objective.broken(leader.score))
+    return f"{told}all break constraints, and the one that breaks {broken} least, {value}"
+
+
+def _said(best: Sequence[tuple[float, float]], last: float) -> Iterator[str]:
+    """Say what is drawn, and how the best changed when no other trial began any more."""
+    if not best:
+        yield "A dot is what a trial has in the end."
+        return
+    yield (
+        "A dot is what a trial has in the end; the line is what was known to be best by the time the next trial began."
     )
+    former, later = ([value for newest, value in best if (newest < last) is earlier] for earlier in (True, False))
+    if former and later:
+        yield f"After the last trial had begun it went from {number(former[-1])} to {number(later[-1])}."
 
 
 def _kind(row: TrialRow) -> str:
+    if not row.feasible:
+        return "breaks a constraint"
     return str(row.state) if str(row.state) in _KINDS else "not ended"
 
 
-def curves(study: Study) -> Section | None:
-    """Draw the learning curves, coloured by how far the trial came."""
+def curves(study: Study, goals: Sequence[Metric] | None = None) -> list[Section]:
+    """Draw the learning curves of each goal, coloured by how far the trial came; none where no trial has two points.
+
+    Args:
+        study: Whose trials.
+        goals: Those that are drawn; None: all.
+    """
     objective = study.sweep.objective
-    if len(objective.goals) != 1:
-        return None
-    goal = objective.goals[0]
+    scores, endings = study.scores(), endings_of(study)
+    drawn = []
+    for place, goal in enumerate(objective.goals):
+        if goals is None or goal in goals:
+            values = {
+                trial: [(iteration, values_of(score)[place]) for iteration, score in curve]
+                for trial, curve in scores.items()
+            }
+            drawn.append(_curves(study, place, values, endings))
+    return [section for section in drawn if section is not None]
+
+
+def _curves(
+    study: Study, place: int, curves: Mapping[int, Sequence[tuple[int, float]]], endings: Endings
+) -> Section | None:
+    """Draw the learning curves of one goal, those of the best trial, or of the front, thicker.
+
+    Args:
+        study: Whose trials.
+        place: The goal's, among those of the sweep.
+        curves: Its values over the iterations, by trial.
+        endings: Why the trials ended.
+    """
+    objective = study.sweep.objective
+    goal = objective.goals[place]
     rows = {row.number: row for row in study.trials}
-    known = {trial: curve for trial, curve in study.curves().items() if any(math.isfinite(y) for _, y in curve)}
+    known = {trial: curve for trial, curve in curves.items() if any(math.isfinite(y) for _, y in curve)}
     if not known or max(len(curve) for curve in known.values()) < 2:
         return None
     ranked = [one for one in objective.rank({number: row.score for number, row in rows.items()}) if one in known]
@@ -77,40 +142,63 @@ def curves(study: Study) -> Section | None:
     levels = sorted({rows[trial].iterations for trial in shown})
     shades = _levels(study, levels)
     values = [y for trial in shown for _, y in known[trial] if math.isfinite(y)]
-    up, beyond = _up(values, goal.goal == "minimize")
+    up, beyond = _scale(values, goal.goal == "minimize")
     last = max(x for trial in shown for x, _ in known[trial])
-    across = Log(1, last) if last >= 30 else Linear(1, max(last, 2), whole=True)
-    told = _told(shown, known, rows, study)
-    chart = Chart("Learning curves", told, across, up, ("iteration", goal.name))
+    scale = Log(1, last) if last >= 30 else Linear(1, max(last, 2), whole=True)
+    across = Marked(scale, (float(last), 1.0, *reversed(shades)))
+    thick = {row.number for row in study.leaders}
+    told = _told(shown, known, rows, study, place)
+    title = f"Learning curves: {goal.name}" if objective.several else "Learning curves"
+    chart = Chart(title, told, across, up, ("iteration", goal.name))
     for trial in reversed(shown):
         row = rows[trial]
         ink = SERIES[_shade(row.iterations, shades)]
-        tip = f"trial {trial}: {row.state} at {row.iterations}. {row.reason}"
-        best = trial == ranked[0]
+        tip = f"trial {trial}: {row.state} at {row.iterations}. {endings.why(row)}"
         points = [(float(x), y) for x, y in _thinned(known[trial])]
+        best = trial in thick
         chart.line(points, ink, 3.0 if best else 1.2, faint=not best and len(shown) > 30, tip=tip)
-    exact = set(levels) <= set(shades)
-    for place, level in enumerate(shades):
-        chart.key(SERIES[place], f"{'' if place == 0 or exact else '<= '}{counted(level, 'iteration')}")
+    for step, level in enumerate(shades):
+        exact = {one for one in levels if _shade(one, shades) == step} <= {level}
+        chart.key(SERIES[step], f"{'' if exact else '<= '}{counted(level, 'iteration')}")
     words = [told, *beyond]
     if len(known) > len(shown):
         words.append(f"The {len(shown)} best of {len(known):,} are drawn.")
     table = [
-        (str(trial), str(rows[trial].iterations), *_ends(known[trial]), rows[trial].reason)
+        (str(trial), str(rows[trial].iterations), *_ends(known[trial]), endings.why(rows[trial]))
         for trial in shown[:_MOST_ROWS]
     ]
     head = ("trial", "iterations", f"first {goal.name}", f"last {goal.name}", "why it ended")
-    return Section("Learning curves", words, chart.picture, Table(head, table), folded=True)
+    return Section(title, words, chart.picture, Table(head, table), folded=True)
 
 
 def _told(
-    shown: Sequence[int], known: Mapping[int, Sequence[tuple[int, float]]], rows: Mapping[int, TrialRow], study: Study
+    shown: Sequence[int],
+    known: Mapping[int, Sequence[tuple[int, float]]],
+    rows: Mapping[int, TrialRow],
+    study: Study,
+    place: int,
 ) -> str:
-    best = shown[0]
+    objective = study.sweep.objective
+    leaders = [row for row in study.leaders if row.number in known]
+    if objective.several and leaders and leaders[0].feasible:
+        goal = objective.goals[place]
+        best = min(leaders, key=lambda row: goal.signed(row.values[place])).number
+        told = f"Of the front, whose curves are thicker, trial {best} has the best {goal.name}: it"
+    elif leaders:
+        best = leaders[0].number
+        told = (
+            f"Trial {best}, the best,"
+            if leaders[0].feasible
+            else f"All break constraints; trial {best}, which does so least,"
+        )
+    else:
+        best = shown[0]
+        told = f"No trial has a value; trial {best}"
+        if study.leaders:
+            told = f"Of the trials with a finite curve the best, trial {best},"
     first, last = _ends(known[best])
+    told += f" went from {first} to {last} at iteration {known[best][-1][0]}."
     stopped = sum(row.state is TrialState.STOPPED for row in rows.values())
-    told = f"Trial {best}, the best," if rows[best].values else f"No trial has a value; trial {best}"
-    told += f" went from {first} to {last} at iteration {rows[best].iterations}."
     return told + (f" {counted(stopped, 'trial')} of {len(rows):,} were stopped before their end." if stopped else "")
 
 
@@ -119,10 +207,11 @@ def _ends(curve: Sequence[tuple[int, float]]) -> tuple[str, str]:
 
 
 def _levels(study: Study, levels: Sequence[int]) -> list[int]:
-    """Give at most as many levels as there are inks: those of the rungs, or even shares."""
-    rungs = sorted({rung.until for rung in study.rungs if rung.until is not None})
-    if 0 < len(rungs) <= len(SERIES) and rungs[-1] >= levels[-1]:
-        return rungs
+    """Give at most as many levels as there are inks: the last ones that have the inks of the rungs, or even shares."""
+    inks = rung_inks(study.rungs)
+    ends = {ink: until for until, ink in inks.items() if until is not None}
+    if ends and None not in inks and max(ends.values()) >= levels[-1]:
+        return list(ends.values())
     return sorted({levels[(place + 1) * (len(levels) - 1) // len(SERIES)] for place in range(len(SERIES))})
 
 
@@ -138,17 +227,10 @@ def _thinned(curve: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
     return [curve[place] for place in sorted(places)]
 
 
-def _up(values: Sequence[float], less_is_better: bool) -> tuple[Linear | Log, list[str]]:
-    """Give a scale on which the good values can be told apart; say what it leaves out.
-
-    A few trials that diverged would else press all others into one line.
-    """
-    ordered = sorted(values, reverse=not less_is_better)
-    span = abs(ordered[(len(ordered) - 1) * 3 // 4] - ordered[0])
-    kept = [value for value in ordered if abs(value - ordered[0]) <= _BEYOND * span] if span else ordered
-    log = less_is_better and kept[0] > 0 and kept[-1] > 20 * kept[0]
-    if len(ordered) == len(kept):
-        return scale_of(ordered, log), []
-    left_out = counted(len(ordered) - len(kept), "value")
-    told = f"The scale is that of the good values; on its edge: {left_out}, as far as {number(ordered[-1])}."
-    return scale_of(kept, log), [told]
+def _scale(values: Sequence[float], less_is_better: bool) -> tuple[Linear | Log, list[str]]:
+    """Give a scale on which the good values can be told apart; say what it leaves out."""
+    scale, beyond = scale_of_good(values, less_is_better)
+    if not beyond:
+        return scale, []
+    left_out = counted(len(beyond), "value")
+    return scale, [f"The scale is that of the good values; on its edge: {left_out}, as far as {number(beyond[-1])}."]

@@ -1,67 +1,32 @@
-"""Where the time went: brackets that narrow, and what the workers did."""
+"""Where the time went: what the workers did."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
-from hpsearch.charts import Linear, Picture
-from hpsearch.charts.picture import SERIES, Box, Line, Words
+from hpsearch.charts import Key, Linear, Picture, legend
+from hpsearch.charts.legend import ROW
+from hpsearch.charts.picture import Box, Ink, Line, Words
 from hpsearch.events import Ended, Failed, Finished, Lost, Opened, Reverted, Started, Steered
-from hpsearch.report.page.section import Section, Table
+from hpsearch.report.page.endings import has_rungs
+from hpsearch.report.page.inks import rung_inks
+from hpsearch.report.page.section import Section
 from hpsearch.report.study import Study
 from hpsearch.report.wording import counted, duration, up_to
 
-__all__ = ["brackets", "workers"]
+__all__ = ["workers"]
 
-_MOST_BRACKETS = 12
 _MOST_LANES = 64
 _MOST_BOXES = 4000
-
-
-def brackets(study: Study) -> Section | None:
-    """Draw the rungs of each bracket: how many trials began in each, and on how many workers they ran."""
-    rungs = study.rungs
-    if not rungs or all(rung.rung == 0 for rung in rungs):
-        return None
-    widths: defaultdict[tuple[int | None, int | None], dict[int, int]] = defaultdict(dict)
-    for event in study.events():
-        if isinstance(event, Started):
-            widths[event.bracket, event.rung][event.segment.trial] = event.segment.width  # its last one there
-    every = sorted({rung.bracket for rung in rungs})
-    shown = every[:_MOST_BRACKETS]
-    most = max(max(rung.started, rung.size or 0) for rung in rungs)
-    levels = sorted({rung.until for rung in rungs if rung.until is not None})
-    row, left, wide = 46, 100, 620
-    told = f"{counted(len(every), 'bracket')}, the largest rung with {counted(most, 'trial')}."
-    picture = Picture(760, 60 + row * len(shown), "Brackets", told)
-    step = wide / max(len(levels), 1)
-    for place, level in enumerate(levels):
-        picture.draw(Words(left + step * (place + 0.5), 24, up_to(level).removeprefix("to "), "middle", "muted", 11))
-    table = []
-    for line, bracket in enumerate(shown):
-        middle = 56 + row * line
-        picture.draw(Words(left - 14, middle + 4, f"bracket {bracket}", "end"))
-        for rung in (rung for rung in rungs if rung.bracket == bracket):
-            place = levels.index(rung.until) if rung.until in levels else 0
-            height = max(2.0, (row - 16) * rung.started / most)
-            mean = fmean(widths[rung.bracket, rung.rung].values() or [1])
-            size = "" if rung.size is None or rung.size == rung.started else f" of {rung.size:,}"
-            told_width = f", {mean:.3g} workers each" if mean > 1 else ""
-            count = f"{rung.started:,}{size}{told_width}"
-            x = left + step * place
-            tip = f"rung {rung.rung}, {up_to(rung.until)}: {count}; {rung.finished:,} finished"
-            picture.draw(Box(x + 2, middle - height / 2, step - 4, height, SERIES[place % len(SERIES)], tip))
-            picture.draw(Words(x + step / 2, middle + (row - 16) / 2 + 12, count, "middle", "text", 11))
-            table.append((str(bracket), str(rung.rung), up_to(rung.until), count, f"{rung.finished:,}"))
-    words = [told + " A trial goes from left to right as long as it is among the best of its rung."]
-    if len(every) > len(shown):
-        words.append(f"The first {len(shown)} brackets are drawn, and stand in the table.")
-    head = ("bracket", "rung", "runs", "trials begun", "finished")
-    return Section("Brackets", words, picture, Table(head, table), folded=True)
+_HEARD = 0.5
+"""Seconds in which a trial's end is heard of at the latest."""
+_BAD = ("failed", "lost")
+_UNITS = (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds")
+_LEAST_UNITS = 5.0
+"""So many of a unit that time is told in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +37,21 @@ class _Busy:
     began: float
     ended: float
     kind: str
+    until: int | None
+    """Iteration that its rung ends at; None: it has none, or none is known."""
 
 
 def workers(study: Study) -> Section | None:
     """Draw what ran when. Which worker it was isn't recorded: lanes are filled from the first one on."""
     if study.is_told:
         return None
+    inks = rung_inks(study.rungs) if has_rungs(study) else {}
     segments, spans = _segments(study)
     if not segments or not spans:
         return None
-    lanes, of_worker = _lanes(segments), study.sweep.resources.lanes
-    count = max(math.ceil(len(lanes) / of_worker), max((workers for *_, workers in spans), default=0))
+    of_worker, count = study.sweep.resources.lanes, max(workers for *_, workers in spans)
+    lanes = _lanes(segments, count * of_worker)
+    count = max(math.ceil(len(lanes) / of_worker), count)
     busy = sum(_busy_seconds(segments, *span) for span in spans)
     there = sum((ended - began) * workers for began, ended, workers in spans)
     idle = max(0.0, there - busy)
@@ -90,30 +59,47 @@ def workers(study: Study) -> Section | None:
     told = f"{counted(count, 'worker')}: idle for {duration(idle)} of {duration(there)} ({share})."
     shown = lanes[:_MOST_LANES]
     first, last = spans[0][0], max(spans[-1][1], max(one.ended for one in segments))
-    across = Linear(0.0, max(last - first, 1e-9))
+    begun = min(one.began for one in segments)
+    is_late = begun - first > (last - first) / 2
+    first = begun if is_late else first
+    second, unit = _unit(last - first)
+    across = Linear(0.0, max(last - first, 1e-9) / second)
     row, left, wide = (20 if len(shown) <= 24 else 10), 60, 680
-    picture = Picture(760, 50 + row * len(shown), "Workers", told)
+    keys = _keys(segments, inks)
+    above, rows = legend(keys, left, left + wide, 16)
+    top = 14 + ROW * rows
+    bottom = top + row * len(shown)
+    picture = Picture(760, bottom + 46, "Workers", told)
+    picture.draw(*above)
     for value, text in across.ticks(8):
         x = left + wide * across.share(value)
-        picture.draw(Line([(x, 20), (x, 20 + row * len(shown))], "grid"))
-        picture.draw(Words(x, 36 + row * len(shown), f"{text} s", "middle", "muted", 11))
+        picture.draw(Line([(x, top), (x, bottom)], "grid"))
+        picture.draw(Words(x, bottom + 16, text, "middle", "muted", 11))
+    what = "first trial" if is_late else "first process"
+    picture.draw(Words(left + wide / 2, bottom + 36, f"{unit} since the {what} began", "middle"))
+    rows_are = "worker" if len(lanes) <= count else "trials at once"
+    picture.draw(Words(14, (top + bottom) / 2, rows_are, "middle", upright=True))
     every = math.ceil(sum(map(len, shown)) / _MOST_BOXES)
     for place, lane in enumerate(shown):
-        y = 20 + row * place
+        y = top + row * place
         if row > 10 or place % 8 == 0:
             picture.draw(Words(left - 8, y + row / 2 + 4, str(place), "end", "muted", 11))
         for one in lane[::every]:
-            x, width = left + wide * (one.began - first) / across.high, wide * (one.ended - one.began) / across.high
-            ink = "bad" if one.kind in ("failed", "lost") else SERIES[one.trial % 4]
-            tip = f"trial {one.trial}, {one.kind}, {duration(one.ended - one.began)}"
-            picture.draw(Box(x, y + 2, max(width, 0.6), row - 4, ink, tip))
+            x = left + wide * (one.began - first) / second / across.high
+            width = wide * (one.ended - one.began) / second / across.high
+            ink = "bad" if one.kind in _BAD else inks.get(one.until, "s0")
+            rung = f" ({up_to(one.until)})" if inks else ""
+            tip = f"trial {one.trial}{rung}, {one.kind}, {duration(one.ended - one.began)}"
+            gap = min(1.0, width / 4)  # one segment is told from the next by it
+            picture.draw(Box(x, y + 2, max(width - gap, 0.6), row - 4, ink, tip))
     starting = sum(_before_the_first(segments, *span) for span in spans)
     if starting > 0.05 * there:
         told += f" Of that, {duration(starting)} passed before the first trial began: workers were started meanwhile."
-    words = [
-        told,
-        "Colours part one trial from the next; red are segments that failed, or were lost with their worker.",
-    ]
+    words = [told, f"A bar is a segment of a trial{', in the colour of its rung' if inks else ''}."]
+    if is_late:
+        words.append("Drawn is what came after that: it is less than half of the time.")
+    if any(one.kind in _BAD for one in segments):
+        words.append("Red are segments that failed, or were lost.")
     if len(lanes) > count:
         words.append(f"Rows are trials beside each other: up to {of_worker} on each worker.")
     if len(lanes) > len(shown):
@@ -123,11 +109,25 @@ def workers(study: Study) -> Section | None:
     return Section("Workers", words, picture)
 
 
+def _unit(seconds: float) -> tuple[float, str]:
+    """Give what so long a time is told in: the seconds of a unit, and its name."""
+    return next((unit for unit in _UNITS if seconds >= _LEAST_UNITS * unit[0]), _UNITS[-1])
+
+
+def _keys(segments: Sequence[_Busy], inks: Mapping[int | None, Ink]) -> list[Key]:
+    """Say what colours stand for; nothing where there is but one."""
+    untils = {one.until for one in segments if one.kind not in _BAD}
+    keys = [Key(ink, up_to(until), "box") for until, ink in inks.items() if until in untils]
+    bad = [kind for kind in _BAD if any(one.kind == kind for one in segments)]
+    return [*keys, *([Key("bad", " or ".join(bad), "box")] if bad else [])]
+
+
 def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]]:
     """Give every segment on each of its workers, and when there were how many workers; none while it is paused."""
     found: list[_Busy] = []
     spans: list[tuple[float, float, int]] = []
-    running: dict[tuple[int, int], tuple[float, int]] = {}
+    running: dict[tuple[int, int], tuple[float, int, int | None]] = {}
+    untils = {(rung.bracket, rung.rung): rung.until for rung in study.rungs}
     opened: tuple[float, int] | None = None
     there = 0
     is_paused = False
@@ -140,8 +140,8 @@ def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]
         opened = None
 
     def close(when: float) -> None:
-        for (trial, _), (began, width) in running.items():
-            found.extend([_Busy(trial, began, when, "interrupted")] * width)
+        for (trial, _), (began, width, until) in running.items():
+            found.extend([_Busy(trial, began, when, "interrupted", until)] * width)
         running.clear()
         rest(when)
 
@@ -151,12 +151,13 @@ def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]
             case Opened(workers=workers):
                 close(last)
                 opened, there, is_paused = (when, workers or 0), workers or 0, False
-            case Started(segment=segment):
-                running[segment.trial, segment.attempt] = when, segment.width
+            case Started(segment=segment, bracket=bracket, rung=rung):
+                until = None if bracket is None or rung is None else untils.get((bracket, rung))
+                running[segment.trial, segment.attempt] = when, segment.width, until
             case Finished() | Failed() | Lost() | Reverted():
-                began, width = running.pop((event.trial, event.attempt), (when, 0))
+                began, width, until = running.pop((event.trial, event.attempt), (when, 0, None))
                 kind = {Failed: "failed", Lost: "lost", Reverted: "taken back"}.get(type(event), "finished")
-                found.extend([_Busy(event.trial, began, when, kind)] * width)
+                found.extend([_Busy(event.trial, began, when, kind, until)] * width)
             case Steered(request=None):  # by a command, when no process ran the study any more
                 close(last)
             case Steered(verb="pause" | "resume" as verb, refused=""):
@@ -198,8 +199,15 @@ def _most_at_once(segments: list[_Busy]) -> int:
     return most
 
 
-def _lanes(segments: list[_Busy]) -> list[list[_Busy]]:
-    """Put segments into as few lanes as there ran at once."""
+def _lanes(segments: list[_Busy], most: int) -> list[list[_Busy]]:
+    """Put segments into as few lanes as there ran at once.
+
+    A worker of several that a trial had may have the next one some milliseconds before the trial's end is journaled.
+
+    Args:
+        segments: Of all trials.
+        most: How many lanes there are as far as that was told; none is added to them where one is about to be free.
+    """
     lanes: list[list[_Busy]] = []
     free: list[int] = []
     ends: list[tuple[float, int]] = []
@@ -208,6 +216,8 @@ def _lanes(segments: list[_Busy]) -> list[list[_Busy]]:
             heapq.heappush(free, heapq.heappop(ends)[1])
         if free:
             lane = heapq.heappop(free)
+        elif len(lanes) >= most and ends[0][0] - one.began <= _HEARD:
+            lane = heapq.heappop(ends)[1]
         else:
             lane = len(lanes)
             lanes.append([])

@@ -74,3 +74,21 @@ def test_what_is_beyond_an_axis_lies_on_its_edge_and_what_is_not_finite_is_left_
     assert isinstance(alone, Dot)
     assert isinstance(line, Line)
     assert line.points[-1] == (284.0, 30.0)
+
+
+def test_a_halo_parts_letters_from_what_lies_below_them():
+    def drawn(halo: bool) -> Picture:
+        picture = Picture(60, 30, "t", "t")
+        picture.draw(Box(0, 0, 60, 30, "bad"), Words(10, 20, "i", halo=halo))
+        return picture
+
+    def white(picture: Picture) -> int:
+        pixels = Image.open(io.BytesIO(png(picture, scale=1))).convert("RGB").get_flattened_data()
+        return sum(pixel == (255, 255, 255) for pixel in pixels)
+
+    assert white(drawn(False)) == 0
+    assert white(drawn(True)) > 10
+    (text,) = Tree.fromstring(svg(drawn(True), alone=True)).iter(f"{SPACE}text")
+    assert (text.get("stroke"), text.get("paint-order")) == ("var(--paper)", "stroke")
+    (plain,) = Tree.fromstring(svg(drawn(False), alone=True)).iter(f"{SPACE}text")
+    assert plain.get("stroke") is None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hpsearch.charts import Linear, Log, Names, scale_of
+from hpsearch.charts import FAR, Linear, Log, Marked, Names, between, scale_of
 
 NUMBERS = st.floats(-1e12, 1e12, allow_nan=False)
 
@@ -48,3 +48,52 @@ def test_names_stand_evenly_and_what_is_not_finite_is_no_end():
     assert scale_of([math.inf, 2.0, math.nan, -1e300]).share(2.0) == 0.5
     assert scale_of([]) == Linear(-0.03, 1.03)
     assert isinstance(scale_of([0.0, 1.0], log=True), Linear)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, -1e300])
+def test_what_has_no_logarithm_lies_before_the_axis(value):
+    assert Log(1.0, 10.0).share(value) < 0
+    assert scale_of([2.0, 2.0], log=True).share(value) < 0
+
+
+ANY = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(ANY, ANY, st.booleans(), st.booleans())
+@example(1e200, 1e300, False, False)
+@example(1e200, 1e300, True, False)
+@example(0.0, 5e-324, False, True)
+@example(1.0, 1.0000000000000002, False, False)
+def test_a_scale_from_one_end_to_the_other_has_marks_in_order_whatever_the_ends(one, other, log, whole):
+    low, high = sorted((one, other))
+    scale = between(low, high, log, whole)
+    marks = scale.ticks()
+    assert 0 <= len(marks) <= 9
+    places = [float(str(mark)) for mark, _ in marks]
+    assert places == sorted(places)
+    assert all(math.isfinite(scale.share(place)) for place in places)
+    if abs(low) < FAR > abs(high):
+        assert scale.share(low) == pytest.approx(0.0 if low < high else 0.5)
+        assert scale.share(high) == pytest.approx(1.0 if low < high else 0.5)
+    elif low < high:
+        assert scale.share(low) <= scale.share(high)
+
+
+@given(st.lists(ANY, min_size=1, max_size=6), st.booleans())
+def test_a_scale_of_any_numbers_has_marks(values, log):
+    scale = scale_of(values, log)
+    assert len(scale.ticks()) <= 9
+    assert all(-1e-9 <= scale.share(value) <= 1 + 1e-9 for value in values if abs(value) < FAR)
+
+
+@pytest.mark.parametrize(
+    ("scale", "marks", "texts"),
+    [
+        (Linear(1, 27, whole=True), (27.0, 1.0, 9.0, 3.0), ["1", "3", "5", "9", "15", "20", "25", "27"]),
+        (Linear(1, 9, whole=True), (9.0, 1.0, 3.0), ["1", "2", "3", "4", "5", "6", "7", "8", "9"]),
+        (Log(1, 81), (81.0, 1.0, 27.0, 9.0, 3.0), ["1", "2", "3", "5", "9", "27", "50", "81"]),
+        (Linear(1, 100, whole=True), (100.0, 1.0, 99.0, 200.0), ["1", "20", "40", "60", "80", "100"]),
+    ],
+)
+def test_what_matters_is_marked_before_round_numbers(scale, marks, texts):
+    assert [text for _, text in Marked(scale, marks).ticks(8)] == texts

@@ -8,7 +8,8 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,15 @@ import pytest
 from scipy import stats
 
 import hpsearch
+from hpsearch.charts.picture import Area, Line
 from hpsearch.errors import HpsearchError
 from hpsearch.report.comparison import AXES, Comparison, compare
+from hpsearch.report.comparison_plots import courses
 from hpsearch.report.comparison_tables import comparison_json, comparison_text, courses_csv
 from tests.hpsearch.support.command_line import call
+from tests.hpsearch.support.compared import searched
 
 SEEDS = range(7)
-
-
-def parabola(trial: hpsearch.RunningTrial) -> None:
-    for iteration in trial.iterations():
-        trial.report({"loss": (trial.params["x"] - 0.37) ** 2 + 1 / iteration})
-
-
-def two(trial: hpsearch.RunningTrial) -> None:
-    for _ in trial.iterations():
-        trial.report({"loss": trial.params["x"], "cost": (1 - trial.params["x"]) ** 2})
 
 
 class Falling(hpsearch.Curves):
@@ -42,19 +36,6 @@ class Falling(hpsearch.Curves):
 
 def failing(trial: hpsearch.RunningTrial) -> None:
     raise ValueError("no")
-
-
-def searched(directory: Path, function: Callable[..., Any] = parabola, **changes: Any) -> hpsearch.Study:
-    given: dict[str, Any] = {"metric": "loss", "goal": "minimize", "method": "random", "run_cap": 6, "max_iter": 3}
-    return hpsearch.search(
-        function,
-        parameters={"x": hpsearch.Uniform(0, 1), "c": 3},
-        backend="inline",
-        directory=directory,
-        tensorboard=False,
-        progress=False,
-        **{**given, **changes},
-    )
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +84,7 @@ def test_median_and_quartiles_are_those_of_the_runs(both):
     for side in both.sides:
         values = [run.value for run in side.runs]
         spread = side.spread(values)
-        expected = np.percentile(values, [50, 75, 25])
+        expected = np.percentile(values, [50, 25, 75])
         assert [spread.median, spread.low, spread.high] == pytest.approx(expected)
 
 
@@ -132,7 +113,7 @@ def test_a_run_without_a_value_counts_as_worse_than_all_others(both):
     side = both.sides[0]
     assert side.spread([1.0, None, 3.0]).median == 3.0
     assert side.spread([1.0, None, None]).median is None
-    assert side.spread([1.0, 2.0, None]).low is None
+    assert (side.spread([1.0, 2.0, None]).low, side.spread([1.0, 2.0, None]).high) == (1.5, None)
     maximized = type(side)("up", side.runs, more_is_better=True)
     assert maximized.spread([1.0, None, 3.0]).median == 1.0
 
@@ -170,6 +151,35 @@ def test_seeds_that_are_not_the_same_are_not_paired(few, more):
     assert one.interval == pytest.approx((low, high))
 
 
+def test_seeds_without_a_partner_are_left_out_and_told(few, more):
+    compared = compare(*few[:4], *more[2:])
+    for one in compared.differences:
+        assert (one.pairs, [run.seed for run in one.left_out]) == (2, [0, 1, 4, 5, 6])
+    (one, *_) = compared.differences
+    gains = [few[seed].best_value - more[seed].best_value for seed in (2, 3)]
+    assert one.mean == pytest.approx(np.mean(gains))
+    text = comparison_text(compared)
+    assert "more, left out, as the other side has no such seed: seeds 0, 1 of few and seeds 4, 5, 6 of more\n" in text
+    told = comparison_json(compared)["differences"][0]["left_out"]
+    assert [(entry["directory"], entry["seed"]) for entry in told] == [
+        (str(study.directory), study.sweep.seed) for study in (few[0], few[1], more[4], more[5], more[6])
+    ]
+    (one, *_) = compare(*few[:3], *more[2:]).differences  # a single seed pairs nothing
+    assert (one.pairs, one.left_out) == (0, ())
+
+
+def test_studies_of_a_side_with_one_seed_are_no_evidence_of_chance(few, more, folder):
+    twice = [
+        searched(folder / f"{name}-again", name=name, seed=0, run_cap=cap) for name, cap in (("few", 2), ("more", 6))
+    ]
+    compared = compare(few[0], twice[0], more[0], twice[1])
+    (one, *_) = compared.differences
+    assert (one.mean, one.interval) == (few[0].best_value - more[0].best_value, None)
+    assert "few: studies with the same seed count as one, by their mean: 2 with seed 0\n" in comparison_text(compared)
+    (one, *_) = compare(few[0], twice[0], few[1], more[0], more[1]).differences
+    assert (one.pairs, one.left_out) == (2, ())
+
+
 def test_one_study_of_each_has_no_interval(few, more):
     (one, *_) = compare(few[0], more[0]).differences
     assert one.mean == few[0].best_value - more[0].best_value
@@ -193,24 +203,19 @@ def test_time_in_which_no_process_ran_does_not_count(folder):
     assert after.seconds <= after.time - before.time + before.seconds - (opened[1] - before.time) + 1e-6
 
 
-def test_several_goals_are_compared_by_hypervolume_from_one_point(folder):
-    metrics = hpsearch.Metric("loss", "minimize"), hpsearch.Metric("cost", "minimize")
-    changes: Mapping[str, Any] = {"function": two, "metric": metrics, "goal": "minimize", "max_iter": 1}
-    studies = [searched(folder / f"two{cap}", name=f"two{cap}", run_cap=cap, **changes) for cap in (2, 6)]
-    compared = compare(*studies)
-    points = [values for study in studies for row in study.trials if (values := row.values)]
-    fronts = [row.values for study in studies for row in study.leaders]
-    assert compared.reference is not None
-    assert all(max(front[place] for front in fronts) <= compared.reference[place] for place in (0, 1))
-    assert all(compared.reference[place] <= max(point[place] for point in points) for place in (0, 1))
-    given = dict(zip(("loss", "cost"), compared.reference, strict=True))
-    assert [run.value for run in compared.runs] == [study.hypervolumes(given)[-1][2] for study in studies]
-    text = comparison_text(compared)
-    assert "hypervolume from" in text
-    assert "best trial" not in text
+def test_params_that_differ_beyond_the_digits_that_are_shown_are_marked(folder):
+    studies = [
+        searched(folder / f"near{x}", name=f"near{x}", run_cap=1, points_to_try=[{"x": x}]) for x in (0.25, 0.250001)
+    ]
+    assert "\n * x " in comparison_text(compare(*studies))
 
 
 def test_studies_of_other_aims_are_refused(few, folder):
+    best = searched(folder / "of-best", run_cap=1, metric=hpsearch.Metric("loss", scope="best"))
+    with pytest.raises(
+        HpsearchError, match=r"got one that is to minimize loss, of all reports of a trial the best loss;"
+    ):
+        compare(few[0], best)
     other = searched(folder / "down", goal="maximize", run_cap=1)
     with pytest.raises(HpsearchError, match=r"down: expected a study that is to minimize loss, as .*few0 is"):
         compare(few[0], other)
@@ -225,8 +230,9 @@ def test_a_study_without_a_value_is_told(few, folder):
     (one, *_) = compared.differences
     assert one.mean is None
     text = comparison_text(compared)
-    assert "unknown, as a study has no value there" in text
+    assert f"as they stand: unknown, as there is no value to reckon with in {folder / 'failing'}\n" in text
     assert f"{folder / 'failing'} is error" in text
+    assert compared.plots(folder / "drawn")
 
 
 def test_the_text_holds_the_best_and_what_differs(both):
@@ -254,6 +260,9 @@ def test_json_is_strict_and_holds_everything(both):
     assert [side["label"] for side in told["sides"]] == ["few", "more"]
     assert [study["value"] for study in told["sides"][0]["studies"]] == [run.value for run in both.sides[0].runs]
     assert math.isclose(told["differences"][0]["mean"], both.differences[0].mean or math.nan)
+    spreads = [entry for side in told["sides"] for entry in (side["best"], *side["after"])]
+    assert all(entry["low"] <= entry["median"] <= entry["high"] for entry in spreads if None not in entry.values())
+    assert any(entry["low"] < entry["high"] for entry in spreads if None not in entry.values())
 
 
 def test_the_command_prints_and_draws(both, folder, capsys):
@@ -266,6 +275,30 @@ def test_the_command_prints_and_draws(both, folder, capsys):
     assert call(capsys, "compare", *directories, "--format", "csv").out == courses_csv(both)
     assert json.loads(call(capsys, "compare", *directories, "--format", "json").out) == comparison_json(both)
     assert call(capsys, "compare", *directories, "--plots", directories[0] / "study.db").code == 1
+
+
+@pytest.mark.parametrize("goal", ["minimize", "maximize"])
+def test_the_best_is_drawn_in_steps_within_its_quartiles(folder, goal):
+    sides = [
+        [
+            searched(folder / f"{goal}{cap}-{seed}", name=f"{cap}", goal=goal, run_cap=cap, seed=seed)
+            for seed in range(3)
+        ]
+        for cap in (4, 6)
+    ]
+    compared = compare(*sides[0], *sides[1])
+    for axis, picture in courses(compared).items():
+        lines = [shape for shape in picture.shapes if isinstance(shape, Line) and shape.ink in ("s0", "s1")]
+        areas = [shape for shape in picture.shapes if isinstance(shape, Area)]
+        assert {shape.ink for shape in lines} == {"s0", "s1"}
+        for points in [*(line.points for line in lines), *(area.points for area in areas)]:
+            assert all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(points)), axis
+    picture = courses(compared)["trials"]  # where every run has a value from the first trial on
+    for ink in ("s0", "s1"):
+        (area,) = (shape for shape in picture.shapes if isinstance(shape, Area) and shape.ink == ink)
+        line = max((shape.points for shape in picture.shapes if isinstance(shape, Line) and shape.ink == ink), key=len)
+        assert min(y for _, y in area.points) <= min(y for _, y in line)
+        assert max(y for _, y in area.points) >= max(y for _, y in line)
 
 
 def test_nothing_to_compare_is_an_error(folder, capsys):

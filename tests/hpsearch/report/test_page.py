@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -15,54 +13,13 @@ from PIL import Image
 import hpsearch
 from hpsearch.charts.picture import Line, Words
 from hpsearch.errors import HpsearchError
+from hpsearch.report.page.brackets import brackets
+from hpsearch.report.page.endings import endings_of
+from hpsearch.report.page.goals import front
 from hpsearch.report.page.page import page_of
-from hpsearch.report.page.params import front, parallel
-from hpsearch.report.page.workers import brackets
+from hpsearch.report.page.params import parallel
 from tests.hpsearch.support.command_line import call
-
-VOID = {"meta", "br"}
-
-
-class Reader(HTMLParser):
-    """Takes a page apart, and sees that its elements are closed in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.headings: list[str] = []
-        self.links: list[str] = []
-        self.names: set[str] = set()
-        self.text = ""
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        given = dict(attributes)
-        if tag not in VOID:
-            self.open.append(tag)
-        if given.get("id"):
-            assert given["id"] not in self.names
-            self.names.add(str(given["id"]))
-        assert not {"src", "onclick", "onload"} & set(given)
-        if "href" in given:
-            self.links.append(str(given["href"]))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] == "h2":
-            self.headings.append(data)
-        if "style" not in self.open:
-            self.text += data
-
-
-def curve(trial: hpsearch.RunningTrial) -> None:
-    for iteration in trial.iterations():
-        if trial.params["x"] > 0.9:
-            raise ValueError("too <large> & 'wide'")
-        trial.report({"loss": (trial.params["x"] - 0.37) ** 2 + 1 / iteration, "ms": trial.params["x"]})
+from tests.hpsearch.support.pages import Reader, curve, searched
 
 
 def layered(trial: hpsearch.RunningTrial) -> None:
@@ -74,18 +31,6 @@ def diverging(trial: hpsearch.RunningTrial) -> None:
     for iteration in trial.iterations():
         x = trial.params["x"]
         trial.report({"loss": math.nan if x < 0.1 else math.inf if x < 0.2 else 10**300 if x < 0.3 else x / iteration})
-
-
-def searched(directory: Path, function: Callable[..., Any] = curve, **changes: Any) -> hpsearch.Study:
-    given: dict[str, Any] = {
-        "parameters": {"x": hpsearch.Uniform(0, 1), "lr": hpsearch.LogUniform(1e-4, 1), "kind": ["a", "b"], "c": "<&>"},
-        "metric": "loss",
-        "method": "random",
-        "early_terminate": hpsearch.Hyperband(max_iter=9, eta=3),
-        "seed": 3,
-        **changes,
-    }
-    return hpsearch.search(function, backend="inline", directory=directory, tensorboard=False, progress=False, **given)
 
 
 @pytest.fixture(scope="module")
@@ -128,13 +73,14 @@ def test_it_has_a_part_for_all_that_there_is(read):
 
 def test_it_tells_the_best_why_others_ended_and_how_to_run_it_again(study, read):
     best = study.best_trial
-    assert f"Trial {best.number} is best, with loss {best.value!r} at iteration" in read.text
+    assert f"Trial {best.number} is best, with loss {best.value:.4g} at iteration" in read.text
     assert f"{best.params['x']:.4g}" in read.text
     stopped = [row for row in study.trials if row.state == "stopped"]
     counts = {row.iterations for row in stopped}
     assert all(f"{sum(row.iterations == count for row in stopped)} at {count}" in read.text for count in counts)
     ranked = sorted((row for row in study.trials if row.value is not None), key=lambda row: row.value or 0)
-    assert all(row.reason in read.text for row in ranked[:20])
+    endings = endings_of(study)
+    assert all(endings.why(row) in read.text for row in ranked[:20])
     assert "ValueError: too <large> & 'wide'" in read.text
     assert study.provenance["command"] in read.text
     assert "seed3" in read.text.replace("\n", "")
@@ -143,8 +89,8 @@ def test_it_tells_the_best_why_others_ended_and_how_to_run_it_again(study, read)
 def test_a_cell_of_several_words_has_room_for_them_on_a_phone(study):
     """Without it a column of reasons is one word wide there, and each row as high as it has words."""
     text = page_of([study]).html()
-    assert re.search(r'<td class="words">rung \d+: ', text)
-    assert re.search(r"td\.words \{ min-width: \d+rem \}", text)
+    assert re.search(r'<td class="words">rung \d+ \(to iteration \d+\): ', text)
+    assert re.search(r"td\.words \{ min-width: \d+px \}", text)
     assert "<td>complete</td>" in text
 
 
@@ -189,10 +135,12 @@ def test_structures_are_drawn_those_of_the_best_three_that_differ(folder):
     }
     study = searched(folder / "nets", layered, parameters=parameters, max_iter=1, run_cap=6, early_terminate=None)
     reader = Reader(page_of([study]).html())
-    best = study.best_trial.number
-    titles = [heading for heading in reader.headings if heading.startswith("Trial ")]
-    assert titles[:3] == [f"Trial {best}: layers", f"Trial {best}: cell", f"Trial {best}: nodes"]
-    assert len(titles) == 9
+    titles = [heading for heading in reader.headings if heading.startswith("Best networks")]
+    assert titles == ["Best networks: layers", "Best networks: cell", "Best networks: nodes"]
+    drawn = re.findall(r"trial (\d+), loss", reader.text)
+    assert drawn[::3] != drawn[1::3]
+    assert drawn[:3] == drawn[3:6] == drawn[6:]
+    assert drawn[0] == str(study.best_trial.number)
 
 
 def test_a_study_without_a_metric_has_no_best(folder):
@@ -213,7 +161,7 @@ def test_a_study_without_a_value_says_so(folder):
     reader = Reader(page_of([study]).html())
     assert "No trial has a value yet." in reader.text
     assert "ZeroDivisionError" in reader.text
-    with pytest.raises(HpsearchError, match="this picture needs one goal and a trial with a value"):
+    with pytest.raises(HpsearchError, match="this picture needs a trial with a value of what decides"):
         study.plot_history()
 
 
@@ -232,8 +180,20 @@ def test_of_trials_that_have_all_failed_none_is_called_the_best(folder):
 def test_several_studies_are_compared_first(study, folder):
     other = searched(folder / "other", name="other", max_iter=2, run_cap=3, early_terminate=None)
     reader = Reader(page_of([study, other]).html())
-    assert reader.headings[:4] == ["Side by side", "Best over trials", "Best over iterations", "Best over seconds"]
-    assert "better than" in reader.text
+    assert reader.headings[:8] == [
+        "What each found",
+        "Best at equal cost",
+        "Best over trials",
+        "Best over iterations",
+        "Best over seconds",
+        "Best trials",
+        "How the sweeps differ",
+        f"Better than {study.sweep.name}",
+    ]
+    html = page_of([study, other]).html()
+    assert html.count("Side by side</") == 2  # the link, and one heading
+    assert "</tr>" in html[html.index("Better than") : html.index('<h1 id="part-2">')]
+    assert "A side of one study says nothing of chance" in reader.text
 
 
 def test_the_command_writes_the_page_and_the_pictures(study, folder, capsys):
@@ -247,7 +207,7 @@ def test_the_command_writes_the_page_and_the_pictures(study, folder, capsys):
     assert {path.name for path in pictures.iterdir()} == {f"{name}.png" for name in names}
     for path in pictures.iterdir():
         with Image.open(path) as image:
-            assert image.width == 1520
+            assert image.width == (980 if path.stem == "what-mattered" else 1520)
     assert call(capsys, "report", study.directory, "--output", folder / "no" / "where.html").code == 1
     assert call(capsys, "report", folder / "nowhere").code == 1
 

@@ -72,11 +72,18 @@ def test_what_had_not_ended_when_the_last_process_died_was_interrupted():
     assert (live[-1].ended, dead[-1].ended) == ("running", "interrupted")
 
 
+@pytest.mark.parametrize("then", ["", "alone", "wider"])
+def test_what_was_lost_says_how_it_runs_again(then):
+    (row,) = segment_rows([OPENED, started(0, 1, 0, 3), Lost(0, 1, "gone", False, 0.0, then)], live=True)
+    assert (row.ended, row.message, row.then) == ("lost", "gone", then)
+
+
 def test_csv_and_json_hold_the_same_rows():
     rows = segment_rows(EVENTS, live=True)
     text = segments_to_csv(rows)
     assert text.startswith(
-        "trial,attempt,start,end,width,reason,ended,message,seconds,lanes\n0,1,0,3,1,no more are free,cut,,1.25,1\n"
+        "trial,attempt,start,end,width,reason,ended,message,seconds,lanes,then\n"
+        "0,1,0,3,1,no more are free,cut,,1.25,1,\n"
     )
     parsed = json.loads(segments_to_json(rows))
     assert parsed[2] == {
@@ -90,6 +97,7 @@ def test_csv_and_json_hold_the_same_rows():
         "message": NAN,
         "seconds": 4.0,
         "lanes": 1,
+        "then": "",
     }
     back = list(csv.DictReader(io.StringIO(text, newline="")))
     assert back == [{key: "" if value is None else str(value) for key, value in row.items()} for row in parsed]
@@ -103,6 +111,14 @@ def test_csv_and_json_hold_the_same_rows():
             ["7", "2", "1", "3", "4", WIDE, f"reverted: {NAN}", "4.0 s"],
         ),
         (SegmentRow(7, 3, 1, None, 2, "", "running"), ["7", "3", "1", "2", "running"]),
+        (
+            SegmentRow(7, 3, 1, 3, 2, "", "lost", "not enough memory: m", then="wider"),
+            ["7", "3", "1", "3", "2", "lost, runs again on twice as many workers: not enough memory: m"],
+        ),
+        (
+            SegmentRow(7, 3, 1, 3, 1, "", "lost", "not enough memory: m", then="alone"),
+            ["7", "3", "1", "3", "1", "lost, runs again with a worker for itself: not enough memory: m"],
+        ),
         (SegmentRow(7, 3, 1, 3, 2, "", "lost", "[b]gone[/b]\nmore"), ["7", "3", "1", "3", "2", "lost: [b]gone[/b]"]),
     ],
 )

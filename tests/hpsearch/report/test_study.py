@@ -37,10 +37,10 @@ def finished(path: Path, **changes) -> Study:
     return run_scripted(path, sweep_of(**changes), ScriptedBackend(lambda task: [done(task)]))
 
 
-def test_a_study_that_never_ran_is_interrupted_and_has_no_best(tmp_path):
+def test_a_study_that_never_ran_is_not_begun_and_has_no_best(tmp_path):
     create_study(sweep_of(), tmp_path / "s")
     study = load(tmp_path / "s")
-    assert (study.state, study.trials, study.rungs, study.iterations, study.curves()) == ("interrupted", [], [], 0, {})
+    assert (study.state, study.trials, study.rungs, study.iterations, study.curves()) == ("not begun", [], [], 0, {})
     assert study.total is None
     with pytest.raises(HpsearchError, match=r"no trial has a value of 'loss' yet \(0 failed\)"):
         _ = study.best_trial
@@ -271,7 +271,7 @@ def test_a_checkpoint_that_someone_deleted_is_not_told_as_the_best_ones(tmp_path
 def test_what_a_trial_reported_on_too_many_workers_counts_no_more(tmp_path):
     place = write_wide_study(tmp_path / "s", ended=False)
     study = load(place.path)
-    assert study.state == "interrupted"
+    assert study.state == "killed"
     assert study.curves() == {0: [(1, 0.5)], 1: [(1, 0.25)], 2: [(1, 0.75)]}
     row = study.trials[1]
     assert (row.iterations, row.value, row.checkpoint, row.width, row.reverted) == (1, 0.25, "c1", 1, HARM)
@@ -380,7 +380,7 @@ def test_a_study_that_another_live_process_runs_can_be_read(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         study = load(path)
-        assert study.state == "interrupted"
+        assert study.state == "killed"
         assert [row.state for row in study.trials].count(TrialState.RUNNING) == 0
         assert [row.state for row in study.trials].count(TrialState.WAITING) >= 2
         study = run_scripted(path, None, ScriptedBackend(lambda task: [done(task)]))

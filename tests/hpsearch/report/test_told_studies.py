@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpsearch.decision import Decision, Followed
-from hpsearch.events import Event, Failed, Finished, Opened, Pruned, Retried, Started, Steered
+from hpsearch.events import ASK_TELL, Ended, Event, Failed, Finished, Opened, Pruned, Retried, Started, Steered
 from hpsearch.report.page.workers import workers
 from hpsearch.report.study import Study, study_of
 from hpsearch.study.journaled_state import Entry
@@ -41,7 +41,7 @@ def told(events: Sequence[tuple[float, Event]], decided: Sequence[tuple[int, Dec
         Entry(1000.0 + time, event, Followed([decision for at, decision in decided if at == place]))
         for place, (time, event) in enumerate(events)
     ]
-    return study_of(Path("told"), {"sweep": SWEEP.to_json()}, entries, False, lambda: iter(entries))
+    return study_of(Path("told"), {"sweep": SWEEP.to_json()}, entries, lambda: False, lambda: iter(entries))
 
 
 def idle(events: Sequence[tuple[float, Event]]) -> tuple[str, str, str]:
@@ -119,5 +119,41 @@ def test_what_a_search_has_cost_is_never_taken_back():
         (4.0, finished(0, 4.0, attempt=2)),
     ]
     course = told(events, [(5, Decision(0, "withdraw", "its rung isn't decided"))]).course()
-    assert [(moment.iterations, moment.front) for moment in course.changes] == [(7, (5.0,)), (7, (4.0,))]
-    assert course.end.iterations == 7
+    assert [(moment.iterations, moment.front) for moment in course.changes] == [(7, (5.0,)), (8, (4.0,))]
+    assert course.end.iterations == 8
+
+
+def test_the_time_of_a_search_begins_with_the_first_trial_of_each_process_and_holds_no_pause():
+    whole = 1.0, 1.0, 1.0, 1.0
+    events: list[tuple[float, Event]] = [
+        (0.0, OPENED),
+        (9.0, started(0)),
+        (19.0, finished(0, *whole)),
+        (20.0, steered("pause")),
+        (5020.0, steered("resume", 2)),
+        (5030.0, started(1)),
+        (5040.0, finished(1, *whole)),
+        (5041.0, Ended("interrupted")),
+        (9000.0, OPENED),
+        (9007.0, started(2)),
+        (9017.0, finished(2, 0.5, 0.5, 0.5, 0.5)),
+    ]
+    course = told(events).course()
+    assert [(moment.seconds, moment.starting) for moment in course.changes] == [(10.0, 9.0), (42.0, 16.0)]
+    assert (course.end.seconds, course.end.starting) == (42.0, 16.0)
+    begun = told(events[:2]).course().end
+    assert (begun.trials, begun.seconds, begun.starting) == (1, 0.0, 9.0)
+    assert told(events[:1]).course().end.seconds == 0.0
+
+
+def test_a_study_whose_trials_are_told_of_counts_from_its_first_one_also_where_a_clock_was_set_back():
+    whole = 1.0, 1.0, 1.0, 1.0
+    events: list[tuple[float, Event]] = [
+        (0.0, Opened(ASK_TELL, None, "me@here:1", "")),
+        (5.0, started(0)),
+        (15.0, finished(0, 2.0, 2.0, 2.0, 2.0)),
+        (15.0, started(1)),
+        (8.0, finished(1, *whole)),
+    ]
+    course = told(events).course()
+    assert [(moment.seconds, moment.starting) for moment in course.changes] == [(10.0, 0.0), (10.0, 0.0)]

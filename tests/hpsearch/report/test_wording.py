@@ -36,8 +36,8 @@ def test_numbers_are_short_and_integers_whole():
     [
         ({}, ""),
         ({1: 1}, "1 segment on 1 worker"),
-        ({3: 9, 1: 27}, "27 segments on 1 worker, 9 on 3"),
-        ({12: 1, 4: 2}, "2 segments on 4 workers, 1 on 12"),
+        ({3: 9, 1: 27}, "27 segments on 1 worker each, 9 on 3"),
+        ({12: 1, 4: 2}, "2 segments on 4 workers each, 1 on 12"),
     ],
 )
 def test_counts_by_width_go_from_narrow_to_wide(counts, text):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpsearch.backends.ray.backend import RayBackend
+from hpsearch.backends.base import Backend
 from hpsearch.objective import Metric, Objective
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.task import WHOLE_WORKER, Gone, Message, Progress, Result, Task, TimedOut, WorkerShare
@@ -22,7 +22,7 @@ class Driver:
 
     def __init__(
         self,
-        backend: RayBackend,
+        backend: Backend,
         study: Path,
         trainable: str,
         widest: int = 1,
@@ -62,9 +62,10 @@ class Driver:
         after: Result | None = None,
         share: WorkerShare | None = None,
         attempt: int = 1,
+        at_once: bool = False,
     ) -> None:
-        """Start the first attempt of a trial, or the one that goes on after a result, when there is room."""
-        self.wait_for(lambda: self.backend.capacity(share or WHOLE_WORKER) >= width)
+        """Start a trial's first attempt, or the one that goes on after a result, when there is room, or at once."""
+        self.wait_for(lambda: at_once or self.backend.capacity(share or WHOLE_WORKER) >= width)
         trial = Trial(number, params, seed=number, origin="random")
         segment = Segment(number, 0, end, None, attempt, width)
         if after is not None:

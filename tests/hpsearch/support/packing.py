@@ -36,6 +36,7 @@ class _Attempt:
     workers: Sequence[int]
     reports: tuple[Report, ...] = ()
     cut: bool = False
+    lanes: int = 1
 
     @property
     def part(self) -> Fraction:
@@ -60,19 +61,36 @@ class PackingBackend(Backend):
         self._running: dict[tuple[int, int], _Attempt] = {}
         self._failing: set[int] = set()
         self._messages: list[Message] = []
+        self._waiting: list[Task] = []
+        self.memory: Callable[[Task, int], bool] = lambda task, beside: True
+        """Whether there is memory enough for a task, with so many beside it; a test says otherwise."""
         self._clock = 0.0
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         (self._name,) = job.objective.names
 
     def capacity(self, place: Place = WHOLE_WORKER) -> int:
+        if self._waiting:
+            return 0
         if isinstance(place, WorkerShare):
             return sum(int(free * place.lanes) for free in self._free)
-        return self._free.count(Fraction(1)) // getattr(place, "width", 1)
+        shared = sum(max(len(self._on(worker)) - 1, 0) for worker in range(len(self._free)))
+        return max(self._free.count(Fraction(1)) - shared, 0) // getattr(place, "width", 1)
 
     def start(self, task: Task) -> None:
-        if not self.capacity(task.place):
+        if task.share is not None and not self.capacity(task.place):
             raise BackendError(f"there is no room for {task.place}: start no more than capacity() says")
+        self._waiting.append(task)
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        while self._waiting:
+            task = self._waiting[0]
+            if task.share is None and self._free.count(Fraction(1)) < task.segment.width:
+                return
+            self._send(self._waiting.pop(0))
+
+    def _send(self, task: Task) -> None:
         attempt = _Attempt(task, ())
         # The fullest that it fits into, so that others stay whole.
         fits = sorted((free, worker) for worker, free in enumerate(self._free) if free >= attempt.part)
@@ -94,7 +112,11 @@ class PackingBackend(Backend):
         for key, attempt in list(self._running.items()):
             if worker in attempt.workers:
                 self._end(key)
-                self._messages.append(Gone(*key, f"worker {worker} died", seconds=float(len(attempt.reports))))
+                seconds, together = float(len(attempt.reports)), attempt.task.share is not None
+                self._messages.append(Gone(*key, f"worker {worker} died", not together, seconds, alone=together))
+
+    def _on(self, worker: int) -> list[_Attempt]:
+        return [attempt for attempt in self._running.values() if worker in attempt.workers]
 
     def worker_of(self, trial: int, attempt: int = 1) -> int:
         """Give the worker of a running attempt; rank 0's of a gang."""
@@ -121,6 +143,9 @@ class PackingBackend(Backend):
         """Let an attempt end an iteration, or itself."""
         task, segment = attempt.task, attempt.task.segment
         ran, last = len(attempt.reports), segment.end or segment.start + 1
+        if not self.memory(task, len(self._on(attempt.workers[0])) - 1):
+            self._end(key)
+            return Result(*key, SegmentResult(segment.start, None, (), False, 0.0, Failure("memory", "no room", "")))
         if task.timeout is not None and ran + 1 > task.timeout:
             self._end(key)
             return TimedOut(*key, Failure("timeout", "ran over its trial_timeout", ""), task.timeout)
@@ -130,15 +155,20 @@ class PackingBackend(Backend):
             result = SegmentResult(segment.start + ran, None, attempt.reports, False, float(ran), failure)
             return Result(*key, result)
         iteration = segment.start + ran + 1
-        report = Report(segment.trial, iteration, {self._name: self._metric(task.trial, iteration)}, 1.0)
+        metrics, lanes = {self._name: self._metric(task.trial, iteration)}, len(self._on(attempt.workers[0]))
+        report = Report(segment.trial, iteration, metrics, 1.0 / (lanes * segment.width), lanes)
         attempt.reports += (report,)
+        attempt.lanes = max(attempt.lanes, lanes)
         if iteration < last and not attempt.cut:
             return Progress(*key, (report,), None)
         self._end(key)
         checkpoint = f"{attempt_directory(segment)}/hpsearch-checkpoint-{iteration}"
-        return Result(*key, SegmentResult(iteration, checkpoint, attempt.reports, iteration < last, ran + 1.0, None))
+        seconds = sum(report.seconds for report in attempt.reports)
+        reports, cut = attempt.reports, iteration < last
+        return Result(*key, SegmentResult(iteration, checkpoint, reports, cut, seconds, None, lanes=attempt.lanes))
 
     def _end(self, key: tuple[int, int]) -> None:
         attempt = self._running.pop(key)
         for worker in attempt.workers:
             self._free[worker] += attempt.part
+        self._send_waiting()

@@ -79,7 +79,7 @@ class Pool:
 
     def cut(self, waiting: int = 0) -> list[int]:
         """Give the trials that are to be cut."""
-        cuts = self.widths.cuts(self.free, waiting)
+        cuts = self.widths.cuts(self.free, waiting, self.free + sum(one.width for one in self.running.values()))
         assert all(self.running[trial].attempt == attempt for trial, attempt in cuts)
         return [trial for trial, _ in cuts]
 

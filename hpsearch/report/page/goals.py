@@ -1,0 +1,131 @@
+"""What several goals gave: their front, and how it grew."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from hpsearch.charts import FAR, Chart, Linear, Picture, scale_of
+from hpsearch.objective import hypervolume
+from hpsearch.report.best import reference_point
+from hpsearch.report.page.section import Section, Table
+from hpsearch.report.page.trials import table_of
+from hpsearch.report.study import Study
+from hpsearch.report.wording import counted, number
+from hpsearch.trial import TrialRow
+
+__all__ = ["front", "growth"]
+
+_MOST_ROWS = 100
+_MOST_CHANGES = 40
+
+
+def front(study: Study) -> Section | None:
+    """Draw the first two of several goals over each other, and show the front's trials with their parameters."""
+    objective = study.sweep.objective
+    rows = [row for row in study.trials if row.values]
+    if not objective.several or not rows:
+        return None
+    one = objective.goals[0]
+    # From the best of the first goal on: a trial's second value can be had wherever the first one may be worse.
+    leaders = sorted((row for row in study.leaders if row.feasible), key=lambda row: one.signed(row.values[0]))
+    told = f"{len(leaders):,} of {len(rows):,} trials are on the front: none is better than another in all."
+    if not leaders:
+        least = study.leaders[0]
+        told = (
+            f"No trial is on the front, as all break constraints; trial {least.number} least: {_broken(study, least)}."
+        )
+    words = [told, *_remarks(study, rows, leaders)]
+    picture = _scattered(study, rows, leaders, told)
+    if not leaders:
+        return Section("Front", words, picture)
+    table, same = table_of(study, leaders[:_MOST_ROWS], checkpoints=True)
+    return Section("Front", [*words, *same], picture, table)
+
+
+def _remarks(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow]) -> Iterator[str]:
+    """Say what else is to be known of the front, and what the picture and the table lack."""
+    goals = study.sweep.objective.goals
+    if not all(row.feasible for row in rows):
+        yield "What breaks a constraint, in red, is never on it."
+    if len(goals) > 2:
+        yield "Of more than two goals the first two are drawn."
+    if far := sum(any(abs(value) >= FAR for value in row.values[:2]) for row in rows):
+        yield f"On an edge, or not drawn where a value is infinite: {counted(far, 'trial')}."
+    if len(leaders) > 1:
+        weights = ",".join(f"{goal.name}=WEIGHT" for goal in goals)
+        yield (
+            "Which of these is best depends on what a unit of each goal is worth. To choose by that: "
+            f"hpsearch best {shlex.quote(str(study.directory))} --weights {shlex.quote(weights)}"
+        )
+    if len(leaders) > _MOST_ROWS:
+        yield f"The first {_MOST_ROWS} of them by {goals[0].name} stand in the table."
+
+
+def _scattered(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow], told: str) -> Picture:
+    """Draw a dot for each trial, and of two goals a line below the front."""
+    goals = study.sweep.objective.goals
+    across, up = (scale_of([row.values[place] for row in rows]) for place in (0, 1))
+    chart = Chart("Front", told, across, up, (goals[0].name, goals[1].name))
+    best = {row.number for row in leaders}
+    others = [row for row in rows if row.number not in best]
+    for row in others:
+        tip = f"trial {row.number}" if row.feasible else f"trial {row.number} breaks {_broken(study, row)}"
+        chart.dot((row.values[0], row.values[1]), "muted" if row.feasible else "bad", 2.5, True, tip)
+    if len(goals) == 2:
+        chart.steps([(row.values[0], row.values[1]) for row in leaders], "s0", 1.0, dashed=True)
+    for row in leaders:
+        chart.dot((row.values[0], row.values[1]), "s0", 4, tip=f"trial {row.number}")
+    if leaders:
+        chart.key("s0", "front", "dot")
+    if any(row.feasible for row in others):
+        chart.key("muted", "others", "ring")
+    if not all(row.feasible for row in others):
+        chart.key("bad", "breaks a constraint", "ring")
+    return chart.picture
+
+
+def _broken(study: Study, row: TrialRow) -> str:
+    return " and ".join(study.sweep.objective.broken(row.score))
+
+
+def growth(study: Study) -> Section | None:
+    """Draw how the hypervolume of the front grew over the trials."""
+    objective = study.sweep.objective
+    moments = study.course().changes
+    if not any(moment.front for moment in moments):
+        return None
+    reference = reference_point(objective.goals, {}, [score for moment in moments for score in moment.front])
+    grown = [
+        (float(moment.trials - 1), hypervolume([objective.point(score) for score in moment.front], reference))
+        for moment in moments
+    ]
+    count = len(study.trials)
+    last, size = grown[-1][1], len(moments[-1].front)
+    told = f"The front's hypervolume is {number(last)} after {counted(count, 'trial')}, with {size} on it."
+    chart = Chart(
+        "Hypervolume of the front",
+        told,
+        Linear(-0.5, max(count - 0.5, 0.5), whole=True),
+        scale_of([0.0, *(value for _, value in grown)]),
+        ("trial", "hypervolume"),
+    )
+    chart.steps(grown, "s0", until=count - 1.0)
+    for point in grown:
+        chart.dot(point, "s0", 2.5, tip=f"{number(point[1])} when trial {point[0]:.0f} was the newest")
+    chart.key("s0", "hypervolume of the front")
+    words = [told, _measured(study, reference)]
+    if last == 0:
+        words.append("It is 0 as no trial is better than that in every goal.")
+    words.append("The line is what was known by the time the next trial began. More is better.")
+    table = [(f"{trial:.0f}", number(value)) for trial, value in grown][-_MOST_CHANGES:]
+    return Section("How it got there", words, chart.picture, Table(("newest trial", "hypervolume"), table), folded=True)
+
+
+def _measured(study: Study, reference: tuple[float, ...]) -> str:
+    """Say what a hypervolume is, and which point it is measured from."""
+    parts = []
+    for goal, value in zip(study.sweep.objective.goals, reference, strict=True):
+        whose = "the worst that any trial of the front had" if goal.reference is None else "its metric.reference"
+        parts.append(f"{goal.name} {number(goal.signed(value))} ({whose})")
+    return f"That is how much of the room the front dominates, measured from {', '.join(parts)}."

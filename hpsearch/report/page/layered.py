@@ -1,0 +1,225 @@
+"""Layered drawings of directed graphs without cycles, after Sugiyama et al. (1981): all edges lead down.
+
+An edge over several layers passes each of them in a lane of its own, which all edges of its source share. Between
+layers edges bend, within them they are upright; so none meets a box but those that it joins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpsearch.charts.picture import Point
+
+__all__ = ["Layout", "layered"]
+
+_APART = 18.0
+"""Pixels between neighbours of a layer."""
+_GAPS = 30.0, 64.0
+"""Pixels between two layers: the least, and the most, where edges lead far to a side."""
+_STRAIGHT = 6.0
+"""How much more a bend within a lane weighs than one at a box."""
+_ROUNDS = 24
+_BEND = 12
+"""Pieces that a bend is drawn of."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where boxes and edges are; lengths are pixels, from the corner at the left above."""
+
+    width: float
+    height: float
+    places: Sequence[Point]
+    """The boxes' middles."""
+    routes: Sequence[Sequence[Point]]
+    """The edges, each from the lower border of its source to the upper border of its target."""
+
+
+def layered(boxes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
+    """Lay a graph out.
+
+    Args:
+        boxes: Their widths and heights, at least one; those that stand earlier in a layer are put more to the left.
+        edges: Sources and targets, as places in `boxes`; each source stands before its targets.
+    """
+    drawing = _Drawing(boxes, edges)
+    drawing.order()
+    drawing.spread()
+    drawing.straighten()
+    return drawing.layout()
+
+
+class _Drawing:
+    """Boxes, and behind them the pieces of lanes, in layers."""
+
+    def __init__(self, boxes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> None:
+        self._boxes, self._edges = boxes, edges
+        self._layer = _layers(len(boxes), edges)
+        self._widths = [width for width, _ in boxes]
+        self._lanes: dict[tuple[int, int], int] = {}
+        self._links: set[tuple[int, int]] = set()
+        for first, last in edges:
+            self._links.update(itertools.pairwise(self._path(first, last)))
+        self._above: list[list[int]] = [[] for _ in self._widths]
+        self._below: list[list[int]] = [[] for _ in self._widths]
+        for first, last in sorted(self._links):
+            self._above[last].append(first)
+            self._below[first].append(last)
+        self._rows: list[list[int]] = [[] for _ in range(max(self._layer) + 1)]
+        for one, layer in enumerate(self._layer):
+            self._rows[layer].append(one)
+        self._x = [0.0] * len(self._widths)
+
+    def _path(self, first: int, last: int) -> list[int]:
+        """Give what an edge passes, with its ends; make the lane where there is none yet."""
+        path = [first]
+        for layer in range(self._layer[first] + 1, self._layer[last]):
+            if (first, layer) not in self._lanes:
+                self._lanes[first, layer] = len(self._widths)
+                self._widths.append(0.0)
+                self._layer.append(layer)
+            path.append(self._lanes[first, layer])
+        return [*path, last]
+
+    def order(self) -> None:
+        """Order each layer by the middles of its neighbours, up and down, and keep the order that crosses least."""
+        best, fewest = [list(row) for row in self._rows], self._crossings()
+        for turn in range(_ROUNDS):
+            down = turn % 2 == 0
+            for row in self._rows if down else reversed(self._rows):
+                place = {one: number for other in self._rows for number, one in enumerate(other)}
+                near = self._above if down else self._below
+                middle = {
+                    one: sum(place[other] for other in near[one]) / len(near[one]) if near[one] else place[one]
+                    for one in row
+                }
+                row.sort(key=lambda one: middle[one])
+            if (crossings := self._crossings()) < fewest:
+                best, fewest = [list(row) for row in self._rows], crossings
+        self._rows = best
+
+    def _crossings(self) -> int:
+        place = {one: number for row in self._rows for number, one in enumerate(row)}
+        total = 0
+        for row in self._rows[:-1]:
+            ends = [(place[one], place[other]) for one in row for other in self._below[one]]
+            total += sum((a - c) * (b - d) < 0 for (a, b), (c, d) in itertools.combinations(ends, 2))
+        return total
+
+    def spread(self) -> None:
+        """Move everything to below and above its neighbours, as near as those beside it let it."""
+        for row in self._rows:
+            self._put(row, [(0.0, 1.0)] * len(row))
+        for turn in range(2 * _ROUNDS):
+            near = [self._above, self._below] if turn >= 2 * _ROUNDS - 2 else [(self._above, self._below)[turn % 2]]
+            for row in self._rows if turn % 2 == 0 else reversed(self._rows):
+                self._put(row, [self._wanted(one, [other for side in near for other in side[one]]) for one in row])
+
+    def _wanted(self, one: int, near: Sequence[int]) -> tuple[float, float]:
+        """Give the middle of neighbours, and how much it weighs."""
+        weights = [_STRAIGHT if not self._widths[one] and not self._widths[other] else 1.0 for other in near]
+        if not weights:
+            return self._x[one], 0.1
+        middle = sum(weight * self._x[other] for weight, other in zip(weights, near, strict=True)) / sum(weights)
+        return middle, sum(weights)
+
+    def _put(self, row: Sequence[int], wanted: Sequence[tuple[float, float]]) -> None:
+        """Put a layer as near to what is wanted as it can be in its order (pool adjacent violators)."""
+        offsets = [0.0]
+        for one, other in itertools.pairwise(row):
+            offsets.append(offsets[-1] + (self._widths[one] + self._widths[other]) / 2 + _APART)
+        pools: list[tuple[float, float, int]] = []
+        for (place, weight), offset in zip(wanted, offsets, strict=True):
+            pools.append((place - offset, weight, 1))
+            while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+                (last, more, many), (first, less, few) = pools.pop(), pools.pop()
+                pools.append(((first * less + last * more) / (less + more), less + more, few + many))
+        moved = [place for place, _, many in pools for _ in range(many)]
+        for one, place, offset in zip(row, moved, offsets, strict=True):
+            self._x[one] = place + offset
+
+    def straighten(self) -> None:
+        """Make lanes upright for as long as there is room."""
+        for first in dict.fromkeys(first for first, _ in self._lanes):
+            run: list[int] = []
+            low, high = -math.inf, math.inf
+            for (_, layer), one in sorted(item for item in self._lanes.items() if item[0][0] == first):
+                least, most = self._room(one, self._rows[layer])
+                if max(low, least) > min(high, most):
+                    self._align(run, low, high)
+                    run, low, high = [], -math.inf, math.inf
+                run.append(one)
+                low, high = max(low, least), min(high, most)
+            self._align(run, low, high)
+
+    def _room(self, one: int, row: Sequence[int]) -> tuple[float, float]:
+        """Give how far to either side a piece of a lane may stand."""
+        place = row.index(one)
+        low, high = -math.inf, math.inf
+        if place:
+            low = self._x[row[place - 1]] + self._widths[row[place - 1]] / 2 + _APART
+        if place + 1 < len(row):
+            high = self._x[row[place + 1]] - self._widths[row[place + 1]] / 2 - _APART
+        return low, max(low, high)  # but for what rounding takes, there is always room
+
+    def _align(self, run: Sequence[int], low: float, high: float) -> None:
+        middle = sum(self._x[one] for one in run) / len(run)
+        for one in run:
+            self._x[one] = min(max(middle, low), high)
+
+    def layout(self) -> Layout:
+        """Give it, with the heights of layers and of what is between them."""
+        left = min(x - width / 2 for x, width in zip(self._x, self._widths, strict=True))
+        right = max(x + width / 2 for x, width in zip(self._x, self._widths, strict=True))
+        bands, y = [], 0.0
+        for number, row in enumerate(self._rows):
+            if number:
+                far = max((abs(self._x[a] - self._x[b]) for b in row for a in self._above[b]), default=0.0)
+                y += min(max(_GAPS[0], far / 5), _GAPS[1])
+            high = max((self._boxes[one][1] for one in row if one < len(self._boxes)), default=0.0)
+            bands.append((y, y + high))
+            y += high
+        self._x = [x - left for x in self._x]
+        places = [(x, sum(bands[layer]) / 2) for x, layer in zip(self._x, self._layer, strict=True)]
+        routes = [self._route(self._path(first, last), places, bands) for first, last in self._edges]
+        return Layout(right - left, y, places[: len(self._boxes)], routes)
+
+    def _route(self, path: Sequence[int], places: Sequence[Point], bands: Sequence[Point]) -> list[Point]:
+        first, last = path[0], path[-1]
+        points = [(places[first][0], places[first][1] + self._boxes[first][1] / 2)]
+        for one, other in itertools.pairwise(path):
+            points += _bend(
+                (places[one][0], bands[self._layer[one]][1]), (places[other][0], bands[self._layer[other]][0])
+            )
+        return [*points, (places[last][0], places[last][1] - self._boxes[last][1] / 2)]
+
+
+def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    """Put each box below all that lead to it; those between two others, as near as may be to what they lead to."""
+    layer = [0] * count
+    for last in range(count):
+        layer[last] = max((layer[first] + 1 for first, end in edges if end == last), default=0)
+    reached = {last for _, last in edges}
+    for first in reversed(range(count)):
+        if first in reached:
+            layer[first] = min((layer[last] - 1 for begin, last in edges if begin == first), default=layer[first])
+    return layer
+
+
+def _bend(start: Point, end: Point) -> list[Point]:
+    """Draw an S whose ends are upright."""
+    (x0, y0), (x1, y1) = start, end
+    if math.isclose(x0, x1, abs_tol=0.05):
+        return [start, end]
+    shares = [step / _BEND for step in range(_BEND + 1)]
+    # A cubic Bézier curve whose inner points lie half-way down.
+    return [
+        (
+            x0 + (x1 - x0) * share**2 * (3 - 2 * share),
+            y0 + (y1 - y0) * (1.5 * share * (1 - share) + share**3),
+        )
+        for share in shares
+    ]

@@ -1,0 +1,74 @@
+"""Trials in a table: what they gave, where and why they ended, and their parameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from hpsearch.report.outline import outline
+from hpsearch.report.page.endings import endings_of
+from hpsearch.report.page.section import Section, Table
+from hpsearch.report.study import Study
+from hpsearch.report.tables import param_cell
+from hpsearch.report.wording import numbers
+from hpsearch.trial import Params, TrialRow
+
+__all__ = ["table_of", "trials"]
+
+_MOST_ROWS = 20
+
+
+def trials(study: Study) -> Section | None:
+    """Show the best trials, with their parameters and why they ended."""
+    objective = study.sweep.objective
+    rows = {row.number: row for row in study.trials}
+    ranked = [rows[one] for one in objective.rank({number: row.score for number, row in rows.items()})][:_MOST_ROWS]
+    if not ranked:
+        return None
+    table, same = table_of(study, ranked)
+    if not any(row.values for row in ranked):
+        told = (
+            f"The first {len(ranked)} of {len(rows):,}; none has a value." if len(rows) > len(ranked) else "All trials."
+        )
+    else:
+        told = f"The {len(ranked)} best of {len(rows):,}." if len(rows) > len(ranked) else "All trials, the best first."
+    return Section("Trials", [told, *same], table=table)
+
+
+def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) -> tuple[Table, list[str]]:
+    """Give a table of trials, and sentences on what it leaves out: what all have alike, and where checkpoints lie.
+
+    Args:
+        study: Whose trials they are.
+        rows: One at least.
+        checkpoints: Whether there is a column of them.
+    """
+    goals, endings = study.sweep.objective.goals, endings_of(study)
+    points = [outline(row.params, study.sweep.parameters) for row in rows]
+    names = list(dict.fromkeys(name for point in points for name in point))
+    params = {name: [param_cell(point[name]) if name in point else "" for point in points] for name in names}
+    same = [name for name in names if len(rows) > 1 and _is_same(name, points)]
+    columns: list[tuple[str, Sequence[str]]] = [
+        ("trial", [str(row.number) for row in rows]),
+        ("state", [str(row.state) for row in rows]),
+        ("iterations", [str(row.iterations) for row in rows]),
+    ]
+    for place, goal in enumerate(goals):
+        columns.append((goal.name, numbers([row.values[place] if row.values else None for row in rows])))
+    columns += [(name, cells) for name, cells in params.items() if name not in same]
+    if endings.brackets:
+        columns.append(("bracket", [endings.bracket(row) for row in rows]))
+    columns.append(("why it ended", [endings.why(row) for row in rows]))
+    told = [f"The same in all of these: {', '.join(f'{name} = {params[name][0]}' for name in same)}."] if same else []
+    if checkpoints:
+        paths = [study.checkpoint_path(row) for row in rows]
+        kept = ["" if path is None else str(path.relative_to(study.directory)) for path in paths]
+        columns.append(("checkpoint", kept))
+        told.append(f"Checkpoints lie in {study.directory}." if any(kept) else "None of these has a checkpoint.")
+    head, cells = zip(*columns, strict=True)
+    return Table(head, list(zip(*cells, strict=True))), told
+
+
+def _is_same(name: str, points: Sequence[Params]) -> bool:
+    """Say whether all have one value: two that a cell shows alike may differ."""
+    return len({json.dumps(point[name]) if name in point else None for point in points}) == 1
