@@ -202,7 +202,9 @@ def test_counts_are_those_of_one_network(tmp_path):
     assert flops(training.params) == 2 * (4 * 16 + 16 * 16 + 16 * 3)
 
 
-@pytest.mark.parametrize("block", ["conv", "residual", "separable"])
+@pytest.mark.parametrize(
+    "block", ["conv", *(pytest.param(rest, marks=pytest.mark.exhaustive) for rest in ("residual", "separable"))]
+)
 def test_images_train_in_bytes_with_their_channels_scaled(tmp_path, block):
     images = CHANCE.integers(0, 256, (40, 2, 8, 8)).astype(np.uint8)
     images[20:, 0, :4] = 255

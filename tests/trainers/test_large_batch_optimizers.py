@@ -260,6 +260,7 @@ def test_no_bias_of_torchs_modules_decays(kind):
     assert decaying == expected
 
 
+@pytest.mark.exhaustive
 def test_every_module_of_torch_that_makes_parameters_is_among_them():
     makers = {
         name

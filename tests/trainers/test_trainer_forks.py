@@ -63,7 +63,12 @@ def states() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("child", OPTIMIZERS)
+USUAL = ("SGD with momentum", "Adam", "Adam with amsgrad", "RMSprop with momentum", "Adafactor", "LAMB")
+
+
+@pytest.mark.parametrize(
+    "child", [pytest.param(name, marks=() if name in USUAL else pytest.mark.exhaustive) for name in OPTIMIZERS]
+)
 def test_a_fork_goes_on_from_any_parent(child, states):
     """From one whose state it can't use, it does as with the parent's weights and an optimizer that is new."""
     fresh = {}

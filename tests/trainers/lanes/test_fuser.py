@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import weakref
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from torch.nn import functional
 
 from hpsearch_trainers import Parts, Trainer
 from hpsearch_trainers.digits import CNN, MLP
-from hpsearch_trainers.lanes import Fuser, Pack, Stepped
+from hpsearch_trainers.lanes import Fuser, NotFusible, Pack, Stepped
 from hpsearch_trainers.lanes.bits import same_bits
 from tests.trainers.lanes.networks import Drawn, assert_same, made
 
@@ -122,6 +123,32 @@ def test_a_released_trainer_has_memory_of_its_own():
     rest = [0, 2, 3]
     stepped = fuser.step([ours[number] for number in rest])
     assert_same(reported(stepped), [theirs[number].step() for number in rest], ours, theirs)
+
+
+class Hooked(Drawn):
+    def build(self, params):
+        parts: Parts = super().build(params)  # type: ignore[no-untyped-call]
+        parts.model.register_forward_hook(lambda *_: None)
+        return parts
+
+
+class BrokenLoss(Drawn):
+    def build(self, params):
+        loss = nn.CrossEntropyLoss()
+        del loss.label_smoothing
+        return dataclasses.replace(super().build(params), loss=loss)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("kind", [Hooked, BrokenLoss])
+def test_where_no_pack_can_be_made_each_has_memory_of_its_own(kind):
+    ours = made(kind, LANES)
+    before = [copy.deepcopy(one.model.state_dict()) for one in ours]
+    with pytest.raises((NotFusible, AttributeError)):
+        Pack(ours)
+    for one, held in zip(ours, before, strict=True):
+        assert same_bits(one.model.state_dict(), held)
+        for tensor in one.model.state_dict().values():
+            assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
 def test_nothing_is_kept_of_trainers_that_are_given_no_more():

@@ -13,7 +13,7 @@ from hpsearch_trainers.lanes import NotFusible, Pack
 from tests.trainers.lanes.networks import IMAGE_LAYERS, LAYERS, LOSSES, OPTIMIZERS, Drawn, assert_same, made
 
 
-def check(lanes: list[dict[str, Any]], epochs: int = 3) -> None:
+def check(lanes: list[dict[str, Any]], epochs: int = 4) -> None:
     ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
     pack = Pack(ours)
     for _ in range(epochs):
@@ -62,11 +62,12 @@ def packs(draw: st.DrawFn, /, layers: Any, **shared: Any) -> list[dict[str, Any]
 
 
 @given(packs(LAYERS))
+@settings(max_examples=20)
 def test_rows_of_features(lanes):
     check(lanes)
 
 
 @given(packs(IMAGE_LAYERS, image=True))
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_images(lanes):
-    check(lanes, epochs=2)
+    check(lanes, epochs=3)

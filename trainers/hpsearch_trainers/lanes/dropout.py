@@ -32,9 +32,11 @@ def _dropped(x: Any, p: Any, training: bool, inplace: bool, shape_of: Callable[[
     noise = shape_of(x.stack)
     for part, rate, generator in zip(noise.unbind(), rates, x.generators, strict=True):
         if 0 < rate < 1:
-            part.bernoulli_(1 - rate, generator=generator).div_(1 - rate)
+            part.bernoulli_(1 - rate, generator=generator)
         else:
             part.fill_(1 - rate)
+    kept = torch.tensor([1 - rate if rate < 1 else 1.0 for rate in rates], dtype=noise.dtype)
+    noise.div_(kept.view(-1, *(1 for _ in noise.shape[1:])))
     made = LaneTensor.of_stack(x.stack * noise, x.generators)
     return x.become(made) if inplace else made
 

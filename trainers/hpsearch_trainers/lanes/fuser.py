@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.pack import Pack
-from hpsearch_trainers.lanes.probe import check_lane, check_pack
+from hpsearch_trainers.lanes.probe import check_lanes, check_pack
 from hpsearch_trainers.lanes.shape_key import shape_key
+from hpsearch_trainers.memory import is_out_of_memory
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["Fuser", "Stepped"]
@@ -66,6 +67,8 @@ class Fuser:
         self._passing = passing
         self._tried: dict[Hashable, str | int] = {}
         """By shape key, why its trainers run alone, or from how many on they are fused."""
+        self._room: dict[Hashable, int] = {}
+        """By shape key, for how many lanes there was memory, where there wasn't for `most`."""
         self._packs: dict[Trainer, tuple[Hashable, Pack]] = {}
 
     def step(self, trainers: Sequence[Trainer]) -> list[Stepped]:
@@ -92,8 +95,7 @@ class Fuser:
             else:
                 by_key.setdefault(key, []).append(trainer)
         for key, alike in by_key.items():
-            for start in range(0, len(alike), self._most):
-                outcomes |= self._together(key, alike[start : start + self._most])
+            outcomes |= self._together(key, alike)
         return [outcomes[trainer] for trainer in trainers]
 
     def release(self, trainer: Trainer) -> None:
@@ -110,7 +112,10 @@ class Fuser:
         return key
 
     def _together(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
-        """Train those of one key, at most as many as a pack has."""
+        """Train those of one key, in packs for which there is room."""
+        most = self._room.get(key, self._most)
+        if len(trainers) > most:
+            return self._together(key, trainers[:most]) | self._together(key, trainers[most:])
         began = time.perf_counter()
         try:
             if len(trainers) == 1 or len(trainers) < self._fewest_of(key, trainers):
@@ -122,17 +127,28 @@ class Fuser:
         except self._passing:
             raise
         except BaseException as error:
-            # One of them is to blame, and raises alone, too.
-            stepped = {trainer: self._alone(trainer) for trainer in trainers}
-            if any(one.error is not None for one in stepped.values()):
-                return stepped
-            reason = f"its lanes together raise what none does alone, {type(error).__name__}: {error}"
-            self._tried[key] = reason
-            return {trainer: replace(one, alone_because=reason) for trainer, one in stepped.items()}
+            if not is_out_of_memory(error):
+                return self._dissolved(key, trainers, error)
+            told = None
+        if told is None:  # not above: the error holds on to what the pack had
+            for trainer in trainers:
+                self.release(trainer)
+            # What is tried first has as many lanes as a pack may have, however many trainers there are.
+            self._room[key] = (len(trainers) if key in self._tried else most) // 2
+            return self._together(key, trainers)
         lanes = len(trainers)
         each = (time.perf_counter() - began) / lanes
         of_each = zip(trainers, told, strict=True)
         return {trainer: Stepped(metrics, lanes=lanes, seconds=each) for trainer, metrics in of_each}
+
+    def _dissolved(self, key: Hashable, trainers: list[Trainer], error: BaseException) -> dict[Trainer, Stepped]:
+        """Train each by itself after their pack raised; one of them is to blame, and raises alone, too."""
+        stepped = {trainer: self._alone(trainer) for trainer in trainers}
+        if any(one.error is not None for one in stepped.values()):
+            return stepped
+        reason = f"its lanes together raise what none does alone, {type(error).__name__}: {error}"
+        self._tried[key] = reason
+        return {trainer: replace(one, alone_because=reason) for trainer, one in stepped.items()}
 
     def _fewest_of(self, key: Hashable, trainers: list[Trainer]) -> int:
         """Give from how many lanes on it fuses trainers of this key; it is tried for the first ones.
@@ -143,12 +159,13 @@ class Fuser:
         known = self._tried.get(key)
         if isinstance(known, int):
             return known
+        most = self._room.get(key, self._most)
         with self._around_pack():
-            shares = check_pack(trainers, self._most)
+            shares = check_pack(trainers, most)
         fewest = self._fewest
         if fewest is None:
-            if shares[self._most] >= 1:
-                raise NotFusible(f"{self._most} lanes took {shares[self._most]:.2g} times as long as each alone")
+            if shares[most] >= 1:
+                raise NotFusible(f"{most} lanes took {shares[most]:.2g} times as long as each alone")
             slower = [size for size, share in shares.items() if share >= 1]
             fewest = max(slower, default=1) + 1
         self._tried[key] = fewest
@@ -164,9 +181,9 @@ class Fuser:
             self.release(trainer)
         pack = Pack(trainers)
         self._packs.update(dict.fromkeys(trainers, (key, pack)))
-        with self._around_pack():
-            for trainer in new:
-                check_lane(trainer, trainers.index(trainer), pack)
+        if new:
+            with self._around_pack():
+                check_lanes(new, pack)
         return pack
 
     def _alone(self, trainer: Trainer, reason: str | None = None) -> Stepped:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hpsearch_trainers.lanes.errors import NotFusible
 
-__all__ = ["RULES", "LaneTensor", "PerLane", "by_lane", "of_each", "opened", "rule"]
+__all__ = ["RULES", "LaneTensor", "PerLane", "by_lane", "of_each", "opened", "rule", "within"]
 
 _Rule = Callable[..., Any]
 _AnyRule = TypeVar("_AnyRule", bound=_Rule)
@@ -92,6 +92,11 @@ class LaneTensor(torch.Tensor):
         made = LaneTensor.of_stack(stack, generators)
         made.owned = True
         return made
+
+    @property
+    def is_stack(self) -> bool:
+        """Whether it holds them as one tensor."""
+        return self._stack is not None
 
     @property
     def stack(self) -> Tensor:
@@ -267,7 +272,7 @@ def opened(value: Any) -> Any:
 
     def open_one(one: Any) -> Any:
         if not isinstance(one, LaneTensor):
-            return _within(open_one, one)
+            return within(open_one, one)
         if id(one) not in known:
             known[id(one)] = PerLane(one.slices)
         return known[id(one)]
@@ -289,7 +294,8 @@ def of_each(value: Any, lanes: int) -> Sequence[Any]:
     return [value] * lanes
 
 
-def _within(change: Callable[[Any], Any], value: Any) -> Any:
+def within(change: Callable[[Any], Any], value: Any) -> Any:
+    """Change what is in a list, tuple or dictionary; give anything else as it is."""
     if type(value) in (list, tuple):
         return type(value)([change(one) for one in value])
     if isinstance(value, tuple) and hasattr(value, "_fields"):

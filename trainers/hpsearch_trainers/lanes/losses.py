@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,69 +14,88 @@ from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, of_each, opened
 
-__all__ = ["losses_of"]
+__all__ = ["Losses", "are_scores", "cross_entropies"]
 
 _MEAN = 1
 """torch's number for a mean over rows."""
 
 
-def losses_of(lanes: Sequence[Lane], output: Any, targets: LaneTensor) -> Tensor:
-    """Give each lane's mean loss of a batch's rows, (lanes,).
+class Losses:
+    """The losses that lanes are trained for.
 
-    Args:
-        lanes: The lanes.
-        output: Of their models.
-        targets: Of the batch, of each lane.
-
-    Raises:
-        ConfigurationError: A loss isn't one number.
-        NotFusible: The output is of a kind that can't be taken apart.
+    Attributes:
+        plain: Whether all are plain cross entropies, of targets that are classes.
     """
-    if _are_classes(output, targets) and all(_is_cross_entropy(lane.trainer.parts.loss) for lane in lanes):
-        found: Tensor = _CrossEntropies.apply(output.stack, targets.stack)  # type: ignore[no-untyped-call]
-        return found
-    given = of_each(opened(output), len(lanes))
-    losses = [lane.loss(one, wanted) for lane, one, wanted in zip(lanes, given, targets.slices, strict=True)]
-    if any(isinstance(loss, LaneTensor) for loss in losses):
-        raise NotFusible(f"its model gives a {type(output).__name__}, which isn't taken apart into lanes")
-    return torch.stack(losses)
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self._lanes = lanes
+        targets = {id(lane.training[1]): lane.training[1] for lane in lanes}
+        self._of_classes = lanes[0].trainer.parts.autocast is None and all(map(_are_classes, targets.values()))
+        self._parameters = [parameter for lane in lanes for parameter in lane.model.parameters()]
+        self.plain = self.are_plain()
+
+    def are_plain(self) -> bool:
+        """Look whether all are plain cross entropies now."""
+        of_floats = not torch.is_autocast_enabled("cpu")
+        return (
+            of_floats and self._of_classes and all(_is_cross_entropy(lane.trainer.parts.loss) for lane in self._lanes)
+        )
+
+    def of_each(self, output: Any, targets: LaneTensor, share: float) -> Tensor:
+        """Give each lane's mean loss of a batch's rows, (lanes,), and leave its gradients in the output.
+
+        Args:
+            output: Of the lanes' models.
+            targets: Of the batch, of each lane.
+            share: By what each loss is multiplied before it is differentiated.
+
+        Raises:
+            ConfigurationError: A loss isn't one number.
+            NotFusible: The output is of a kind that can't be taken apart, or is not all that has gradients.
+        """
+        with self._lanes[0].autocast():
+            given = of_each(opened(output), len(self._lanes))
+            of_all = zip(self._lanes, given, targets.slices, strict=True)
+            losses = [lane.loss(one, wanted) for lane, one, wanted in of_all]
+        if any(isinstance(loss, LaneTensor) for loss in losses):
+            raise NotFusible(f"its model gives a {type(output).__name__}, which isn't taken apart into lanes")
+        together = torch.stack(losses)
+        shares = together if share == 1 else together * share
+        torch.autograd.backward(shares, torch.ones_like(shares))
+        if any(parameter.grad is not None for parameter in self._parameters):
+            raise NotFusible("its loss comes to its model's parameters by itself")
+        return together.detach()
 
 
-class _CrossEntropies(torch.autograd.Function):
-    """The cross entropy of each lane, from scores (lanes, rows, classes) and classes (lanes, rows).
+def cross_entropies(scores: Tensor, classes: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Give the cross entropy of each lane, (lanes,), and the gradient of the scores.
 
     Its value is a sum whose order is torch's own affair, so it is taken by torch's own function, lane by lane; the
-    gradient of that is -1 / rows at each row's class, and no sum.
+    gradient of that is -share / rows at each row's class, and no sum.
+
+    Args:
+        scores: (lanes, rows, classes).
+        classes: (lanes, rows).
+        share: By what each is multiplied before it is differentiated.
     """
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, classes: Tensor) -> Tensor:
-        logarithms = torch.log_softmax(scores, 2)
-        ctx.save_for_backward(logarithms, classes)
-        loss: Any = torch._C._nn.nll_loss_nd  # functional's, without its checks
-        pairs = zip(logarithms.unbind(), classes.unbind(), strict=True)
-        return torch.stack([loss(ours, theirs, None, _MEAN) for ours, theirs in pairs])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        logarithms, classes = ctx.saved_tensors
-        rows = classes.shape[1]
-        shares = (gradient / rows).neg().view(-1, 1, 1).expand(-1, rows, 1)
-        given = torch.zeros_like(logarithms).scatter_(2, classes.unsqueeze(2), shares)
-        return torch._log_softmax_backward_data(given, logarithms, 2, logarithms.dtype), None
+    logarithms = torch.log_softmax(scores, 2)
+    loss: Any = torch._C._nn.nll_loss_nd  # functional's, without its checks
+    pairs = zip(logarithms.unbind(), classes.unbind(), strict=True)
+    losses = torch.stack([loss(ours, theirs, None, _MEAN) for ours, theirs in pairs])
+    # As torch computes it: in double precision a quotient of two floats is rounded to the same float.
+    each = -np.float32(share).item() / classes.shape[1]
+    given = torch.zeros_like(logarithms).scatter_(2, classes.unsqueeze(2), each)
+    return losses, torch._log_softmax_backward_data(given, logarithms, 2, logarithms.dtype)
 
 
-def _are_classes(output: Any, targets: LaneTensor) -> bool:
-    """Whether it is scores and classes of rows, and no class is one of those that torch leaves out."""
-    return (
-        isinstance(output, LaneTensor)
-        and output.dim() == 2
-        and output.dtype == torch.float32
-        and targets.dim() == 1
-        and targets.dtype == torch.int64
-        and not torch.is_autocast_enabled("cpu")
-        and bool((targets.stack >= 0).all())
-    )
+def are_scores(output: Any) -> bool:
+    """Whether it is what `cross_entropies` takes."""
+    return isinstance(output, LaneTensor) and output.dim() == 2 and output.dtype == torch.float32
+
+
+def _are_classes(targets: Tensor) -> bool:
+    """Whether they are classes, and none is one of those that torch leaves out."""
+    return targets.dim() == 1 and targets.dtype == torch.int64 and bool((targets >= 0).all())
 
 
 def _is_cross_entropy(loss: Any) -> bool:

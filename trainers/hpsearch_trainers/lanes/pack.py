@@ -13,8 +13,10 @@ from hpsearch_trainers.evaluation import Totals
 from hpsearch_trainers.lanes import batched, dropout, elementwise, linear, views
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
-from hpsearch_trainers.lanes.lane_tensor import LaneTensor, of_each, opened
-from hpsearch_trainers.lanes.losses import losses_of
+from hpsearch_trainers.lanes.lane_tensor import of_each, opened
+from hpsearch_trainers.lanes.losses import Losses
+from hpsearch_trainers.lanes.passes import EvaluationPasses, TrainingPasses
+from hpsearch_trainers.lanes.rows import Rows
 from hpsearch_trainers.lanes.shell import Shell
 from hpsearch_trainers.lanes.snapshot import RandomState, Snapshot
 from hpsearch_trainers.normalization import hold_statistics
@@ -31,19 +33,32 @@ class Pack:
 
     Args:
         trainers: One or more, of which `shape_key` gives the same.
+        record_at_once: It is known that it takes some epochs; else it records only what it has seen to come again.
 
     Raises:
         NotFusible: Their model can't be that of all lanes.
     """
 
-    def __init__(self, trainers: Sequence[Trainer]) -> None:
+    def __init__(self, trainers: Sequence[Trainer], *, record_at_once: bool = False) -> None:
         self._lanes = [Lane(trainer) for trainer in trainers]
-        self._generators = [lane.generator for lane in self._lanes]
-        self._shell = Shell([lane.model for lane in self._lanes], self._generators)
+        generators = [lane.generator for lane in self._lanes]
         averages = [lane.average for lane in self._lanes if lane.average is not None]
-        self._average = Shell(averages, self._generators) if averages else None
-        self._shells = [shell for shell in (self._shell, self._average) if shell is not None]
-        self._parameters: list[nn.Parameter] = []
+        self._shells: list[Shell] = []
+        self._frozen = False
+        try:
+            self._shell = self._taken([lane.model for lane in self._lanes], generators)
+            if averages:
+                self._taken(averages, generators)
+            self._losses = Losses(self._lanes)
+            self._rows = Rows([lane.training for lane in self._lanes], generators)
+            autocast = self._lanes[0].autocast
+            self._training = TrainingPasses(self._shell, self._rows, self._losses, autocast, record_at_once)
+            validated = [lane.validation for lane in self._lanes if lane.validation is not None]
+            self._evaluation = EvaluationPasses(self._shells[-1], Rows(validated, generators), autocast, record_at_once)
+        except BaseException:
+            for trainer in self.trainers:
+                self.release(trainer)
+            raise
 
     @property
     def trainers(self) -> list[Trainer]:
@@ -89,8 +104,12 @@ class Pack:
         """
         with torch.no_grad(), self._lanes[0].autocast():
             self._shell.module.eval()
-            inputs = self._chosen([lane.training[0] for lane in self._lanes], _for_all(rows, self._lanes))
+            inputs, _ = self._rows(rows.expand(len(self._lanes), -1))
             return [*of_each(opened(self._shell(inputs)), len(self._lanes))]
+
+    def _taken(self, models: Sequence[nn.Module], generators: Sequence[torch.Generator]) -> Shell:
+        self._shells.append(Shell(models, generators))
+        return self._shells[-1]
 
     def _epoch(self, random: RandomState) -> list[dict[str, float]]:
         losses = self._train().tolist()
@@ -107,87 +126,65 @@ class Pack:
 
     def _train(self) -> Tensor:
         """Give each lane's loss summed over the epoch's rows, (lanes,)."""
-        first, module = self._lanes[0], self._shell.module
-        for shell in self._shells:
-            shell.take_settings()
-        frozen = first.trainer.parts.freeze_batch_norm
-        for model in (module, *self._shell.models):  # a loss may look in which mode its model is
-            model.train()
-            if frozen is not None and first.trainer.epoch >= frozen:
-                hold_statistics(model)
+        first = self._lanes[0]
+        self._prepare()
         orders = torch.stack([lane.begin() for lane in self._lanes], 1)
-        self._parameters = [parameter for lane in self._lanes for parameter in lane.model.parameters()]
         totals = torch.zeros(len(self._lanes), dtype=torch.float64)
         for step in range(first.steps):
             for lane in self._lanes:
                 lane.set_rate(step)
             self._step(first.passes(step, orders), totals)
+        if self._losses.plain != self._losses.are_plain():
+            raise NotFusible("its loss changes while it trains")
         return totals
 
+    def _prepare(self) -> None:
+        """Put the models into the mode of training, and forget what was recorded in another one."""
+        freezes = self._lanes[0].trainer.parts.freeze_batch_norm
+        frozen = freezes is not None and self._lanes[0].trainer.epoch >= freezes
+        for model in (self._shell.module, *self._shell.models):  # a loss may look in which mode its model is
+            model.train()
+            if frozen:
+                hold_statistics(model)
+        changed = [shell.take_settings() for shell in self._shells]
+        if any(changed) or frozen != self._frozen:
+            self._training.forget()
+            self._evaluation.forget()
+        self._frozen = frozen
+        self._losses.plain = self._losses.are_plain()
+
     def _step(self, passes: Sequence[Tensor], totals: Tensor) -> None:
-        stacks = self._shell.parameters
-        for stack in stacks:
-            stack.grad = None
         rows = sum(len(chosen) for chosen in passes)
+        gradients: Sequence[Tensor | None] = [None] * len(self._shell.parameters)
         for chosen in passes:
-            inputs, targets = self._batch(chosen.T)
-            with self._lanes[0].autocast():
-                losses = losses_of(self._lanes, self._shell(inputs), targets)
-            shares = losses if len(passes) == 1 else losses * (len(chosen) / rows)
-            torch.autograd.backward(shares, torch.ones_like(shares))
-            totals.add_(losses.detach(), alpha=len(chosen))
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                raise NotFusible("its loss comes to its model's parameters by itself")
-        gradients = zip(*(self._unstacked(stack.grad) for stack in stacks), strict=True)
-        for lane, its_own in zip(self._lanes, gradients, strict=True):
+            losses, coming = self._training(chosen.T, len(chosen) / rows)
+            gradients = [_sum(*pair) for pair in zip(gradients, coming, strict=True)]
+            totals.add_(losses, alpha=len(chosen))
+        of_each = zip(*(self._unstacked(gradient) for gradient in gradients), strict=True)
+        for lane, its_own in zip(self._lanes, of_each, strict=True):
             lane.update(its_own)
+
+    def _unstacked(self, gradient: Tensor | None) -> Sequence[Tensor | None]:
+        return [None] * len(self._lanes) if gradient is None else gradient.unbind()
 
     @torch.no_grad()
     def _validate(self) -> list[Totals | None]:
         first = self._lanes[0]
         if first.validation is None:
             return [None] * len(self._lanes)
-        shell = self._shell if self._average is None else self._average
-        for model in (shell.module, *shell.models):
+        for model in (self._shells[-1].module, *self._shells[-1].models):
             model.eval()
         totals = [lane.totals() for lane in self._lanes]
-        columns = [[lane.validation[number] for lane in self._lanes] for number in range(2)]  # type: ignore[index]
         for rows in torch.split(torch.arange(len(first.validation[0])), first.trainer.parts.validation_batch_size):
-            chosen = _for_all(rows, self._lanes)
-            inputs, targets = (self._chosen(tensors, chosen) for tensors in columns)
-            with first.autocast():
-                given = opened(shell(inputs))
-            of_lanes = zip(totals, of_each(given, len(totals)), targets.slices, strict=True)
-            for total, output, wanted in of_lanes:
-                total.add(output, wanted, len(rows), first.autocast)
+            output, targets = self._evaluation(rows.expand(len(totals), -1))
+            of_lanes = zip(totals, of_each(opened(output), len(totals)), targets.slices, strict=True)
+            for total, of_lane, wanted in of_lanes:
+                total.add(of_lane, wanted, len(rows), first.autocast)
         return list(totals)
 
-    def _batch(self, rows: Tensor) -> tuple[LaneTensor, LaneTensor]:
-        """Give inputs and targets of rows, (lanes, n)."""
-        inputs, targets = ([lane.training[number] for lane in self._lanes] for number in range(2))
-        return self._chosen(inputs, rows), self._chosen(targets, rows)
 
-    def _chosen(self, tensors: Sequence[Tensor], rows: Tensor) -> LaneTensor:
-        """Gather each lane's rows, (lanes, n), of its tensor; of one that all share, at once."""
-        first = tensors[0]
-        if any(one is not first and not _same(one, first) for one in tensors):
-            parts = [tensor.index_select(0, chosen) for tensor, chosen in zip(tensors, rows, strict=True)]
-            return LaneTensor.of_slices(parts, self._generators)
-        if rows.stride(0) == 0:  # the same rows for all
-            stack = first.index_select(0, rows[0]).expand(len(rows), *rows.shape[1:], *first.shape[1:])
-        else:
-            stack = first.index_select(0, rows.reshape(-1)).view(*rows.shape, *first.shape[1:])
-        return LaneTensor.of_stack(stack, self._generators)
-
-    def _unstacked(self, gradient: Tensor | None) -> Sequence[Tensor | None]:
-        return [None] * len(self._lanes) if gradient is None else gradient.unbind()
-
-
-def _for_all(rows: Tensor, lanes: Sequence[Lane]) -> Tensor:
-    return rows.expand(len(lanes), -1)
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are one memory, read alike."""
-    return one.data_ptr() == other.data_ptr() and one.stride() == other.stride() and one.shape == other.shape
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Add up gradients of two passes."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one.add_(other)

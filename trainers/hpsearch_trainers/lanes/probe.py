@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +18,12 @@ from hpsearch_trainers.lanes.pack import Pack
 from hpsearch_trainers.lanes.snapshot import RandomState
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["check_lane", "check_pack"]
+__all__ = ["check_lanes", "check_pack"]
 
 _T = TypeVar("_T")
+
+_AGAIN = 3
+"""How many are compared after a second epoch, too, in which a pack does what it recorded in the first."""
 
 
 def check_pack(trainers: Sequence[Trainer], most: int) -> dict[int, float]:
@@ -41,14 +45,16 @@ def check_pack(trainers: Sequence[Trainer], most: int) -> dict[int, float]:
         one_of_each = [trainers[number % len(trainers)] for number in range(most)]
         alone = [Lane(trainer).on_fewer_rows() for trainer in one_of_each]
         timed = [_timed(trainer.step) for trainer in alone]
-        expected = [(metrics, trainer.state_dict()) for (metrics, _), trainer in zip(timed, alone, strict=True)]
+        first = _outcomes([metrics for metrics, _ in timed], alone)
+        second = _outcomes([trainer.step() for trainer in alone[:_AGAIN]], alone)
         seconds_alone = statistics.median(seconds for _, seconds in timed)  # the first of a process takes longer
         shares = {}
         for size in sorted({2, min(3, most), most}):
             fused = [Lane(trainer).on_fewer_rows() for trainer in one_of_each[:size]]
-            pack = Pack(fused)
-            _compare(fused, pack.step(), expected)
-            _, seconds = _timed(pack.step)  # a second time: the first one allocates
+            pack = Pack(fused, record_at_once=True)
+            _compare(fused, pack.step(), first)
+            told, seconds = _timed(pack.step)
+            _compare(fused, told, second)
             shares[size] = seconds / (size * seconds_alone)
         return shares
     finally:
@@ -57,29 +63,31 @@ def check_pack(trainers: Sequence[Trainer], most: int) -> dict[int, float]:
         random.restore()
 
 
-def check_lane(trainer: Trainer, lane: int, pack: Pack) -> None:
-    """Compare what a pack makes of one lane's weights with what its own model does.
+def check_lanes(trainers: Sequence[Trainer], pack: Pack) -> None:
+    """Compare what a pack makes of some lanes' weights with what their own models do.
 
     A model that reads something that is neither in its tensors nor in its attributes, such as a global variable, would
     read the same for all lanes.
 
     Args:
-        trainer: Of the pack.
-        lane: Its place there.
-        pack: A pack that has the bits of its trainers alone.
+        trainers: Of the pack.
+        pack: One that has the bits of its trainers alone.
 
     Raises:
         NotFusible: They differ.
     """
-    inputs = Lane(trainer).training[0]
-    rows = torch.arange(min(len(inputs), trainer.parts.batch_size))
+    first = Lane(pack.trainers[0])
+    rows = torch.arange(min(len(first.training[0]), first.trainer.parts.batch_size))
     random = RandomState()
     try:
-        with torch.no_grad(), Lane(trainer).autocast():
-            trainer.model.eval()
-            own = trainer.model(inputs.index_select(0, rows))
-        if not same_bits(own, pack.outputs(rows)[lane]):
-            raise NotFusible("its model gives something else as a lane than alone, from equal weights")
+        given = dict(zip(pack.trainers, pack.outputs(rows), strict=True))
+        for trainer in trainers:
+            lane = Lane(trainer)
+            with torch.no_grad(), lane.autocast():
+                trainer.model.eval()
+                own = trainer.model(lane.training[0].index_select(0, rows))
+            if not same_bits(own, given[trainer]):
+                raise NotFusible("its model gives something else as a lane than alone, from equal weights")
     finally:
         random.restore()
 
@@ -87,6 +95,10 @@ def check_lane(trainer: Trainer, lane: int, pack: Pack) -> None:
 def _timed(run: Callable[[], _T]) -> tuple[_T, float]:
     began = time.process_time()
     return run(), time.process_time() - began
+
+
+def _outcomes(told: Sequence[Mapping[str, float]], trainers: Sequence[Trainer]) -> list[Any]:
+    return [(metrics, copy.deepcopy(trainer.state_dict())) for metrics, trainer in zip(told, trainers, strict=False)]
 
 
 def _compare(trainers: Sequence[Trainer], told: Sequence[Mapping[str, float]], expected: Sequence[Any]) -> None:

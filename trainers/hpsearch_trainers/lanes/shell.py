@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ class Shell:
     Attributes:
         module: Computes for all lanes what each model does.
         models: The models.
+        generators: As given.
         parameters: The stacks of the parameters, (lanes, ...).
 
     Raises:
@@ -34,19 +35,30 @@ class Shell:
 
     def __init__(self, models: Sequence[nn.Module], generators: Sequence[torch.Generator]) -> None:
         self.models = models
+        self.generators = generators
         tensors = {id(tensor): tensor for tensor in _tensors(models[0])}
         try:
             # Its tensors are left out: they are replaced.
             self.module = copy.deepcopy(models[0], dict(tensors))
+        except MemoryError:
+            raise
         except Exception as error:
             raise NotFusible(f"its model can't be copied: {error}") from error
-        self._lanes: dict[int, LaneTensor] = {}
-        for first, *others in zip(*(_tensors(model) for model in models), strict=True):
-            if id(first) not in self._lanes:
-                self._lanes[id(first)] = _taken_over([first, *others], generators)
-        self._taken = [(tensor, tensor.data_ptr()) for model in models for tensor in _tensors(model)]
+        of_lanes = {id(first): [first, *others] for first, *others in zip(*map(_tensors, models), strict=True)}
+        # All stacks first: where there is no memory for one, none is taken over.
+        stacks = {name: torch.stack([tensor.detach() for tensor in own]) for name, own in of_lanes.items()}
+        try:
+            self._take_over(of_lanes, stacks)
+        except BaseException:
+            for lane in range(len(models)):
+                self.release(lane)
+            raise
+
+    def _take_over(self, of_lanes: Mapping[int, Sequence[Tensor]], stacks: Mapping[int, Tensor]) -> None:
+        self._lanes = {name: _taken_over(own, stacks[name], self.generators) for name, own in of_lanes.items()}
+        self._taken = [(tensor, tensor.data_ptr()) for model in self.models for tensor in _tensors(model)]
         self._settings: list[tuple[nn.Module, str, Sequence[nn.Module]]] = []
-        everywhere = zip(*(model.modules() for model in (self.module, *models)), strict=True)
+        everywhere = zip(*(model.modules() for model in (self.module, *self.models)), strict=True)
         for module, *modules in everywhere:
             for kept in (module._parameters, module._buffers):
                 for name, tensor in kept.items():
@@ -63,10 +75,14 @@ class Shell:
         """Compute the output of each lane."""
         return self.module(inputs)
 
-    def take_settings(self) -> None:
-        """Read what may differ from lane to lane, such as rates of dropout, from the models."""
+    def take_settings(self) -> bool:
+        """Read what may differ from lane to lane, such as rates of dropout, from the models; say if any has changed."""
+        changed = False
         for module, name, modules in self._settings:
-            setattr(module, name, PerLane(getattr(one, name) for one in modules))
+            values = PerLane(getattr(one, name) for one in modules)
+            changed = changed or getattr(module, name) != values
+            setattr(module, name, values)
+        return changed
 
     def holds(self) -> bool:
         """Whether the models have the tensors that were taken over, where these were put."""
@@ -115,9 +131,8 @@ def _tensors(model: nn.Module) -> Iterator[Tensor]:
     yield from model.buffers()
 
 
-def _taken_over(tensors: Sequence[Tensor], generators: Sequence[torch.Generator]) -> LaneTensor:
+def _taken_over(tensors: Sequence[Tensor], stack: Tensor, generators: Sequence[torch.Generator]) -> LaneTensor:
     first = tensors[0]
-    stack = torch.stack([tensor.detach() for tensor in tensors])
     for tensor, part in zip(tensors, stack.unbind(), strict=True):
         tensor.data = part
     if first.requires_grad:

@@ -1,0 +1,48 @@
+"""The rows that each lane reads, from data that are mostly the same tensors for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hpsearch_trainers.lanes.lane_tensor import LaneTensor
+
+__all__ = ["Rows"]
+
+
+class Rows:
+    """Reads inputs and targets of all lanes.
+
+    Args:
+        columns: Inputs and targets of each lane.
+        generators: A random generator of each lane.
+    """
+
+    def __init__(self, columns: Sequence[Sequence[Tensor]], generators: Sequence[torch.Generator]) -> None:
+        self.inputs, self.targets = ([of_lane[number] for of_lane in columns] for number in range(2))
+        self._generators = generators
+
+    def __call__(self, rows: Tensor) -> tuple[LaneTensor, LaneTensor]:
+        """Give inputs and targets of rows, (lanes, n)."""
+        flat = rows[0] if rows.stride(0) == 0 else rows.reshape(-1)
+        return self._chosen(self.inputs, rows, flat), self._chosen(self.targets, rows, flat)
+
+    def _chosen(self, tensors: Sequence[Tensor], rows: Tensor, flat: Tensor) -> LaneTensor:
+        """Gather each lane's rows of its tensor; of one that all share, at once."""
+        first = tensors[0]
+        if any(one is not first and not _same(one, first) for one in tensors):
+            parts = [tensor.index_select(0, chosen) for tensor, chosen in zip(tensors, rows, strict=True)]
+            return LaneTensor.of_slices(parts, self._generators)
+        stack = first.index_select(0, flat)
+        if rows.stride(0) == 0:  # the same rows for all
+            stack = stack.expand(len(rows), *stack.shape)
+        else:
+            stack = stack.view(*rows.shape, *stack.shape[1:])
+        return LaneTensor.of_stack(stack, self._generators)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are one memory, read alike."""
+    return one.data_ptr() == other.data_ptr() and one.stride() == other.stride() and one.shape == other.shape

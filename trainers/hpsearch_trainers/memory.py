@@ -1,0 +1,56 @@
+"""Whether memory ran out, and how much there is: for whoever can go on with less."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["is_out_of_memory", "memory_told"]
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+_SAID = ("can't allocate memory", "Cannot allocate memory", "bad_alloc")
+"""Of a RuntimeError: how torch's allocator for CPUs, and what it stands on, say so."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an allocator refused: Python's, NumPy's, or torch's of any device."""
+    cause: BaseException | None = error
+    seen: set[int] = set()  # `raise error from error` is a circle
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":
+            return True
+        if isinstance(cause, RuntimeError) and any(words in str(cause) for words in _SAID):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def memory_told() -> str:
+    """Say what this process holds of the memory that it may have: `3.1 GiB resident, of 4 GiB (RLIMIT_AS)`."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError):
+        return "nothing is known of this process's memory"
+    held = pages * os.sysconf("SC_PAGE_SIZE")
+    limit, whose = min(_limits())
+    return f"{_size(held)} resident, of {_size(limit)} ({whose})"
+
+
+def _limits() -> Iterator[tuple[int, str]]:
+    yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "the machine's memory"
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        yield soft, "RLIMIT_AS, addresses"
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            yield int((_CGROUPS / name).read_text(encoding="ascii")), "the container's memory"
+        except (OSError, ValueError):  # there is none, or it is `max`
+            continue
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.3g} GiB"
