@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 BENCH_STAMP := $(VENV)/installed-bench
 
-.PHONY: install demo test test-all check bench clean
+.PHONY: install demo test test-all fuzz check bench clean
 
 install: $(STAMP)
 
@@ -31,6 +31,10 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m tests.run_parts -m exhaustive
+
+# The property tests alone, with examples that no run before has drawn, and more of them.
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.run_parts -m hypothesis --hypothesis-profile=fresh
 
 check: $(STAMP)
 	$(BIN)/ruff check .

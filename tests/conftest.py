@@ -8,14 +8,12 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-import hypothesis
 import pytest
 
+from tests import draws
 from tests.isolated import end_isolated
 
-# No test asserts on time: on a busy machine an example takes as long as it takes. Each run draws other examples.
-hypothesis.settings.register_profile("without a deadline", deadline=None, max_examples=50)
-hypothesis.settings.load_profile("without a deadline")
+draws.register()
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # Ray's workers have the lowest priority but four: beside other parts of the suite each start of one took half a minute.
@@ -31,6 +29,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _LONG = 900
 """Seconds after which a test that takes long on a quiet machine hangs; on a busy one it takes several times as long."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure() -> None:
+    """Hold what draws depend on, once the command line has had its say on the profile."""
+    draws.hold()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,20 +22,24 @@ from pathlib import Path
 
 __all__ = ["PARTS", "Counts", "count", "left_behind", "run", "summary"]
 
-PLACES: dict[str, str] = {
-    "ray": "tests/hpsearch/backends",
-    "cli": "tests/hpsearch/cli",
-    "comm": "tests/comm",
-    "run": "tests/hpsearch/run",
-    "searchers": "tests/hpsearch/searchers",
-    "trainers": "tests/trainers",
-    "rest": "tests",
+PLACES: dict[str, tuple[str, ...]] = {
+    "ray": ("tests/hpsearch/backends",),
+    "cli": ("tests/hpsearch/cli",),
+    "comm": ("tests/comm",),
+    "run": ("tests/hpsearch/run",),
+    "searchers": ("tests/hpsearch/searchers",),
+    "trainers": ("tests/trainers",),
+    "report": ("tests/hpsearch/report", "tests/hpsearch/worker", "tests/hpsearch/design"),
+    "rooms": ("tests/hpsearch",),
+    "rest": ("tests",),
 }
-"""Where the tests of each part are. What lies within, and is a part by itself, is left out."""
+"""Where the tests of each part are. What lies within, and is of a part of its own, is left out."""
+
+_ALL = [place for places in PLACES.values() for place in places]
 
 PARTS: dict[str, tuple[str, ...]] = {
-    name: (place, *(f"--ignore={other}" for other in PLACES.values() if other.startswith(f"{place}/")))
-    for name, place in PLACES.items()
+    name: (*places, *(f"--ignore={other}" for other in _ALL if any(other.startswith(f"{one}/") for one in places)))
+    for name, places in PLACES.items()
 }
 """What each is called with; every test belongs to one."""
 

@@ -53,9 +53,17 @@ def way(request, monkeypatch):
     return (("overlap", request.param != "at the end"),)
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+SIZES_AND_WAYS = [(2, "at the end"), (2, "large gradients"), (3, "overlapping")]
+
+
 @pytest.mark.parametrize(
-    ("size", "way"), [(2, "at the end"), (2, "large gradients"), (3, "overlapping")], indirect=["way"]
+    ("name", "size", "way"),
+    [
+        pytest.param(name, *how, marks=() if number % 3 == place else pytest.mark.exhaustive)
+        for place, how in enumerate(SIZES_AND_WAYS)
+        for number, name in enumerate(TRAININGS)
+    ],
+    indirect=["way"],
 )
 def test_ranks_match_one_rank_with_the_global_batch(name, size, way):
     training = TRAININGS[name] if size == 2 else widen(TRAININGS[name])

@@ -150,6 +150,7 @@ def test_calls_reach_the_library_and_its_words_come_back(library):
     assert library.ncclCommDestroy(None) == SUCCESS
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_communicator_without_a_gpu_is_a_clear_error_and_leaves_the_thread_usable(wheel):
     # In a process of its own: rank 0's listener lives on until all ranks have come.

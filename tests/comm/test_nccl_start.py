@@ -140,6 +140,7 @@ def test_nccl_is_given_the_name_of_the_interface_that_the_user_has_chosen(monkey
     assert ("set NCCL_SOCKET_IFNAME" in caplog.text) == (interface is not None and name is None)
 
 
+@pytest.mark.exhaustive
 def test_nccl_itself_listens_on_the_interface_that_it_is_given():
     if not any(wheel.libraries for wheel in installed_nccl_wheels()):
         pytest.skip("no nvidia-nccl wheel is installed")

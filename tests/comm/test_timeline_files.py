@@ -233,6 +233,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.exhaustive
 def test_a_script_that_exits_without_closing_loses_nothing_and_its_child_leaves_the_part_alone(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _CRASH, str(tmp_path / "trace.json"), "exit"]
     assert subprocess.run(command, stdout=subprocess.DEVNULL, check=False, timeout=120).returncode == 3
