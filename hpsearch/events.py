@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from hpsearch.trial import Failure, Params, Report, Segment, Trial
 
 __all__ = [
     "ASK_TELL",
+    "NO_MEMORY",
     "Added",
     "Asked",
     "Dropped",
@@ -131,6 +132,10 @@ class Failed:
     """Wall time in the worker; 0 in a journal of a version that didn't write it."""
 
 
+NO_MEMORY = "not enough memory: "
+"""How the reason begins of what was lost for want of memory, before what its allocator said."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lost:
     """An attempt vanished with its worker; the segment is requeued and nobody is to blame."""
@@ -142,6 +147,9 @@ class Lost:
     """False: its worker went for another reason than this trial, which says nothing about whether it kills workers."""
     seconds: float = 0.0
     """Wall time in the worker, as far as it is known; it doesn't count towards `limits.trial_timeout`."""
+    then: Literal["", "alone", "wider"] = ""
+    """How its segment runs again. `alone`: with a worker for itself, as it may have been it that its neighbours were
+    lost by, or there wasn't memory enough for it beside them; `wider`: on twice as many workers, for want of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +247,9 @@ class Ended:
     """The process let go of the study in good order."""
 
     state: str
-    """`finished`, `target`, `patience`, `interrupted`, `stopped`, `max_time` or `error`."""
+    """`finished`, `target`, `patience`, `stopped`, `max_time`, `interrupted`, `cancelled` or `error`."""
     message: str = ""
-    """The error's text; of `target` and `patience`, why it ended."""
+    """The error's text; of `target` and `patience`, why it ended; of `cancelled`, by whom."""
 
 
 Event = (

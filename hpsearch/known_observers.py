@@ -5,11 +5,11 @@ A new observer is its own file in `observers/` and a line here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hpsearch.checks import InvalidKey, KeyPath, nearest, shown
 
-__all__ = ["KNOWN_OBSERVERS", "OPTIONAL", "check_observer"]
+__all__ = ["KNOWN_OBSERVERS", "OPTIONAL", "check_observer", "check_once"]
 
 KNOWN_OBSERVERS: Mapping[str, str] = {
     "csv": "hpsearch.observers.csv_files:CsvObserver",
@@ -32,7 +32,22 @@ def check_observer(name: object, key: KeyPath) -> str:
     if isinstance(name, str) and (name in KNOWN_OBSERVERS or _is_path(name)):
         return name
     advice = nearest(name, KNOWN_OBSERVERS) if isinstance(name, str) else ""
+    if isinstance(name, type):
+        advice = f'give an instance of it, or its path: "{name.__module__}:{name.__qualname__}"'
     raise InvalidKey(key, f"must be the name of an observer, or package.module:Class, got {shown(name)}", advice)
+
+
+def check_once(names: Sequence[object], key: KeyPath) -> None:
+    """See that no observer is named twice: each would write where the other does.
+
+    Raises:
+        InvalidKey: One is.
+    """
+    for place, name in enumerate(names):
+        if isinstance(name, str) and name in names[:place]:
+            raise InvalidKey(
+                (*key, place), f"must be another than those before it, but {name} is one of them", "once is enough"
+            )
 
 
 def _is_path(name: str) -> bool:

@@ -158,6 +158,8 @@ class Gone:
     """False: it hadn't begun, or its worker was taken down on purpose; this trial can't have been what killed it."""
     seconds: float = 0.0
     """Wall time in the worker, as far as it is known."""
+    alone: bool = False
+    """Others ran beside it, and nobody knows which of them it was: its segment is to have a worker for itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,11 +104,12 @@ def hpsearch(*words: object) -> None:
     subprocess.run([*COMMAND, *map(str, words)], check=True, env=ENVIRONMENT)
 
 
-def small(source: Path, name: str, share: float = 0.75, colours: int = 96) -> None:
-    """Put a picture into the docs, at a share of its size and with few colours."""
+def small(source: Path, name: str, share: float = 0.75) -> None:
+    """Put a picture into the docs, at a share of its size and with 256 colours."""
     image = Image.open(source).convert("RGB")
     size = round(image.width * share), round(image.height * share)
     written = io.BytesIO()
     image = image.resize(size, Image.Resampling.LANCZOS)
-    image.quantize(colours, method=Image.Quantize.MEDIANCUT).save(written, "PNG", optimize=True)
+    # The median cut forgets colours of few pixels, such as those of a key.
+    image.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=1).save(written, "PNG", optimize=True)
     (IMAGES / name).write_bytes(written.getvalue())

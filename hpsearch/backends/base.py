@@ -48,7 +48,8 @@ class Backend(ABC):
         """Say how many tasks that ask for this would be taken up at once.
 
         That is: without a wait that another order would spare. 0 for a share where workers aren't divided. A worker
-        whose trainable can't be a lane takes one task that asks for a share, as if it asked for all of it.
+        whose trainable can't be a lane takes one task that asks for a share, as if it asked for all of it. Where they
+        are divided, whole workers are those that would be free if each lane had one for itself.
         """
 
     def share(self, lanes: int) -> WorkerShare | None:
@@ -58,6 +59,9 @@ class Backend(ABC):
     @abstractmethod
     def start(self, task: Task) -> None:
         """Run a task in the place that it asks for; there was capacity for it.
+
+        One that is to have whole workers where these are divided, or more of them than before, may be started without:
+        it waits until they are free, and nothing that is started after it overtakes it.
 
         Its outcome comes as exactly one `Result`, `TimedOut` or `Gone`.
 

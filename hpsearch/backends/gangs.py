@@ -13,7 +13,7 @@ from hpsearch.trial import Failure
 
 __all__ = ["CLOSE_SECONDS", "GRACE_SECONDS", "Gang", "Loss", "LossKind"]
 
-LossKind = Literal["died", "spared", "timeout", "late"]
+LossKind = Literal["died", "spared", "together", "timeout", "late"]
 
 GRACE_SECONDS = 10.0
 """How long the others of a gang may go on alone; one that uses its group hears of the end at once."""
@@ -29,8 +29,8 @@ class Loss:
 
     reason: str
     kind: LossKind = "died"
-    """`spared`: what it was to run hadn't begun, or its worker was taken down on purpose; `timeout` and `late`: it was
-    killed, for running over the trial's timeout, or for going on alone."""
+    """`spared`: what it was to run hadn't begun, or its worker was taken down on purpose; `together`: others ran beside
+    it; `timeout` and `late`: it was killed, for running over the trial's timeout, or for going on alone."""
     seconds: float = 0.0
     """How long it had run the task."""
 
@@ -69,7 +69,8 @@ class Gang:
                 message = f"killed: it ran over its trial_timeout ({loss.reason})"
                 return TimedOut(*key, Failure("timeout", message, ""), loss.seconds)
             if loss.kind != "late":
-                return Gone(*key, self._of(rank, loss.reason), loss.kind != "spared", loss.seconds)
+                counts, together = loss.kind == "died", loss.kind == "together"
+                return Gone(*key, self._of(rank, loss.reason), counts, loss.seconds, alone=together)
         failures = {rank: result.failure for rank, result in sorted(self._results.items()) if result.failure}
         for rank, failure in failures.items():
             if failure.kind != "peer":

@@ -68,8 +68,9 @@ class InlineBackend(Backend):
         return 0 if running or getattr(place, "width", 1) > 1 else 1
 
     def start(self, task: Task) -> None:
-        """Keep the task for `wait`."""
-        if not self.capacity(task.place):
+        """Keep the task for `wait`; one that wants a worker of lanes for itself waits until these have ended."""
+        waits = self._opened.lanes > 1 and task.share is None and task.segment.width == 1
+        if not self.capacity(task.place) and not waits:
             raise BackendError(f"there is no room for {task.place}: start no more than capacity() says")
         self._tasks.append(task)
 
@@ -82,7 +83,7 @@ class InlineBackend(Backend):
         said, self._said = self._said, []
         if not self._tasks and not self._lanes:
             return said
-        if self._opened.lanes > 1 and not (self._tasks and self._tasks[0].share is None):
+        if self._opened.lanes > 1 and (self._lanes or self._tasks[0].share is not None):
             return [*said, *self._round()]
         task = self._tasks.popleft()
         self._opened.let_go(task.segment.trial)  # before this trial's clock runs
@@ -110,7 +111,7 @@ class InlineBackend(Backend):
         return self._worker
 
     def _round(self) -> list[Message]:
-        while self._tasks:
+        while self._tasks and self._tasks[0].share is not None:
             task = self._tasks.popleft()
             self._lanes[task.key] = task
             self._opened.enter(task.trial, task.segment, _Channel(self, task, None), task.timeout)

@@ -72,7 +72,7 @@ class Slot:
     lanes: int = 1
     """Tasks that it runs beside each other."""
     alone: bool = False
-    """It runs a task that nothing may run beside."""
+    """It runs a task that nothing may run beside, or its part of one."""
     entering: list[Any] = field(default_factory=list)
     """Tasks that it hears of with the next round of its lanes."""
     rounds: int = 0
@@ -94,6 +94,11 @@ class Slot:
     memory: int | None = None
     """Resident bytes after its first segment."""
     timed_out: Flight | None = None
+
+    @property
+    def runs_whole(self) -> bool:
+        """Whether it runs a task by itself, or its part of one, and no lanes."""
+        return self.lanes == 1 or any(flight.task.share is None for flight in self.flights)
 
 
 class Slots:
@@ -160,6 +165,11 @@ class Slots:
         room = (max(self._room(slot, most) - load, 0) for load, slots in enumerate(self._by_load) for slot in slots)
         return sum(room)
 
+    def unshared(self) -> int:
+        """Count the workers that would have nothing to do if each task had as many for itself as it is wide."""
+        shared = sum(load - 1 for slot in self.all if slot.lanes > 1 and (load := len(slot.flights)) > 1)
+        return max(len(self._free) - shared, 0)
+
     def sent_ahead(self) -> bool:
         """Say whether every worker that takes tasks has some that wait."""
         return any(self._by_load[2:]) and not any(self._by_load[:2])
@@ -178,8 +188,9 @@ class Slots:
         emptiest = next(able, None)
         if emptiest is None or warm is None or not 1 < warm.lanes > len(warm.flights) or warm.alone or warm.draining:
             return emptiest
-        # To take up what it left there saves little: a worker with fewer lanes is soon the better place.
-        return warm if len(warm.flights) <= len(emptiest.flights) + 1 else emptiest
+        # To take up what it left there saves little: one that has nothing to do, or fewer lanes, is the better place.
+        least = len(emptiest.flights)
+        return warm if len(warm.flights) <= least + (least > 0) else emptiest
 
     def choose_idle(self) -> Slot | None:
         """Choose a worker that has nothing to do."""

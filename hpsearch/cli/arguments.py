@@ -19,6 +19,7 @@ __all__ = [
     "function_at",
     "number",
     "positive",
+    "target",
 ]
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -114,6 +115,13 @@ def number(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a whole number from 0, such as that of a trial, got {text!r}")
     return int(text)
+
+
+def target(text: str) -> Path:
+    """Read where something is to be written."""
+    if not text:
+        raise argparse.ArgumentTypeError("must be the name of a folder or a file, got ''")
+    return Path(text)
 
 
 def positive(text: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from hpsearch.cli.which_study import each_a_study, loaded
 from hpsearch.errors import HpsearchError
 
 __all__ = ["compare"]
@@ -15,7 +16,7 @@ def compare(given: argparse.Namespace) -> int:
     from hpsearch.report import comparison_tables
     from hpsearch.report.comparison import compare as compared_with
 
-    compared = compared_with(*given.dirs)
+    compared = compared_with(*map(loaded, each_a_study("compare", given.dirs)))
     if not any(run.course.changes for run in compared.runs):
         raise HpsearchError("expected studies with values, but no trial of any has one yet; see `hpsearch status`")
     if given.format == "csv":

@@ -47,7 +47,7 @@ def best(given: argparse.Namespace) -> int:
     if given.save is not None:
         return _save(study, found, given)
     if given.force:
-        raise HpsearchError("--force: replaces what --save wrote before; name its folder with --save")
+        raise HpsearchError("--force: replaces what --save wrote before; name its folder or file with --save")
     if given.format == "json":
         records = [_best_record(one) for one in found]
         if rerun is not None:
@@ -137,7 +137,7 @@ def export(given: argparse.Namespace) -> int:
 
 
 def _show(given: argparse.Namespace) -> int:
-    from hpsearch.known_observers import check_observer
+    from hpsearch.known_observers import check_observer, check_once
     from hpsearch.run.observing import show_observer
     from hpsearch.run.study_run import storage_errors
 
@@ -146,6 +146,7 @@ def _show(given: argparse.Namespace) -> int:
     place = StudyDirectory(directory_of(given))
     for name in given.observer:
         check_observer(name, ("--observer",))
+    check_once(given.observer, ("--observer",))
     with storage_errors(place), place.running(process_name()):
         for name in given.observer:
             running = show_observer(place, name, (str(Path.cwd()),))

@@ -14,6 +14,7 @@ from hpsearch.cli.arguments import (
     comma_list,
     number,
     positive,
+    target,
 )
 
 __all__ = ["add_looking"]
@@ -56,8 +57,8 @@ def add_looking(commands: Commands) -> None:
     command = add_study_command(commands, "best", "look:best", text, newest=True)
     add_weights(command, "one of several metrics' best: what a unit of each is worth, e.g. accuracy=1,ms=0.01")
     add_format(command, "json")
-    text = "write trial.json, with its parameters, and its checkpoint to this folder"
-    command.add_argument("--save", type=Path, metavar="FOLDER", help=text)
+    text = "write trial.json, with its parameters, and its checkpoint to this folder; or all to one file, NAME.pt"
+    command.add_argument("--save", type=target, metavar="FOLDER|FILE.pt", help=text)
     command.add_argument("--force", action="store_true", help="replace what --save wrote there before")
 
     text = "show all that is known of a trial: why it stopped, its segments, its curve, the end of its log"
@@ -75,7 +76,7 @@ def add_looking(commands: Commands) -> None:
     text = "show a trial's network and what it costs; write a file that builds it without hpsearch"
     command = add_trial_command(commands, "show", "show:show", text, _BEST)
     text = "write network.py, and weights.pt with the trial's weights, to this folder"
-    command.add_argument("--output", type=Path, metavar="FOLDER", help=text)
+    command.add_argument("--output", type=target, metavar="FOLDER", help=text)
     add_format(command, "json")
 
     text = "show a forked trial's parameters over its training"
@@ -84,7 +85,7 @@ def add_looking(commands: Commands) -> None:
 
     text = "write CSV, Parquet and an Optuna storage, or fill what observers such as mlflow write"
     command = add_study_command(commands, "export", "look:export", text, newest=True)
-    command.add_argument("--to", type=Path, help="where to (default: DIR/export)")
+    command.add_argument("--to", type=target, help="where to (default: DIR/export)")
     text = "show the study to this observer, as if it had watched: csv, mlflow, ...; may be repeated"
     command.add_argument("--observer", action="append", default=[], metavar="NAME", help=text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hpsearch.cli.arguments import Commands, add_command, add_study_command, number, positive
+from hpsearch.cli.arguments import Commands, add_command, add_study_command, number, positive, target
 from hpsearch.cli.comparing_parser import add_comparing
 from hpsearch.cli.completion import ShowVersion
 from hpsearch.cli.finding_parser import add_finding
@@ -67,7 +67,7 @@ def _add_running(commands: Commands) -> None:
     text = "write a W&B sweep file so that it runs, with a comment above each line that was changed"
     command = add_command(commands, "convert", "convert:convert", text)
     command.add_argument("sweep", type=Path, metavar="FILE")
-    command.add_argument("--output", type=Path, metavar="FILE", help="a new file (default: print it)")
+    command.add_argument("--output", type=target, metavar="FILE", help="a new file (default: print it)")
 
     text = "run the best configurations of a study again, with other seeds: mean and spread decide"
     command = add_command(commands, "rerun", "run:rerun", text)
@@ -109,7 +109,7 @@ def _add_design(commands: Commands) -> None:
     text = "bound the network: parameters, flops or latency_ms (for one row); e.g. parameters=1e6; may be repeated"
     command.add_argument("--limit", action="append", default=[], metavar="NAME=NUMBER", help=text)
     command.add_argument("--time", metavar="TIME", help="for all of it, such as 90s or 1h (default: 10m)")
-    command.add_argument("--output", type=Path, metavar="DIR", help="(default: runs/design-<name of DATA>)")
+    command.add_argument("--output", type=target, metavar="DIR", help="(default: runs/design-<name of DATA>)")
     text = "go on with a design that was interrupted, or whose sweep.yaml you have changed"
     command.add_argument("--resume", type=Path, metavar="DIR", help=text)
     command.add_argument("--sweep-only", action="store_true", help="end when the sweep is written, before it runs")
@@ -155,7 +155,7 @@ def _add_predicting(commands: Commands) -> None:
     text = "predict for new examples with a designed network: CSV, the probability of each class in it"
     command = add_study_command(commands, "predict", "predict:predict", text)
     command.add_argument("new", type=Path, metavar="NEW", help="a file or folder like what it was designed for")
-    command.add_argument("--output", type=Path, metavar="FILE", help="write there (default: standard output)")
+    command.add_argument("--output", type=target, metavar="FILE", help="write there (default: standard output)")
     command.add_argument("--trees", action="store_true", help="with the trees that lie beside the network")
 
 

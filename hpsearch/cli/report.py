@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hpsearch.cli.which_study import loaded, newest
+from hpsearch.cli.which_study import each_a_study, loaded, newest
 from hpsearch.errors import StorageError
 
 __all__ = ["report"]
@@ -15,7 +15,7 @@ def report(given: argparse.Namespace) -> int:
     """Write the page, and the pictures where they are asked for."""
     from hpsearch.report.page.page import page_of
 
-    studies = [loaded(directory) for directory in given.dirs or [newest()]]
+    studies = [loaded(directory) for directory in each_a_study("report", given.dirs) or [newest()]]
     page = page_of(studies)
     path: Path = given.output or studies[0].directory / "report.html"
     try:

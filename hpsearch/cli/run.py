@@ -8,8 +8,8 @@ import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,11 +24,13 @@ from hpsearch.observers.screen import choose_progress
 from hpsearch.observers.times import Times
 from hpsearch.report.layout import screen_of
 from hpsearch.report.outline import constants_of, outlined
+from hpsearch.report.shown_path import shown_path
 from hpsearch.report.status import way_on
 from hpsearch.report.study import Study, load
 from hpsearch.report.trial_table import rows_to_table
 from hpsearch.report.wording import front_line
 from hpsearch.run.ask_tell import AskTell
+from hpsearch.run.observing import check_observers
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.plan_lanes import shapes_lines
 from hpsearch.run.rerunning import plan_rerun
@@ -46,7 +48,11 @@ from hpsearch.trial import TrialRow
 
 __all__ = ["go_on", "plan", "rerun", "run"]
 
-_EXIT_CODES = {"finished": 0, "target": 0, "patience": 0, "interrupted": 130, "stopped": 3, "max_time": 3}
+_EXIT_CODES = {
+    **dict.fromkeys(("finished", "target", "patience"), 0),
+    **dict.fromkeys(("stopped", "max_time"), 3),
+    **dict.fromkeys(("interrupted", "cancelled", "killed"), 130),  # killed: a second Ctrl-C struck while it was written
+}
 
 _MOST_PLANNED = 1_000
 """Trials of a sweep that is planned before it runs."""
@@ -62,7 +68,8 @@ def run(given: argparse.Namespace) -> int:
     _tell_notes([*sweep_notes(given.sweep, given.overrides), *_without_end(sweep), *_from_zero(sweep)])
     place = None if given.dir is None else StudyDirectory(given.dir)
     if place is None or not place.exists():
-        _check_backend(given, sweep, (str(given.sweep.resolve().parent),))
+        with _observers_located(given.sweep):
+            _check_runs_here(given, sweep, (str(given.sweep.resolve().parent),))
         begins_with = warm_start_of(given.warm_start, sweep, None)
         text = given.sweep.read_text(encoding="utf-8")
         place = create_study(sweep, None if place is None else place.path, text, more=recorded(begins_with))
@@ -84,14 +91,16 @@ def rerun(given: argparse.Namespace) -> int:
     for note in () if given.quiet else asked.notes:
         print(note, flush=True)
     if given.dir is None or not StudyDirectory(given.dir).exists():
-        _check_backend(given, asked.sweep, asked.folders)
+        _check_runs_here(given, asked.sweep, asked.folders)
     return _run(asked.opened(given.dir), asked.sweep, given, asked.source, str(asked.folder))
 
 
-def _check_backend(given: argparse.Namespace, sweep: Sweep, folders: Sequence[str]) -> None:
-    """Refuse what can't be run where it is asked for, before a study is made of it."""
+def _check_runs_here(given: argparse.Namespace, sweep: Sweep, folders: Sequence[str]) -> None:
+    """Refuse what can't be run where it is asked for, or watched as asked, before a study is made of it."""
+    folders = (str(Path.cwd()), *folders)
     if given.backend != "ray" or is_table(sweep.trainable):
-        make_backend(given.backend, sweep, None, given.address, (str(Path.cwd()), *folders))
+        make_backend(given.backend, sweep, None, given.address, folders)
+    check_observers(sweep.observers, folders)
 
 
 def _check_importable(path: Path, sweep: Sweep, call: str) -> None:
@@ -202,7 +211,8 @@ def _run(place: StudyDirectory, sweep: Sweep, given: argparse.Namespace, source:
         verbose=given.verbose,
     )
     try:
-        return _report(run_study(place, sweep, run, given.failed))
+        with _observers_located(source, place):
+            return _report(run_study(place, sweep, run, given.failed))
     except TrainableError as error:
         mend = f"mend it, then go on with: hpsearch resume {pasted(place.path)}"
         raise TrainableError(f"{_blame(source, str(error))}{error}\n{mend}") from error
@@ -221,6 +231,20 @@ def _timed(given: argparse.Namespace) -> Times:
 
         atexit.register(tell)  # before Ray's own, which then comes first
     return times
+
+
+@contextmanager
+def _observers_located(path: Path | None, place: StudyDirectory | None = None) -> Iterator[None]:
+    """Add to a mistake in a sweep's observers where the file names them; where there is a study, how it goes on."""
+    try:
+        yield
+    except InvalidKey as error:
+        if error.key[:1] != ("observers",):
+            raise
+        where = f"{locate(path, 'observers')}: " if path is not None and path.is_file() else ""
+        resume = "" if place is None else f"hpsearch resume {pasted(place.path)}"
+        mend = f"\nmend it, then go on with: {resume}\nor with others: {resume} --set observers=csv" if resume else ""
+        raise SweepError(f"{where}{error}{mend}") from error
 
 
 def _blame(path: Path | None, message: str) -> str:
@@ -259,7 +283,7 @@ def _has_program(path: Path) -> bool:
 
 def _report(study: Study) -> int:
     """Say what came out, where it lies and what to do next."""
-    where = _shown(study.directory)
+    where = shown_path(study.directory, Path.cwd())
     pasted = shlex.quote(where)
     if study.state not in ("finished", *ENOUGH):
         print(f"{study.state}; {way_on(study, where)}")
@@ -290,7 +314,7 @@ def _report(study: Study) -> int:
     print(f"trials:      hpsearch trials {pasted}")
     checkpoint = study.checkpoint_path(rows[0])
     if checkpoint is not None and study.rerun is None and not study.sweep.objective.several:
-        print(f"checkpoint:  {_shown(checkpoint)}")
+        print(f"checkpoint:  {shown_path(checkpoint, Path.cwd())}")
     if (study.directory / "tensorboard").is_dir():
         print(f"TensorBoard: hpsearch tensorboard {pasted}")
     print(f"report:      hpsearch report {pasted}")
@@ -315,11 +339,3 @@ def _what_is_best(study: Study, pasted: str) -> str:
     (best,) = leaders
     broken = "" if best.feasible else f", which breaks {' and '.join(objective.broken(best.score))}, as all do"
     return f"best:        trial {best.number}, {objective.title} {best.values[0]:.6g}{broken}\n"
-
-
-def _shown(path: Path) -> str:
-    """Give a path relative to here where that is shorter."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

@@ -225,6 +225,10 @@ def _details(step: Step) -> str:
         return "; ".join(_told(point) for point in details["points"])
     if "trials" in details:
         return f"trials {' '.join(map(str, details['trials']))}" if details["trials"] else "all that failed"
+    if "tags" in details:
+        return " ".join(details["tags"]) or "none"
+    if "text" in details:
+        return str(details["text"]) or "none"
     return _without_folder(details["command"]) if "command" in details else _told(details)
 
 
@@ -232,6 +236,7 @@ def _without_folder(command: str) -> str:
     """Give a command as one types it: without Python, and without the folders that the program lies in."""
     words = shlex.split(command)
     words = words[1:] if len(words) > 1 and Path(words[0]).name.startswith("python") else words
+    words = words[1:] if words[:1] == ["-m"] else words
     return shlex.join([Path(words[0]).name, *words[1:]]) if words else command
 
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpsearch.cli.which_study import newest
+from hpsearch.cli.which_study import each_a_study, newest
 from hpsearch.errors import StorageError
 from hpsearch.report.wording import counted
-from hpsearch.tensorboard.address import MOST_RUNS, curves_address, studies_address
+from hpsearch.tensorboard.address import COLOURS, MOST_RUNS, curves_address, studies_address
 from hpsearch.tensorboard.serving import serve
 from hpsearch.tensorboard.view import View
 
@@ -32,7 +32,7 @@ _SHARE = 20
 
 def tensorboard(given: argparse.Namespace) -> int:
     """Write a view of the studies, serve it, and keep it up to date until Ctrl-C."""
-    directories = given.dirs or [newest()]
+    directories = each_a_study("tensorboard", given.dirs) or [newest()]
     with _ends_in_good_order(), _folder(given.output) as folder:
         try:
             view = View(directories, folder, every_trial=given.all)
@@ -54,7 +54,7 @@ def _tell(view: View, server: str, given: argparse.Namespace) -> str:
     """Say where to look, and what is to be seen there; give the address of the curves."""
     top = None if given.all or view.trials <= given.top else given.top
     shown_runs = None if top is None else view.best(top)
-    address = curves_address(server, shown_runs, view.study_runs, view.pinned(), view.several)
+    address = curves_address(server, shown_runs, view.study_runs, view.pinned(), view.alike)
     shown = counted(view.trials, "trial") if top is None else f"the best {top} of {view.trials} trials"
     studies = ", ".join(view.names)
     print(f"{studies}: {shown}" + ("" if top is None else "; --top N shows others, --all all"))
@@ -66,6 +66,10 @@ def _tell(view: View, server: str, given: argparse.Namespace) -> str:
         )
     if given.all and view.trials + len(view.study_runs) > MOST_RUNS:
         print(f"of more than {MOST_RUNS} runs TensorBoard ticks none by itself: choose some at the left")
+    if (runs := len(view.study_runs)) > COLOURS:
+        shared = any(len(folders) > 1 for folders in view.alike)
+        told = "; curves have one for all seeds of a sweep" if shared else ""
+        print(f"TensorBoard has {COLOURS} colours, which the {runs} studies and medians share{told}")
     print(f"curves   {address}")
     print(f"studies  {studies_address(server, view.study_runs)}")
     print("Ctrl-C ends it", flush=True)

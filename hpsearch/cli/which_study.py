@@ -6,16 +6,20 @@ import argparse
 import contextlib
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from hpsearch.errors import HpsearchError
+from hpsearch.errors import HpsearchError, JournalError
+from hpsearch.report.shown_path import shown_path
 from hpsearch.report.studies import newest_study
 from hpsearch.report.study import Study, load
-from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.directory import JOURNAL, StudyDirectory
 
-__all__ = ["directory_of", "loaded", "newest", "pasted", "trial_of"]
+__all__ = ["directory_of", "each_a_study", "loaded", "newest", "pasted", "trial_of"]
 
 _RUNS = Path("runs")
+_MOST_NAMED = 8
+"""Studies that an error names one by one."""
 
 
 def directory_of(given: argparse.Namespace) -> Path:
@@ -66,8 +70,55 @@ def loaded(directory: Path) -> Study:
         return load(directory)
 
 
+def each_a_study(command: str, directories: Sequence[Path]) -> Sequence[Path]:
+    """Give directories that a command line names; a folder of studies is refused, with what to type in its place.
+
+    Args:
+        command: Takes several studies.
+        directories: What it is given.
+
+    Raises:
+        JournalError: One is no study, and holds some.
+    """
+    for directory in directories:
+        if StudyDirectory(directory).exists() or StudyDirectory(directory / "study").exists():
+            continue
+        if found := _inside(directory):
+            raise JournalError(
+                f"{directory}: expected a study's directory, which holds {JOURNAL}; there is none here, but there "
+                f"{'is one' if len(found) == 1 else f'are {len(found):,}'} in it: type "
+                f"`hpsearch {command} {_typed(directory, found)}`, or name those that you mean."
+            )
+    return directories
+
+
+def _inside(folder: Path) -> list[Path]:
+    """Give the studies in a folder, or else in folders of it, by name."""
+    for pattern in (f"*/{JOURNAL}", f"*/*/{JOURNAL}"):
+        try:
+            found = sorted(path.parent for path in folder.glob(pattern))
+        except OSError:  # it may not be looked into, or this is no name
+            return []
+        if found := [path for path in found if _is_seen(path, folder)]:
+            return found
+    return []
+
+
+def _typed(folder: Path, found: Sequence[Path]) -> str:
+    """Give what stands for studies in a folder: the shell's pattern where that matches them alone, else their names."""
+    pattern = "/".join("*" * len(found[0].relative_to(folder).parts))
+    there = [path for path in folder.glob(pattern) if _is_seen(path, folder)]
+    for ending, matched in (("", there), ("/", [path for path in there if path.is_dir()])):
+        if len(found) > 1 and sorted(matched) == found:
+            return f"{'' if folder.absolute() == Path.cwd() else f'{pasted(folder)}/'}{pattern}{ending}"
+    return " ".join(map(pasted, found[:_MOST_NAMED])) + (" ..." if len(found) > _MOST_NAMED else "")
+
+
+def _is_seen(path: Path, folder: Path) -> bool:
+    """Say whether a pattern of the shell finds it."""
+    return not any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
 def pasted(directory: Path) -> str:
     """Give a directory as it can be pasted into a shell, by its shortest name from here."""
-    here = Path.cwd()
-    shown = directory.absolute()
-    return shlex.quote(str(shown.relative_to(here) if shown.is_relative_to(here) and shown != here else shown))
+    return shlex.quote(shown_path(directory.absolute(), Path.cwd()))

@@ -162,6 +162,7 @@ def agent(
 
     Raises:
         SweepError: There is no such sweep, or no function to call.
+        KeyboardInterrupt: Ctrl-C ended it.
     """
     import hpsearch
 
@@ -178,7 +179,12 @@ def agent(
     bounds = [bound for bound in (asked.get("run_cap"), most) if bound is not None]
     if bounds:
         asked["run_cap"] = min(bounds)
-    study = hpsearch.search(_called(function), asked, backend=backend, directory=place, **given)
+    try:
+        study = hpsearch.search(_called(function), asked, backend=backend, directory=place, **given)
+    except KeyboardInterrupt as error:
+        if (directory := getattr(error, "directory", None)) is not None:
+            _begun[sweep_id] = directory, hpsearch.load(directory).count  # the next call goes on with it
+        raise
     _begun[sweep_id] = study.directory, study.count
     return study
 

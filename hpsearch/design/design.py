@@ -224,7 +224,7 @@ def _searched(
         search_path=(),
     )
     study = run_study(directory, sweep, run)
-    if study.state == "interrupted":
+    if study.state in ("interrupted", "cancelled", "killed"):
         return None
     return study
 

@@ -6,22 +6,24 @@ A new observer is its own file here and a line in `known_observers.py`.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 
 from hpsearch.checks import InvalidKey, shown
-from hpsearch.errors import SweepError
+from hpsearch.errors import SweepError, exception_line
 from hpsearch.imports import import_object
 from hpsearch.known_observers import KNOWN_OBSERVERS, OPTIONAL
 from hpsearch.observers.base import Observed, Observer
+from hpsearch.observers.thread import Making
 
-__all__ = ["make_observer"]
+__all__ = ["find_observer", "make_observer", "making_of"]
 
 
-def make_observer(name: str, observed: Observed, search_path: Sequence[str] = ()) -> Observer:
-    """Make the observer of a name or an import path.
+def find_observer(name: str, search_path: Sequence[str] = ()) -> Callable[[Observed], Observer]:
+    """Give what makes the observer of a name or an import path: a class of observers, or a function.
 
     Raises:
-        InvalidKey: The import path leads nowhere, or to something that makes no observer; or the package that the
+        InvalidKey: The import path leads nowhere, or to something that can't make an observer; or the package that the
             observer needs isn't installed.
     """
     key = ("observers", name)
@@ -30,19 +32,64 @@ def make_observer(name: str, observed: Observed, search_path: Sequence[str] = ()
         raise InvalidKey(key, problem, f'install it: pip install "hpsearch[{name}]"')
     try:
         folders = () if name in KNOWN_OBSERVERS else search_path
-        make = import_object(KNOWN_OBSERVERS.get(name, name), "observers", SweepError, folders)
+        make: Callable[[Observed], Observer] = import_object(
+            KNOWN_OBSERVERS.get(name, name), "observers", SweepError, folders
+        )
     except SweepError as error:
         raise InvalidKey(key, str(error)) from error
     if not callable(make):
         raise InvalidKey(key, f"must lead to a class of observers, got {shown(make)}")
+    if isinstance(make, type):
+        _check_class(key, make)
+    try:
+        signature = inspect.signature(make)
+    except (TypeError, ValueError):  # some written in C tell of none
+        return make
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        problem = f"must take one argument, what it observes, but takes {signature}"
+        raise InvalidKey(key, problem, f"{make.__name__}(observed): {error}") from error
+    return make
+
+
+def make_observer(name: str, observed: Observed, search_path: Sequence[str] = ()) -> Observer:
+    """Make the observer of a name or an import path.
+
+    Raises:
+        InvalidKey: There is none, as of `find_observer`; or making it raised, or gave something else.
+    """
+    return _made(name, find_observer(name, search_path), observed)
+
+
+def making_of(name: str, observed: Observed, search_path: Sequence[str] = ()) -> Making:
+    """Give an observer that is yet to be made, as of `make_observer`.
+
+    Raises:
+        InvalidKey: There is none, as of `find_observer`.
+    """
+    make = find_observer(name, search_path)
+    kind = make if isinstance(make, type) else Observer
+    return Making(getattr(make, "__name__", name), lambda: _made(name, make, observed), kind)
+
+
+def _made(name: str, make: Callable[[Observed], object], observed: Observed) -> Observer:
+    key = ("observers", name)
     try:
         observer = make(observed)
-    except Exception as error:  # whatever a class of the user's raises
-        problem = f"must be called with what it observes and give an observer; it raised {type(error).__name__}"
-        raise InvalidKey(key, f"{problem}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever a class of the user's raises; an exit would end the sweep
+        raise InvalidKey(key, f"must be made of what it observes, but raised {exception_line(error)}") from error
     if not isinstance(observer, Observer):
         raise InvalidKey(key, f"must make a hpsearch.observers.base.Observer, got a {type(observer).__name__}")
     return observer
+
+
+def _check_class(key: tuple[str, ...], kind: type) -> None:
+    if not issubclass(kind, Observer):
+        raise InvalidKey(key, f"must be derived from hpsearch.observers.base.Observer, but {kind.__name__} isn't")
+    missing = sorted(getattr(kind, "__abstractmethods__", ()))
+    if missing:
+        raise InvalidKey(key, f"must define {' and '.join(missing)}, which {kind.__name__} doesn't")
 
 
 def _is_installed(package: str) -> bool:

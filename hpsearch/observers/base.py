@@ -45,7 +45,7 @@ class Record:
 
 
 class Observer(ABC):
-    """Watches a sweep, on a thread of its own; an exception ends the watching, not the sweep."""
+    """Watches a sweep, on a thread of its own, where it is made too; an exception ends the watching, not the sweep."""
 
     deadline: float = 30.0
     """Seconds that one call may take, and that the end of the sweep waits for the rest; then it is let go."""

@@ -256,7 +256,9 @@ def _iterations(snapshot: Snapshot) -> str:
 def _busy(snapshot: Snapshot) -> str:
     beside = f" with {counted(snapshot.counts.get(TrialState.RUNNING, 0), 'trial')}" if snapshot.shares else ""
     text = _workers(snapshot.workers, beside)
-    return f"{text} ({by_width(snapshot.widths, 'trial')})" if snapshot.widths else text
+    # Where workers are shared, trials that have one don't each have one for themselves: the others are told alone.
+    widths = {width: count for width, count in snapshot.widths.items() if width > 1 or not snapshot.shares}
+    return f"{text} ({by_width(widths, 'trial')})" if widths else text
 
 
 def _workers(workers: Workers, beside: str = "") -> str:

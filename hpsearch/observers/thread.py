@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
+from hpsearch.errors import HpsearchError, exception_line
 from hpsearch.observers.base import Observer, Record
 from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Report
 
-__all__ = ["ObserverThread", "close_all"]
+__all__ = ["Making", "ObserverThread", "close_all"]
 
 _BURST_SECONDS = 1.0
 """Observers take what comes in bursts, and write out what they held back: each time the thread wakes it disturbs the
@@ -21,36 +23,83 @@ thread that runs the sweep, and a short trial's file is opened once and not four
 _Call = Callable[[Observer], None]
 
 
-class ObserverThread:
-    """Hands what happens to an observer, in order, on a thread of its own.
+@dataclass(frozen=True, slots=True)
+class Making:
+    """An observer that is yet to be made, on the thread that tells it everything."""
 
-    An observer that raises, or that takes longer than its deadline for one call, is named once and hears no more.
+    name: str
+    make: Callable[[], Observer]
+    kind: Observer | type[Observer]
+    """Has its deadline, what makes up for it and whether it keeps what it writes, until it is made."""
+
+    @classmethod
+    def done(cls, observer: Observer) -> Making:
+        """Give one that is made already."""
+        return cls(type(observer).__name__, lambda: observer, observer)
+
+
+class ObserverThread:
+    """Makes an observer and hands it what happens, in order, on a thread of its own.
+
+    An observer that raises, or that takes longer than its deadline for one call, is named once and hears no more; that
+    it is made is such a call. Until the first is passed on, the observer does nothing but be made.
     """
 
-    def __init__(self, observer: Observer, say: Callable[[str], None]) -> None:
+    def __init__(self, making: Making, say: Callable[[str], None]) -> None:
         """Start the thread.
 
         Args:
-            observer: Who watches.
+            making: Who watches.
             say: Told once when the observer is let go; called from its thread or the caller's.
         """
-        self._observer = observer
+        self.name = making.name
+        self._kind = making.kind
         self._say = say
         self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._gone = False
+        self._has_begun = False
         self._seen = 0
         self._called_at: float | None = None
         """When the call that runs now began."""
+        self._began = time.monotonic()
+        self._is_made = threading.Event()
+        self._mistake: BaseException | None = None
+        """What making it raised while somebody waited for that."""
+        self._is_awaited = True
+        self._is_made_late = False
         name = f"hpsearch-observer-{self.name}"
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._work, args=[making.make], name=name, daemon=True)
         self._thread.start()
 
     @property
-    def name(self) -> str:
-        """The observer's."""
-        return type(self._observer).__name__
+    def keeps(self) -> bool:
+        """Whether what the observer writes stays: see there."""
+        return self._kind.keeps
+
+    def await_made(self, until: float) -> bool:
+        """Wait until the observer is made, and say whether it is; else it is made while the sweep runs.
+
+        Args:
+            until: When to wait no longer, on the monotonic clock.
+
+        Raises:
+            Exception: Whatever making it raised by then.
+        """
+        is_made = self._is_made.wait(max(until - time.monotonic(), 0.0))
+        with self._lock:
+            self._is_awaited = False
+        if self._mistake is not None:
+            raise self._mistake
+        return is_made
+
+    def abandon(self) -> None:
+        """Tell the observer nothing more; it isn't closed."""
+        with self._lock:
+            self._gone = True
+        self._closing.set()
+        self._calls.put(_wake)
 
     def observe(self, record: Record) -> None:
         """Pass on a record."""
@@ -67,23 +116,40 @@ class ObserverThread:
 
     def begin_close(self) -> float:
         """Say that nothing more comes; give the time on the monotonic clock until which it may take."""
+        self._begin()
         self._closing.set()
         self._calls.put(_wake)
-        return time.monotonic() + self._observer.deadline
+        self._is_made_late = not self._is_made.is_set()
+        return (self._began if self._is_made_late else time.monotonic()) + self._kind.deadline
 
     def end_close(self, until: float) -> None:
-        """Wait until everything is passed on and the observer is closed, or let it go."""
+        """Wait until everything is passed on and the observer is closed, or let it go.
+
+        One that was still being made when the end came has its deadline again once it is made.
+        """
+        if self._is_made_late and self._is_made.wait(max(until - time.monotonic(), 0.0)):
+            until = time.monotonic() + self._kind.deadline
         if not self._gone:
             self._thread.join(max(until - time.monotonic(), 0.0))
-        if self._thread.is_alive():
-            self._let_go(f"it hadn't taken everything {self._observer.deadline:g} s after the end of the sweep")
+        if self._thread.is_alive() and not self._is_made.is_set():
+            self._let_go(f"making it took longer than its deadline of {self._kind.deadline:g} s")
+        elif self._thread.is_alive():
+            self._let_go(f"it hadn't taken everything {self._kind.deadline:g} s after the end of the sweep")
 
     def _put(self, call: _Call) -> None:
         called_at = self._called_at
-        if called_at is not None and time.monotonic() - called_at > self._observer.deadline:
-            self._let_go(f"one call took longer than its deadline of {self._observer.deadline:g} s")
+        if called_at is not None and time.monotonic() - called_at > self._kind.deadline:
+            what = "one call" if self._is_made.is_set() else "making it"
+            self._let_go(f"{what} took longer than its deadline of {self._kind.deadline:g} s")
         if not self._gone:
+            self._begin()
             self._calls.put(call)
+
+    def _begin(self) -> None:
+        """Let the observer get ready, which may clear what it wrote: not before it is sure that the sweep runs."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._calls.put(self._get_ready)
 
     def _get_ready(self, observer: Observer) -> None:
         self._seen = observer.seen()
@@ -92,22 +158,41 @@ class ObserverThread:
         if record.seq > self._seen:
             observer.observe(record)
 
-    def _work(self) -> None:
-        self._tell(self._get_ready)
+    def _work(self, make: Callable[[], Observer]) -> None:
+        observer = self._make(make)
+        if observer is None:
+            return
         while not self._gone and not (self._closing.is_set() and self._calls.empty()):
-            self._tell(self._calls.get())
+            self._tell(observer, self._calls.get())
             self._closing.wait(_BURST_SECONDS)
             while not self._calls.empty():
-                self._tell(self._calls.get())
-            self._tell(lambda observer: observer.flush())
-        self._tell(lambda observer: observer.close())
+                self._tell(observer, self._calls.get())
+            self._tell(observer, lambda observer: observer.flush())
+        self._tell(observer, lambda observer: observer.close())
 
-    def _tell(self, call: _Call) -> None:
+    def _make(self, make: Callable[[], Observer]) -> Observer | None:
+        self._called_at = time.monotonic()
+        try:
+            observer = make()
+        except BaseException as error:  # a SystemExit would end the thread without a word
+            with self._lock:
+                if self._is_awaited:
+                    self._gone, self._mistake = True, error
+            self._let_go(str(error) if isinstance(error, HpsearchError) else exception_line(error))
+            return None
+        else:
+            self._kind = observer
+            return observer
+        finally:
+            self._called_at = None
+            self._is_made.set()
+
+    def _tell(self, observer: Observer, call: _Call) -> None:
         if self._gone:
             return
         self._called_at = time.monotonic()
         try:
-            call(self._observer)
+            call(observer)
         except BaseException as error:  # a SystemExit would end the thread without a word
             self._let_go(f"{type(error).__name__}: {error}")
         finally:
@@ -122,9 +207,7 @@ class ObserverThread:
             with suppress(queue.Empty):
                 self._calls.get_nowait()
         self._calls.put(_wake)
-        self._say(
-            f"{type(self._observer).__name__} stopped: {why}. The sweep goes on without it; {self._observer.remedy}."
-        )
+        self._say(f"{self.name} stopped: {why}. The sweep goes on without it; {self._kind.remedy}.")
 
 
 def _wake(observer: Observer) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from hpsearch.events import Dropped, Event, Failed, Finished, Lost, Opened, Reverted, Saved, Started, Steered
+from hpsearch.observers.costs import Batch, Cost, Pace, Running, mean_beside
+from hpsearch.observers.rounds import Rounds
 from hpsearch.schedulers.base import RungView
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
@@ -25,66 +27,20 @@ FEWEST_PROMOTIONS = 4
 SURE = 1.5
 """Standard errors by which the estimate may be off without being off by a factor of two."""
 
-SELECTED = 0.6
-"""Standard deviations of a trial's pace by which those that are promoted may differ from all."""
-
 EARLY = 1.5
 """The part of the share of segments that end by themselves by which the longest one may be off."""
 
 BESIDE = 0.3
 """The part of the shorter of two bounds that comes on top of the longer: the last rungs leave workers free."""
 
+UNSURE = 3.0
+"""By which factor the bounds of what lanes will take may differ: what lies between is right within a factor of two."""
+
 MOST_TRIALS = 300
 """The newest ones by whose pace that of others is told: a look mustn't take longer in a longer sweep."""
 
 _SATURATED_SEGMENTS = 10
 """Segments of each worker after which it is known what lies between them."""
-
-
-@dataclass(slots=True)
-class _Pace:
-    """What a trial's iterations took, in seconds of one worker."""
-
-    first: float = 0.0
-    """The first one of a segment, which may have had to warm up."""
-    seconds: float = 0.0
-    iterations: int = 0
-    """Without the first one of each segment."""
-    until: int = 0
-    """The last iteration that was taken."""
-
-    @property
-    def mean(self) -> float:
-        """That of an iteration; the first one's where there is no other."""
-        return self.seconds / self.iterations if self.iterations else self.first
-
-
-@dataclass(slots=True)
-class _Running:
-    """A segment that runs."""
-
-    began: float
-    start: int
-    end: int | None
-    width: int
-    bracket: int | None
-    rung: int | None
-    reported: int = 0
-    lead: float | None = None
-    """Until it reported first."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Trials that have to run on, of which it isn't known which."""
-
-    trials: float
-    iterations: float
-    """Of each."""
-    selected: bool
-    """They are the best of others, and go on from a checkpoint."""
-    doubt: float = 0.0
-    """Standard error of `trials`."""
 
 
 class TimeLeft:
@@ -109,21 +65,23 @@ class TimeLeft:
         self._live = live
         ends = any(goal.target is not None for goal in sweep.objective.goals) or sweep.limits.patience is not None
         self._may_end_any_time = ends
-        # Trials beside each other on a worker take longer the more they are, by how much differs from sweep to sweep.
-        self._is_known = sweep.resources.lanes == 1
+        self._lanes = sweep.resources.lanes
         self._reset()
 
     def _reset(self) -> None:
         self._now = 0.0
-        self._paces: dict[int, _Pace] = {}
-        self._running: dict[int, _Running] = {}
+        self._ready = 1
+        self._rounds = Rounds()
+        self._crowd = 0.0  # seconds of all segments that ran
+        self._paces: dict[int, Pace] = {}
+        self._running: dict[int, Running] = {}
         self._beside = {True: deque[float](maxlen=MOST_TRIALS), False: deque[float](maxlen=MOST_TRIALS)}
         """Worker seconds of each ended segment beside its iterations: of those from zero, and of those that go on."""
         self._planned = self._ran = 0  # iterations of the segments that ended
         self._early = self._ends = 0  # those that ended by themselves before their end, and all
         self._saturated = 0.0  # worker seconds in which no worker was free
-        self._worked = 0.0  # those of the segments that ended then
-        self._ended = 0
+        self._worked = 0.0  # those that segments were charged for then
+        self._ended = 0  # segments
         self._was_full = False
         self._rested = 0.0  # seconds of former pauses
         self._paused_since: float | None = None
@@ -134,7 +92,8 @@ class TimeLeft:
             case Opened():
                 self._reset()
             case Started(segment=segment, bracket=bracket, rung=rung):
-                new = _Running(self._now, segment.start, segment.end, segment.width, bracket, rung)
+                new = Running(self._now, segment.start, segment.end, segment.width, bracket, rung)
+                new.seen = self._now, self._crowd
                 self._running[segment.trial] = new
             case Saved(reports=reports):
                 self.report(reports)
@@ -159,18 +118,21 @@ class TimeLeft:
             running = self._running.get(report.trial)
             if report.trial not in self._paces:
                 self._forget()
-            pace = self._paces.setdefault(report.trial, _Pace())
+            pace = self._paces.setdefault(report.trial, Pace())
             if running is None or report.iteration <= pace.until:
                 continue
             seconds = report.seconds * running.width
             pace.until = report.iteration
             running.reported += 1
+            self._charge(running, seconds)
             if running.reported == 1:
                 pace.first = seconds
                 running.lead = (self._now - running.began) * running.width
             else:
                 pace.seconds += seconds
                 pace.iterations += 1
+                if self._lanes > 1 and running.width == 1:
+                    self._take_round(pace, self._beside_each_other(running), seconds)
 
     def pass_on(self, workers: Workers, elapsed: float) -> None:
         """Let time pass.
@@ -180,8 +142,10 @@ class TimeLeft:
             elapsed: Seconds of this run; must rise from call to call.
         """
         since, self._now = elapsed - self._now, elapsed
+        self._crowd += since * len(self._running)
         if self._was_full:
             self._saturated += since * workers.ready
+        self._ready = max(workers.ready, 1)
         self._was_full = workers.ready > 0 and workers.busy >= workers.ready
 
     def estimate(
@@ -203,12 +167,10 @@ class TimeLeft:
         until_limit = math.inf if limit is None else max(limit - ran, 0.0)
         if total is None and self._sweep.run_cap is None:  # nothing but the limit ends it
             return None if limit is None or self._sweep.searcher.finite else until_limit
-        if not self._is_known:
-            return None
         left = self._left(rungs, total)
         if left is None or not workers.ready or 2 * workers.wanted > 3 * workers.ready:
             return None
-        seconds = self._seconds(left, workers)
+        seconds = self._seconds(left, workers) if self._lanes == 1 else self._seconds_of_lanes(left, workers.ready)
         return None if seconds is None else min(seconds, until_limit)
 
     @property
@@ -237,11 +199,29 @@ class TimeLeft:
         pace = self._paces.get(trial)
         if pace is not None and seconds and running.reported:
             self._beside[running.start == 0].append(max(worked - running.reported * pace.mean, 0.0))
-        if self._was_full:
-            self._worked += worked
-            self._ended += 1
+        self._charge(running, max(worked - running.charged, 0.0))
+        self._ended += self._was_full
 
-    def _left(self, rungs: Sequence[RungView], total: tuple[int, int] | None) -> dict[int, list[_Batch]] | None:
+    def _beside_each_other(self, running: Running) -> float:
+        """Give how many ran on a worker since a segment was last heard of."""
+        (since, crowd), running.seen = running.seen, (self._now, self._crowd)
+        passed = self._now - since
+        running.beside = (self._crowd - crowd) / passed if passed else running.beside or len(self._running)
+        return max(running.beside / self._ready, 1.0)
+
+    def _take_round(self, pace: Pace, trials: float, seconds: float) -> None:
+        """Take a trial's part of a round, and how that is beside the average trial's."""
+        expected = self._rounds.seconds(1.0, trials)
+        self._rounds.add(trials, seconds)
+        if expected is not None and expected[0]:
+            pace.factor = 0.5 * (pace.factor + seconds * trials / expected[0])
+
+    def _charge(self, running: Running, seconds: float) -> None:
+        running.charged += seconds
+        if self._was_full:
+            self._worked += seconds
+
+    def _left(self, rungs: Sequence[RungView], total: tuple[int, int] | None) -> dict[int, list[Batch]] | None:
         """Give what is left beside what runs, by bracket and rung; None where that isn't known."""
         sweep = self._sweep
         early, most = sweep.early_terminate, sweep.iterations
@@ -264,11 +244,11 @@ class TimeLeft:
                 for before, rung in zip([None, *views], views, strict=False)
             )
             average = max(total[1] - planned, 0) / to_come
-            rest = _Batch(0.0, max(most - average, 0.0), True)
-            left[max(left) + 1] = [_Batch(float(to_come), average, False), rest]
+            rest = Batch(0.0, max(most - average, 0.0), True)
+            left[max(left) + 1] = [Batch(float(to_come), average, False), rest]
         return left
 
-    def _of_bracket(self, views: Sequence[RungView], to_come: float) -> Iterator[_Batch]:
+    def _of_bracket(self, views: Sequence[RungView], to_come: float) -> Iterator[Batch]:
         """Give what a bracket's rungs still hold beside what runs; where a rung has no size, by what went on so far."""
         before, share, coming, doubt = 0, math.nan, to_come, 0.0
         for place, rung in enumerate(views):
@@ -283,17 +263,17 @@ class TimeLeft:
                 # Of those that wait below some may yet go on, as others come that are worse.
                 expected = share * (below.started + coming)
                 coming = max(expected - rung.started, 0.0) if coming or below.started > below.finished else 0.0
-            yield _Batch(max(coming, 0.0), until - before, place > 0, doubt * max(coming, 0.0))
+            yield Batch(max(coming, 0.0), until - before, place > 0, doubt * max(coming, 0.0))
             before = until
 
-    def _seconds(self, left: Mapping[int, Sequence[_Batch]], workers: Workers) -> float | None:
+    def _seconds(self, left: Mapping[int, Sequence[Batch]], workers: Workers) -> float | None:
         batches = [batch for rungs in left.values() for batch in rungs]
         paces = self._known_paces(any(batch.trials and batch.iterations > 1 for batch in batches))
         if not paces:
             return None
         least, widest = self._sweep.resources.workers_per_trial, self._sweep.resources.widest
         lanes = max(workers.ready // least, 1)
-        cost = _Cost(paces, self._beside, self._ran / self._planned if self._planned else 1.0)
+        cost = Cost(paces, self._beside, self._ran / self._planned if self._planned else 1.0)
         known = longest = slowest = 0.0
         for trial, running in self._running.items():
             at: float = max(self._paces[trial].until, running.start) if trial in self._paces else running.start
@@ -312,17 +292,57 @@ class TimeLeft:
         for rungs in left.values():
             chain = sum(cost.of(replace(batch, trials=1.0)) for batch in rungs if batch.trials > 0)
             longest = max(longest, chain / min(widest, workers.ready))
-        stretch = 1.0
-        if self._ended >= _SATURATED_SEGMENTS * workers.ready and self._worked:
-            stretch = max(self._saturated / self._worked, 1.0)
         if not work + known:
             return None
+        stretch = self._stretch(workers.ready)
         on_all = (work + known) * stretch / (lanes * least)
         seconds = max(on_all, longest) + BESIDE * min(on_all, longest) * (1.0 - 1.0 / lanes)
         early = self._early / self._ends if self._ends else 0.0
         off = cost.off(batches) * stretch / (lanes * least)
         off += 0.5 * max(slowest - longest, 0.0) + EARLY * early * longest
         return None if SURE * off > 0.5 * seconds else seconds
+
+    def _seconds_of_lanes(self, left: Mapping[int, Sequence[Batch]], workers: int) -> float | None:
+        """Give how long workers take that train several trials beside each other.
+
+        By the rounds that are left, and by what those that run are charged for beside the average.
+        """
+        if len(self._paces) < FEWEST_TRIALS or not self._live:  # the journal doesn't say who was beside whom
+            return None
+        if any(running.width > 1 for running in self._running.values()):  # a gang has no part in rounds
+            return None
+        batches = [batch for rungs in left.values() for batch in rungs]
+        ran = self._ran / self._planned if self._planned else 1.0
+        unknown = ran * sum(batch.trials * batch.iterations for batch in batches)
+        rounds_of = {
+            bracket: [ran * batch.iterations * (batch.trials > 0) for batch in rungs] for bracket, rungs in left.items()
+        }
+        longest = max(map(sum, rounds_of.values()), default=0.0)
+        iterations = weighed = unknown
+        for trial, running in self._running.items():
+            pace = self._paces.get(trial, Pace())
+            alone = max((running.end or 0) - max(pace.until, running.start), 0)
+            iterations += alone
+            weighed += alone * pace.factor
+            longest = max(longest, alone + sum(rounds_of.get(running.bracket or 0, ())[(running.rung or 0) + 1 :]))
+        rounds = max(longest, iterations / (workers * self._lanes))
+        bounds = self._rounds.seconds(rounds, max(iterations / workers, rounds))
+        if bounds is None or not iterations:
+            return None
+        beside = mean_beside(self._beside)
+        more = sum(batch.trials * beside[not batch.selected] for batch in batches) / workers
+        least, most = (bound * weighed / iterations + more for bound in bounds)
+        doubt = sum(batch.doubt * batch.iterations for batch in batches)
+        doubt += statistics.stdev(pace.factor for pace in self._paces.values()) * unknown
+        if most > UNSURE * least or SURE * doubt > 0.5 * iterations:
+            return None
+        return math.sqrt(least * most) * self._stretch(workers)
+
+    def _stretch(self, workers: int) -> float:
+        """Give how many times as long as what segments were charged for workers take, with what lies between them."""
+        if self._ended < _SATURATED_SEGMENTS * workers or not self._worked:
+            return 1.0
+        return max(self._saturated / self._worked, 1.0)
 
     def _known_paces(self, steady: bool) -> dict[int, float]:
         """Give worker seconds per iteration of each trial that showed some, or has run for longer than most.
@@ -344,42 +364,9 @@ class TimeLeft:
         }
         return reported | waiting
 
-    def _least(self, running: _Running, beside: float) -> float:
+    def _least(self, running: Running, beside: float) -> float:
         """Give the pace that a segment hasn't kept up with, as nothing of it was reported yet."""
         worked = (self._now - running.began) * running.width - beside
         if self._live:
             return worked
         return 0.0 if running.end is None else worked / max(running.end - running.start, 1)
-
-
-class _Cost:
-    """What iterations cost that are still to be run, by those of the trials so far."""
-
-    def __init__(self, paces: Mapping[int, float], beside: Mapping[bool, Collection[float]], ran: float) -> None:
-        """Take what is known.
-
-        Args:
-            paces: Worker seconds per iteration, by trial.
-            beside: Worker seconds of segments beside their iterations: of those from zero, and of those that go on.
-            ran: The part of their iterations that segments ran.
-        """
-        self.mean = statistics.fmean(paces.values())
-        off = sum((pace - self.mean) ** 2 for pace in paces.values())
-        self._spread = math.sqrt(off / (len(paces) - 1)) if len(paces) > 1 else self.mean
-        self._known = len(paces)
-        self._ran = ran
-        zero, on = beside[True], beside[False]
-        self._beside = {True: statistics.fmean(zero or [0.0]), False: statistics.fmean(on or [0.0])}
-
-    def of(self, batch: _Batch) -> float:
-        """Give the worker seconds of trials."""
-        return batch.trials * (self._ran * batch.iterations * self.mean + self._beside[not batch.selected])
-
-    def off(self, batches: Sequence[_Batch]) -> float:
-        """Give the standard error of the worker seconds of all."""
-        iterations = sum(batch.trials * batch.iterations for batch in batches)
-        own = sum(batch.trials * (batch.iterations * self._spread) ** 2 for batch in batches)
-        selected = sum(batch.trials * batch.iterations for batch in batches if batch.selected)
-        shared = iterations * self._spread / math.sqrt(self._known)
-        shares = sum(batch.doubt * batch.iterations for batch in batches) * self.mean
-        return math.hypot(shared, math.sqrt(own), shares) + SELECTED * selected * self._spread

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
-from hpsearch.events import Failed, Lost
-from hpsearch.observers.base import Observer, Record
+from hpsearch.events import NO_MEMORY, Failed, Lost
+from hpsearch.observers.base import Record
 from hpsearch.observers.callbacks import Callbacks
 from hpsearch.observers.display import MOST_FAILURES, Display, Running, Snapshot
 from hpsearch.observers.thread import ObserverThread, close_all
@@ -30,7 +30,7 @@ class Watching:
     def __init__(
         self,
         sweep: Sweep,
-        observers: Sequence[Observer],
+        threads: Sequence[ObserverThread],
         display: Display,
         spent: float = 0.0,
         times: Times | None = None,
@@ -41,7 +41,7 @@ class Watching:
 
         Args:
             sweep: What is run.
-            observers: Each gets a thread.
+            threads: Of the observers.
             display: The screen.
             spent: Seconds that former runs took of `limits.max_time`.
             times: Told of every event.
@@ -50,7 +50,7 @@ class Watching:
         """
         self._sweep = sweep
         self._display = display
-        self._threads = [ObserverThread(observer, self.say) for observer in observers]
+        self._threads = list(threads)
         self._failures: deque[tuple[int, str]] = deque(maxlen=MOST_FAILURES)
         self._time_left = TimeLeft(sweep, spent)
         self._times = times or Times()
@@ -157,6 +157,11 @@ class Watching:
         )
 
 
+_AGAIN = {
+    "": "lost its worker and runs again",
+    "alone": "lost its worker and runs again with one for itself",
+    "wider": "runs again on twice as many workers",
+}
 _WORDS = {"promote": "goes on", "stop": "stopped", "complete": "complete", "withdraw": "runs again"}
 
 
@@ -165,7 +170,7 @@ def _told(record: Record) -> Iterator[str]:
     event = record.event
     if isinstance(event, Failed) and event.retry:
         yield f"trial {event.trial} failed and is tried again: {shortened(event.failure.message, 200)}"
-    if isinstance(event, Lost):
-        yield f"trial {event.trial} lost its worker and runs again: {shortened(event.reason, 200)}"
+    if isinstance(event, Lost) and not event.reason.startswith(NO_MEMORY):  # which is said to everyone
+        yield f"trial {event.trial} {_AGAIN[event.then]}: {shortened(event.reason, 200)}"
     for decision in record.decisions:
         yield f"trial {decision.trial} {_WORDS[decision.action]}: {decision.reason}"

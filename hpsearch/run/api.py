@@ -12,16 +12,17 @@ from typing import Any, Literal, cast
 from hpsearch.backends import BackendName, make_backend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import SweepError
-from hpsearch.known_observers import check_observer
 from hpsearch.observers.base import Observer
 from hpsearch.observers.callbacks import Callback
 from hpsearch.observers.screen import choose_progress
 from hpsearch.past.read import Given
 from hpsearch.report.rerun import Rerun
 from hpsearch.report.study import Study, load
+from hpsearch.run.called import run_called
+from hpsearch.run.observing import checked_observers, names_of
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.simulate import IN_MEMORY, run_in_memory
-from hpsearch.run.study_run import Run, create_study, run_study
+from hpsearch.run.study_run import Run, create_study
 from hpsearch.run.warm_start import recorded, warm_start_of
 from hpsearch.run.whole_sweep import check_whole, read_whole
 from hpsearch.schedulers.early_terminate import EarlyTerminate
@@ -88,6 +89,9 @@ def search(
     larger `run_cap` or more brackets it goes on from there. One that ended at its `metric_target`, or by its
     `patience`, goes on with another one, or with none.
 
+    Ctrl-C ends the sweep at the next reports, and twice at once; then KeyboardInterrupt is raised. SIGTERM and SIGHUP
+    do likewise, and raise SystemExit. The study is kept. Stopped in another way, it is given as it stands.
+
     Args:
         trainable: A function or class, its import path, or a whole `Sweep`.
         sweep: A whole sweep for `trainable`, instead of the arguments from `parameters` to `name`: a `Sweep`, or what a
@@ -150,6 +154,8 @@ def search(
     Raises:
         SweepError: The arguments ask for something that can't be done, or for another sweep than the directory's.
         HpsearchError: It can't be run.
+        KeyboardInterrupt: Ctrl-C ended it; its `directory` is the study's.
+        SystemExit: SIGTERM or SIGHUP did, with exit code 143 or 129; likewise.
     """
     arguments = dict(locals())
     in_memory = directory == IN_MEMORY
@@ -206,7 +212,7 @@ def search(
             limits=Limits(max_time, trial_timeout, max_retries, max_failures, patience),
             checkpoints=Checkpoints(keep_checkpoints, checkpoint_every),
             seed=seed,
-            observers=("tensorboard",) if observers is None else tuple(n for n in observers if isinstance(n, str)),
+            observers=("tensorboard",) if observers is None else names_of(observers),
             on_end=on_end if on_end is None or isinstance(on_end, str) else tuple(on_end),
         )
     elif on_end is not None:
@@ -225,6 +231,7 @@ def search(
     assert not isinstance(code, Simulation)
     if backend != "ray" or is_table(sweep.trainable):
         make_backend(backend, sweep, code, address, folders)  # what can't be run leaves no study behind
+    watching = checked_observers(observers, sweep, folders)
     begins_with = warm_start_of(given, sweep, place)
     if place is None or not place.exists():
         place = create_study(sweep, None if place is None else place.path, more=recorded(begins_with))
@@ -233,13 +240,13 @@ def search(
         backend=lambda sweep: make_backend(backend, sweep, code, address, folders),
         display=choose_progress(sys.stdout, quiet=not progress),
         tensorboard=tensorboard,
-        observers=None if observers is None else _checked(observers),
+        observers=watching,
         callbacks=tuple(callbacks),
         search_path=folders,
         virtual=backend == "simulated",
         starting="starting Ray" if backend == "ray" else "",
     )
-    return run_study(place, sweep, run)
+    return run_called(place, sweep, run, "search")
 
 
 def _defaults() -> dict[str, Any]:
@@ -299,6 +306,7 @@ def rerun(
         StudyInUseError: A live process runs the study.
         SweepError: It can't be rerun as asked, or the directory holds another rerun.
         HpsearchError: No trial has a value, or it can't be run.
+        KeyboardInterrupt, SystemExit: A signal ended it, as of `search`.
     """
     if directory == IN_MEMORY:
         raise SweepError(f"rerun: directory must be a folder, got {IN_MEMORY!r}")
@@ -327,6 +335,7 @@ def rerun(
     folders = tuple(dict.fromkeys((*_search_path(trainable), *plan.folders)))
     if backend != "ray" or is_table(sweep.trainable):
         make_backend(backend, sweep, trainable, address, folders)
+    watching = checked_observers(observers, sweep, folders)
     display = choose_progress(sys.stdout, quiet=not progress)
     for note in plan.notes:
         display.note(note)
@@ -336,21 +345,14 @@ def rerun(
         backend=lambda sweep: make_backend(backend, sweep, trainable, address, folders),
         display=display,
         tensorboard=tensorboard,
-        observers=None if observers is None else _checked(observers),
+        observers=watching,
         search_path=folders,
         virtual=backend == "simulated",
         starting="starting Ray" if backend == "ray" else "",
     )
-    made = run_study(place, sweep, run).rerun
+    made = run_called(place, sweep, run, "rerun").rerun
     assert made is not None
     return made
-
-
-def _checked(observers: Sequence[str | Observer]) -> tuple[str | Observer, ...]:
-    return tuple(
-        observer if isinstance(observer, Observer) else check_observer(observer, ("observers", place))
-        for place, observer in enumerate(observers)
-    )
 
 
 def _import_path(trainable: str | Callable[..., Any] | Simulation | None) -> str:

@@ -1,41 +1,107 @@
-"""Ctrl-C, SIGTERM and a closed terminal while a sweep runs: the first asks it to end, the second ends it at once."""
+"""Ctrl-C, SIGTERM and a closed terminal while a sweep runs: the first asks it to end, the second ends it at once.
+
+Whoever runs a sweep inside a program of their own lets the program end by them too, once the sweep has: `passing_on`.
+"""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 from hpsearch.errors import Interrupted
 
-__all__ = ["Interrupts"]
+__all__ = ["Interrupts", "interrupted", "passing_on"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Counts the signals that ask this process to end, while it is entered.
+    """Notes the signals that ask this process to end, while it is entered.
 
-    Outside the main thread no signal can be caught: then it counts none, and Python's own way holds.
+    Outside the main thread no signal can be caught: then it notes none, and Python's own way holds.
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.signals: list[int] = []
+        """Their numbers, in the order in which they came."""
         self._former: dict[int, Any] = {}
+        self._is_armed = False  # only then the second one raises: not while handlers are put in their places
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return len(self.signals)
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
-                    continue  # `nohup`
-                self._former[number] = signal.signal(number, self._take)
+            try:
+                for number in _SIGNALS:
+                    if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                        continue  # `nohup`
+                    self._former[number] = signal.getsignal(number)
+                    signal.signal(number, self._take)
+            except BaseException:  # a former handler's
+                self.give_back()
+                raise
+            self._is_armed = True
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, former in self._former.items():
-            signal.signal(number, former)
-        self._former.clear()
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Put the former handlers back; all of them, also where one is called meanwhile and raises."""
+        self._is_armed = False
+        with ExitStack() as stack:
+            for number, former in self._former.items():
+                stack.callback(signal.signal, number, former)
+            self._former = {}
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
-        if self.count > 1:
+        self.signals.append(number)
+        if self.count > 1 and self._is_armed:
             raise Interrupted
+
+
+def interrupted(told: str) -> KeyboardInterrupt:
+    """Give what ends the caller as Ctrl-C does, or, within a trial of another sweep, that sweep at once."""
+    return Interrupted(told) if _is_ours(signal.getsignal(signal.SIGINT)) else KeyboardInterrupt(told)
+
+
+@contextmanager
+def passing_on(interrupts: Interrupts, told: str) -> Iterator[None]:
+    """Let signals that came in the block end the caller behind it, whatever came of the block.
+
+    SIGINT raises KeyboardInterrupt, and any other one SystemExit with the exit code that the shell gives it (143 for
+    SIGTERM), so that `finally` and `atexit` are heard. Where the caller has a handler of its own for a signal, that is
+    called in place of this, and if it returns, all goes on.
+
+    Args:
+        interrupts: Entered and left within the block.
+        told: What the user should know.
+    """
+    try:
+        yield
+    finally:
+        interrupts.give_back()  # a signal may have struck as they were
+        for number in sorted(set(interrupts.signals), key=lambda number: number == signal.SIGINT):
+            handler = signal.getsignal(number)
+            if callable(handler) and handler is not signal.default_int_handler:
+                signal.raise_signal(number)
+                if _is_ours(handler):  # the sweep around this one has heard it; its trial must not go on
+                    raise Interrupted(told)
+            elif number == signal.SIGINT:
+                raise KeyboardInterrupt(told)
+            else:
+                with suppress(OSError, ValueError, AttributeError):  # nobody reads it
+                    print(f"hpsearch: {told}", file=sys.stderr, flush=True)
+                raise SystemExit(128 + number)
+
+
+def _is_ours(handler: object) -> bool:
+    return isinstance(getattr(handler, "__self__", None), Interrupts)

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from hpsearch.errors import HpsearchError, exception_line
-from hpsearch.observers import make_observer
+from hpsearch.known_observers import check_observer, check_once
+from hpsearch.observers import find_observer, make_observer, making_of
 from hpsearch.observers.base import Observed, Observer, Record
-from hpsearch.observers.thread import ObserverThread, close_all
+from hpsearch.observers.display import Display
+from hpsearch.observers.thread import Making, ObserverThread, close_all
 from hpsearch.report.study import stored_sweep
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.provenance import identity_of
 from hpsearch.study.trial_records import TERMINAL
+from hpsearch.sweep.reader import listed
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["catch_up", "observed_of", "observers_of", "records_of", "show_observer"]
+__all__ = [
+    "catch_up",
+    "check_observers",
+    "checked_observers",
+    "names_of",
+    "observed_of",
+    "observers_of",
+    "records_of",
+    "show_observer",
+]
+
+_MAKING_SECONDS = 5.0
+"""What a sweep waits for its observers to be made: mistakes in them show before anything runs."""
 
 
 def observed_of(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any]) -> Observed:
@@ -32,15 +49,75 @@ def observed_of(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any]) 
     return Observed(place.path, sweep, created, identity_of(sweep.name, created, provenance))
 
 
+def check_observers(asked: Sequence[str | Observer], search_path: Sequence[str] = ()) -> None:
+    """See that all who are to watch are there and can be called, as far as that shows without making them.
+
+    Raises:
+        InvalidKey: One of them isn't.
+    """
+    for who in asked:
+        if isinstance(who, str):
+            find_observer(who, search_path)
+
+
+def names_of(observers: Sequence[str | Observer]) -> tuple[str, ...]:
+    """Give those of a list of observers that are named, which alone a sweep can hold.
+
+    Raises:
+        InvalidKey: It is no list.
+    """
+    return tuple(name for name in listed(observers, ("observers",)) if isinstance(name, str))
+
+
+def checked_observers(
+    observers: Sequence[str | Observer] | None, sweep: Sweep, folders: Sequence[str]
+) -> tuple[str | Observer, ...] | None:
+    """Give who watches, if not those whom the sweep names, as far as mistakes show before they are made.
+
+    Raises:
+        InvalidKey: One of them isn't there, or is no observer; or it is no list.
+    """
+    named = None
+    if observers is not None:
+        named = tuple(
+            observer if isinstance(observer, Observer) else check_observer(observer, ("observers", place))
+            for place, observer in enumerate(listed(observers, ("observers",)))
+        )
+        check_once(named, ("observers",))
+    check_observers(sweep.observers if named is None else named, folders)
+    return named
+
+
+@contextmanager
 def observers_of(
-    asked: Sequence[str | Observer], observed: Observed, search_path: Sequence[str] = ()
-) -> list[Observer]:
-    """Make whoever is to watch.
+    asked: Sequence[str | Observer], observed: Observed, display: Display, search_path: Sequence[str] = ()
+) -> Iterator[list[ObserverThread]]:
+    """Make whoever is to watch, each on a thread of its own; those that the block hasn't closed hear nothing more.
+
+    One that isn't made within five seconds is made while the sweep runs, and hears everything then.
+
+    Args:
+        asked: Names, import paths and observers.
+        observed: What they are to watch.
+        display: Shows what is waited for; told of an observer that is let go.
+        search_path: Where import paths are looked for.
 
     Raises:
         InvalidKey: One of them can't be made.
     """
-    return [make_observer(name, observed, search_path) if isinstance(name, str) else name for name in asked]
+    makings = [making_of(who, observed, search_path) if isinstance(who, str) else Making.done(who) for who in asked]
+    with ExitStack() as stack:
+        threads = [ObserverThread(making, display.note) for making in makings]
+        for thread in threads:
+            stack.callback(thread.abandon)
+        until = time.monotonic() + _MAKING_SECONDS
+        slow = [thread.name for thread in threads if not thread.await_made(until)]
+        if slow:
+            display.note(
+                f"{' and '.join(slow)}: not made within {_MAKING_SECONDS:g} s; the sweep begins without waiting for "
+                "that, and all that happens is told once it is made"
+            )
+        yield threads
 
 
 def records_of(entries: Iterable[Entry]) -> Iterator[Record]:
@@ -49,16 +126,15 @@ def records_of(entries: Iterable[Entry]) -> Iterator[Record]:
         yield Record(seq, entry.time, entry.event, entry.followed.decisions)
 
 
-def catch_up(observers: Iterable[Observer], sweep: Sweep, history: Iterable[Entry], say: Callable[[str], None]) -> None:
+def catch_up(threads: Iterable[ObserverThread], sweep: Sweep, history: Iterable[Entry]) -> None:
     """Show a finished study to the observers that keep what they write, each within its deadline.
 
     Args:
-        observers: Of all that are to watch.
+        threads: Of all that are to watch.
         sweep: As the study was created.
         history: The journal's entries.
-        say: Told of an observer that is let go.
     """
-    threads = [ObserverThread(observer, say) for observer in observers if observer.keeps]
+    threads = [thread for thread in threads if thread.keeps]
     if not threads:
         return
     journaled = JournaledState(sweep)

@@ -26,8 +26,12 @@ ON_END_SECONDS = 600.0
 _LOOK_SECONDS = 0.1
 
 
-def run_on_end(command: str | Sequence[str], directory: Path, state: str, seconds: float = ON_END_SECONDS) -> None:
+def run_on_end(
+    command: str | Sequence[str], directory: Path, state: str, seconds: float = ON_END_SECONDS
+) -> Sequence[int]:
     """Run it, and say on standard error where it fails: whatever comes of it changes nothing of the sweep.
+
+    Gives the signals that asked this process to end meanwhile.
 
     Args:
         command: A list of words, or a line for the shell.
@@ -35,8 +39,9 @@ def run_on_end(command: str | Sequence[str], directory: Path, state: str, second
         state: How the run ended, where the journal doesn't say.
         seconds: How long it may take; then it is killed, with all that it started and didn't send away.
     """
+    interrupts = Interrupts()
     try:
-        with (directory / LOG).open("ab") as log, Interrupts() as interrupts:
+        with (directory / LOG).open("ab") as log, interrupts:
             environment = {**os.environ, **_told(directory, state)}
             log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {environment['HPSEARCH_STATE']}\n".encode())
             log.flush()
@@ -55,6 +60,7 @@ def run_on_end(command: str | Sequence[str], directory: Path, state: str, second
     if problem:
         with suppress(OSError, ValueError, AttributeError):  # nobody reads it
             print(f"hpsearch: on_end: {problem}; the sweep's result stays (see {directory / LOG})", file=sys.stderr)
+    return interrupts.signals
 
 
 def _outcome(process: subprocess.Popen[bytes], interrupts: Interrupts, seconds: float) -> str:
@@ -84,7 +90,9 @@ def _told(directory: Path, state: str) -> Mapping[str, str]:
     with suppress(HpsearchError, OSError):
         study = load(directory)
         told |= {"HPSEARCH_NAME": study.sweep.name, "HPSEARCH_TRIALS": str(len(study.trials))}
-        told |= {"HPSEARCH_STATE": state or study.state, "HPSEARCH_MESSAGE": study.message}
+        # "killed": the run could write no word of its end, as on a disk that is full.
+        state = state if state and study.state == "killed" else study.state
+        told |= {"HPSEARCH_STATE": state, "HPSEARCH_MESSAGE": study.message}
         told |= _best(study)
     return told
 

@@ -6,16 +6,18 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from hpsearch.backends.base import Backend
 from hpsearch.decision import Followed
-from hpsearch.errors import BackendError, HpsearchError, Interrupted, SearcherError
+from hpsearch.errors import HpsearchError, Interrupted, SearcherError
 from hpsearch.events import Asked, Ended, Event, Exhausted, Extended, Failed, Pruned, Retried, Saved, Started, Steered
 from hpsearch.observers.base import Observers, Record
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.remarks import Remarks
-from hpsearch.run.steering import answer
-from hpsearch.run.verdicts import Rules, verdict
+from hpsearch.run.room import Room
+from hpsearch.run.steering import answer, refusal
+from hpsearch.run.verdicts import Rules, broken_off, verdict
 from hpsearch.schedulers.base import Done
 from hpsearch.study.enough import ENOUGH, Enough
 from hpsearch.study.extension import extended
@@ -24,7 +26,7 @@ from hpsearch.study.journal import Journal
 from hpsearch.study.requests import Request, person
 from hpsearch.study.state import Next, StudyState
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.task import WHOLE_WORKER, Gone, Message, Notice, Progress, Result, Task, TimedOut
+from hpsearch.task import Gone, Message, Notice, Progress, Result, Task, TimedOut
 from hpsearch.trial import Report, Segment
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import Job
@@ -90,6 +92,8 @@ class Orchestrator:
         self._mistake: HpsearchError | None = None
         self._paused_since: float | None = None  # by the backend's clock
         self._where = ""  # the study's directory, as a shell takes it
+        self._is_settled = True  # all that was noted is in the journal
+        self._ended: Ended | None = None
         self._failing = False  # the sweep ends because too many trials have failed
         self._next_check = self._next_look = -math.inf
         self._began = 0.0
@@ -98,7 +102,7 @@ class Orchestrator:
         self._searching_since: float | None = None
 
     def run(self, job: Job) -> str:
-        """Run the sweep; answer how it ended: `finished`, `target`, `patience`, `interrupted`, `stopped` or `max_time`.
+        """Run the sweep; answer how it ended, as `Ended.state` has it.
 
         One that has what it came for ends before the backend is opened.
 
@@ -125,10 +129,13 @@ class Orchestrator:
             self._commit()
         except BaseException as error:
             self._backend.close(kill=True)
-            # Ctrl-C may have struck between a commit and what follows, so nothing more is written. The signal was for
-            # all of the process group, and may have ended the backend, too.
-            if isinstance(error, KeyboardInterrupt) or (isinstance(error, BackendError) and self._interrupts.count):
-                return "interrupted"
+            broken = broken_off(error, self._interrupts.count > 0)
+            if self._ended is None and self._is_settled:  # else a signal struck in the middle of noting what happened
+                with suppress(HpsearchError, OSError):  # what can't be written may be why
+                    self._note(broken)
+                    self._commit()
+            if broken.state == "interrupted":
+                return (self._ended or broken).state
             raise
         if self._mistake is not None:
             raise self._mistake
@@ -175,10 +182,8 @@ class Orchestrator:
 
     def _ask_ahead(self) -> None:
         """Ask for the suggestion that comes next, where the sweep wants it made ahead."""
-        if self._ending is not None:
-            return
         try:
-            if (request := self._study_state.request()) is not None:
+            if self._ending is None and (request := self._study_state.request()) is not None:
                 self._note(request)
         except SearcherError as error:
             self._end_for(error)
@@ -188,25 +193,26 @@ class Orchestrator:
 
         Before a segment has ended nobody knows what it is worth, and nothing is known that would take time.
         """
-        count, seconds = self._segment_seconds
-        if self._searching_since is None or not count:
-            return False
-        return self._backend.now() - self._searching_since >= _SEARCHING_SHARE * seconds / count
+        since, (count, seconds) = self._searching_since, self._segment_seconds
+        return since is not None and count > 0 and self._backend.now() - since >= _SEARCHING_SHARE * seconds / count
 
     def _filled(self) -> bool:
-        free = self._backend.capacity(self._share or WHOLE_WORKER)
+        room = Room.of(self._backend, self._widths.least, self._share)
         while True:
             starts: list[Started] = []
             upcoming = self._study_state.upcoming(self._has_waited())
             answer: Next | None = None
-            while free >= self._widths.least * (len(starts) + 1):
+            while room.starts > len(starts):
                 answer = next(upcoming)
                 if not isinstance(answer, Started):
                     break
                 starts.append(answer)
             full = answer is None or isinstance(answer, Started)
             waiting = full and self._study_state.has_more(len(starts))
-            free -= self._note_starts(starts, free, waiting)
+            starts = self._widths.assign(starts, room.workers, waiting)
+            for start in starts:
+                self._note(start)
+            room = room.after(start.segment.width for start in starts)
             if full:
                 # Also without a worker: all may have gone with the last trial, and nobody has to wait for new ones.
                 return not waiting and isinstance(self._study_state.next(), Done)
@@ -215,17 +221,11 @@ class Orchestrator:
             elif not starts:  # else there may be more to start, now that these have
                 return isinstance(answer, Done)
 
-    def _note_starts(self, starts: Sequence[Started], free: int, waiting: bool) -> int:
-        """Give segments their widths, and note them; answer how many workers they take."""
-        starts = self._widths.assign(starts, free, waiting)
-        for start in starts:
-            self._note(start)
-        return sum(start.segment.width for start in starts)
-
     def _change_widths(self) -> None:
         """Cut the segments that should go on with another width."""
         if self._ending is None:
-            for trial, attempt in self._widths.cuts(self._backend.capacity(), self._study_state.ready()):
+            free, waiting, workers = self._backend.capacity(), self._study_state.ready(), self._backend.workers().ready
+            for trial, attempt in self._widths.cuts(free, waiting, workers):
                 self._backend.cut(trial, attempt)
 
     def _deliver(self, message: Message) -> None:
@@ -236,6 +236,8 @@ class Orchestrator:
         self._look()
 
     def _note(self, event: Event) -> None:
+        self._is_settled = False
+        self._ended = event if isinstance(event, Ended) else self._ended
         followed = self._study_state.apply(event)
         self._widths.observe(event, followed.decisions)
         self._enough.observe(event, followed.decisions)
@@ -250,6 +252,7 @@ class Orchestrator:
         committed = list(zip(places, self._events, self._followed, strict=True))
         self._events.clear()
         self._followed.clear()
+        self._is_settled = True
         for (seq, when), event, followed in committed:
             self._observers.observe(Record(seq, when, event, followed.decisions))
             if isinstance(event, Started):
@@ -261,7 +264,8 @@ class Orchestrator:
         timeout = self._sweep.limits.trial_timeout
         left = None if timeout is None else max(timeout - record.charged, 0.001)
         self._remarks.start(event, record.trial)
-        self._backend.start(Task(record.trial, event.segment, left, self._share))
+        share = None if event.segment.width > 1 or record.alone else self._share
+        self._backend.start(Task(record.trial, event.segment, left, share))
 
     def _take(self, message: Message) -> None:
         match message:
@@ -292,7 +296,8 @@ class Orchestrator:
         # A sweep that has enough may yet go on in this very run, which must not lose a trial's worker for ever.
         ending = self._ending is not None and self._ending not in ENOUGH
         stopped = self._stopping.pop((ended.trial, ended.attempt), "")
-        rules = Rules(self._sweep, self._study_state.finished_segments > 0, ending, stopped)
+        proven, shares = self._study_state.finished_segments > 0, self._share is not None
+        rules = Rules(self._sweep, proven, ending, shares, self._backend.workers().wanted, stopped)
         follows = verdict(ended, self._study_state.record(ended.trial), rules)
         if follows.said:
             self._observers.say(follows.said)
@@ -335,15 +340,19 @@ class Orchestrator:
 
     def _take_request(self, request: Request) -> None:
         """Answer a request, and do what only this process can."""
-        steered, *events = answer(request, self._study_state, self._sweep, self._where, self._refusal(request.verb))
+        refused = refusal(request.verb, self._ending, self._paused_since is not None)
+        steered, *events = answer(request, self._study_state, self._sweep, self._where, refused)
         assert isinstance(steered, Steered), "an answer begins with itself"
         self._note(steered)
         for event in events:
             self._note(event)
             if isinstance(event, Extended):
                 self._sweep = extended(self._sweep, event)
+        who = person(request.by) or "someone"
+        if request.verb == "cancel" and not steered.refused:
+            self._note(Ended("cancelled", f"by {who}"))
         self._commit()  # also in the middle of a segment, where it runs in this thread
-        asked = f"{request.verb}, asked by {person(request.by) or 'someone'}"
+        asked = f"{request.verb}, asked by {who}"
         self._observers.say(asked if not steered.refused else f"refused: {asked}: {steered.refused}")
         if steered.refused:
             return
@@ -355,22 +364,13 @@ class Orchestrator:
             case "pause":
                 self._paused_since = self._backend.now()
                 self._cut(self._study_state.running())
-                self._observers.say(
-                    f"paused since {time.strftime('%Y-%m-%d %H:%M:%S')}; go on with: hpsearch resume {self._where}"
-                )
+                since = time.strftime("%Y-%m-%d %H:%M:%S")
+                self._observers.say(f"paused since {since}; go on with: hpsearch resume {self._where}")
             case "resume":
                 self._go_on()
             case "prune":
                 pruned = {event.trial for event in events if isinstance(event, Pruned)}
                 self._cut([segment for segment in self._study_state.running() if segment.trial in pruned])
-
-    def _refusal(self, verb: str) -> str:
-        """Say why the run can't take a request now; empty: it can."""
-        if verb in ("stop", "pause", "resume") and self._ending is not None:
-            return f"the sweep ends already ({self._ending}), at the next reports of its trials"
-        if verb == "pause" and self._paused_since is not None:
-            return "the sweep is paused already"
-        return "the sweep isn't paused" if verb == "resume" and self._paused_since is None else ""
 
     def _go_on(self) -> None:
         """End a pause, which doesn't count towards `limits.max_time`."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from hpsearch.errors import TrainableError
+from hpsearch.observers.rounds import Rounds
 from hpsearch.report.wording import counted, shortened
 from hpsearch.run.plan import Plan
 from hpsearch.sweep.table_name import is_table
@@ -48,9 +50,36 @@ def shapes_lines(plan: Plan, search_path: Sequence[str]) -> list[str]:
         mkl_cbwr=os.environ.get("MKL_CBWR", "AUTO"),
     )
     try:
-        return lanes_lines(lanes, shapes_of(job, plan.first, _SECONDS))
+        shapes = shapes_of(job, plan.first, _SECONDS)
     except TrainableError as error:
-        return lanes_lines(lanes, Shapes(whole=shortened(str(error), _LONGEST)))
+        shapes = Shapes(whole=shortened(str(error), _LONGEST))
+    lines = lanes_lines(lanes, shapes)
+    if (makespan := lanes_makespan(plan, shapes)) is not None:
+        lines.append(
+            f"{'':<13}makespan about {makespan:.3g} iterations of a trial alone, in place of {plan.makespan:.3g}"
+        )
+    return lines
+
+
+def lanes_makespan(plan: Plan, shapes: Shapes) -> float | None:
+    """Say how long a sweep takes whose trials are of one shape, in iterations of a trial alone on a worker.
+
+    Args:
+        plan: Of the sweep.
+        shapes: Of its first trials.
+
+    Returns:
+        None where it takes no less, or isn't known.
+    """
+    resources = plan.sweep.resources
+    if len(shapes.sizes) != 1 or shapes.alone or not shapes.tried or plan.sweep.iterations is None:
+        return None
+    rounds = Rounds()
+    for count, share in shapes.tried.items():
+        rounds.add(count, share)
+    longest = max(plan.iterations / (plan.workers * resources.lanes), *(float(rung.until or 0) for rung in plan.rungs))
+    least, most = rounds.seconds(longest, max(plan.iterations / plan.workers, longest)) or (math.inf, math.inf)
+    return least if least == most < plan.makespan and not plan.sweep.unbounded else None
 
 
 def lanes_lines(lanes: int, shapes: Shapes) -> list[str]:
@@ -72,8 +101,8 @@ def _told(lanes: int, shapes: Shapes) -> Iterator[str]:
     if len(shapes.sizes) > 1:
         made += f", the largest {counted(shapes.sizes[0], 'trial')}"
     yield f"{most}; the first {counted(shapes.trials, 'trial')}{made}" if made else f"{most}"
-    if shapes.tried is not None:
-        count, share = shapes.tried
+    if shapes.tried:
+        count, share = max(shapes.tried.items())
         gain = (
             f"about {share:.1f} of the time of each alone"
             if share < 1

@@ -9,7 +9,7 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.events import Opened
 from hpsearch.observers.base import Observers, Record
 from hpsearch.report.study import Study, study_of
-from hpsearch.run.interrupts import Interrupts
+from hpsearch.run.interrupts import Interrupts, interrupted
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.searchers import Past
 from hpsearch.study.enough import Enough
@@ -70,12 +70,16 @@ def run_in_memory(sweep: Sweep, backend: SimulatedBackend, warm_start: WarmStart
 
     Raises:
         TrainableError: Too many trials have failed, or one broke the sweep's contract.
+        KeyboardInterrupt: Ctrl-C ended it.
     """
     record = {"sweep": sweep.to_json(), "created": backend.wall()}
     with Journal.in_memory(record) as journal:
         _run(sweep, backend, Nobody(), journal, () if warm_start is None else warm_start.past)
         history = list(journal.entries())
-    return study_of(Path(IN_MEMORY), record, history, False, lambda: iter(history))
+    study = study_of(Path(IN_MEMORY), record, history, lambda: False, lambda: iter(history))
+    if study.state in ("interrupted", "killed"):
+        raise interrupted(f"directory={IN_MEMORY!r}: nothing is kept of this sweep")
+    return study
 
 
 def _run(

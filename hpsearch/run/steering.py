@@ -23,7 +23,7 @@ from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Params, TrialState
 
-__all__ = ["answer", "follows"]
+__all__ = ["answer", "follows", "refusal"]
 
 
 def answer(request: Request, study_state: StudyState, sweep: Sweep, where: str, refused: str = "") -> list[Event]:
@@ -43,6 +43,21 @@ def answer(request: Request, study_state: StudyState, sweep: Sweep, where: str, 
         except HpsearchError as error:
             refused = str(error)
     return [Steered(request.verb, request.by, request.number or None, request.details, refused), *events]
+
+
+def refusal(verb: str, ending: str | None, is_paused: bool) -> str:
+    """Say why a run can't take a request now; empty: it can.
+
+    Args:
+        verb: What is asked.
+        ending: How the run is about to end; None: it goes on.
+        is_paused: Whether it rests.
+    """
+    if verb in ("stop", "pause", "resume") and ending is not None:
+        return f"the sweep ends already ({ending}), at the next reports of its trials"
+    if verb == "pause" and is_paused:
+        return "the sweep is paused already"
+    return "the sweep isn't paused" if verb == "resume" and not is_paused else ""
 
 
 def follows(request: Request, study_state: StudyState, sweep: Sweep, where: str) -> list[Event]:

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from hpsearch.events import ASK_TELL, Ended, Event, Extended, Finished, Opened, 
 from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.callbacks import Callback, Callbacks
 from hpsearch.observers.display import Display, Unfailing
+from hpsearch.observers.thread import ObserverThread
 from hpsearch.observers.times import Times
 from hpsearch.observers.watching import Watching
 from hpsearch.report.study import Study, load, stored_sweep
@@ -82,6 +83,8 @@ class Run:
     """Notes where the time goes."""
     verbose: bool = False
     """Say of each trial what was decided, and why."""
+    interrupts: Interrupts = field(default_factory=Interrupts)
+    """Notes the signals that ask this process to end."""
 
 
 def create_study(
@@ -150,7 +153,8 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
             if more is None and retry is None and history and history[-1].event == Ended("finished"):
                 run.display.note(f"{place.path}: this sweep is finished")
                 record = journal.study()
-                catch_up(_observers(place, sweep, record, run), stored_sweep(record), history, run.display.note)
+                with _observers(place, sweep, record, run) as threads:
+                    catch_up(threads, stored_sweep(record), history)
                 return load(place.path)
             _check_workers_may(place, sweep, history)
             _go_on(place, journal, history, sweep, more, run, retry, begun.append)
@@ -161,7 +165,7 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
     finally:  # others may look at the study by now
         for ended in begun:
             if ended.on_end is not None:
-                run_on_end(ended.on_end, place.path, state)
+                run.interrupts.signals += run_on_end(ended.on_end, place.path, state)
     return load(place.path)
 
 
@@ -237,77 +241,81 @@ def _go_on(
         run.display.note(f"begins with results of {words}")
     calls_of = direct_calls if run.virtual else lambda sweep, _: ProcessCalls(sweep, past)
     study_state = StudyState(stored, calls_of, past)
-    widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
+    resources = sweep.resources
+    widths = Widths(
+        resources.workers_per_trial,
+        resources.widest,
+        study_state.widest,
+        alone_first=resources.lanes > 1,
+        narrowest=study_state.narrowest,
+    )
     enough = Enough(sweep, study_state.score)
-    observers = _observers(place, sweep, record, run)
-    replayed = []
-    try:
+    with closing(study_state), _observers(place, sweep, record, run) as threads:
+        replayed = []
         for told in records_of(study_state.resume(history)):
             widths.observe(told.event, told.decisions)  # in step: it asks the state where trials stand
             enough.observe(told.event, told.decisions)
             replayed.append(told)
-    except BaseException:
-        study_state.close()  # one that remembers was asked again, in its process
-        raise
-    study_state.obsolete()
-    with Interrupts() as interrupts:  # before Ray is imported, which takes seconds
-        if run.starting:
-            run.display.wait(run.starting)
-        backend = run.backend(sweep)
-        if history and isinstance(backend, SimulatedBackend):
-            backend.go_on_from(history[-1].time)
-        spent = seconds_spent(history)
-        callbacks = Callbacks(
-            run.callbacks,
-            lambda trial: study_state.record(trial).row(),
-            lambda: journal.request("stop", by=process_name()),
-            run.display.note,
-        )
-        watching = Watching(sweep, observers, run.display, spent, run.times, run.verbose, callbacks)
-        try:
-            study_state.prepare()  # while workers start
-            for told in replayed:
-                watching.observe(told)
-            resources = sweep.resources
-            opened = Opened(
-                backend.name, resources.workers, process_name(), command_line(), resources.workers_per_trial
+        study_state.obsolete()
+        with run.interrupts as interrupts:  # before Ray is imported, which takes seconds
+            if run.starting:
+                run.display.wait(run.starting)
+            backend = run.backend(sweep)
+            if history and isinstance(backend, SimulatedBackend):
+                backend.go_on_from(history[-1].time)
+            spent = seconds_spent(history)
+            callbacks = Callbacks(
+                run.callbacks,
+                lambda trial: study_state.record(trial).row(),
+                lambda: journal.request("stop", by=process_name()),
+                run.display.note,
             )
-            begin: list[Event] = [opened] if more is None else [opened, more]
-            if retry is not None:
-                begin.insert(0, Steered("retry", process_name(), None, {"trials": list(retry)}))
-            applied = _apply(begin, study_state, widths, enough)
-            if retry is not None:
-                applied += _apply(retries(study_state, sweep, retry), study_state, widths, enough)
-            written = journal.append(
-                [event for event, _ in applied], [followed for _, followed in applied], backend.wall()
-            )
-            begins(sweep)
-            for (seq, when), (event, followed) in zip(written, applied, strict=True):
-                watching.observe(Record(seq, when, event, followed.decisions))
-            keep_all = sweep.checkpoints.keep == "all"
-            place.remove_unnamed(_named_checkpoints(history) if keep_all else study_state.checkpoints())
-            Orchestrator(
-                sweep,
-                study_state,
-                widths,
-                enough,
-                journal,
-                backend,
-                watching,
-                interrupts,
-                spent=spent,
-                discard=lambda gone: _remove(place.path, gone),
-            ).run(_job(place, sweep, run, folder, record.get("mkl_cbwr")))
-        finally:
-            watching.close()
-            study_state.close()
+            watching = Watching(sweep, threads, run.display, spent, run.times, run.verbose, callbacks)
+            try:
+                study_state.prepare()  # while workers start
+                for told in replayed:
+                    watching.observe(told)
+                resources = sweep.resources
+                opened = Opened(
+                    backend.name, resources.workers, process_name(), command_line(), resources.workers_per_trial
+                )
+                begin: list[Event] = [opened] if more is None else [opened, more]
+                if retry is not None:
+                    begin.insert(0, Steered("retry", process_name(), None, {"trials": list(retry)}))
+                applied = _apply(begin, study_state, widths, enough)
+                if retry is not None:
+                    applied += _apply(retries(study_state, sweep, retry), study_state, widths, enough)
+                written = journal.append(
+                    [event for event, _ in applied], [followed for _, followed in applied], backend.wall()
+                )
+                begins(sweep)
+                for (seq, when), (event, followed) in zip(written, applied, strict=True):
+                    watching.observe(Record(seq, when, event, followed.decisions))
+                keep_all = sweep.checkpoints.keep == "all"
+                place.remove_unnamed(_named_checkpoints(history) if keep_all else study_state.checkpoints())
+                Orchestrator(
+                    sweep,
+                    study_state,
+                    widths,
+                    enough,
+                    journal,
+                    backend,
+                    watching,
+                    interrupts,
+                    spent=spent,
+                    discard=lambda gone: _remove(place.path, gone),
+                ).run(_job(place, sweep, run, folder, record.get("mkl_cbwr")))
+            finally:
+                watching.close()
 
 
-def _observers(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: Run) -> list[Observer]:
+def _observers(
+    place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: Run
+) -> AbstractContextManager[list[ObserverThread]]:
     """Make whoever is to watch; mistakes show before anything runs."""
     asked = sweep.observers if run.observers is None else run.observers
     names = [name for name in asked if run.tensorboard or name != "tensorboard"]
-    return observers_of(names, observed_of(place, sweep, record), run.search_path)
+    return observers_of(names, observed_of(place, sweep, record), run.display, run.search_path)
 
 
 def _apply(

@@ -1,18 +1,19 @@
-"""What follows from the end of an attempt: a pure function of how it ended, of its trial, and of the sweep's rules."""
+"""What follows from the end of an attempt, or of the run: pure functions of how it ended, and of the sweep's rules."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from hpsearch.errors import HpsearchError, StorageError
-from hpsearch.events import Dropped, Event, Failed, Finished, Lost, Reverted
+from hpsearch.errors import BackendError, HpsearchError, StorageError, exception_line
+from hpsearch.events import NO_MEMORY, Dropped, Ended, Event, Failed, Finished, Lost, Reverted
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Gone, Result, SegmentResult, TimedOut
 from hpsearch.trial import Failure
 from hpsearch.widths.divergence import diverged
 
-__all__ = ["MOST_LOSSES", "Rules", "Verdict", "verdict"]
+__all__ = ["MOST_LOSSES", "Rules", "Verdict", "broken_off", "verdict"]
 
 MOST_LOSSES = 5
 """Attempts of one segment that may vanish with their worker in a row before the trial is said to kill its workers."""
@@ -27,6 +28,10 @@ class Rules:
     """A segment of the sweep has come to its end, so its contract can be kept."""
     ending: bool = False
     """The sweep ends: what is lost now runs again in the next run."""
+    shares: bool = False
+    """Trials share workers, unless they are to have one for themselves."""
+    workers: int = 1
+    """As many as there are."""
     stopped: str = ""
     """Why the scheduler had the attempt cut, which then doesn't go on; empty where it didn't."""
 
@@ -40,6 +45,19 @@ class Verdict:
     """What the user should read."""
     mistake: HpsearchError | None = None
     """Why the sweep must end."""
+
+
+def broken_off(error: BaseException, is_asked: bool) -> Ended:
+    """Say how a run ended that an exception broke off.
+
+    Args:
+        error: The exception.
+        is_asked: A signal has asked the process to end. It was for all of the process group, and may have ended the
+            backend, too.
+    """
+    if isinstance(error, KeyboardInterrupt) or (isinstance(error, BackendError) and is_asked):
+        return Ended("interrupted")
+    return Ended("error", str(error) if isinstance(error, HpsearchError) else exception_line(error))
 
 
 def verdict(ended: Result | TimedOut | Gone, record: TrialRecord, rules: Rules) -> Verdict:
@@ -76,10 +94,26 @@ def _of_failure(ended: Result, failure: Failure, record: TrialRecord, rules: Rul
         return Verdict((lost, Dropped(trial, failure.message)), said)
     if failure.kind == "storage":
         return Verdict((lost,), mistake=StorageError(failure.message))
+    if failure.kind == "memory":
+        if (then := _with_more_memory(record, rules)) is not None:
+            where = "with a worker for itself" if then == "alone" else f"on {2 * record.width} workers"
+            reason = f"{NO_MEMORY}{failure.message}"
+            said = f"trial {trial} runs again {where}: {reason}"
+            return Verdict((Lost(trial, attempt, reason, False, seconds, then),), said)
+        had = "a worker for itself" if record.width == 1 else f"{record.width} workers"
+        failure = replace(failure, message=f"{failure.message}; it had {had}")
     limits = rules.sweep.limits
     in_time = limits.trial_timeout is None or record.charged + seconds < limits.trial_timeout
-    retry = failure.kind == "raised" and record.failures < limits.max_retries and in_time
+    retry = failure.kind in ("raised", "memory") and record.failures < limits.max_retries and in_time
     return Verdict((Failed(trial, attempt, failure, retry, () if retry else ended.result.reports, seconds),))
+
+
+def _with_more_memory(record: TrialRecord, rules: Rules) -> Literal["alone", "wider"] | None:
+    """Say how a trial may find the memory that it lacked; None: it had all it may have."""
+    if rules.shares and record.width == 1 and not record.alone:
+        return "alone"
+    most = min(rules.workers, rules.sweep.resources.widest, record.widest or rules.workers)
+    return "wider" if 2 * record.width <= most else None
 
 
 def _beginning(record: TrialRecord) -> str:
@@ -89,7 +123,9 @@ def _beginning(record: TrialRecord) -> str:
 
 def _of_loss(gone: Gone, record: TrialRecord, rules: Rules) -> Verdict:
     if record.losses + (gone.counts_against_trial) < MOST_LOSSES or rules.ending:
-        return Verdict((Lost(gone.trial, gone.attempt, gone.reason, gone.counts_against_trial, gone.seconds),))
+        then: Literal["", "alone"] = "alone" if gone.alone else ""
+        lost = Lost(gone.trial, gone.attempt, gone.reason, gone.counts_against_trial, gone.seconds, then)
+        return Verdict((lost,))
     message = f"its worker died {MOST_LOSSES} times in a row without progress; the last time: {gone.reason}"
     if record.rollback_point is not None:
         return _go_back(gone, record, message, gone.seconds)
@@ -107,7 +143,9 @@ def _harm(result: SegmentResult, record: TrialRecord, rules: Rules) -> str | Non
         tolerance = scaling.tolerance if scaling.batch == "per_worker" else None
         last = result.reports[-1].metrics if result.reports else record.result.metrics
         return diverged(last, rollback_point.result.metrics, rules.sweep.objective.goals, tolerance)
-    blamed = failure.kind == "raised" or (failure.kind == "contract" and rules.proven)
+    # One that has its workers for their memory wants more of them, and not fewer.
+    blamed = failure.kind == "raised" or (failure.kind == "memory" and record.narrowest == 1)
+    blamed = blamed or (failure.kind == "contract" and rules.proven)
     return failure.message if blamed else None
 
 

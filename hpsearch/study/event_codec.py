@@ -24,10 +24,11 @@ _NUMBER: Mapping[type, str] = {Trial: "number"}
 """The field that is the trial's number, where it isn't `trial`."""
 
 _ROWS: Mapping[type, Sequence[str]] = {
-    Report: ("iteration", "seconds", "metrics"),
+    Report: ("iteration", "seconds", "metrics", "lanes"),
     Failure: ("kind", "message", "traceback"),
 }
-"""Written as a list of these fields: reports are most of a journal."""
+"""Written as a list of these fields: reports are most of a journal. One that can be lacking is the last, and is left
+out where it says no more than that."""
 
 _INLINED: Mapping[type, str] = {Started: "segment"}
 """A field whose own fields stand among the event's."""
@@ -37,10 +38,11 @@ _LACKING: Mapping[type, Mapping[str, Any]] = {
     Started: {"new": None, "reason": "", "bracket": None, "rung": None},
     Finished: {"stopped": "", "lanes": 1},
     Failed: {"seconds": 0.0},
-    Lost: {"seconds": 0.0},
+    Lost: {"seconds": 0.0, "then": ""},
     Extended: {"settings": {}},
     Segment: {"checkpoint": None, "width": 1},
     Trial: {"parent": None, "start": 0},
+    Report: {"lanes": 1},
 }
 """What it means that a body lacks a field: former versions left these out. No value here may ever change."""
 
@@ -120,7 +122,7 @@ def _inlined(kind: type) -> type | None:
 def _layout(kind: type) -> tuple[Sequence[str] | None, Callable[[Any], tuple[Any, ...]]]:
     """Give the keys of a dataclass's object, None for a row, and what gets their values."""
     if kind in _ROWS:
-        return None, attrgetter(*_ROWS[kind])
+        return None, _row(kind)
     places = {name: name for name in _names(kind)}
     if (inner := _inlined(kind)) is not None:
         field = places.pop(_INLINED[kind])
@@ -128,6 +130,16 @@ def _layout(kind: type) -> tuple[Sequence[str] | None, Callable[[Any], tuple[Any
     if len(places) < 2:  # of one name `attrgetter` gives no tuple
         return tuple(places), lambda part: tuple([getattr(part, name) for name in places])
     return tuple(places), attrgetter(*places.values())
+
+
+def _row(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+    """Make what gets the row of a dataclass."""
+    row: Callable[[Any], tuple[Any, ...]] = attrgetter(*_ROWS[kind])
+    if kind not in _LACKING:
+        return row
+    ((last, meant),) = _LACKING[kind].items()
+    assert last == _ROWS[kind][-1]
+    return lambda part: values[:-1] if (values := row(part))[-1] == meant else values
 
 
 def _reader(kind: type) -> _Read:
@@ -172,10 +184,13 @@ def _builder(kind: type) -> _Read:
 
 def _row_reader(kind: type) -> _Read:
     row, names = _ROWS[kind], _names(kind)
+    lacking = tuple(_LACKING.get(kind, {}).values())
     numbered = _number(kind) in typing.get_type_hints(kind)
     in_order = itemgetter(*[row.index(name) for name in names])
 
     def read(trial: int | None, values: Any) -> Any:
+        if len(values) == len(row) - len(lacking):
+            values = *values, *lacking
         if len(values) != len(row):
             raise ValueError(f"expected {row}, got {values}")
         return kind(trial, *in_order(values)) if numbered else kind(*in_order(values))

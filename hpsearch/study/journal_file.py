@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import shlex
 import shutil
 import sqlite3
 import tempfile
@@ -70,8 +71,13 @@ def is_file(path: Path) -> bool:
 
 def no_study(path: Path) -> JournalError:
     """Give the error for a journal that isn't there."""
-    designs = path.parent / "study"  # where `hpsearch design` puts it
-    name = str(designs) if (designs / path.name).is_file() else "the directory that `hpsearch run` printed"
+    name = "the directory that `hpsearch run` printed"
+    with contextlib.suppress(OSError):  # it may not be looked into
+        inside = [found.parent for found in path.parent.glob(f"*/{path.name}")]
+        if path.parent / "study" in inside:  # where `hpsearch design` puts it
+            name = str(path.parent / "study")
+        elif inside:
+            name = f"one of those in it, which `hpsearch list {shlex.quote(str(path.parent))}` shows"
     return JournalError(
         f"{path.parent}: expected a study's directory, which holds {path.name}; there is none here. Name {name}."
     )

@@ -201,6 +201,7 @@ class JournaledState:
             case Lost():
                 record.losses += event.counts_against_trial
                 record.excused += event.seconds
+                record.lose(event.then)
                 self._requeue(trial)
             case Reverted():
                 record.losses = 0

@@ -1,10 +1,10 @@
-"""How a study stands by its journal: what it was extended by, and whether it runs, is paused or has ended."""
+"""How a study stands by its journal: what it was extended by, and the word for its state."""
 
 from __future__ import annotations
 
 import time
 
-from hpsearch.events import Added, Ended, Extended, Finished, Opened, Saved, Started, Steered
+from hpsearch.events import ASK_TELL, Added, Ended, Extended, Finished, Opened, Saved, Started, Steered
 from hpsearch.study.extension import extended
 from hpsearch.study.journaled_state import Entry
 from hpsearch.study.requests import person
@@ -18,44 +18,48 @@ class Standing:
 
     Args:
         sweep: As the study was created.
-        live: A process runs it.
     """
 
-    def __init__(self, sweep: Sweep, live: bool) -> None:
+    def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
         """With what it was extended by."""
-        self._live, self._begun = live, False
-        self._unended = Ended("running" if live else "interrupted")
-        self.ended = self._unended
-        """What `Ended` says, or would say now."""
+        self._opened: Opened | None = None
+        self._ended: Ended | None = None
+        self._paused = ""
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the last run ended in good order."""
-        return self.ended is not self._unended
+    def ended(self, live: bool) -> Ended:
+        """Give the study's state, in the one word that all say who tell of it, and what is said of it.
 
-    @property
-    def state(self) -> str:
-        """That of `ended`, but `killed` where the last process ended without a word, `not begun` where none ran it."""
-        if self._live or self.has_ended:
-            return self.ended.state
-        return "killed" if self._begun else "not begun"
+        `running`; `paused`; `open`, where its trials are asked for and told of; what the last run ended with, if that
+        was in good order; `extended`, given more to do when it was finished; `killed`, where its process ended without
+        a word; `not begun`, where none ran it.
+
+        Args:
+            live: A process runs it.
+        """
+        if self._ended is not None:
+            return self._ended
+        if self._opened is not None and self._opened.backend == ASK_TELL:
+            return Ended("open")  # what was asked for stays with who asked, whether a process is there or not
+        if live:
+            return Ended("paused", self._paused) if self._paused else Ended("running")
+        return Ended("not begun" if self._opened is None else "killed")
 
     def take(self, entry: Entry) -> None:
         """Take the next entry."""
         if isinstance(entry.event, (Started, Saved, Finished)):
             return  # nearly all of a journal, and nothing here turns on them
         match event := entry.event:
-            case Opened() | Steered(verb="resume", refused=""):
-                self.ended = self._unended
-                self._begun |= isinstance(event, Opened)
-            case Steered(verb="cancel", refused="") if not self._live:
-                self.ended = Ended("interrupted")  # nothing follows it
-            case Steered(verb="pause", refused="") if self._live:
-                since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
-                self.ended = Ended("paused", f"since {since}, by {person(event.by)}")
-            case Ended():
-                self.ended = event
+            case Opened():
+                self._opened, self._ended, self._paused = event, None, ""
+            case Steered(verb="resume", refused=""):
+                self._ended, self._paused = None, ""
+            case Steered(verb="pause", refused=""):
+                self._paused = f"since {_clock(entry.time)}, by {person(event.by)}"
+            case Steered(verb="cancel", refused=""):
+                self._ended = Ended("cancelled", f"at {_clock(entry.time)}, by {person(event.by)}")
+            case Ended() if event.state != "cancelled" or self._ended is None:
+                self._ended = event
             case Extended():
                 self.sweep = extended(self.sweep, event)
                 self._give_more()
@@ -63,5 +67,9 @@ class Standing:
                 self._give_more()
 
     def _give_more(self) -> None:
-        if self.ended.state == "finished":
-            self.ended = Ended("extended")
+        if self._ended is not None and self._ended.state == "finished":
+            self._ended = Ended("extended")
+
+
+def _clock(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))

@@ -162,6 +162,10 @@ class StudyState:
         """Give the workers that a trial may have at most; None: as many as any."""
         return self._records.widest(trial)
 
+    def narrowest(self, trial: int) -> int:
+        """Give the workers that a trial needs for its memory."""
+        return self._records.narrowest(trial)
+
     def failed(self) -> list[int]:
         """Give the trials that have failed and not been retried, by number."""
         rows = (record.trial.number for record in self._records if record.state is TrialState.FAILED)

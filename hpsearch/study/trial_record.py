@@ -52,6 +52,7 @@ class TrialRecord:
 
     __slots__ = (
         "_saved",
+        "alone",
         "attempts",
         "bracket",
         "checkpoint",
@@ -62,6 +63,7 @@ class TrialRecord:
         "former_result",
         "lanes",
         "losses",
+        "narrowest",
         "pruned",
         "reason",
         "result",
@@ -113,6 +115,10 @@ class TrialRecord:
         """Workers of the last rung that it reached in good order; None before the first."""
         self.rollback_point: RollbackPoint | None = None
         """Where it stood before it went beyond `sure_width`; None where it hasn't."""
+        self.alone = False
+        """It has a worker for itself until its segment has come to its end."""
+        self.narrowest = 1
+        """Workers that it needs, as there wasn't memory enough on fewer."""
         self.widest: int | None = None
         """Workers that it may have at most, since it went wrong on more."""
         self.reverted = ""
@@ -191,9 +197,15 @@ class TrialRecord:
         if width > sure and may_go_back and self.rollback_point is None:
             self.rollback_point = RollbackPoint(self.result, self.checkpoint, self.checkpoint_iteration, sure)
 
+    def lose(self, then: str) -> None:
+        """Take note of how its segment is to run after an attempt of it was lost: `Lost.then`."""
+        self.alone = self.alone or then == "alone"
+        if then == "wider":
+            self.narrowest = 2 * self.width
+
     def settle(self) -> None:
         """Take note that it reached its rung in good order."""
-        self.sure_width, self.rollback_point = self.width, None
+        self.sure_width, self.rollback_point, self.alone = self.width, None, False
 
     def revert(self, reason: str, left_behind: str | None) -> None:
         """Go back to where it stood before it was widened; `left_behind` is a checkpoint that nothing needs."""

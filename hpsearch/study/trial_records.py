@@ -48,6 +48,10 @@ class TrialRecords:
         """Give the workers that a trial may have at most, also of one that is to be created; None: as many as any."""
         return self._all[trial].widest if trial < len(self._all) else None
 
+    def narrowest(self, trial: int) -> int:
+        """Give the workers that a trial needs for its memory, also of one that is to be created."""
+        return self._all[trial].narrowest if trial < len(self._all) else 1
+
     def rows(self) -> list[TrialRow]:
         """Give every trial, by number."""
         return [record.row() for record in self._all]

@@ -11,13 +11,14 @@ from hpsearch.errors import SweepError
 from hpsearch.settings import settings_fields
 from hpsearch.sweep.document import parse_value
 from hpsearch.sweep.parts import SECTIONS
+from hpsearch.sweep.reader import observer_names
 from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["change_sweep"]
 
 
 def change_sweep(sweep: Sweep, overrides: Sequence[str]) -> Sweep:
-    """Give a study's sweep with more to do, other limits or another target.
+    """Give a study's sweep with more to do, other limits, another target or others who watch.
 
     Args:
         sweep: As the study holds it.
@@ -53,12 +54,13 @@ def _changeable(sweep: Sweep) -> list[str]:
             for key, field in settings_fields(SECTIONS[name.partition(".")[0]]).items()
             if field.how and (several or key != "reference")
         ]
-    return [*keys, "on_end"]
+    return [*keys, "observers", "on_end"]
 
 
 def _changed(sweep: Sweep, key: str, value: Any) -> Sweep:
     path, _, name = key.rpartition(".")
     if not path:
+        value = observer_names(value, (name,)) if name == "observers" else value
         return replace(sweep, **{name: value})
     section, _, place = path.partition(".")
     settings = getattr(sweep, section)

@@ -23,11 +23,15 @@ __all__ = ["Change", "converted"]
 
 _GOALS = {"max": "maximize", "maximum": "maximize", "maximise": "maximize"}
 _GOALS |= {"min": "minimize", "minimum": "minimize", "minimise": "minimize"}
+_GOALS |= {goal: goal for goal in ("maximize", "minimize")}
 
 _KEYS = ("run_cap", "early_terminate")
 
 _UNDERSCORED = re.compile(r"[-+]?[0-9][0-9_]*\.?[0-9_]*(?:[eE][-+]?[0-9]+)?")
 """A number of YAML 1.1 with underscores in it."""
+
+_FLOAT_OF_INTEGER = re.compile(r"[-+]?[0-9]+\.0*")
+_WHOLE = ("min", "max")
 
 _CONTINUOUS = (None, "uniform", "log_uniform", "log_uniform_values", "inv_log_uniform", "inv_log_uniform_values")
 
@@ -84,14 +88,16 @@ def _commented(text: str, changes: list[Change]) -> str:
 def _changes(top: yaml.Node | None, text: str) -> Iterator[Change]:
     if not isinstance(top, yaml.MappingNode):
         return
-    yield from _repeated(top, text)
-    yield from _unknown(top, text)
-    yield from _numbers(top)
     sections = {key.value: value for key, value in top.value}
+    yield from _repeated(top, text)
+    if "parameters" in sections:  # else the sweep itself may stand below one of the keys
+        yield from _unknown(top, text)
+    yield from _numbers(top)
     metric, parameters, command = (sections.get(key) for key in ("metric", "parameters", "command"))
     if isinstance(metric, yaml.MappingNode):
         goal = next((value for key, value in metric.value if key.value == "goal"), None)
-        if isinstance(goal, yaml.ScalarNode) and (meant := _GOALS.get(goal.value.lower())) is not None:
+        meant = _GOALS.get(goal.value.lower()) if isinstance(goal, yaml.ScalarNode) else None
+        if isinstance(goal, yaml.ScalarNode) and meant not in (None, goal.value):
             yield _written(goal, meant, f"goal was {goal.value}")
     if isinstance(parameters, yaml.MappingNode):
         method = sections.get("method")
@@ -130,6 +136,9 @@ def _parameter(
     known = named.value if isinstance(named, yaml.ScalarNode) else None
     if listed is not None and isinstance(named, yaml.ScalarNode) and not named.value.startswith(listed):
         yield _written(named, listed, f"distribution was {named.value}, beside what is listed")
+    for bound in (inside.get(key) for key in _WHOLE if known == "int_uniform"):
+        if isinstance(bound, yaml.ScalarNode) and bound.style is None and _FLOAT_OF_INTEGER.fullmatch(bound.value):
+            yield _written(bound, bound.value.partition(".")[0], f"{bound.value} is a float, of an integer parameter")
     last = node.value[-1][1] if node.value else None
     ranged = "min" in inside and "max" in inside and known in _CONTINUOUS and not inside.keys() & {"q", "points"}
     if grid and ranged and isinstance(last, yaml.ScalarNode) and not _is_whole(inside):

@@ -15,7 +15,6 @@ from typing import Any
 from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, Mistakes, integer, key_text, plain, shown, text
 from hpsearch.errors import SweepError
 from hpsearch.imports import is_import_path
-from hpsearch.known_observers import check_observer
 from hpsearch.schedulers import KNOWN, settings_named
 from hpsearch.schedulers.bands import Bands
 from hpsearch.schedulers.early_terminate import EarlyTerminate
@@ -26,7 +25,7 @@ from hpsearch.sweep.document import Document, read_document
 from hpsearch.sweep.overrides import Override, apply_overrides, dotted_path
 from hpsearch.sweep.parameters import read_constraints, read_parameters
 from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling, Search
-from hpsearch.sweep.reader import Kind, Table, command_or_line, listed, section, words
+from hpsearch.sweep.reader import Kind, Table, command_or_line, listed, observer_names, section, words
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
 from hpsearch.sweep.wandb import BAND_KEYS, HINTS, IGNORED, METRIC_IGNORED, as_bands, wandb_notes
@@ -239,11 +238,6 @@ def _points_to_try(value: object, path: KeyPath) -> tuple[Params, ...]:
     return tuple(points)
 
 
-def _observers(value: object, path: KeyPath) -> tuple[str, ...]:
-    given = [value] if isinstance(value, str) else listed(value, path)
-    return tuple(check_observer(name, (*path, place)) for place, name in enumerate(given))
-
-
 def scaling_from_mapping(value: object, path: KeyPath = ("scaling",)) -> Scaling:
     """Read the `scaling` of a sweep: the same keys, the same rules.
 
@@ -279,8 +273,8 @@ _READERS: Mapping[str, Kind[Any]] = {
     "limits": functools.partial(section, Limits),
     "checkpoints": functools.partial(section, Checkpoints),
     "seed": integer,
-    "observers": _observers,
-    "loggers": _observers,
+    "observers": observer_names,
+    "loggers": observer_names,
     "on_end": command_or_line,
 }
 """How each key at the top is read that says all by itself."""

@@ -43,7 +43,8 @@ class Resources(Settings):
     trials_per_worker: Annotated[Count | Literal["auto"], HOW] = 1
     """Trials that a worker trains beside each other, [as lanes of one computation](lanes.md), where the trainable is a
     `Trainer`; `auto`: 16 where a worker has one CPU and no GPU, else 1. It changes no more of a result than `workers`
-    does."""
+    does. With `max_workers_per_trial` the trials that are left may get several workers each, once they are fewer than
+    these."""
 
     def check(self) -> None:
         """Check that the widths fit each other, and that a worker's GPUs can be had."""
@@ -62,8 +63,9 @@ class Resources(Settings):
     def _check_lanes(self) -> None:
         """Check that nothing else asks for whole workers."""
         problem = f"must be 1 where {{}}, got {self.trials_per_worker}"
-        if self.widest > 1:
-            raise InvalidKey(("trials_per_worker",), problem.format("a trial may have several workers"))
+        if (least := self.workers_per_trial) > 1:
+            needs = f"workers_per_trial is {least}, so that a trial has all of a worker"
+            raise InvalidKey(("trials_per_worker",), problem.format(needs), "give max_workers_per_trial instead")
         if self.fresh_process:
             raise InvalidKey(("trials_per_worker",), problem.format("each segment has a fresh_process"))
         if self.cpus_per_worker > 1:
@@ -75,7 +77,7 @@ class Resources(Settings):
         """Trials that a worker trains beside each other, at most."""
         if self.trials_per_worker != "auto":
             return self.trials_per_worker
-        whole = self.cpus_per_worker > 1 or self.gpus_per_worker > 0 or self.widest > 1 or self.fresh_process
+        whole = self.cpus_per_worker > 1 or self.gpus_per_worker > 0 or self.workers_per_trial > 1 or self.fresh_process
         return 1 if whole else _LANES
 
     @property

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from hpsearch.checks import Add, InvalidKey, InvalidKeys, KeyPath, Mistakes, nearest, plain, shown, text
+from hpsearch.known_observers import check_observer
 from hpsearch.settings import Settings, settings_fields
 
-__all__ = ["Kind", "Table", "command_or_line", "listed", "section", "words"]
+__all__ = ["Kind", "Table", "command_or_line", "listed", "observer_names", "section", "words"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -99,6 +100,12 @@ def listed(value: object, path: KeyPath) -> list[object]:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise InvalidKey(path, f"must be a list, got {shown(value)}")
     return list(value)
+
+
+def observer_names(value: object, path: KeyPath) -> tuple[str, ...]:
+    """Take a list of observers, by their names and import paths, or one of them alone."""
+    given = [value] if isinstance(value, str) else listed(value, path)
+    return tuple(check_observer(name, (*path, place)) for place, name in enumerate(given))
 
 
 def words(value: object, path: KeyPath) -> tuple[str, ...]:

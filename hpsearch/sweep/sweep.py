@@ -9,7 +9,7 @@ from typing import Any
 
 from hpsearch.checks import InvalidKey, KeyPath, at_least, integer, plain, shown, text
 from hpsearch.errors import SweepError, TrainableError
-from hpsearch.known_observers import check_observer
+from hpsearch.known_observers import check_observer, check_once
 from hpsearch.objective import Objective, OutcomeConstraint
 from hpsearch.schedulers import early_terminate_from_json, settings_named
 from hpsearch.schedulers.early_terminate import EarlyTerminate
@@ -119,6 +119,8 @@ class Sweep:
                 searcher.check(self.problem)
                 self._rehearse()
         observers = [check_observer(name, ("observers", i)) for i, name in enumerate(self.observers)]
+        if not read_back:
+            check_once(observers, ("observers",))
         object.__setattr__(self, "observers", tuple(observers))
         if self.on_end is not None:
             object.__setattr__(self, "on_end", command_or_line(self.on_end, ("on_end",)))

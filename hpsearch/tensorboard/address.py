@@ -11,7 +11,10 @@ import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
-__all__ = ["MOST_RUNS", "TICKED_BY_OLD_PAGES", "curves_address", "pattern_of", "studies_address"]
+__all__ = ["COLOURS", "MOST_RUNS", "TICKED_BY_OLD_PAGES", "curves_address", "pattern_of", "studies_address"]
+
+COLOURS = 7
+"""Of both palettes, after which the first one comes again; no address and no setting gives more."""
 
 MOST_RUNS = 500
 """Runs that the Time Series page ticks by itself; of more it ticks none."""
@@ -33,7 +36,11 @@ def pattern_of(runs: Iterable[str]) -> str:
 
 
 def curves_address(
-    server: str, shown: Sequence[str] | None, studies: Sequence[str], tags: Sequence[str], by_study: bool
+    server: str,
+    shown: Sequence[str] | None,
+    studies: Sequence[str],
+    tags: Sequence[str],
+    alike: Sequence[Sequence[str]] = (),
 ) -> str:
     """Give the address of the curves.
 
@@ -42,13 +49,13 @@ def curves_address(
         shown: The runs that are shown; None: all.
         studies: Those of them that are of studies as a whole.
         tags: Scalars whose charts are pinned to the top.
-        by_study: Runs of one study have one colour; else each has its own.
+        alike: Folders of which the runs have one colour; none: each run has its own.
     """
     query = {"smoothing": "0"}
     if shown is not None:
         query["runFilter"] = pattern_of(shown)
-    if by_study:
-        query["runColorGroup"] = "regex:^(.+)/[^/]+$"
+    if alike:
+        query["runColorGroup"] = f"regex:{_colours(alike)}"
     if tags:
         pinned = [{"plugin": "scalars", "tag": tag} for tag in tags]
         query["pinnedCards"] = json.dumps(pinned, separators=(",", ":"))
@@ -65,6 +72,14 @@ def studies_address(server: str, studies: Sequence[str]) -> str:
 def _fragment(ticked: Sequence[str]) -> str:
     """Give the settings of the older pages, which stay from one page to the next."""
     return f"&regexInput={_encoded(pattern_of(ticked))}&_smoothingWeight=0"
+
+
+def _colours(alike: Sequence[Sequence[str]]) -> str:
+    """Give a regular expression by which runs are coloured: those of which it captures the same."""
+    if all(len(folders) == 1 for folders in alike):
+        return "^(.+)/[^/]+$"
+    parts = (f"(?:{'|'.join(map(_quoted, folders))})()" for folders in alike)  # each captures nothing in its own group
+    return f"^(?:{'|'.join(parts)})/[^/]+$"
 
 
 def _encoded(text: str) -> str:

@@ -27,7 +27,10 @@ from hpsearch.trial import Trial, Value
 __all__ = ["DISPLAYED", "HParams", "Known"]
 
 DISPLAYED = 5
-"""Columns that the dashboard shows at first: by name, those that are said to differ before the others."""
+"""Columns that the dashboard shows at first: by name, those that are said to differ before the others.
+
+No order can be given, so that which columns these are is all that can be chosen.
+"""
 
 _ON_LOG_SCALE = (LogUniform, LogIntUniform, LogNormal)
 
@@ -153,18 +156,25 @@ class HParams:
         return name
 
     def _columns(self, first: Sequence[str]) -> list[api_pb2.HParamInfo]:
-        """Give all columns, those first that are to be seen first."""
-        columns = [_discrete(self._study, self._studies)] if self._studies else []
+        """Give all columns, those first that are to be seen first.
+
+        Of a parameter on a log scale that is its logarithm, as the dashboard draws what a column holds; both would take
+        two of the few places.
+        """
+        columns, plain = [_discrete(self._study, self._studies)] if self._studies else [], []
         place = {name: number for number, name in enumerate(first)}
         for name in sorted(self._distributions, key=lambda name: place.get(name, len(place))):
             known = self._distributions[name]
-            columns.append(_parameter(name, self._kinds[name], known))
+            column = _parameter(name, self._kinds[name], known)
             if name in self._logs:
-                columns.append(_logarithm(self._logs[name], known, columns[-1].differs))
+                plain.append(column)
+                column = _logarithm(self._logs[name], known, column.differs)
+            columns.append(column)
         columns.append(_discrete(self._state, _STATES))
         names = [self._bracket] if self._brackets else []
         names += [self._parent, self._inherited] if self._forks else []
-        return columns + [api_pb2.HParamInfo(name=name, type=_TYPES[float], differs=True) for name in names]
+        columns += [api_pb2.HParamInfo(name=name, type=_TYPES[float], differs=True) for name in names]
+        return columns + plain
 
 
 def _parameter(name: str, kind: type, distributions: Sequence[Distribution]) -> api_pb2.HParamInfo:

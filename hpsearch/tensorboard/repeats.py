@@ -7,8 +7,9 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from hpsearch.objective import Objective
-from hpsearch.report.comparison import AXES, Axis, spread
+from hpsearch.report.comparison import AXES, Axis
 from hpsearch.report.course import CourseSoFar, Moment
+from hpsearch.report.samples import spread
 from hpsearch.tensorboard.event_file import EventFiles
 from hpsearch.tensorboard.study_run import FRONT, HYPERVOLUME, amount_of, best, by_tag, found_by
 
@@ -60,8 +61,8 @@ class Repeats:
         known = [None if math.isnan(value) else value for value in values]
         over = spread(known, self._more_is_better[what])
         if over.median is None or over.low is None or over.high is None:
-            return  # half of them have none yet
-        three = (over.median, *sorted((over.low, over.high)))
+            return  # too many of them have none yet
+        three = over.median, over.low, over.high
         tags = spread_tags(what, axis)
         last_step, last = self._written.get(tags[0], (-1, ()))
         if step > last_step or (step == last_step and three != last):

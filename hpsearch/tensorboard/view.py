@@ -15,7 +15,7 @@ from hpsearch.report.selection import best_first
 from hpsearch.report.study import Study, load
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import BEGINNING, Journal, Position
-from hpsearch.tensorboard.address import MOST_RUNS
+from hpsearch.tensorboard.address import COLOURS, MOST_RUNS
 from hpsearch.tensorboard.event_file import EventFiles
 from hpsearch.tensorboard.hparams import HParams
 from hpsearch.tensorboard.layout import layout
@@ -114,6 +114,23 @@ class View:
         return [followed.runs.name for followed in self._followed] + [name for name, _ in self._repeats]
 
     @property
+    def alike(self) -> list[list[str]]:
+        """The folders of which the runs have one colour: each study's, or of one study alone none.
+
+        Where there are too few colours, all studies that differ in their seed alone have one, with their medians.
+        """
+        if not self.several:
+            return []
+        if len(self.study_runs) <= COLOURS:
+            return [[_folder(run)] for run in self.study_runs]
+        medians = {places[0]: run for places, (run, _) in zip(self._sides, self._repeats, strict=True)}
+        found = []
+        for places in same_but_for_seed([study.sweep for study in self._studies]):
+            runs = [self._followed[at].runs.name for at in places]
+            found.append([_folder(run) for run in [*runs, *filter(None, [medians.get(places[0])])]])
+        return found
+
+    @property
     def problems(self) -> list[str]:
         """Why studies are followed no further."""
         return [followed.problem for followed in self._followed if followed.problem]
@@ -148,9 +165,9 @@ class View:
 
         That is by the study with the most trials, of which it is known best.
         """
-        found = importance_of(max(self._studies, key=lambda study: study.count))
+        study = max(self._studies, key=lambda study: study.count)
         metrics = {tag: name for study in self._studies for tag, name in metrics_of(study.sweep).items()}
-        first = () if found is None else tuple(found.shares)
+        first = () if study.sweep.objective.several else tuple(importance_of(study).shares)
         experiment = self._hparams.experiment(", ".join(self.names), metrics, self._studies[0].created, first)
         self._files.summary(self._followed[0].runs.name, self._studies[0].created, experiment)
         self._files.flush()
@@ -209,6 +226,10 @@ class _Wanted:
 
     def __call__(self, trial: int) -> bool:
         return self.chosen is None or trial >= self.known or trial in self.chosen
+
+
+def _folder(run: str) -> str:
+    return run.rpartition("/")[0]
 
 
 def _may_have_brackets(study: Study) -> bool:

@@ -45,6 +45,8 @@ def failure_of(error: BaseException) -> Failure:
         return Failure("raised", str(error), text)
     if isinstance(error, (TrainableError, CheckpointError)):
         return Failure("contract", str(error), text)
+    if (told := _memory_told(error)) is not None:
+        return Failure("memory", f"{exception_line(error)}; its process had {told}", text)
     if (lost := _loss_of_peers(error)) is not None:
         return Failure("peer", str(lost).partition("\n")[0], text)
     return Failure("raised", exception_line(error), text)
@@ -70,6 +72,13 @@ def _loss_of_peers(error: BaseException) -> BaseException | None:
         return None
     kinds = tuple(getattr(errors, name) for name in _PEERS)
     return next((cause for cause in causes(error) if isinstance(cause, kinds)), None)
+
+
+def _memory_told(error: BaseException) -> str | None:
+    """Say how much memory there is, where an allocator refused."""
+    from hpsearch_trainers.memory import is_out_of_memory, memory_told  # it imports torch
+
+    return memory_told() if is_out_of_memory(error) else None
 
 
 def _drop_our_frames(report: traceback.TracebackException) -> None:

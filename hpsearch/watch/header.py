@@ -51,6 +51,8 @@ def _state(study: LiveStudy, pasted: str) -> Text:
     message = one_line(ended.message)
     if ended.state == "paused":
         line.append(f" {message}, in {study.holder}")
+    elif ended.state == "cancelled":
+        line.append(f" {message}{_way_on(ended.state, pasted)}")
     elif ended.state == "open":
         line.append(": its trials are asked for and told of")
     elif ended.state == "killed":

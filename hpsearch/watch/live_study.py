@@ -44,8 +44,7 @@ class LiveStudy:
         sweep = stored_sweep(dict(record))
         self._journaled = JournaledState(sweep)
         self._records = self._journaled.records
-        # What an entry means may hang on whether the process still lives, which changes without one.
-        self._standing = {live: Standing(sweep, live) for live in (True, False)}
+        self._standing = Standing(sweep)
         self._time_left = TimeLeft(sweep, live=False)
         self._opened: Opened | None = None
         self._runs = 0
@@ -72,7 +71,7 @@ class LiveStudy:
         self.holder = looked.holder
         if not self.is_live and not self.is_told and self._records.running:
             changed |= self._records.running
-            self._journaled.leave(Ended("interrupted"))
+            self._journaled.leave(self.ended)
             self._widths.clear()
             self._busy = 0
         self.rows += [self._records.of(trial).row() for trial in range(len(self.rows), len(self._records))]
@@ -90,8 +89,7 @@ class LiveStudy:
 
     def _follow(self, entry: Entry) -> None:
         event = entry.event
-        for standing in self._standing.values():
-            standing.take(entry)
+        self._standing.take(entry)
         self._last = max(self._last, entry.time)
         match event:
             case Opened():
@@ -116,7 +114,7 @@ class LiveStudy:
     @property
     def sweep(self) -> Sweep:
         """The sweep, with what it was extended by."""
-        return self._standing[True].sweep
+        return self._standing.sweep
 
     @property
     def is_live(self) -> bool:
@@ -130,11 +128,8 @@ class LiveStudy:
 
     @property
     def ended(self) -> Ended:
-        """How it stands, in the words of `hpsearch list`, such as `running`, `paused`, `finished` or `killed`."""
-        standing = self._standing[self.is_live]
-        if self.is_told and not standing.has_ended:
-            return Ended("open")
-        return standing.ended if standing.state == standing.ended.state else Ended(standing.state)
+        """Its state, as `Standing` gives it."""
+        return self._standing.ended(self.is_live)
 
     @property
     def counts(self) -> dict[TrialState, int]:

@@ -77,6 +77,10 @@ class Speedup:
             self.share = median(self._shares.values())
         self._typical = self.seconds(trial)
 
+    def knows(self, trial: int) -> bool:
+        """Say whether a trial has run, and not been forgotten."""
+        return trial in self._times
+
     def forget(self, trial: int) -> None:
         """Let go of a trial that will run no more; what was learned from it stays."""
         self._times.pop(trial, None)

@@ -59,6 +59,8 @@ class Widths:
         most: int,
         widest: Callable[[int], int | None] = lambda trial: None,
         restart: float = RESTART_SECONDS,
+        alone_first: bool = False,
+        narrowest: Callable[[int], int] = lambda trial: 1,
     ) -> None:
         """Join the parts.
 
@@ -67,11 +69,16 @@ class Widths:
             most: Workers that a trial may have.
             widest: Gives the workers that this trial may have at most; None: as many as any.
             restart: Seconds that it costs to cut a segment and go on with it, while nothing is measured.
+            alone_first: Whether a trial is widened only once it was trained alone for an iteration: not where trials
+                share workers, whose times together say nothing of what one takes.
+            narrowest: Gives the workers without which this trial hasn't memory enough.
         """
         self.least = least
         """Workers that a trial needs."""
         self._most = most
         self._widest = widest
+        self._alone_first = alone_first
+        self._narrowest = narrowest
         self._speedup = Speedup()
         self._overhead = Overhead(restart)
         self._running: dict[int, _Running] = {}
@@ -123,7 +130,7 @@ class Widths:
             running = self._running.get(report.trial)
             if running is None or report.iteration <= running.reached:
                 continue
-            if report.seconds > 0:
+            if report.seconds > 0 and report.lanes == 1:
                 first = report.iteration == running.segment.start + 1
                 self._speedup.observe(report.trial, running.segment.width, report.seconds, first)
             running.told += report.seconds
@@ -132,16 +139,18 @@ class Widths:
     def assign(self, starts: Sequence[Started], free: int, waiting: int) -> list[Started]:
         """Give segments that are to start their widths, and the reasons.
 
+        One that needs more of them for its memory gets these, also where they aren't free yet.
+
         Args:
             starts: In their order; there is room for all of them at the least width.
             free: Workers that have nothing to do.
             waiting: Segments that could start as well, if there were room.
         """
         if self._most == self.least:
-            return [_with_width(start, self.least, "") for start in starts]
+            return [replace(start, segment=replace(start.segment, width=self.least)) for start in starts]
         promises = [self._promises.pop(start.segment.trial, 0) for start in starts]
         if waiting or not starts:
-            return [_with_width(start, self.least, "other trials wait for workers") for start in starts]
+            return [self._with_width(start, self.least, "other trials wait for workers") for start in starts]
         demands = [
             self._demand(start.segment, self._rung(start), start.segment.start, promise)
             for start, promise in zip(starts, promises, strict=True)
@@ -149,19 +158,22 @@ class Widths:
         widths, _ = self._share(free, demands)
         left = free - sum(widths)
         return [
-            _with_width(start, width, self._reason(start.segment.trial, width, left))
+            self._with_width(start, width, self._reason(start.segment.trial, width, left))
             for start, width in zip(starts, widths, strict=True)
         ]
 
-    def cuts(self, free: int, waiting: int) -> list[tuple[int, int]]:
+    def cuts(self, free: int, waiting: int, workers: int) -> list[tuple[int, int]]:
         """Say which running segments, as (trial, attempt), should end early to go on with another width.
 
         Args:
             free: Workers that have nothing to do.
             waiting: Segments that could start if there were room.
+            workers: All there are. Where trials share them, those that do could have one each if no trial had several.
         """
         if self._most == self.least or not self._saves or not self._running:
             return []
+        if self._alone_first:
+            waiting += max(_workers(list(self._running.values())) - workers, 0)
         if waiting:
             chosen = self._for_others(free, waiting)
         else:
@@ -183,7 +195,7 @@ class Widths:
         missing = new * self.least - free
         rungs: dict[_Rung, list[tuple[int, _Running]]] = {}
         for other, target in zip(running, targets, strict=False):
-            given = other.segment.width - target
+            given = other.segment.width - max(target, self._needed(other.segment.trial))
             if other.cut:
                 missing -= max(given, 0)
             elif given > 0 and self._seconds_left(other, other.segment.width) > self._overhead.segment:
@@ -206,11 +218,20 @@ class Widths:
         return [
             other
             for other, target in zip(running, targets, strict=False)
-            if target < other.segment.width
+            if max(target, self._needed(other.segment.trial)) < other.segment.width
             and not other.cut
             and other.reached - other.segment.start >= _SURE
             and self._pays(other, target)
         ]
+
+    def _with_width(self, start: Started, width: int, reason: str) -> Started:
+        needed = self._needed(start.segment.trial)
+        if needed > width:
+            width, reason = needed, "there wasn't memory enough on fewer"
+        return replace(start, segment=replace(start.segment, width=width), reason=reason)
+
+    def _needed(self, trial: int) -> int:
+        return min(max(self.least, self._narrowest(trial)), self._most)
 
     def _targets(self, running: Sequence[_Running], workers: int, new: int = 0) -> list[int]:
         """Divide all workers anew among segments that run, and so many that are to start."""
@@ -271,8 +292,12 @@ class Widths:
 
     def _demand(self, segment: Segment, rung: _Rung, reached: int, held: int = 0) -> Demand:
         left = 1 if segment.end is None else segment.end - reached
-        seconds = left * self._speedup.seconds(segment.trial)
+        seconds = left * self._speedup.seconds(segment.trial) if self._is_known(segment.trial) else 0.0
         return Demand(rung, seconds, rung[-1], held)
+
+    def _is_known(self, trial: int) -> bool:
+        """Say whether a trial may be widened, as far as what is known of its times goes."""
+        return not self._alone_first or self._speedup.knows(trial)
 
     def _rung(self, start: Started) -> _Rung:
         """Give what those have in common that run alike: the rung, but for trials that may not be as wide as others."""
@@ -296,8 +321,10 @@ class Widths:
         if width == self.least:
             if self._widest(trial) == width:
                 return "it went wrong on more workers"
-            if left == 0:
+            if left <= 0:
                 return "no more are free"
+            if not self._is_known(trial):
+                return "what an iteration takes alone isn't known yet"
             return f"its rung would not end sooner with the {_count(left)} that {'is' if left == 1 else 'are'} left"
         time = self._speedup.relative_time
         share = time(width) / time(self.least)
@@ -312,7 +339,3 @@ def _workers(running: Sequence[_Running]) -> int:
 
 def _count(workers: int) -> str:
     return "1 worker" if workers == 1 else f"{workers} workers"
-
-
-def _with_width(start: Started, width: int, reason: str) -> Started:
-    return replace(start, segment=replace(start.segment, width=width), reason=reason)

@@ -35,6 +35,8 @@ class Attempt:
         self._returned = False
         self.iteration = segment.start
         """The last that was reported."""
+        self.lanes = 1
+        """Trials with which its next iteration to be reported was trained as one computation."""
         self.reports: list[Report] = []
         """Those since the last checkpoint that the channel was told of."""
         self.cut = False
@@ -61,7 +63,7 @@ class Attempt:
         self.iteration = iteration
         if not self._leads:
             return
-        report = Report(self._segment.trial, iteration, metrics, seconds)
+        report = Report(self._segment.trial, iteration, metrics, seconds, self.lanes)
         self.reports.append(report)
         with self._channel_at_fault():
             self._channel.reported(report)

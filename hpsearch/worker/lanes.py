@@ -273,6 +273,7 @@ class Lanes:
     def _reported(self, lane: Lane, stepped: Stepped) -> None:
         lane.seconds += stepped.seconds
         lane.fused = max(lane.fused, stepped.lanes)
+        lane.attempt.lanes = stepped.lanes
         if stepped.alone_because is not None:
             lane.trains_alone(stepped.alone_because)
         with lane.charged(), lane.at_fault():

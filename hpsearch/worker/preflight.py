@@ -16,6 +16,9 @@ __all__ = ["check_program", "check_trainable"]
 
 _ENV = "/usr/bin/env"
 
+_MODULE = ("-m", "--module")
+"""What stands before the name of a module, for Python and its launchers."""
+
 
 def check_trainable(job: Job) -> None:
     """See that a script and what runs it are there, or the module of an import path.
@@ -33,19 +36,29 @@ def check_trainable(job: Job) -> None:
 
 
 def check_program(command: CommandLine) -> None:
-    """See that the script is there, if the folder is in which it is to run.
+    """See that the script is there, if the folder is in which it is to run, and the command takes it for a file.
 
     Raises:
         TrainableError: It isn't; names the file that has the nearest name.
     """
     folder, program = Path(command.directory), command.program
-    if program is None or not folder.is_dir() or (folder / program).exists():
+    if program is None or not folder.is_dir() or (folder / program).exists() or not _is_taken_for_file(command):
         return
     beside = (folder / program).parent
     names = [entry.name for entry in beside.iterdir()] if beside.is_dir() else []
     nearest = difflib.get_close_matches(Path(program).name, names, n=1)
     hint = f" (did you mean {str(Path(program).with_name(nearest[0]))!r}?)" if nearest else ""
     raise TrainableError(f"`program` must be a file, but there is no {program!r} in {folder}{hint}")
+
+
+def _is_taken_for_file(command: CommandLine) -> bool:
+    """Say whether the program must be a file: not `python -m package.module`, nor what is run by its name on PATH."""
+    words = [word for word in command.command if word not in ("${env}", _ENV)]
+    begins = words[:1] == ["${program}"] and command.program is not None and "/" not in command.program
+    if begins and shutil.which(str(command.program)) is not None:
+        return False
+    before = [words[place - 1] for place, word in enumerate(words) if place and "${program}" in word]
+    return not before or not all(word in _MODULE for word in before)
 
 
 def _check_command(command: CommandLine) -> None:

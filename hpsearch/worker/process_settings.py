@@ -48,8 +48,16 @@ _CUDNN = ("enabled", "benchmark", "deterministic")
 
 _SDP = ("flash", "mem_efficient", "math", "cudnn")
 
-_OF_TORCH = frozenset({b"CUDA_MODULE_LOADING", b"TORCHINDUCTOR_CACHE_DIR", b"TRITON_CACHE_DIR"})
-"""Variables that torch sets by itself, when CUDA or an optimizer is first used."""
+_OF_LIBRARIES = frozenset(
+    {
+        *(b"CUDA_MODULE_LOADING", b"TORCHINDUCTOR_CACHE_DIR", b"TRITON_CACHE_DIR"),
+        *(b"WANDB_SERVICE", b"_MLFLOW_TELEMETRY_SESSION_ID"),
+    }
+)
+"""Variables that torch sets by itself, when CUDA or an optimizer is first used; and W&B and MLflow, for the process.
+
+Observers use these on threads of their own, while some trial happens to run.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +223,7 @@ def _directory() -> str:
 def _environment() -> dict[bytes, bytes]:
     # The mapping's own table: a copy through the mapping decodes each entry, at a hundred times the cost.
     environment: dict[bytes, bytes] = vars(os.environ)["_data"].copy()
-    for key in _OF_TORCH:
+    for key in _OF_LIBRARIES:
         environment.pop(key, None)
     return environment
 

@@ -35,8 +35,8 @@ class Shapes:
     """What building trials raised, or training them on a few batches, to their number."""
     whole: str | None = None
     """Why no trial of this trainable can be a lane."""
-    tried: tuple[int, float] | None = None
-    """Lanes of the largest shape that were tried, and which part of the time of as many alone they took."""
+    tried: Mapping[int, float] = field(default_factory=dict)
+    """Numbers of lanes of the largest shape that were tried, to the part of the time of as many alone."""
 
 
 def shapes_of(job: Job, trials: Sequence[Trial], seconds: float) -> Shapes:
@@ -96,19 +96,19 @@ class _Builder:
             self._failed[failure_of(error).message] += 1
         return None
 
-    def _tried(self, alike: list[list[Trial]]) -> tuple[int, float] | None:
+    def _tried(self, alike: list[list[Trial]]) -> Mapping[int, float]:
         """Train trials of the largest shape together and alone; if it isn't one after all, it is left out."""
         from hpsearch_trainers.lanes import NotFusible, check_pack
 
         if not alike or len(alike[0]) < 2:
-            return None
+            return {}
         count = min(len(alike[0]), self._lanes)
         try:
-            return count, check_pack([self._worker.build(trial) for trial in alike[0][:count]], count)[count]
+            return check_pack([self._worker.build(trial) for trial in alike[0][:count]], count)
         except NotFusible as reason:
             self._alone[str(reason)] += len(alike.pop(0))
         except (KeyboardInterrupt, Interrupted):
             raise
         except BaseException as error:
             self._failed[failure_of(error).message] += len(alike.pop(0))
-        return None
+        return {}

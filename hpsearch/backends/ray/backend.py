@@ -75,8 +75,6 @@ class RayBackend(Backend):
         self._waiting: deque[Task] = deque()
         self._inbox = Inbox()
         self._rounds = Rounds(self._inbox, self.now, self._lane_landed, self._lane_lost)
-        self._suspects: set[int] = set()
-        """Trials of which one may have killed a worker: each runs alone until it has come to the end of a segment."""
         self._next_look = 0.0
 
     @as_backend_error()
@@ -104,7 +102,7 @@ class RayBackend(Backend):
         """Count the ready workers that are free, and those that were given back and can be had again."""
         if isinstance(place, WorkerShare):
             # What waits wants a worker for itself, and nothing is to overtake it.
-            return 0 if self._waiting else self._opened.capacity(0)
+            return 0 if self._waiting else self._opened.capacity(0, whole=False)
         return tasks_on(self._opened.capacity(self._missing()), place)
 
     @as_backend_error()
@@ -165,10 +163,10 @@ class RayBackend(Backend):
     def _send_waiting(self) -> None:
         """Send what can be sent, in order: what is narrow doesn't overtake what is wide, which would wait for ever."""
         while self._waiting:
-            segment = self._waiting[0].segment
+            segment, share = self._waiting[0].segment, self._waiting[0].share
             if segment.width == 1:
-                alone = self._runs_alone(self._waiting[0])
-                slot = self._slots.choose_idle() if alone else self._slots.choose(segment.trial)
+                whole = self._opened.divides and share is None
+                slot = self._slots.choose_idle() if whole else self._slots.choose(segment.trial)
                 slots: Sequence[Slot] = () if slot is None else (slot,)
             else:
                 slots = self._slots.choose_gang(segment.trial, segment.width)
@@ -176,15 +174,11 @@ class RayBackend(Backend):
                 return
             self._send(slots, self._waiting.popleft())
 
-    def _runs_alone(self, task: Task) -> bool:
-        """Say whether nothing may run beside a task."""
-        return task.segment.trial in self._suspects
-
     def _send(self, slots: Sequence[Slot], task: Task) -> None:
         packed = None if all(slot.sees for slot in slots) else pack_checkpoint(self._study, task.segment)
         gang = Gang(task)
         number = task.trial.number
-        if slots[0].lanes > 1:
+        if task.share is not None and slots[0].lanes > 1:
             self._send_lane(slots[0], gang, packed)
             return
         rank_infos = ranks_of_gang([slot.address for slot in slots], [slot.node for slot in slots])
@@ -195,6 +189,7 @@ class RayBackend(Backend):
             answer = slot.handle.run.remote(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
             flight = Flight(gang, rank, closing=closing)
             self._slots.send(slot, flight, self.now())
+            self._slots.set_alone(slot, task.share is None and slot.lanes > 1)
             if closed is not None:
                 self._inbox.when_done(closed, functools.partial(self._closed, flight))
             if rank == 0:
@@ -204,7 +199,6 @@ class RayBackend(Backend):
     def _send_lane(self, slot: Slot, gang: Gang, packed: bytes | None) -> None:
         task, flight = gang.task, Flight(gang, 0)
         self._slots.send(slot, flight, self.now())
-        self._slots.set_alone(slot, self._runs_alone(task))
         self._flights[task.key] = (slot, flight)
         request = RunRequest(task.trial, task.segment, None if slot.sees else packed, None, task.timeout)
         self._rounds.enter(slot, request)
@@ -244,6 +238,7 @@ class RayBackend(Backend):
         told, result = read_response(self._study, flight, response, slot.sees)
         messages: list[Message] = [*told]
         self._slots.land(slot, flight, self.now(), result.seconds)
+        self._slots.set_alone(slot, False)
         flight.gang.landed(flight.rank, result, self.now())
         messages += self._ended(flight)
         slot.address = response.address
@@ -258,8 +253,6 @@ class RayBackend(Backend):
         told, result = read_response(self._study, flight, end.response, slot.sees)
         messages: list[Message] = [*told]
         self._slots.land(slot, flight, self.now(), result.seconds)
-        self._slots.set_alone(slot, False)
-        self._suspects.discard(end.trial)
         if end.late:
             del self._flights[flight.task.key]
             told_limit = f"ran over its trial_timeout; {flight.task.timeout:g} s of it were left for this segment"
@@ -296,15 +289,14 @@ class RayBackend(Backend):
         messages: list[Message] = []
         lost = self._slots.remove(slot)
         together = slot.lanes > 1 and len(lost) > 1
-        if together:
-            self._suspects |= {flight.task.segment.trial for flight in lost}
         for place, flight in enumerate(lost):
             if place == 0 and slot.log and not together:
                 directory = attempt_directory(flight.task.segment, flight.rank)
                 file_log(self._study / slot.log, self._study / directory)
             # What waited behind the first hadn't begun.
             begun = place == 0 and flight.closing is None and not together
-            how: LossKind = "timeout" if flight is slot.timed_out else kind if begun else "spared"
+            spared: LossKind = "together" if together else "spared"
+            how: LossKind = "timeout" if flight is slot.timed_out else kind if begun else spared
             flight.gang.lost(flight.rank, Loss(reason, how, max(self.now() - flight.since, 0.0)), self.now())
             messages += self._ended(flight)
         return messages

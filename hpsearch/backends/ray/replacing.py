@@ -30,7 +30,7 @@ class Overdue:
 def overdue(slots: Slots, now: float) -> Iterator[Overdue]:
     """Give the workers that have run something for too long; those that their gang waits for in vain among them."""
     for slot in list(slots.all):
-        found = _silent(slot, now) if slot.lanes > 1 else _late(slots, slot, now)
+        found = _late(slots, slot, now) if slot.runs_whole else _silent(slot, now)
         if found is not None:
             yield found
 
@@ -78,7 +78,7 @@ def why_replaced(slot: Slot, result: SegmentResult, memory: int, scripts: bool) 
         slot.memory = memory
     if slot.timed_out is not None:
         return "its worker was killed: the trial before it ran over its timeout"
-    if result.failure is not None and result.failure.kind == "raised" and not scripts:
+    if result.failure is not None and result.failure.kind in ("raised", "memory") and not scripts:
         return "its worker was replaced: the trial before it raised there"
     if memory - slot.memory > _LEAK_BYTES:
         return "its worker was replaced: it kept growing"

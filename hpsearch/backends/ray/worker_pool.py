@@ -65,6 +65,8 @@ class WorkerPool:
         fresh: bool = False,
     ) -> None:
         self.slots: Slots = Slots(ahead=job.widest == 1 and not fresh, lanes=job.lanes)
+        self.divides = job.lanes > 1
+        """Tasks may share its workers."""
         self._told_why_whole = False
         self._fresh = fresh
         if fresh or pool.mkl_cbwr != job.mkl_cbwr:
@@ -91,15 +93,17 @@ class WorkerPool:
         self._next_notice = time.monotonic() + _NOTICE_SECONDS[0]
         self._add(self.wanted)
 
-    def capacity(self, waiting: int) -> int:
-        """Count the ready workers that are free, and those that were given back and can be had again.
+    def capacity(self, waiting: int, whole: bool = True) -> int:
+        """Count what could be taken up now, by the workers that are ready and those that can be had again.
 
         Args:
             waiting: Workers that tasks wait for; those that are starting are for them.
+            whole: Whether whole workers are counted, else tasks that may share one.
         """
         starting = sum(1 for slot in self.slots.all if not slot.ready)
         spoken_for = max(waiting - starting, 0)
-        return max(self.slots.capacity() + self._given_back - spoken_for, 0)
+        room = self.slots.unshared() if whole and self.divides else self.slots.capacity()
+        return max(room + self._given_back - spoken_for, 0)
 
     def fetch(self, waiting: int) -> None:
         """Start workers again that were given back, as far as tasks wait for them."""

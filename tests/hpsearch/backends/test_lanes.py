@@ -81,11 +81,11 @@ def test_capacity_is_asked_for_each_kind_of_place(packing):
     assert capacities() == [1, 0, 5, 3]
     packing.start(task(1, lanes=None))
     assert capacities() == [0, 0, 2, 1]
-    with pytest.raises(BackendError, match="no room for WholeWorker"):
-        packing.start(task(2, lanes=None))
     packing.start(task(2))
     packing.start(task(3))
     assert capacities() == [0, 0, 0, 0]
+    with pytest.raises(BackendError, match="no room for WorkerShare"):
+        packing.start(task(4))
     outcomes(packing)
     assert capacities() == [2, 1, 6, 4]
 

@@ -6,8 +6,14 @@ import pytest
 
 from hpsearch.backends.gangs import Gang
 from hpsearch.backends.slots import STUCK_SECONDS, Flight, Slot, Slots
-from hpsearch.task import Task
+from hpsearch.task import Task, WorkerShare
 from hpsearch.trial import Segment, Trial
+
+
+def flight_of(trial: int) -> Flight:
+    """Give a task that may be a lane."""
+    segment = Segment(trial, 0, 1, None, 1)
+    return Flight(Gang(Task(Trial(trial, {}, 0, "random"), segment, None, WorkerShare(4))), 0)
 
 
 class Pool:
@@ -23,7 +29,7 @@ class Pool:
     def send(self, trial: int) -> tuple[Slot, Flight]:
         slot = self.slots.choose(trial)
         assert slot is not None
-        flight = Flight(Gang(Task(Trial(trial, {}, 0, "random"), Segment(trial, 0, 1, None, 1), None)), 0)
+        flight = flight_of(trial)
         self.slots.send(slot, flight, 1.0)
         return slot, flight
 
@@ -47,16 +53,43 @@ def test_all_clocks_run_from_the_start_and_nothing_is_taken_back():
     assert pool.slots.capacity() == 0
 
 
-@pytest.mark.parametrize(("others", "where"), [(1, 0), (3, 1)])
-def test_a_trial_goes_back_to_where_it_left_its_object_unless_that_worker_has_more_to_do(others, where):
+@pytest.mark.parametrize(("there", "elsewhere", "where"), [(0, 0, 0), (1, 0, 1), (1, 1, 0), (2, 1, 0), (3, 1, 1)])
+def test_a_trial_goes_back_to_where_it_left_its_object_unless_another_worker_has_less_to_do(there, elsewhere, where):
     pool = Pool(2)
     first, flight = pool.send(0)
     pool.slots.land(first, flight, 2.0, 1.0)
-    for trial in range(1, 1 + others):
-        slot = pool.slots.all[0]
-        flight = Flight(Gang(Task(Trial(trial, {}, 0, "random"), Segment(trial, 0, 1, None, 1), None)), 0)
-        pool.slots.send(slot, flight, 2.0)
+    for trial, slot in enumerate([pool.slots.all[0]] * there + [pool.slots.all[1]] * elsewhere, 1):
+        pool.slots.send(slot, flight_of(trial), 2.0)
     assert pool.send(0)[0].handle == where
+
+
+def test_workers_are_free_as_if_each_lane_had_one_for_itself():
+    pool = Pool(4)
+    slots = pool.slots.all
+    assert pool.slots.unshared() == 4
+    shared = [flight_of(trial) for trial in range(3)]
+    for flight in shared:
+        pool.slots.send(slots[0], flight, 1.0)
+    assert pool.slots.unshared() == 1
+    pool.slots.send(slots[1], flight_of(3), 1.0)
+    pool.slots.send(slots[2], flight_of(4), 1.0)
+    assert pool.slots.unshared() == 0
+    for flight in shared:
+        pool.slots.land(slots[0], flight, 2.0, 1.0)
+    assert pool.slots.unshared() == 2
+
+
+def test_nothing_is_sent_to_the_workers_of_a_gang():
+    pool = Pool(3)
+    chosen = pool.slots.choose_gang(7, 2)
+    gang = Gang(Task(Trial(7, {}, 0, "random"), Segment(7, 0, 1, None, 1, 2), None))
+    for rank, slot in enumerate(chosen):
+        pool.slots.send(slot, Flight(gang, rank), 1.0)
+        pool.slots.set_alone(slot, True)
+    assert [slot.runs_whole for slot in pool.slots.all].count(True) == 2
+    assert (pool.slots.capacity(), pool.slots.unshared()) == (4, 1)
+    assert {pool.send(trial)[0] in chosen for trial in range(4)} == {False}
+    assert not pool.slots.choose_gang(8, 1)
 
 
 def test_nothing_runs_beside_a_trial_that_is_to_be_alone():

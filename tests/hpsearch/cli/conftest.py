@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_sweep(tmp_path / "sweep.yaml")
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what the tests of a file have in common."""
+    return tmp_path_factory.mktemp("made")
+
+
+@pytest.fixture
+def study(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A copy of a study of `sweep.yaml`, in the folder that is entered."""
+    if not (made / "study").exists():
+        assert call(capsys, "run", "sweep.yaml", "--backend", "inline", "--dir", made / "study").code == 0
+    shutil.copytree(made / "study", here / "study")
+    return here / "study"
 
 
 @pytest.fixture(scope="session")

@@ -140,6 +140,7 @@ def test_the_study_is_extended_by_set(lab, hpsearch_command):
     assert len(lines(hpsearch_command("ask", "study", "--set", "run_cap=3", "--count", 3))) == 2
 
 
+@pytest.mark.exhaustive  # the shell loop of docs/ask-tell.md runs in test_docs.py
 def test_parallel_shell_loops_share_a_study(lab):
     """Each asks, computes and tells, until there is nothing more; one that has to wait asks again."""
     loop = """

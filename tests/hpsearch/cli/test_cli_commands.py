@@ -194,10 +194,10 @@ def test_status_counts_the_widths_and_says_who_was_taken_back(here, hpsearch_com
     place = write_wide_study(here / "wide", ended=False)
     with place.running("me@here:1"):
         lines = hpsearch_command("status", "wide").out.splitlines()
-    assert "widths      4 segments on 1 worker, 1 on 4; running now: 1 trial on 1 worker" in lines
+    assert "widths      4 segments on 1 worker each, 1 on 4; running now: 1 trial on 1 worker" in lines
     assert f"taken back  trial 1: {HARM}" in lines
     lines = hpsearch_command("status", "wide").out.splitlines()
-    assert "widths      4 segments on 1 worker, 1 on 4" in lines
+    assert "widths      4 segments on 1 worker each, 1 on 4" in lines
 
 
 def test_status_says_nothing_of_widths_where_all_are_1(study, hpsearch_command):
@@ -220,9 +220,9 @@ def test_segments_are_listed_with_their_widths_and_the_reasons(here, hpsearch_co
     assert [cell.strip() for cell in lines[3].split("  ") if cell][-3:] == [WIDENED, f"reverted: {HARM}", "3.0 s"]
     text = hpsearch_command("trials", "wide", "--segments", "--format", "csv").out
     rows = json.loads(hpsearch_command("trials", "wide", "--segments", "--format", "json").out)
-    head = "trial,attempt,start,end,width,reason,ended,message,seconds,lanes"
+    head = "trial,attempt,start,end,width,reason,ended,message,seconds,lanes,then"
     assert text.splitlines()[0] == ",".join(rows[0]) == head
-    assert text.splitlines()[4] == f"1,2,1,3,4,{WIDENED},reverted,{HARM},3.0,1"
+    assert text.splitlines()[4] == f"1,2,1,3,4,{WIDENED},reverted,{HARM},3.0,1,"
     assert [row["ended"] for row in rows] == ["finished", "finished", "finished", "reverted", "finished"]
 
 

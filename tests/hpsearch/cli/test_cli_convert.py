@@ -137,3 +137,29 @@ def test_keys_that_nobody_knows_are_taken_out_and_misspelt_ones_are_not(here, hp
     assert "other isn't a key of a sweep" in answer.err
     (here / "w.yaml").write_text(FINE.replace("parameters:", "parametrs:"))
     assert "did you mean parameters?" in hpsearch_command("convert", "w.yaml").err
+
+
+def test_a_goal_in_capitals_and_whole_floats_of_an_integer_are_written_as_they_are_meant(here, hpsearch_command):
+    text = FINE.replace("goal: minimize", "goal: Minimize").replace("  lr:", "  {at}\n  lr:")
+    (here / "w.yaml").write_text(text.replace("{at}", "warmup: {distribution: int_uniform, min: 0, max: 100.0}"))
+    answer = hpsearch_command("convert", "w.yaml", "--output", "out.yaml")
+    assert answer.code == 0, answer.err
+    assert "line 4: goal was Minimize" in answer.out + answer.err
+    read = yaml.safe_load((here / "out.yaml").read_text())
+    assert read["metric"]["goal"] == "minimize"
+    assert str(read["parameters"]["warmup"]["max"]) == "100"
+
+
+def test_a_fraction_is_no_bound_of_an_integer(here, hpsearch_command):
+    warmup = "  warmup: {distribution: int_uniform, min: 0, max: 100.5}\n  lr:"
+    (here / "w.yaml").write_text(FINE.replace("  lr:", warmup))
+    answer = hpsearch_command("convert", "w.yaml")
+    assert answer.code == 1
+    assert "parameters.warmup.max: must be an integer, got 100.5" in answer.err
+
+
+def test_a_sweep_below_a_key_is_not_taken_for_one_that_nobody_knows(here, hpsearch_command):
+    (here / "w.yaml").write_text("sweep:\n" + textwrap.indent(FINE, "  "))
+    answer = hpsearch_command("convert", "w.yaml")
+    assert answer.code == 1
+    assert "w.yaml:1: sweep: isn't a known key" in answer.err

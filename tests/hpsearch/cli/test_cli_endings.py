@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import hpsearch
+from hpsearch.study.provenance import process_name
 from tests.hpsearch.support.cli_trainables import GATE, HEARD, OPEN, REACHED
 from tests.hpsearch.support.climbing import Failing
 from tests.hpsearch.support.command_line import Answer, Call, begin, wait_for, write_sweep
@@ -66,6 +67,27 @@ def test_3_a_second_process_stops_the_sweep_and_resume_goes_on(here, hpsearch_co
     assert "stopped; go on with: hpsearch resume study" in out
     assert "stopped; go on with: hpsearch resume" in hpsearch_command("status", "study").out
     assert len(hpsearch.load("study").trials) == 3
+
+    assert hpsearch_command("resume", "study", *INLINE).code == 0
+    assert csv_of("study", hpsearch_command) == whole
+
+
+@pytest.mark.exhaustive
+def test_130_a_cancelled_sweep_says_so_wherever_it_is_looked_at(here, hpsearch_command, whole, running):
+    with begin("cancel", "study", cwd=here) as asking:
+        wait_for(lambda: any(step.verb == "cancel" for step in hpsearch.load("study").history()), asking)
+        (here / OPEN).touch()
+        out, err = running.communicate(timeout=60)
+        told, _ = asking.communicate(timeout=60)
+    assert (running.returncode, err) == (130, "")
+    assert "cancelled; go on with: hpsearch resume study" in out
+    assert told == "it ends at once; what ran since the last checkpoints runs again on resume\n"
+    who = process_name().rpartition(":")[0]
+    study = hpsearch.load("study")
+    assert (study.state, study.message.partition(", ")[2]) == ("cancelled", f"by {who}")
+    cancel, end = study.history()[-2:]
+    assert (cancel.verb, cancel.outcome, end.verb, end.outcome) == ("cancel", "done", "end", f"cancelled: by {who}")
+    assert end.time >= cancel.time
 
     assert hpsearch_command("resume", "study", *INLINE).code == 0
     assert csv_of("study", hpsearch_command) == whole
@@ -186,6 +208,7 @@ def test_a_table_doesnt_depend_on_how_often_the_sweep_was_interrupted(here, hpse
     assert csv_of("study", hpsearch_command) == table
 
 
+@pytest.mark.exhaustive
 def test_130_ctrl_c_while_a_worker_waits_for_a_suggestion_leaves_no_process_and_the_same_one_comes_next(
     here, hpsearch_command
 ):

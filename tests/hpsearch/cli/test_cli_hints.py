@@ -67,6 +67,15 @@ def test_those_of_a_sweep_that_can_go_on(folder: Path, hpsearch_command: Call):
             assert hpsearch_command(*words).code == 0
 
 
+def test_those_of_a_directory_whose_name_begins_like_an_option(folder: Path, hpsearch_command: Call):
+    answer = hpsearch_command("run", "sweep.yaml", *INLINE, "--dir=-study")
+    shown = check(answer.out)
+    assert ["trials", "./-study"] in shown
+    assert hpsearch_command("trials", "./-study").code == 0
+    assert "checkpoint:  ./-study/" in answer.out
+    assert " ./-study " in hpsearch_command("list", ".").out
+
+
 def test_those_of_one_that_reached_its_target(folder: Path, hpsearch_command: Call):
     answer = hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", STUDY, "--set", "metric.target=1000")
     go_on = check(answer.out)[-1]

@@ -125,7 +125,7 @@ def test_what_became_of_a_study_is_its_state(studies, hpsearch_command, here):
     lines = listed(answer.out)
     assert told["process"] == "me@here:4711"
     assert lines["runs/killed"][1] == "killed"
-    assert lines["runs/cancelled"][1] == "interrupted"
+    assert lines["runs/cancelled"][1] == "cancelled"
     assert lines["runs/untouched"][1] == "not begun"
 
 

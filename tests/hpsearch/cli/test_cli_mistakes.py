@@ -88,6 +88,14 @@ def test_what_is_no_study_is_refused(here, hpsearch_command, command, directory,
     assert expected in answer.err
 
 
+def test_a_folder_of_studies_says_how_to_see_them(here, hpsearch_command):
+    assert hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "my studies/one").code == 0
+    answer = hpsearch_command("status", "my studies")
+    assert answer.code == 1
+    assert answer.err.endswith(f"Name one of those in it, which `hpsearch list '{here}/my studies'` shows.\n")
+    assert "my studies/one" in hpsearch_command("list", "my studies").out
+
+
 @pytest.mark.parametrize(
     "command", ["run sweep.yaml --dir", "resume", "status", "trials", "best", "export", "stop", "tensorboard"]
 )
@@ -131,6 +139,8 @@ def test_a_journal_of_another_format_is_refused_with_the_way_out(here, hpsearch_
         ("run sweep.yaml --workers two", "argument --workers: must be a whole number, at least 1, got 'two'"),
         ("trials study --format xml", "invalid choice: 'xml'"),
         ("resume", "the following arguments are required: DIR"),
+        ("best study --save=", "argument --save: must be the name of a folder or a file, got ''"),
+        ("report study --png=", "argument --png: must be the name of a folder or a file, got ''"),
         ("status study --colour", "unrecognized arguments: --colour"),
     ],
 )
@@ -266,22 +276,52 @@ def test_a_trainable_that_cant_be_had_names_the_line_and_the_nearest(here, hpsea
     assert expected in answer.err
 
 
+OBSERVERS = """from hpsearch.observers.base import Observer
+class Half(Observer):
+    def observe(self, record): pass
+class Refusing(Half):
+    def __init__(self, observed): raise OSError("no such server")
+    def close(self): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "expected"),
+    [
+        ("Half", False, "must define close, which Half doesn't"),
+        ("Halve", False, "did you mean 'Half'?"),
+        ("Refusing", True, "must be made of what it observes, but raised OSError: no such server"),
+    ],
+)
+def test_an_observer_that_cant_be_had_names_the_line_and_runs_nothing(here, hpsearch_command, name, made, expected):
+    (here / "watchers.py").write_text(OBSERVERS)
+    change(here / "sweep.yaml", observers=[f"watchers:{name}"])
+    answer = hpsearch_command("run", "sweep.yaml", "--dir", "s", *INLINE)
+    line = 1 + (here / "sweep.yaml").read_text().splitlines().index("observers:")
+    assert answer.code == 1
+    assert answer.err.startswith(f"hpsearch: sweep.yaml:{line}: observers.watchers:{name}: ")
+    assert expected in answer.err
+    assert (here / "s").exists() == made  # nothing but making it shows the last
+    assert not made or hpsearch.load(here / "s").trials == []
+
+
 def test_a_trainable_from_python_is_not_resumed_from_the_command_line(here, hpsearch_command):
     def train(trial):
         raise Interrupted
 
     train.__module__, train.__qualname__ = "__main__", "train"
-    study = hpsearch.search(
-        train,
-        parameters={"x": 1},
-        metric="loss",
-        max_iter=1,
-        run_cap=1,
-        directory="study",
-        backend="inline",
-        progress=False,
-    )
-    assert study.state == "interrupted"
+    with pytest.raises(KeyboardInterrupt):
+        hpsearch.search(
+            train,
+            parameters={"x": 1},
+            metric="loss",
+            max_iter=1,
+            run_cap=1,
+            directory="study",
+            backend="inline",
+            progress=False,
+        )
+    assert hpsearch.load("study").state == "interrupted"
     answer = hpsearch_command("resume", "study", *INLINE)
     assert answer.code == 1
     assert "go on with the same call of hpsearch.search" in answer.err

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.trainers.data_sets.designed import alone, prepared, write_csv
 
 
+@pytest.mark.exhaustive
 def test_it_prints_what_predict_py_prints(tmp_path, hpsearch_command):
     table = {"x": [number / 7 for number in range(40)], "y": ["no", "yes"] * 20}
     source = write_csv(tmp_path / "a.csv", table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +44,14 @@ def test_looking_at_a_study_loads_neither_torch_nor_ray(study):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("words", ["run sweep.yaml --backend inline --dir piped", "trials study", "plan sweep.yaml"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param("run sweep.yaml --backend inline --dir piped", marks=pytest.mark.exhaustive),
+        "trials study",
+        "plan sweep.yaml",
+    ],
+)
 def test_a_reader_that_goes_away_gives_no_traceback(study, words):
     process = begin(*words.split(), cwd=study.parent)
     assert process.stdout is not None
@@ -92,6 +100,26 @@ def test_a_wandb_sweep_of_a_script_runs_with_the_default_command(here, hpsearch_
     assert hpsearch.load("study").best_params["optimizer"] == {"lr": 0.5}
 
 
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        ("package.train", ["${env}", "${interpreter}", "-m", "${program}", "${args}"]),
+        ("train-it", ["${env}", "${program}", "${args}"]),
+    ],
+)
+def test_a_program_may_be_a_module_or_a_command(here, hpsearch_command, monkeypatch, program, command):
+    (here / "package").mkdir()
+    (here / "package/train.py").write_text(TRAIN)
+    (here / "bin").mkdir()
+    (here / "bin/train-it").write_text(f"#!{sys.executable}\n{TRAIN}")
+    (here / "bin/train-it").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{here / 'bin'}:{os.environ['PATH']}")
+    write_sweep(here / "wandb.yaml", None, program=program, command=command, parameters=SPACE)
+    assert hpsearch_command("run", "wandb.yaml", *INLINE, "--dir", "study").code == 0
+    trials = hpsearch.load("study").trials
+    assert [trial.value for trial in trials] == [trial.params["x"] + 0.5 for trial in trials]
+
+
 def test_without_run_cap_a_sweep_goes_on_until_something_ends_it_and_says_so(here, hpsearch_command):
     (here / "train.py").write_text(TRAIN)
     write_sweep(here / "wandb.yaml", None, program="train.py", run_cap=None, parameters=SPACE)
@@ -99,3 +127,9 @@ def test_without_run_cap_a_sweep_goes_on_until_something_ends_it_and_says_so(her
     assert answer.code == 0
     assert "note: run_cap isn't given: trials are created until the sweep is stopped" in answer.err
     assert hpsearch.load("study").state == "target"
+
+
+def test_the_package_is_the_command_too(study):
+    run = [sys.executable, "-m", "hpsearch", "note", "study", "as a module"]
+    done = subprocess.run(run, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "as a module\n", "")

@@ -34,7 +34,7 @@ def run_and_kill(here: Path, kill: Callable[[psutil.Process], None], *words: str
         driver.communicate()
         assert driver.returncode == -signal.SIGKILL
     left = hpsearch.load(study)
-    assert left.state == "interrupted"
+    assert left.state == "killed"
     assert len(left.trials) <= TRIALS
     return {f"{row.number} {i}" for row in left.trials for i in range(1, row.iterations + 1)}
 

@@ -205,6 +205,7 @@ def test_a_sigterm_to_the_whole_process_group_ends_the_sweep_as_interrupted(tmp_
     assert hpsearch.load(tmp_path / "study").state == "interrupted"
 
 
+@pytest.mark.exhaustive
 def test_a_terminal_that_is_closed_ends_the_sweep_and_leaves_nothing(tmp_path):
     ours, theirs = pty.openpty()
     with begun(tmp_path, *RUN, "1", terminal=theirs) as run:
@@ -225,6 +226,7 @@ def test_a_ctrl_c_while_ray_is_shut_down_ends_at_once_without_a_traceback(tmp_pa
         assert run.err == ""
 
 
+@pytest.mark.exhaustive
 def test_what_trials_have_forked_dies_with_a_killed_driver_and_resume_works_at_once(tmp_path):
     (tmp_path / "train.py").write_text(FORKS)
     pids = tmp_path / "pids.txt"

@@ -28,7 +28,7 @@ sys.exit(main(["run", "sweep.yaml", "--dir", "study"]))
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        ("SystemExit(15)", "SystemExit: 15"),
+        pytest.param("SystemExit(15)", "SystemExit: 15", marks=pytest.mark.exhaustive),
         pytest.param(
             "OSError(28, 'No space left on device', '/tmp/ray')",
             "OSError: [Errno 28] No space left on device",
@@ -70,10 +70,13 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 BACKENDS = pytest.mark.parametrize("backend", ["ray", "inline"])
 
 
+@pytest.mark.parametrize("command", [None, ["python3", "-u", "${program}"], ["sh", "-c", "python3 -m ${program}"]])
 @BACKENDS
-def test_a_program_that_isnt_there_is_said_with_its_line_before_ray_starts(here, hpsearch_command, no_ray, backend):
+def test_a_program_that_isnt_there_is_said_with_its_line_before_ray_starts(
+    here, hpsearch_command, no_ray, backend, command
+):
     (here / "train.py").touch()
-    write_sweep(here / "sweep.yaml", None, program="trian.py")
+    write_sweep(here / "sweep.yaml", None, program="trian.py", **({"command": command} if command else {}))
     answer = hpsearch_command("run", "sweep.yaml", "--backend", backend, "--dir", "study")
     assert answer.code == 1
     assert answer.err.startswith(

@@ -16,11 +16,6 @@ from hpsearch.study.directory import StudyDirectory
 from tests.hpsearch.support.command_line import PROGRAM, call, environment, write_sweep
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("made")
-
-
 @pytest.fixture
 def study(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """A study that kept all checkpoints, of which one trial has failed."""

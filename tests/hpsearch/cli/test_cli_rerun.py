@@ -97,6 +97,7 @@ def test_the_commands_that_read_a_study_know_it_without_the_former_one(study, hp
     assert hpsearch_command("resume", "again", *INLINE).out.count(told.text()) == 1
 
 
+@pytest.mark.exhaustive
 def test_killed_it_is_resumed_to_the_table_of_one_that_was_not(here, hpsearch_command, tmp_path_factory):
     assert (
         hpsearch_command("run", write_sweep(here / "gated.yaml", "gated", run_cap=2), *INLINE, "--dir", "study").code
@@ -108,7 +109,7 @@ def test_killed_it_is_resumed_to_the_table_of_one_that_was_not(here, hpsearch_co
         wait_for((gate / REACHED).exists, process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    assert hpsearch.load("killed").state == "interrupted"
+    assert hpsearch.load("killed").state == "killed"
     assert "not ended:    4 of 6 runs\n" in hpsearch_command("best", "killed").out
     shutil.copytree("killed", "resumed")
     (gate / OPEN).touch()

@@ -6,27 +6,13 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 import hpsearch
 from hpsearch.study.directory import StudyDirectory
-from tests.hpsearch.support.command_line import call, environment, write_sweep
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("made")
-
-
-@pytest.fixture
-def study(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    if not (made / "study").exists():
-        assert call(capsys, "run", "sweep.yaml", "--backend", "inline", "--dir", made / "study").code == 0
-    shutil.copytree(made / "study", here / "study")
-    return here / "study"
+from tests.hpsearch.support.command_line import environment, write_sweep
 
 
 def test_status_as_json_says_what_the_api_says(study, hpsearch_command):
@@ -80,8 +66,10 @@ def test_the_best_is_saved_with_its_params_and_checkpoint(study, hpsearch_comman
     saved = json.loads((here / "taken/best/trial.json").read_text())
     assert saved == {
         "study": str(study),
+        "name": "sweep",
         "trial": best.number,
         "values": {"loss": best.value},
+        "iteration": 2,
         "params": best.params,
         "checkpoint": "state.pt",
     }

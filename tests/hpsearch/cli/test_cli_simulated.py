@@ -111,7 +111,8 @@ def test_methods_are_compared_over_a_suite(here, hpsearch_command):
     assert (here / "b" / "runs.jsonl").read_text() == before
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive), signal.SIGKILL])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_of_a_benchmark_that_is_killed_no_process_is_left(here, number):
     suite, name = ROOT / "configs" / "benchmarks" / "digits.yaml", "HPSEARCH_TEST_BENCHMARK"
     process = begin("benchmark", suite, "--seeds", 500, "--jobs", 2, "--dir", "b", cwd=here, **{name: str(here)})
@@ -122,6 +123,7 @@ def test_of_a_benchmark_that_is_killed_no_process_is_left(here, number):
     wait_for(lambda: not left_behind(f"{name}={here}"))
 
 
+@pytest.mark.exhaustive
 def test_quick_is_three_seeds_on_the_first_number_of_workers(here, hpsearch_command):
     suite = ROOT / "configs" / "benchmarks" / "digits.yaml"
     answer = hpsearch_command("benchmark", suite, "--methods", "random", "--workers", "2,4", "--quick", "--jobs", 1)

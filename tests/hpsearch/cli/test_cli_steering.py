@@ -112,6 +112,16 @@ def test_the_history_tells_who_asked_for_what_and_what_came_of_it(study, hpsearc
     assert "x 0.5" in table
 
 
+def test_the_history_has_tags_notes_and_commands_as_they_are_typed(here, hpsearch_command, monkeypatch):
+    words = ["run", "sweep.yaml", "--dir", "study", *INLINE, "--tag", "paper", "--note", "wider"]
+    monkeypatch.setattr("sys.orig_argv", ["/usr/bin/python3", "-m", "hpsearch", *words])
+    assert hpsearch_command(*words).code == 0
+    lines = hpsearch_command("history", "study").out.splitlines()
+    told = [" ".join(line.split()[2:-2]) for line in lines if process_name() in line]
+    assert told[:2] == ["tag paper", "note wider"]
+    assert told[2].startswith("run hpsearch run sweep.yaml --dir study ")
+
+
 def test_a_study_that_ended_on_its_way_is_pruned_and_extended_and_its_time_doesnt_count(stopped, hpsearch_command):
     assert hpsearch_command("add", "late", "--params", "x=0.125", "--params", "x=0.25").code == 0
     assert hpsearch_command("extend", "late", "--brackets", 3).code == 0
@@ -167,6 +177,7 @@ def test_trials_that_run_elsewhere_are_steered_without_a_process(here, hpsearch_
     assert [step.verb for step in hpsearch.load("lab").history()] == ["ask", "prune", "end", "ask", "extend", "add"]
 
 
+@pytest.mark.exhaustive  # on two workers of a Ray; beside one worker keys do it in test_cli_watch.py
 @pytest.mark.ray
 def test_a_live_sweep_rests_goes_on_loses_a_trial_and_ends_at_once(here, hpsearch_command):
     write_sweep(here / "paced.yaml", "paced", max_iter=1_000_000, run_cap=3)

@@ -104,6 +104,7 @@ def test_what_a_study_does_meanwhile_is_shown(studies):
         wait_for(lambda: len(asked(server, "data/runs")) == 5)
 
 
+@pytest.mark.exhaustive
 def test_a_folder_that_is_asked_for_stays(studies, hpsearch_command):
     with served("runs/sweep-1", "--output", "view", cwd=studies.parent):
         pass
@@ -121,6 +122,7 @@ def test_a_folder_that_is_asked_for_stays(studies, hpsearch_command):
     assert "--output sweep.yaml: expected a folder that can be written, got: File exists" in refused.err
 
 
+@pytest.mark.exhaustive
 def test_a_port_that_is_taken_is_an_error(studies):
     with served("runs/sweep-1", cwd=studies.parent) as (told, _):
         port = urllib.parse.urlsplit(told["curves"]).port
@@ -131,12 +133,14 @@ def test_a_port_that_is_taken_is_an_error(studies):
     assert err.count("\n") == 1
 
 
+@pytest.mark.exhaustive
 def test_without_a_directory_it_takes_the_newest_study(studies):
     said = "hpsearch: runs/sweep-2 is taken, the newest study in runs\n"
     with served(cwd=studies.parent, said=said) as (told, _):
         assert told["sweep-2:"] == "4 trials"
 
 
+@pytest.mark.exhaustive
 def test_of_a_study_that_is_asked_for_and_told_of_all_is_shown(here, hpsearch_command):
     write_sweep(here / "lab.yaml", None, max_iter=1)
     for number in range(2):

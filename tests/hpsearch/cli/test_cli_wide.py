@@ -117,7 +117,7 @@ def test_a_driver_and_a_rank_killed_in_wide_segments_end_in_a_finished_sweep(pla
         kill_tree(psutil.Process(driver.pid))
         driver.communicate()
     left = hpsearch.load(study)
-    assert left.state == "interrupted"
+    assert left.state == "killed"
     assert set(widths_started(study)) == {2}
 
     before = len(ranks.read_text().splitlines())

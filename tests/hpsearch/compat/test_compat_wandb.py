@@ -200,6 +200,20 @@ def test_an_agent_that_is_called_again_goes_on_with_the_sweep(tmp_path, monkeypa
     assert len({row.params["lr"] for row in again.trials}) == 4
 
 
+def test_an_agent_that_was_interrupted_goes_on_with_the_sweep_when_it_is_called_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = wandb.sweep(GIVEN)
+
+    def interrupts(row: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        wandb.agent(name, train, count=2, tensorboard=False, progress=False, callbacks=[interrupts])
+    directory = vars(stopped.value)["directory"]
+    again = wandb.agent(name, train, count=2, tensorboard=False, progress=False)
+    assert (again.directory, again.state) == (directory, "finished")
+
+
 def test_a_config_can_be_copied():
     config = Config()
     config.begin({"depth": 2}, {"lr": 0.1})

@@ -135,6 +135,7 @@ def test_the_search_never_opens_the_test_rows(here, capsys):
     assert hpsearch.load("study").best_value > 0.3
 
 
+@pytest.mark.exhaustive
 def test_numbers_are_scored_in_their_unit_with_less_being_better(here, capsys):
     write_table(here / "table.csv", numbers=True)
     out = sweep_only(capsys, "--goal", "mae")
@@ -150,6 +151,7 @@ def test_numbers_are_scored_in_their_unit_with_less_being_better(here, capsys):
         assert abs(arrays["targets"].mean() - 100) < 10
 
 
+@pytest.mark.exhaustive
 def test_what_is_changed_in_the_sweep_is_honoured_and_a_changed_data_set_changes_no_split(here, capsys):
     out = sweep_only(capsys)
     before = (out / "data/search.npz").read_bytes(), (out / "data/test.csv").read_bytes()
@@ -196,6 +198,7 @@ def test_changes_that_make_it_another_design_are_refused(here, capsys):
     assert not (out / "study").exists()
 
 
+@pytest.mark.exhaustive
 def test_where_the_sweep_leaves_no_time_its_own_limit_is_named(here, capsys):
     out = sweep_only(capsys)
     shorten(out / "sweep.yaml", limits={"max_time": 1e-6})
@@ -205,6 +208,7 @@ def test_where_the_sweep_leaves_no_time_its_own_limit_is_named(here, capsys):
     assert f"raise limits.max_time, which ends the search after 0.0 s ({here}/out/sweep.yaml:{line})" in answer.err
 
 
+@pytest.mark.exhaustive
 def test_where_no_network_keeps_a_bound_the_nearest_is_told(here, capsys):
     out = sweep_only(capsys)
     shorten(out / "sweep.yaml", outcome_constraints=["loss <= -1"])
@@ -214,6 +218,7 @@ def test_where_no_network_keeps_a_bound_the_nearest_is_told(here, capsys):
     assert re.search(told, answer.err), answer.err
 
 
+@pytest.mark.exhaustive
 def test_where_there_is_no_time_for_an_epoch_of_the_last_fit_there_is_no_network(here, capsys):
     out = sweep_only(capsys)
     shorten(out / "sweep.yaml", outcome_constraints=["fit_seconds <= 1e-9"])
@@ -221,6 +226,7 @@ def test_where_there_is_no_time_for_an_epoch_of_the_last_fit_there_is_no_network
     assert (answer.code, "must keep fit_seconds <= 1e-09, but none that was validated does" in answer.err) == (1, True)
 
 
+@pytest.mark.exhaustive
 def test_a_design_that_was_moved_before_it_was_finished_is_refused(here, capsys):
     out = sweep_only(capsys)
     shorten(out / "sweep.yaml")
@@ -244,6 +250,7 @@ def test_a_design_that_was_moved_before_it_was_finished_is_refused(here, capsys)
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.exhaustive
 def test_a_design_that_was_killed_has_spent_what_its_journal_tells(here, capsys):
     out = sweep_only(capsys)
     shorten(out / "sweep.yaml")
@@ -258,6 +265,7 @@ def test_a_design_that_was_killed_has_spent_what_its_journal_tells(here, capsys)
     assert json.loads((out / "report.json").read_text())["seconds"] > 1e6 + searched > 1e6
 
 
+@pytest.mark.exhaustive
 def test_files_that_predict_otherwise_than_what_was_trained_are_noticed(here, capsys):
     out = sweep_only(capsys)
     shorten(out / "sweep.yaml")

@@ -39,7 +39,7 @@ def output(study: hpsearch.Study) -> str:
     return "".join(path.read_text() for path in sorted(study.directory.glob("trials/*/*/output.log")))
 
 
-@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_lightning_goes_on_from_each_segment_to_the_bit_whatever_the_schedule(every, tmp_path):
     parameters = {"schedule": lightning_trainables.SCHEDULES, "every": every}
     whole = search(tmp_path / "whole", lightning_trainables, max_iter=5, parameters=parameters)
@@ -63,7 +63,7 @@ def test_pytorch_lightning_is_taken_as_well_and_a_training_that_is_too_short_is_
 OFTEN = {"eval_strategy": "steps", "eval_steps": 7, "eval_on_start": True, "save_strategy": "steps", "save_steps": 1}
 
 
-@pytest.mark.parametrize("arguments", [{}, OFTEN])
+@pytest.mark.parametrize("arguments", [pytest.param({}, marks=pytest.mark.exhaustive), OFTEN])
 def test_transformers_goes_on_from_each_segment_to_the_bit_at_epochs_and_between(arguments, tmp_path):
     parameters = {"elsewhere": True, **({"arguments": arguments} if arguments else {})}
     whole = search(tmp_path / "whole", transformers_trainables, max_iter=5, parameters=parameters)

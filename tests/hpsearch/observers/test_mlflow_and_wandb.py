@@ -116,6 +116,7 @@ def check(study: hpsearch.Study, name: str) -> None:
             assert rows == [{"_step": report.iteration, **report.metrics} for report in reports[number]]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_both_get_each_trial_whole_and_again_where_it_goes_on(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
@@ -158,7 +159,10 @@ def test_both_get_each_trial_whole_and_again_where_it_goes_on(tmp_path, monkeypa
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "last_call"),
-    [("mlflow", "mlflow.MlflowClient.set_terminated"), ("wandb", "wandb.sdk.wandb_run.Run.finish")],
+    [
+        pytest.param("mlflow", "mlflow.MlflowClient.set_terminated", marks=pytest.mark.exhaustive),
+        ("wandb", "wandb.sdk.wandb_run.Run.finish"),
+    ],
 )
 def test_a_kill_between_the_calls_for_a_trial_leaves_each_trial_once_and_whole(name, last_call, tmp_path):
     place = tmp_path / "digits-1"
@@ -234,4 +238,18 @@ def test_a_package_that_is_missing_is_said_before_anything_runs(tmp_path, monkey
         hpsearch.SweepError, match=r"observers.mlflow: needs the package mlflow.*\n.*hpsearch\[mlflow\]"
     ):
         search(tmp_path / "s", ["mlflow"])
-    assert hpsearch.load(tmp_path / "s").trials == []
+    assert not (tmp_path / "s").exists()
+
+
+def test_their_first_use_beside_a_trial_of_this_process_is_not_taken_for_what_the_trial_changed(tmp_path):
+    code = (
+        "import sys\n"
+        "from hpsearch.worker.process_settings import kept\n"
+        "with kept() as settings:\n"
+        "    import mlflow, wandb\n"
+        "    quiet = wandb.Settings(mode='offline', root_dir=sys.argv[1], silent=True, console='off')\n"
+        "    wandb.init(dir=sys.argv[1], settings=quiet).finish()\n"
+        "print(settings.changed)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["()"]), done.stderr

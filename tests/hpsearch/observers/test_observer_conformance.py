@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 import hpsearch
 from hpsearch.events import Started
 from hpsearch.known_observers import KNOWN_OBSERVERS, OPTIONAL
-from hpsearch.observers import make_observer
+from hpsearch.observers import make_observer, making_of
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.schedulers.base import RungView
@@ -45,7 +46,7 @@ def check_life(name: str, place: Path, life: Life, share: float) -> None:
     ended = round(share * len(records))
     for heard in (records[:ended], records):
         said: list[str] = []
-        thread = ObserverThread(make(name, place, life), said.append)
+        thread = ObserverThread(making_of(name, Observed(place, life.sweep, CREATED)), said.append)
         for record, rungs in heard:
             thread.observe(record)
             if isinstance(record.event, Started):
@@ -104,6 +105,26 @@ class Ledger(Observer):
     def close(self) -> None: ...
 
 
+class Unfinished(Observer):
+    def __init__(self, observed: Observed) -> None: ...
+
+
+class Refusing(Ledger):
+    def __init__(self, observed: Observed) -> None:
+        raise OSError("no such server")
+
+
+GATE = threading.Event()
+
+
+class Slow(Ledger):
+    """Is made once the gate is open."""
+
+    def __init__(self, observed: Observed) -> None:
+        GATE.wait()
+        super().__init__(observed)
+
+
 def no_observer(observed: Observed) -> int:
     return 3
 
@@ -115,7 +136,9 @@ def no_observer(observed: Observed) -> int:
         (f"{__name__}:Leger", r"names 'Leger', which isn't in .*: did you mean 'Ledger'\?"),
         (f"{__name__}:CREATED", "must lead to a class of observers"),
         (f"{__name__}:no_observer", "must make a hpsearch.observers.base.Observer, got a int"),
-        (f"{__name__}:make", "it raised TypeError"),
+        (f"{__name__}:Unfinished", "must define close and observe, which Unfinished doesn't"),
+        (f"{__name__}:Life", "must be derived from hpsearch.observers.base.Observer, but Life isn't"),
+        (f"{__name__}:make", "must take one argument, what it observes, but takes"),
     ],
 )
 def test_an_import_path_that_makes_no_observer_is_a_mistake_that_is_explained(name, problem, tmp_path):
@@ -123,9 +146,50 @@ def test_an_import_path_that_makes_no_observer_is_a_mistake_that_is_explained(na
         make_observer(name, Observed(tmp_path, sweep_of(), CREATED))
 
 
+SEARCHED: dict[str, Any] = {"parameters": {"x": hpsearch.Uniform(0.0, 1.0)}, "metric": "loss", "max_iter": 1}
+
+
 def train(trial: hpsearch.RunningTrial) -> None:
     for iteration in trial.iterations():
         trial.report({"loss": trial.params["x"] / iteration})
+
+
+def opening(trial: hpsearch.RunningTrial) -> None:
+    train(trial)
+    GATE.set()
+
+
+def test_an_observer_whose_making_takes_long_doesnt_hold_the_sweep_up_and_hears_everything(tmp_path, capfd):
+    GATE.clear()
+    place = tmp_path / "s"
+    hpsearch.search(
+        opening,
+        **SEARCHED,
+        run_cap=2,
+        directory=place,
+        backend="inline",
+        observers=[f"{__name__}:Slow"],
+    )
+    with Journal.read(place / "study.db") as journal:
+        count = len(list(journal.events()))
+    assert [int(word) for word in (place / "ledger").read_text().split()] == list(range(1, count + 1))
+    assert "Slow: not made within 5 s; the sweep begins without waiting" in capfd.readouterr().out
+
+
+def test_one_that_cant_be_made_refuses_the_sweep_and_the_others_keep_what_they_have(tmp_path):
+    place = tmp_path / "s"
+    arguments: dict[str, Any] = {**SEARCHED, "directory": place, "backend": "inline", "progress": False}
+    hpsearch.search(train, run_cap=1, **arguments)
+    written = {path: path.read_bytes() for path in (place / "tensorboard").rglob("events*")}
+    with pytest.raises(hpsearch.SweepError, match="must be made of what it observes, but raised OSError: no such serv"):
+        hpsearch.search(train, run_cap=2, observers=["tensorboard", f"{__name__}:Refusing"], **arguments)
+    assert written
+    assert {path: path.read_bytes() for path in (place / "tensorboard").rglob("events*")} == written
+    assert hpsearch.load(place).state == "finished"
+    for thread in threading.enumerate():
+        if thread.name.startswith("hpsearch-observer-"):
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 def test_a_sweep_names_an_observer_of_ones_own_and_resuming_tells_it_the_rest_once(tmp_path):
@@ -133,9 +197,7 @@ def test_a_sweep_names_an_observer_of_ones_own_and_resuming_tells_it_the_rest_on
     for run_cap in (2, 3):
         hpsearch.search(
             train,
-            parameters={"x": hpsearch.Uniform(0.0, 1.0)},
-            metric="loss",
-            max_iter=1,
+            **SEARCHED,
             run_cap=run_cap,
             directory=place,
             backend="inline",
@@ -152,16 +214,18 @@ def test_a_sweep_names_an_observer_of_ones_own_and_resuming_tells_it_the_rest_on
 
 def test_an_instance_observes_as_well_and_mistakes_show_before_anything_is_made(tmp_path):
     place = tmp_path / "s"
-    arguments: dict[str, Any] = {
-        "parameters": {"x": hpsearch.Uniform(0.0, 1.0)},
-        "metric": "loss",
-        "max_iter": 1,
-        "run_cap": 1,
-    }
+    arguments: dict[str, Any] = {**SEARCHED, "run_cap": 1}
     ledger = Ledger(Observed(tmp_path, sweep_of(), CREATED))
     options: dict[str, Any] = {"directory": place, "backend": "inline", "progress": False}
     with pytest.raises(hpsearch.SweepError, match="did you mean tensorboard"):
         hpsearch.search(train, observers=["tensorbaord"], **arguments, **options)
+    for twice in ["csv", ledger_path := f"{__name__}:Ledger"]:
+        with pytest.raises(hpsearch.SweepError, match=r"observers.1.: must be another .* but .* is one of them"):
+            hpsearch.search(train, observers=[twice, twice], **arguments, **options)
+    with pytest.raises(hpsearch.SweepError, match=f'give an instance of it, or its path: "{ledger_path}"'):
+        hpsearch.search(train, observers=[Ledger], **arguments, **options)  # type: ignore[list-item]
+    with pytest.raises(hpsearch.SweepError, match="must define close and observe"):
+        hpsearch.search(train, observers=[f"{__name__}:Unfinished"], **arguments, **options)
     assert not place.exists()
     hpsearch.search(train, observers=[ledger], **arguments, **options)
     assert ledger.seen() > 3

@@ -82,13 +82,13 @@ def test_widths_of_running_trials_stand_beside_the_workers():
     wide = replace(START, widths={4: 1, 1: 2}, workers=Workers(6, 6, 6))
     assert (
         plain(wide, replace(wide, leaders=(BEST,)))[1].split("  ")[-3]
-        == "6 of 6 workers busy (2 trials on 1 worker, 1 on 4)"
+        == "6 of 6 workers busy (2 trials on 1 worker each, 1 on 4)"
     )
     terminal = Terminal()
     table = LiveTable(terminal)
     table.show(wide)
     table.close()
-    assert "2 of 357 iterations, 6 of 6 workers busy (2 trials on 1 worker, 1 on 4)" in terminal.getvalue()
+    assert "2 of 357 iterations, 6 of 6 workers busy (2 trials on 1 worker each, 1 on 4)" in terminal.getvalue()
 
 
 def test_where_workers_train_several_trials_it_says_how_many_they_have():
@@ -99,6 +99,17 @@ def test_where_workers_train_several_trials_it_says_how_many_they_have():
     table.show(replace(shared, workers=Workers(2, 2, 2)))
     table.close()
     assert "2 of 357 iterations, 2 of 2 workers busy with 34 trials" in terminal.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("widths", "text"),
+    [({1: 2}, "4 of 4 workers busy with 2 trials"), ({1: 1, 3: 1}, "2 trials (1 trial on 3 workers)")],
+)
+def test_of_trials_that_share_workers_the_widths_say_only_which_have_several(widths, text):
+    shared = replace(
+        START, shares=True, counts={TrialState.RUNNING: 2}, widths=widths, workers=Workers(4, 4, 4), leaders=(BEST,)
+    )
+    assert plain(START, shared)[1].split("  ")[-3].endswith(text)
 
 
 def test_plain_line_comes_at_once_when_the_best_improves():

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 
 import pytest
 
 from hpsearch.events import Exhausted, Lost
 from hpsearch.observers.base import Observer, Record
-from hpsearch.observers.thread import ObserverThread, close_all
+from hpsearch.observers.thread import Making, ObserverThread, close_all
 from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Report
 
@@ -66,7 +67,7 @@ def heard(scribe: Scribe) -> list[object]:
 
 def test_everyone_hears_everything_in_order_on_a_thread_of_its_own_and_is_closed_once():
     scribes, said = [Scribe(), Scribe()], list[str]()
-    threads = [ObserverThread(scribe, said.append) for scribe in scribes]
+    threads = [ObserverThread(Making.done(scribe), said.append) for scribe in scribes]
     for thread in threads:
         thread.observe(FIRST)
         thread.report([REPORT])
@@ -84,7 +85,7 @@ def test_everyone_hears_everything_in_order_on_a_thread_of_its_own_and_is_closed
 
 def test_what_an_observer_has_seen_in_former_runs_it_isnt_told_again():
     scribe = Scribe(seen=1)
-    thread = ObserverThread(scribe, pytest.fail)
+    thread = ObserverThread(Making.done(scribe), pytest.fail)
     thread.observe(FIRST)
     thread.observe(SECOND)
     close_all([thread])
@@ -94,7 +95,7 @@ def test_what_an_observer_has_seen_in_former_runs_it_isnt_told_again():
 def test_the_sweep_doesnt_wait_for_a_slow_observer_and_it_flushes_only_when_nothing_waits():
     gate = threading.Event()
     slow = Scribe(gate=gate)
-    thread = ObserverThread(slow, pytest.fail)
+    thread = ObserverThread(Making.done(slow), pytest.fail)
     records = [Record(number, 0.0, Lost(number, 1, "")) for number in range(1, 1001)]
     for record in records:
         thread.observe(record)
@@ -110,7 +111,7 @@ def test_one_that_hangs_holds_up_neither_the_others_nor_the_end_beyond_its_deadl
     stuck, sound = Scribe(gate=gate), Scribe()
     stuck.deadline = 0.05
     said: list[str] = []
-    threads = [ObserverThread(stuck, said.append), ObserverThread(sound, said.append)]
+    threads = [ObserverThread(Making.done(stuck), said.append), ObserverThread(Making.done(sound), said.append)]
     for thread in threads:
         thread.observe(FIRST)
         thread.observe(SECOND)
@@ -128,7 +129,7 @@ def test_a_call_that_takes_longer_than_the_deadline_lets_the_observer_go_while_t
     gate, said = threading.Event(), list[str]()
     stuck = Scribe(gate=gate)
     stuck.deadline = 0.0
-    thread = ObserverThread(stuck, said.append)
+    thread = ObserverThread(Making.done(stuck), said.append)
     thread.observe(FIRST)
     assert stuck.reached.wait(60)
     while not said:  # it is noticed when more is to be passed on
@@ -144,7 +145,7 @@ def test_a_call_that_takes_longer_than_the_deadline_lets_the_observer_go_while_t
 def test_an_observer_that_raises_is_let_go_and_the_others_go_on(moment):
     broken, sound = Scribe(breaks_at=moment), Scribe()
     said: list[str] = []
-    threads = [ObserverThread(observer, said.append) for observer in (broken, sound)]
+    threads = [ObserverThread(Making.done(observer), said.append) for observer in (broken, sound)]
     for thread in threads:
         thread.observe(FIRST)
     assert sound.flushed.wait(60)  # nothing else was waiting
@@ -165,9 +166,160 @@ def test_after_it_raised_it_hears_nothing_more(error):
 
     broken = Broken()
     said: list[str] = []
-    thread = ObserverThread(broken, said.append)
+    thread = ObserverThread(Making.done(broken), said.append)
     thread.observe(FIRST)
     thread.observe(SECOND)
     close_all([thread])
     assert broken.told == [FIRST]
     assert len(said) == 1
+
+
+def making(make, kind=Scribe) -> Making:
+    return Making("Scribe", make, kind)
+
+
+def behind(gate: threading.Event, observer: Scribe, kind: type[Scribe] = Scribe) -> Making:
+    """Give one that isn't made before the gate is open."""
+
+    def make() -> Scribe:
+        gate.wait()
+        return observer
+
+    return making(make, kind)
+
+
+def later(seconds: float) -> float:
+    return time.monotonic() + seconds
+
+
+def test_an_observer_is_made_on_the_thread_that_tells_it_everything():
+    class Made(Scribe):
+        def __init__(self) -> None:
+            super().__init__()
+            self.threads.add(threading.current_thread())
+
+    made = list[Scribe]()
+
+    def make() -> Scribe:
+        made.append(Made())
+        return made[0]
+
+    thread = ObserverThread(making(make), pytest.fail)
+    assert thread.await_made(later(60))
+    thread.observe(FIRST)
+    close_all([thread])
+    assert heard(made[0]) == [FIRST, "close"]
+    assert len(made[0].threads) == 1
+    assert threading.current_thread() not in made[0].threads
+
+
+def test_one_that_is_made_late_hears_everything():
+    gate, scribe = threading.Event(), Scribe()
+    thread = ObserverThread(behind(gate, scribe), pytest.fail)
+    assert not thread.await_made(later(0))
+    thread.observe(FIRST)
+    thread.observe(SECOND)
+    gate.set()
+    close_all([thread])
+    assert heard(scribe) == [FIRST, SECOND, "close"]
+
+
+def test_what_making_one_raises_is_the_callers_while_it_waits():
+    def make() -> Scribe:
+        raise ValueError("no such server")
+
+    thread = ObserverThread(making(make), pytest.fail)
+    with pytest.raises(ValueError, match="no such server"):
+        thread.await_made(later(60))
+
+
+@pytest.mark.parametrize("error", [ValueError("no such server"), SystemExit(3), KeyboardInterrupt()])
+def test_one_whose_making_raises_while_the_sweep_runs_is_let_go(error):
+    gate, said = threading.Event(), list[str]()
+
+    def make() -> Scribe:
+        gate.wait()
+        raise error
+
+    thread = ObserverThread(making(make), said.append)
+    assert not thread.await_made(later(0))
+    thread.observe(FIRST)
+    gate.set()
+    close_all([thread])
+    (text,) = said
+    assert text.startswith(f"Scribe stopped: {type(error).__name__}")
+    assert "The sweep goes on" in text
+
+
+def test_one_whose_making_hangs_is_let_go_and_then_never_told_anything():
+    class Hanging(Scribe):
+        deadline = 0.0
+
+    gate, said, hanging = threading.Event(), list[str](), Hanging()
+    thread = ObserverThread(behind(gate, hanging, Hanging), said.append)
+    while not said:
+        thread.observe(FIRST)
+    gate.set()
+    close_all([thread])
+    (text,) = said
+    assert "Scribe stopped: making it took longer than its deadline of 0 s" in text
+    assert hanging.told == []
+
+
+def test_the_end_of_the_sweep_waits_no_longer_for_one_to_be_made_than_its_deadline_from_the_start():
+    gate, said = threading.Event(), list[str]()
+    thread = ObserverThread(behind(gate, Scribe()), said.append)
+    at_most = later(Scribe.deadline)
+    assert thread.begin_close() <= at_most
+    thread.end_close(later(0))
+    gate.set()
+    assert "Scribe stopped: making it took longer than its deadline of 30 s" in said[0]
+
+
+def test_one_that_is_made_behind_the_end_of_the_sweep_has_its_own_deadline_for_the_rest():
+    class Promised(Scribe):
+        deadline = 0.0
+
+    class Made(Scribe):
+        @property
+        def deadline(self) -> float:  # type: ignore[override]
+            closing.set()  # whoever closes it asks how long that may take
+            return 60.0
+
+        def close(self) -> None:
+            self.reached.set()
+            closing.wait()
+            self.write("close")
+
+    gate, closing, made = threading.Event(), threading.Event(), Made()
+    thread = ObserverThread(behind(gate, made, Promised), pytest.fail)
+    until = thread.begin_close()
+    gate.set()
+    assert made.reached.wait(60)
+    thread.end_close(until)
+    assert heard(made) == ["close"]
+
+
+def test_one_that_hears_of_nothing_gets_ready_and_is_closed():
+    class Ready(Scribe):
+        def seen(self) -> int:
+            self.write("seen")
+            return 0
+
+    ready = Ready()
+    close_all([ObserverThread(Making.done(ready), pytest.fail)])
+    assert heard(ready) == ["seen", "close"]
+
+
+def test_one_that_is_abandoned_before_the_sweep_runs_is_made_and_nothing_more():
+    class Clearing(Scribe):
+        def seen(self) -> int:
+            self.write("seen")
+            return 0
+
+    clearing = Clearing()
+    thread = ObserverThread(Making.done(clearing), pytest.fail)
+    assert thread.await_made(later(60))
+    thread.abandon()
+    close_all([thread])
+    assert clearing.told == []

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from hpsearch.decision import Decision
-from hpsearch.events import Failed, Finished, Lost, Started
+from hpsearch.events import NO_MEMORY, Failed, Finished, Lost, Started
 from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.display import Display, Snapshot
+from hpsearch.observers.thread import Making, ObserverThread
 from hpsearch.observers.watching import Watching
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.state import StudyState
@@ -118,6 +119,25 @@ def test_the_screen_shows_the_widths_of_what_runs_where_they_can_differ():
         watching.close()
 
 
+@pytest.mark.parametrize(
+    ("then", "told"),
+    [
+        ("", "trial 2 lost its worker and runs again: gone"),
+        ("alone", "trial 2 lost its worker and runs again with one for itself: gone"),
+        ("wider", "trial 2 runs again on twice as many workers: gone"),
+    ],
+)
+def test_verbosely_it_says_how_a_trial_that_was_lost_runs_again(then, told):
+    sweep = sweep_of(early_terminate=None, max_iter=4, run_cap=3)
+    screen = Screen()
+    watching = Watching(sweep, [], screen, verbose=True)
+    watching.look(StudyState(sweep), WORKERS, 0.0)
+    watching.observe(Record(2, 101.0, Lost(2, 1, "gone", False, 0.0, then)))
+    watching.observe(Record(3, 102.0, Lost(2, 2, f"{NO_MEMORY}m", False, 0.0, then)))  # said when it was decided
+    assert screen.notes == [told]
+    watching.close()
+
+
 def test_without_a_bound_there_is_no_total_and_no_time_left():
     sweep = sweep_of(early_terminate=None, max_iter=None, run_cap=3)
     study_state, screen = StudyState(sweep), Screen()
@@ -130,7 +150,7 @@ def test_without_a_bound_there_is_no_total_and_no_time_left():
 def test_observers_hear_events_reports_and_at_the_last_look_the_rungs():
     sweep = sweep_of()
     study_state, screen, scribe = StudyState(sweep), Screen(), Scribe()
-    watching = Watching(sweep, [scribe], screen)
+    watching = Watching(sweep, [ObserverThread(Making.done(scribe), screen.note)], screen)
     decision = Decision(0, "stop", "why")
     report = Report(0, 1, {"loss": 1.0}, 0.1)
     watching.observe(Record(1, 9.0, OPENED, [decision]))
@@ -164,7 +184,7 @@ def test_an_observer_that_fails_is_told_of_on_the_screen():
             raise OSError("disk full")
 
     screen = Screen()
-    watching = Watching(sweep_of(), [Broken()], screen)
+    watching = Watching(sweep_of(), [ObserverThread(Making.done(Broken()), screen.note)], screen)
     watching.observe(Record(1, 9.0, OPENED))
     watching.close()
     assert (screen.shown, screen.closed) == ([], 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from hpsearch.errors import SweepError
@@ -59,6 +59,7 @@ def table_of(sweep: Sweep, values: list[float | None], **changes: Any) -> list[T
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(NAMES), DISTRIBUTIONS, min_size=1, max_size=4), st.booleans())
 def test_our_own_table_gives_the_same_params_back_or_says_which_cell_stands_for_several_values(tmp_path, given, nested):
+    assume(not (nested and "value" in given))  # W&B's notation, which Python refuses
     space = Space.from_parameters({"group": given} if nested else given)
     sweep = warm_sweep(parameters=space, method="random")
     rows = table_of(sweep, [0.5, -math.inf, 1e300, 0.25])

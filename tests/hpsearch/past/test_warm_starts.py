@@ -72,6 +72,7 @@ def test_it_goes_on_without_what_it_began_with(source, tmp_path):
         assert table(grown) == table(whole)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "events", [pytest.param(1, marks=pytest.mark.exhaustive), 6, pytest.param(11, marks=pytest.mark.exhaustive)]
 )

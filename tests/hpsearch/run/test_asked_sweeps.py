@@ -62,7 +62,10 @@ def test_the_table_is_the_one_that_a_worker_gives(tmp_path, method, scheduler):
     assert asked.curves() == ran.curves()
 
 
-@pytest.mark.parametrize("method", KNOWN)
+# bayes is tpe by another word, and gp takes time.
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=pytest.mark.exhaustive if m in ("bayes", "gp") else ()) for m in KNOWN]
+)
 def test_every_searcher_goes_on_in_a_new_process_as_in_one_that_stays_open(tmp_path, method):
     changes: dict[str, object] = {"method": method, "run_cap": 8}
     if method == "grid":

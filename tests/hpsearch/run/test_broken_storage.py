@@ -72,7 +72,9 @@ def begun(tmp_path: Path) -> Path:
         total(trial)
 
     stopping.__module__, stopping.__qualname__ = total.__module__, total.__qualname__
-    assert search(study, stopping).state == "interrupted"
+    with pytest.raises(KeyboardInterrupt):
+        search(study, stopping)
+    assert hpsearch.load(study).state == "interrupted"
     assert list(study.glob("trials/*/*/hpsearch-checkpoint-*"))
     return study
 

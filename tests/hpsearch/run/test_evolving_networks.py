@@ -32,6 +32,7 @@ def begun():
     _BEGUN.clear()
 
 
+@pytest.mark.exhaustive
 def test_a_child_that_says_it_is_its_parent_validates_as_its_parent_did_at_last(tmp_path) -> None:
     conv = {"channels": hp.Ordinal([2, 3, 4, 5]), "kernel": [1, 3, 5]}
     study = hp.search(

@@ -271,7 +271,7 @@ POPULATION = {"method": "pbt", "early_terminate": hpsearch.PBT(4, population=3, 
 
 @pytest.mark.parametrize(
     ("changes", "step"),
-    [({}, 3), (POPULATION, 3), (LEARNING, 15), pytest.param(LEARNING, 3, marks=pytest.mark.exhaustive)],
+    [({}, 3), (POPULATION, 3), *(pytest.param(LEARNING, every, marks=pytest.mark.exhaustive) for every in (3, 15))],
 )
 def test_killed_after_any_event_and_resumed_the_table_is_the_same(tmp_path, monkeypatch, changes, step):
     def table(study: hpsearch.Study) -> object:

@@ -92,7 +92,7 @@ def test_killed_after_each_of_the_first_30_events_and_resumed_to_the_same_table(
         assert server.call("begin_and_die_after_event", str(study), every, number) == -signal.SIGKILL
         assert len(events_of(study)) == number
         before = hpsearch.load(study)
-        assert before.state == "interrupted"
+        assert before.state == "killed"
 
         assert server.call("begin", str(study), every) == 0
         assert table_of(study) == whole[every].table
@@ -108,7 +108,10 @@ def test_some_of_the_first_30_events_are_of_every_kind(whole):
 
 @pytest.mark.parametrize(
     ("every", "step"),
-    [(None, 21), (EVERY, 21), *(pytest.param(every, 7, marks=pytest.mark.exhaustive) for every in (None, EVERY))],
+    [
+        (EVERY, 21),
+        *(pytest.param(*rest, marks=pytest.mark.exhaustive) for rest in ((None, 21), (None, 7), (EVERY, 7))),
+    ],
 )
 def test_killed_inside_a_segment_only_what_counted_of_it_isnt_run_again(server, whole, tmp_path, every, step):
     for epoch in range(1, whole[every].epochs.total(), step):
@@ -134,6 +137,7 @@ def test_killed_inside_a_segment_only_what_counted_of_it_isnt_run_again(server, 
         shutil.rmtree(study.parent)
 
 
+@pytest.mark.exhaustive
 def test_killed_again_and_again(server, whole, tmp_path):
     """Each run gets two events further: it opens, starts a segment, and sees its end at the most."""
     study = tmp_path / "study"
@@ -151,6 +155,7 @@ def test_killed_again_and_again(server, whole, tmp_path):
     assert epochs_of(study) == whole[None].epochs
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("places", [(1, 2, 5), pytest.param((3, 4, 6), marks=pytest.mark.exhaustive)])
 def test_killed_after_an_extension_it_goes_on_with_the_extended_sweep(server, tmp_path, places):
     reference = tmp_path / "reference" / "study"

@@ -55,6 +55,7 @@ def searchers_below(pid: int) -> list[int]:
     return [child.pid for child in children if "searcher_process" in " ".join(child.cmdline())]
 
 
+@pytest.mark.exhaustive  # cut at any event, in one process: test_resumed_searches.py
 @pytest.mark.parametrize(("backend", "method", "kills"), SEARCHES)
 def test_killed_while_it_searches_a_sweep_is_resumed_to_the_same_table(tmp_path, backend, method, kills):
     whole = tmp_path / "whole" / "study"

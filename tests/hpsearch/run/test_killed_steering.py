@@ -34,6 +34,7 @@ def rows_but(study: Path, trials: set[int]) -> list[str]:
     return [row for row in table_of(study).splitlines() if not row.startswith(tuple(f"{trial}," for trial in trials))]
 
 
+@pytest.mark.exhaustive
 def test_a_killed_process_has_answered_whole_or_not_at_all(server, tmp_path):
     whole, pruned = (tmp_path / name / "study" for name in ("whole", "pruned"))
     assert server.call("begin", str(whole), None) == 0

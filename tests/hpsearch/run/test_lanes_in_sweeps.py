@@ -42,7 +42,7 @@ def test_the_sweep_holds_every_fault(whole):
     assert failed == {"build", "exit", "step"}
 
 
-@pytest.mark.parametrize("number", [2, 7, "auto"])
+@pytest.mark.parametrize("number", [*(pytest.param(rest, marks=pytest.mark.exhaustive) for rest in (2, 7)), "auto"])
 def test_any_number_of_trials_on_a_worker_gives_the_same_table_and_reports(whole, fused, tmp_path, number):
     study = search(tmp_path / "study", trials_per_worker=number)
     assert table(study) == table(whole)
@@ -78,7 +78,9 @@ def test_what_training_changes_of_the_process_reaches_no_neighbour(fused, tmp_pa
     assert {fault for fault, text in logs if told in text} == {"turns"}
 
 
-@pytest.mark.parametrize("numbers", [(1, 5), (5, 1), ("auto", 3)])
+@pytest.mark.parametrize(
+    "numbers", [(1, 5), *(pytest.param(rest, marks=pytest.mark.exhaustive) for rest in ((5, 1), ("auto", 3)))]
+)
 def test_a_study_goes_on_with_another_number(whole, fused, tmp_path, numbers):
     first, second = numbers
     study = search(tmp_path / "study", trials_per_worker=first, callbacks=[_stopping(10)])
@@ -129,7 +131,10 @@ def test_what_isnt_a_trainer_runs_one_at_a_time_and_the_sweep_says_so(tmp_path, 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"max_workers_per_trial": 2}, "trials_per_worker: must be 1 where a trial may have several workers, got 4"),
+        (
+            {"workers_per_trial": 2},
+            "trials_per_worker: must be 1 where workers_per_trial is 2, so that a trial has all",
+        ),
         ({"fresh_process": True}, "trials_per_worker: must be 1 where each segment has a fresh_process, got 4"),
         ({"cpus_per_worker": 2}, "trials_per_worker: must be 1 where cpus_per_worker is 2, as bits depend on"),
     ],

@@ -80,6 +80,7 @@ table.close()
 ]
 
 
+@pytest.mark.exhaustive
 def test_a_running_search_changes_one_output_and_ends_as_the_study_shows_itself(tmp_path: Path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Jupyter's own

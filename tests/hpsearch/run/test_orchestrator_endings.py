@@ -9,10 +9,13 @@ from collections.abc import Sequence
 import pytest
 
 from hpsearch.backends.simulated import SimulatedBackend
-from hpsearch.errors import BackendError
-from hpsearch.events import Ended, Finished
+from hpsearch.errors import BackendError, Interrupted
+from hpsearch.events import Ended, Event, Finished
+from hpsearch.observers.display import Silent
+from hpsearch.observers.times import Times
 from hpsearch.report.study import load
 from hpsearch.run.simulate import simulate
+from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.sweep import Limits
 from hpsearch.task import WHOLE_WORKER, Message, Place, Task
@@ -75,7 +78,7 @@ def test_ctrl_c_twice_ends_at_once_and_nothing_is_lost_that_counted(tmp_path):
     study = run_scripted(path, sweep_of(**FLAT, run_cap=9), backend)
     assert study.state == "interrupted"
     assert backend.closed == [True]
-    assert not of_kind(path, Ended)
+    assert of_kind(path, Ended) == [Ended("interrupted")]
     assert len(of_kind(path, Finished)) == 4
     assert {row.state for row in study.trials} == {TrialState.COMPLETE, TrialState.WAITING}
     study = run_scripted(path, None, ScriptedBackend(lambda task: [done(task)]))
@@ -126,7 +129,8 @@ def test_a_backend_that_cant_be_opened_is_closed_and_the_study_can_be_resumed(tm
     with pytest.raises(BackendError, match="no cluster"):
         run_scripted(tmp_path / "s", sweep_of(), backend)
     assert backend.closed == [True]
-    assert load(tmp_path / "s").state == "interrupted"
+    left = load(tmp_path / "s")
+    assert (left.state, left.message) == ("error", "no cluster at 10.0.0.1:6379")
     assert run_scripted(tmp_path / "s", None, ScriptedBackend(lambda task: [done(task)])).state == "finished"
 
 
@@ -138,6 +142,43 @@ def test_a_bug_in_the_backend_passes_through_and_kills_what_runs(tmp_path):
     with pytest.raises(ZeroDivisionError):
         run_scripted(tmp_path / "s", sweep_of(), backend)
     assert backend.closed == [True]
+    assert of_kind(tmp_path / "s", Ended) == [Ended("error", "ZeroDivisionError")]
+
+
+def test_a_signal_in_the_middle_of_writing_writes_nothing_more_and_the_sweep_goes_on(tmp_path):
+    """What was noted by then, and isn't in the journal, has never been: an end behind it would not replay."""
+    path = tmp_path / "s"
+    sweep = sweep_of(**FLAT, run_cap=9)
+
+    class Struck(ScriptedBackend):
+        def wall(self) -> float:
+            if len(self.tasks) == 3 and not self.running:
+                raise Interrupted
+            return super().wall()
+
+    study = run_scripted(path, sweep, Struck(lambda task: [done(task)]))
+    assert study.state == "killed"
+    assert not of_kind(path, Ended)
+    assert len(of_kind(path, Finished)) == 2
+    study = run_scripted(path, None, ScriptedBackend(lambda task: [done(task)]))
+    whole = run_scripted(tmp_path / "whole", sweep, ScriptedBackend(lambda task: [done(task)]))
+    assert (study.state, study.trials_dataframe().value.tolist()) == (
+        "finished",
+        whole.trials_dataframe().value.tolist(),
+    )
+
+
+def test_a_signal_after_the_sweep_has_ended_takes_nothing_from_that(tmp_path):
+    class Struck(Times):
+        def observe(self, event: Event) -> None:
+            if isinstance(event, Ended):  # it is in the journal by now
+                raise Interrupted
+
+    place = create_study(sweep_of(**FLAT, run_cap=2), tmp_path / "s")
+    backend = ScriptedBackend(lambda task: [done(task)])
+    run = Run("package.module:function", lambda _: backend, Silent(), tensorboard=False, times=Struck())
+    assert run_study(place, None, run).state == "finished"
+    assert of_kind(place.path, Ended) == [Ended("finished")]
 
 
 class LastWorkersGone(SimulatedBackend):

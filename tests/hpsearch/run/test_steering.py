@@ -104,7 +104,7 @@ def test_a_paused_sweep_starts_nothing_until_it_is_resumed_and_gives_the_same_ta
     assert study.state == "finished"
 
 
-@pytest.mark.parametrize(("verb", "state"), [("stop", "stopped"), ("cancel", "interrupted")])
+@pytest.mark.parametrize(("verb", "state"), [("stop", "stopped"), ("cancel", "cancelled")])
 def test_a_paused_sweep_can_be_ended_and_goes_on_like_any(tmp_path, verb, state):
     path = tmp_path / "s"
     assert run_scripted(path, FLAT, Beside(path, {2: ("pause", {})}, [(verb, {})])).state == state
@@ -134,9 +134,10 @@ def test_paused_time_doesnt_count_towards_max_time(tmp_path):
 def test_cancel_ends_at_once_and_what_ran_runs_again(tmp_path):
     path = tmp_path / "s"
     backend = Beside(path, {3: ("cancel", {})}, workers=2)
-    assert run_scripted(path, FLAT, backend).state == "interrupted"
+    study = run_scripted(path, FLAT, backend)
+    assert study.state == "cancelled"
     assert backend.closed == [True]
-    assert not of_kind(path, Ended)
+    assert of_kind(path, Ended) == [Ended("cancelled", "by ada@there")]
     assert table(run_scripted(path, None, ScriptedBackend(lambda task: [done(task)]))) == undisturbed(
         tmp_path / "calm", FLAT
     )

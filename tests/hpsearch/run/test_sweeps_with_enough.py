@@ -266,7 +266,14 @@ def test_inline_and_simulated_sweeps_end_alike(tmp_path):
     assert rows_to_csv(trained.trials, ["x"]) == rows_to_csv(played.trials, ["x"])
 
 
-@pytest.mark.parametrize("name", ["flat", "hyperband", "asha"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("flat", marks=pytest.mark.exhaustive),
+        "hyperband",
+        pytest.param("asha", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_patience_counts_the_same_however_often_it_was_interrupted(tmp_path, name):
     options = SEARCHES[name] | {"workers": 1, "patience": 12}
     whole = simulated(Walk, tmp_path / "whole", **options)

@@ -11,7 +11,7 @@ from hpsearch.errors import StorageError
 from hpsearch.events import Dropped, Failed, Finished, Lost, Reverted
 from hpsearch.run.verdicts import MOST_LOSSES, Rules, Verdict, verdict
 from hpsearch.study.trial_record import RollbackPoint, TrialRecord, TrialResult
-from hpsearch.sweep.sweep import Limits, Metric, Scaling
+from hpsearch.sweep.sweep import Limits, Metric, Resources, Scaling
 from hpsearch.task import Gone, Result, SegmentResult, TimedOut
 from hpsearch.trial import Failure, Parent, Report, Segment, Trial
 from tests.hpsearch.support.scripted import sweep_of
@@ -134,3 +134,53 @@ def test_the_user_hears_of_a_trial_that_starts_anew_or_goes_back_and_of_nothing_
     back = verdict(result(RAISED), record(rollback_point=ROLLBACK_POINT), rules())
     assert back.said == "trial 3 goes back to iteration 3 and to fewer workers: width 2: m"
     assert verdict(result(RAISED), record(), rules()) == Verdict((FAILED,))
+
+
+MEMORY = failure("memory")
+
+
+@pytest.mark.parametrize(
+    ("changes", "shares", "workers", "most", "then"),
+    [
+        ({}, True, 1, None, "alone"),
+        ({"alone": True}, True, 1, None, None),
+        ({"alone": True}, True, 4, 4, "wider"),
+        ({}, False, 4, 4, "wider"),
+        ({}, False, 4, None, None),
+        ({}, False, 1, 4, None),
+        ({"width": 2, "narrowest": 2}, True, 4, 4, "wider"),
+        ({"width": 2, "narrowest": 2}, True, 3, 4, None),
+        ({"width": 4, "narrowest": 4}, True, 9, 4, None),
+        ({"widest": 1}, False, 4, 4, None),
+    ],
+)
+def test_a_trial_without_memory_enough_gets_a_worker_for_itself_then_more_of_them_and_then_fails(
+    changes, shares, workers, most, then
+):
+    sweep = sweep_of(resources=Resources(max_workers_per_trial=most), limits=Limits(max_retries=0))
+    by = Rules(sweep, shares=shares, workers=workers)
+    follows = verdict(result(MEMORY), record(**{"width": 1, **changes}), by)
+    if then is not None:
+        assert follows.events == (Lost(3, 2, "not enough memory: m", False, 1.5, then),)
+        assert follows.said.startswith("trial 3 runs again ")
+        return
+    (event,) = follows.events
+    assert isinstance(event, Failed)
+    width = changes.get("width", 1)
+    had = "a worker for itself" if width == 1 else f"{width} workers"
+    assert event.failure == failure("memory", f"m; it had {had}")
+
+
+def test_a_trial_that_was_widened_for_speed_goes_back_for_want_of_memory_and_one_that_was_for_memory_doesnt():
+    sweep = sweep_of(resources=Resources(max_workers_per_trial=4))
+    by = Rules(sweep, workers=4)
+    back = verdict(result(MEMORY), record(rollback_point=ROLLBACK_POINT), by)
+    assert [type(event) for event in back.events] == [Reverted]
+    on = verdict(result(MEMORY), record(rollback_point=ROLLBACK_POINT, narrowest=2), by)
+    assert on.events == (Lost(3, 2, "not enough memory: m", False, 1.5, "wider"),)
+
+
+def test_what_ran_beside_others_on_a_worker_that_died_runs_alone():
+    assert verdict(replace(GONE, counts_against_trial=False, alone=True), record(), rules()).events == (
+        replace(LOST, counts_against_trial=False, then="alone"),
+    )

@@ -41,7 +41,7 @@ SPACE = Space.from_parameters(
 # bayes is tpe by another word, gp and curves take time; of what is Optuna's own, one sampler stands for the others.
 RARELY = ("bayes", "gp", "curves", *FOREIGN[1:])
 SLOW = ("gp", "curves")
-OFTEN = [("tpe", "two goals"), ("tpe", "constrained"), ("nsga2", "two goals"), ("evolution", "constrained")]
+OFTEN = [("tpe", "two goals"), ("nsga2", "two goals"), ("evolution", "constrained")]
 """Where more than one goal decides: bohb asks tpe, and the third version of NSGA is as the second."""
 
 

@@ -36,7 +36,7 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=["evolution", "spectral", pytest.param("curves", marks=pytest.mark.exhaustive)])
 def method(request: pytest.FixtureRequest) -> str:
     reason = CASES[request.param].skipped.get(request.node.originalname)
     if reason is not None:
@@ -66,7 +66,13 @@ def test_behind_the_adapter_the_searcher_suggests_and_nobody_draws_in_its_place(
     assert {trial.params["n"] for trial in study.trials} <= {3, 5, 7, 9}
 
 
-@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+LEARNING = [("evolution", "minimize"), ("spectral", "maximize")]
+RARELY = [("evolution", "maximize"), ("spectral", "minimize"), ("curves", "minimize"), ("curves", "maximize")]
+
+
+@pytest.mark.parametrize(
+    ("method", "direction"), [*LEARNING, *(pytest.param(*rest, marks=pytest.mark.exhaustive) for rest in RARELY)]
+)
 def test_behind_the_adapter_the_searcher_learns(method, direction):
     study = optuna.create_study(sampler=SearcherSampler(method, CASES[method].search), direction=direction)
     sign = 1 if direction == "minimize" else -1

@@ -35,6 +35,7 @@ def recovered(seeds: range) -> int:
     return found
 
 
+@pytest.mark.exhaustive
 def test_the_first_stage_of_the_authors_example_is_found_from_300_samples():
     assert recovered(range(1)) == 1
 

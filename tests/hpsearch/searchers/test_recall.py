@@ -75,7 +75,11 @@ def test_values_of_another_scale_are_compared_as_they_are():
 
 
 @pytest.mark.parametrize(
-    "method", ["tpe", "bayes", GP, "cmaes", "bohb", "curves", "evolution", "spectral", "optuna.samplers:TPESampler"]
+    "method",
+    [
+        *("tpe", "cmaes", "bohb", "evolution", "spectral", "optuna.samplers:TPESampler"),
+        *(pytest.param(rare, marks=pytest.mark.exhaustive) for rare in ("bayes", "gp", "curves")),
+    ],
 )
 def test_it_follows_from_what_was_recalled(method):
     changes = (

@@ -55,8 +55,16 @@ def go_on(study_state: StudyState, events: list[Event]) -> None:
         study_state.apply(event)
 
 
-@pytest.mark.parametrize("early", EARLY)
-@pytest.mark.parametrize("method", [*METHODS, SLOW])
+@pytest.mark.parametrize(
+    ("method", "early"),
+    [
+        # Each method with two of them, and each of them with some methods.
+        pytest.param(method, early, marks=() if (place - number) % len(EARLY) in (0, 1) else pytest.mark.exhaustive)
+        for number, method in enumerate(METHODS)
+        for place, early in enumerate(EARLY)
+    ]
+    + [pytest.param("curves", early, marks=pytest.mark.exhaustive) for early in EARLY],
+)
 def test_cut_at_any_event_a_search_goes_on_as_the_undisturbed_one(method, early):
     sweep = sweep_of_kind(method, early)
     whole = SteadyLife(sweep, 3, 5).run()

@@ -45,7 +45,7 @@ objects = st.dictionaries(texts, values, max_size=3)
 @st.composite
 def _reports(draw, trial: int) -> tuple[Report, ...]:
     metrics = st.dictionaries(texts, floats, max_size=3)
-    return tuple(draw(st.lists(st.builds(Report, st.just(trial), counts, metrics, floats), max_size=4)))
+    return tuple(draw(st.lists(st.builds(Report, st.just(trial), counts, metrics, floats, counts), max_size=4)))
 
 
 @st.composite
@@ -102,6 +102,12 @@ def test_metrics_that_are_no_numbers_or_infinite_come_back():
     assert math.isnan(metrics["nan"])
     assert (metrics["up"], metrics["down"]) == (math.inf, -math.inf)
     assert math.copysign(1, metrics["zero"]) == -1
+
+
+def test_lanes_are_in_a_report_where_there_were_some():
+    shared = Report(3, 1, {"loss": 1.0}, 0.1, 5)
+    body = encode(Saved(3, 1, 1, "c", (shared, Report(3, 2, {}, 0.1))))[2]
+    assert json.loads(body)["reports"] == [[1, 0.1, {"loss": 1.0}, 5], [2, 0.1, {}]]
 
 
 def test_a_row_says_of_which_trial_it_is_without_being_decoded():
@@ -181,7 +187,9 @@ def test_a_field_is_never_made_up_and_never_passed_over():
     with pytest.raises(KeyError, match="later"):
         decode("dropped", 0, json.dumps({"reason": "r", "later": 1}))
     with pytest.raises(ValueError, match="expected"):
-        decode("saved", 0, json.dumps({"attempt": 1, "iteration": 1, "checkpoint": "c", "reports": [[1, 0.5, {}, 3]]}))
+        decode(
+            "saved", 0, json.dumps({"attempt": 1, "iteration": 1, "checkpoint": "c", "reports": [[1, 0.5, {}, 3, 4]]})
+        )
 
 
 def test_a_journal_from_before_failures_told_their_time_is_read():

@@ -241,6 +241,7 @@ print(json.dumps(answers))
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("form", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_on_a_full_disk_resuming_is_one_error_and_loses_nothing(tmp_path, capsys, form):
     study, whole = tmp_path / "study", tmp_path / "whole"

@@ -191,6 +191,7 @@ def test_an_export_and_a_table_are_those_of_the_range_without_a_prior(believed, 
         assert rows[0].find(params) == rows[1].find(params)
 
 
+@pytest.mark.exhaustive
 def test_a_good_prior_finds_sooner_and_a_bad_one_costs_no_more_than_every_second_trial():
     def mean_trials(prior: float | None) -> float:
         space = Space.from_parameters({name: Uniform(0, 1, prior=prior) for name in "abc"})

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hpsearch.tensorboard.address import curves_address, pattern_of, studies_address
 
 RUNS = ["digits-1/016", "digits-1/study", "a/digits (1+2).x/003", "a/digits (1+2).x/study"]
+FOLDERS = [["digits-1"], ["a/digits (1+2).x"]]
 
 
 @given(st.sets(st.tuples(st.text(min_size=1), st.from_regex(r"[0-9]{3}|study", fullmatch=True)), min_size=1))
@@ -23,7 +24,7 @@ def test_a_pattern_fits_its_runs_and_no_other(parts):
 
 
 def test_the_address_of_curves_holds_what_the_page_reads():
-    address = curves_address("http://localhost:6006/", RUNS, RUNS[1::2], ["accuracy", "best/by trial"], True)
+    address = curves_address("http://localhost:6006/", RUNS, RUNS[1::2], ["accuracy", "best/by trial"], FOLDERS)
     assert re.fullmatch(r"[\x21-\x7e]+", address)  # it can be pasted
     assert not set(address) & set("\"'<>\\^`{|}()$ ")
     parts = urlsplit(address)
@@ -42,14 +43,25 @@ def test_the_address_of_curves_holds_what_the_page_reads():
     assert parse_qs(settings) == {"regexInput": [query["runFilter"]], "_smoothingWeight": ["0"]}
 
 
+def test_folders_may_share_a_colour():
+    alike = [["digits-1", "digits-2", "digits, 2 seeds"], ["a/digits (1+2).x", "ünï/x"]]
+    address = curves_address("http://localhost:6006/", None, (), (), alike)
+    (asked,) = parse_qs(urlsplit(address).query)["runColorGroup"]
+    pattern = re.compile(asked.removeprefix("regex:"))
+    colours = [{found.groups() for one in folders if (found := pattern.match(f"{one}/003"))} for folders in alike]
+    assert [len(own) for own in colours] == [1, 1]
+    assert colours[0] != colours[1]
+    assert pattern.match("digits-11/003") is None
+
+
 def test_all_runs_need_no_filter_and_the_older_pages_tick_those_of_the_studies():
-    address = curves_address("http://localhost:6006/", None, RUNS[1::2], (), False)
+    address = curves_address("http://localhost:6006/", None, RUNS[1::2], ())
     parts = urlsplit(address)
     assert parse_qs(parts.query) == {"smoothing": ["0"]}
     (ticked,) = parse_qs(parts.fragment)["regexInput"]
     assert [bool(re.search(ticked, run)) for run in RUNS] == [False, True, False, True]
     many = [f"s/{number:03d}" for number in range(60)]
-    (ticked,) = parse_qs(urlsplit(curves_address("h/", many, ["s/study"], (), False)).fragment)["regexInput"]
+    (ticked,) = parse_qs(urlsplit(curves_address("h/", many, ["s/study"], ())).fragment)["regexInput"]
     assert not re.search(ticked, "s/001")  # of more than 40 they would tick none
 
 

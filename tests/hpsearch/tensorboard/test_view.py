@@ -120,7 +120,7 @@ def test_hparams_knows_the_trials_of_all_studies(runs, tmp_path):
     _, board = shown(tmp_path, runs / "rough-0", runs / "fine-1")
     infos = {info.name: info for info in board.experiment().hparam_infos}
     assert set(infos) == {"study", "lr", "log10(lr)", "x", "c", "state", "bracket"}
-    assert [name for name, info in infos.items() if info.differs] == ["log10(lr)", "lr", "state", "study", "x"]
+    assert [name for name, info in infos.items() if info.differs] == ["bracket", "log10(lr)", "state", "study", "x"]
     assert list(infos["study"].domain_discrete) == ["rough-0", "fine-1"]
     sessions = board.sessions()
     assert len(sessions) == 23
@@ -156,6 +156,31 @@ def test_the_parameters_that_matter_come_first_of_those_that_are_shown_at_first(
     infos = [(info.name, info.differs) for info in board.experiment().hparam_infos]
     assert sum(differs for _, differs in infos) == 5
     assert ("p7", True) in infos[:5]
+
+
+def test_a_logarithm_stands_in_the_first_columns_and_what_it_is_of_after_them(tmp_path):
+    space = {f"lr{number}": hpsearch.LogUniform(1e-3, 1) for number in range(5)}
+    searched(tmp_path / "s", lambda trial: trial.report({"loss": 1.0}), parameters=space, max_iter=1)
+    _, board = shown(tmp_path / "view", tmp_path / "s")
+    infos = board.experiment().hparam_infos
+    assert [info.name for info in infos[:5]] == [f"log10(lr{number})" for number in range(5)]
+    assert {info.name for info in infos[5:]} == {*space, "state"}
+
+
+def test_of_more_studies_than_colours_those_share_one_that_differ_in_their_seed(runs, tmp_path):
+    names = ("rough-0", "rough-1", "rough-2", "fine-1")
+    view = View([runs / name for name in names], tmp_path / "few")
+    assert view.alike == [[name] for name in (*names, "rough, 3 seeds")]
+    many = [tmp_path / f"other-{seed}" for seed in range(3)]
+    for seed, directory in enumerate(many):
+        searched(directory, name="other", run_cap=1, seed=seed)
+    view = View([*(runs / name for name in names), *many], tmp_path / "many")
+    assert view.alike == [
+        ["rough-0", "rough-1", "rough-2", "rough, 3 seeds"],
+        ["fine-1"],
+        ["other-0", "other-1", "other-2", "other, 3 seeds"],
+    ]
+    assert View([runs / "rough-0"], tmp_path / "one").alike == []
 
 
 def test_a_parameter_that_is_another_thing_in_another_study_is_shown_as_text(tmp_path):
@@ -278,6 +303,7 @@ def test_of_a_study_that_runs_the_state_of_a_trial_is_not_said_before_it_has_end
         assert found.sessions[0].status == api_pb2.STATUS_SUCCESS
 
 
+@pytest.mark.exhaustive
 def test_of_more_trials_than_tensorboard_ticks_the_best_have_runs_and_new_ones(tmp_path):
     searched(tmp_path / "many", run_cap=MOST_RUNS + 20, max_iter=1)
     study = hpsearch.load(tmp_path / "many")

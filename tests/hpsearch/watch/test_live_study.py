@@ -85,7 +85,7 @@ def test_one_that_was_wrongly_taken_for_killed_says_so_and_is_right_when_read_an
     assert shown(study.rows) == shown(life.study_state.rows())
 
 
-def test_of_one_that_was_killed_what_was_pruned_has_stopped_and_one_that_was_cancelled_is_interrupted():
+def test_of_one_that_was_killed_what_was_pruned_has_stopped_and_one_that_was_cancelled_is_so_at_once():
     life = Life(sweep_of(), 0, 4, 0.0)
     while len(life.study_state.running()) < 4:
         life.step()
@@ -102,9 +102,9 @@ def test_of_one_that_was_killed_what_was_pruned_has_stopped_and_one_that_was_can
     assert shown(study.rows) == shown(life.study_state.rows())
     cancelled = begun(life, known)
     cancelled.take(Looked([entry(Steered("cancel", "bo@box:3", 6))], HOLDER))
-    assert cancelled.ended.state == "running"  # until it has ended
+    assert cancelled.ended.state == "cancelled"
     cancelled.take(Looked((), None))
-    assert cancelled.ended.state == "interrupted"
+    assert cancelled.ended.state == "cancelled"
 
 
 def test_its_state_follows_what_is_asked_and_who_runs_it():

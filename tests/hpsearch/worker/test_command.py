@@ -608,6 +608,7 @@ def test_a_python_script_with_a_loop_of_its_own_ends_with_its_segment(script: Sc
     assert script.file("output.log") == "tidied up\n"
 
 
+@pytest.mark.exhaustive
 def test_a_python_script_that_ends_early_keeps_its_last_checkpoint(script: Script) -> None:
     script.open(
         """

@@ -43,9 +43,8 @@ def test_trials_are_counted_by_shape_and_those_that_have_none_by_the_reason(capf
     assert list(found.sizes) == [5, 2, 1]
     assert found.failed == {"ValueError: there is no such network": 2, "SystemExit: it leaves": 1}
     assert (dict(found.alone), found.whole) == ({}, None)
-    assert found.tried is not None
-    assert found.tried[0] == 4  # as many as a worker has lanes
-    assert found.tried[1] > 0
+    assert sorted(found.tried) == [2, 3, 4]  # as many as a worker has lanes
+    assert min(found.tried.values()) > 0
     assert capfd.readouterr().out == ""
     assert torch.equal(before, torch.get_rng_state()), "who asks finds its generators as they were"
 

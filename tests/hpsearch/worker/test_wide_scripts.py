@@ -320,6 +320,7 @@ SUMS = """
 """
 
 
+@pytest.mark.exhaustive
 def test_torch_distributed_works_in_a_script(gang: Gang) -> None:
     gang.open(SUMS, PYTHON)
     first, second = gang.run(1)

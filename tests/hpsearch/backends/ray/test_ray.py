@@ -94,6 +94,7 @@ def test_a_trial_that_kills_its_worker_goes_on_from_its_checkpoint(ray_cluster, 
     assert not events(study.directory, Failed)
 
 
+@pytest.mark.exhaustive  # five workers are made
 def test_a_trial_that_always_kills_its_worker_fails_in_the_end(ray_cluster, tmp_path):
     study = search(
         trainables.always_kills_its_worker,
@@ -124,6 +125,7 @@ def test_a_trial_over_its_timeout_is_killed_with_its_children(ray_cluster, tmp_p
     wait_until(lambda: all(gone(pid) for pid in pids))
 
 
+@pytest.mark.exhaustive
 def test_a_worker_is_replaced_after_a_trial_that_raised(ray_cluster, tmp_path):
     study = search(
         trainables.raises, tmp_path / "ray", early_terminate=None, run_cap=1, max_iter=1, max_retries=1, workers=1

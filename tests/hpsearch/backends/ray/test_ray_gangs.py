@@ -84,7 +84,7 @@ def test_a_cut_ends_all_ranks_at_one_report_with_a_checkpoint(pair, tmp_path):
     assert (tmp_path / "study" / outcome.result.checkpoint / "state.pt").is_file()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.exhaustive), 1])
 def test_a_rank_that_is_killed_ends_the_attempt_and_leaves_the_other_worker_warm(pair, rank):
     pair.start(0, {"x": X, "pause": 0.02}, end=100_000, width=2)
     known = pair.metrics(0)
@@ -168,6 +168,7 @@ def test_a_trial_that_the_cluster_can_never_hold_is_one_clear_error(ray_cluster,
         Driver(RayBackend(Resources(workers_per_trial=5)), tmp_path / "study", "together", widest=5)
 
 
+@pytest.mark.exhaustive
 def test_a_gang_with_a_worker_that_does_not_see_the_study_goes_on_from_a_checkpoint(ray_cluster, tmp_path, blind_node):
     study = tmp_path / "study"
     driver = Driver(RayBackend(Resources(workers=3, workers_per_trial=3)), study, "together", widest=3)
@@ -183,6 +184,7 @@ def test_a_gang_with_a_worker_that_does_not_see_the_study_goes_on_from_a_checkpo
     driver.backend.close(kill=True)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_idle_workers_are_given_back_and_had_again_for_a_wide_task(ray_cluster, tmp_path, monkeypatch):
     import ray
@@ -238,6 +240,7 @@ session.shut_down()
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_sweeps_that_hold_half_a_gang_each_both_finish(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(backoff, "FIRST_SECONDS", 1.0)

@@ -11,10 +11,11 @@ import pytest
 
 import hpsearch
 from hpsearch.backends.ray.backend import RayBackend
-from hpsearch.events import Failed, Lost
+from hpsearch.events import Failed, Finished, Lost, Started
 from hpsearch.report.study import Study
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import Gone, Result, TimedOut, WorkerShare
+from hpsearch.worker.attempt import attempt_directory
 from tests.hpsearch.support import lane_trainables
 from tests.hpsearch.support.conditions import beside, wait_until
 from tests.hpsearch.support.driver import Driver
@@ -42,7 +43,7 @@ def lost(study: Study) -> list[Lost]:
     return [event for event in events_of(study.directory) if isinstance(event, Lost)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_any_number_of_workers_gives_the_table_and_the_reports_of_one_process(ray_cluster, tmp_path, whole, workers):
     study = on_ray(tmp_path / "ray", workers=workers)
     assert table(study) == table(whole)
@@ -62,6 +63,7 @@ def test_a_trial_that_kills_its_worker_takes_nothing_from_its_neighbours(ray_clu
     assert counted == {3}, "a neighbour has lost an attempt that counts"
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_is_killed_gives_the_same_table(ray_cluster, tmp_path):
     options: dict[str, Any] = {
         "trainable": lane_trainables.Held,
@@ -103,6 +105,7 @@ def test_a_node_without_sight_of_the_study_gives_the_same_table(ray_cluster, tmp
     assert study.best_trial.checkpoint.is_file()
 
 
+@pytest.mark.exhaustive
 def test_a_round_that_hangs_costs_the_one_that_hangs_alone(ray_cluster, tmp_path):
     backend = RayBackend(Resources(workers=1, trials_per_worker=3))
     driver = Driver(backend, tmp_path / "study", SMALL, lanes=3, metric="loss")
@@ -114,8 +117,9 @@ def test_a_round_that_hangs_costs_the_one_that_hangs_alone(ray_cluster, tmp_path
     assert backend.capacity(share) == 1
     outcomes = [driver.outcome(number) for number in range(2)]
     assert [(type(outcome), outcome.counts_against_trial) for outcome in outcomes] == [(Gone, False)] * 2
+    assert all(outcome.alone for outcome in outcomes)
     for number, fault in enumerate(("", "hangs")):
-        driver.start(number, {**params, "fault": fault}, end=3, timeout=3.0, share=share, attempt=2)
+        driver.start(number, {**params, "fault": fault}, end=3, timeout=3.0, attempt=2)
     assert isinstance(driver.outcome(0, 2), Result)
     assert isinstance(driver.outcome(1, 2), TimedOut)
     backend.close()
@@ -139,3 +143,31 @@ def test_a_cut_ends_one_lane_at_a_report_with_a_checkpoint_and_no_other(ray_clus
     assert driver.outcome(1, 2).result.iteration == cut.result.iteration + 2
     assert not [message for message in driver.messages if isinstance(message, Gone)]
     backend.close(kill=True)
+
+
+@pytest.mark.exhaustive
+def test_the_trials_that_are_left_get_the_workers_that_lanes_shared(ray_cluster, tmp_path):
+    """From five trials on a worker to one on both, and what it prints there lies in its own logs."""
+    options: dict[str, Any] = {
+        "trainable": lane_trainables.Patient,
+        "parameters": {"lr": hpsearch.LogUniform(0.001, 0.1), "hidden": 24, "dropout": 0.0, "fault": "slow"},
+        "early_terminate": hpsearch.SuccessiveHalving(81, trials=9),  # so long that a busy machine finds the time
+    }
+    study = on_ray(tmp_path / "ray", **options, max_workers_per_trial=2)
+    options["parameters"]["fault"] = ""
+    alone = search(tmp_path / "alone", **options)
+    assert [(row.state, row.iterations) for row in study.trials] == [(r.state, r.iterations) for r in alone.trials]
+    for row, one in zip(study.trials, alone.trials, strict=True):
+        assert row.value == pytest.approx(one.value, rel=1e-4)  # gradients are summed in another order
+    events = events_of(study.directory)
+    wide = [event for event in events if isinstance(event, Started) and event.segment.width == 2]
+    assert wide
+    lanes = {(event.trial, event.attempt): event.lanes for event in events if isinstance(event, Finished)}
+    assert {lanes[event.segment.trial, event.segment.attempt] for event in wide} == {1}
+    assert not lost(study)
+    folder = study.directory / attempt_directory(wide[0].segment)
+    own, other = (path.read_text() for path in (folder / "output.log", folder / "rank-1" / "output.log"))
+    first = f"epoch {wide[0].segment.start} on "
+    assert own.startswith(first)
+    assert other.startswith(first)
+    assert not list(study.directory.glob("trials/.output-*"))

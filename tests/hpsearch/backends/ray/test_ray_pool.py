@@ -43,6 +43,7 @@ def test_idle_workers_are_given_back_and_had_again(ray_cluster, tmp_path, monkey
     driver.backend.close()
 
 
+@pytest.mark.exhaustive
 def test_workers_are_added_when_the_cluster_grows(ray_cluster, tmp_path, add_node):
     import ray
 

@@ -59,6 +59,7 @@ def test_a_close_that_hangs_costs_the_next_trial_nothing_but_another_worker(ray_
     assert closed(tmp_path) == [0, 2]
 
 
+@pytest.mark.exhaustive
 def test_a_trials_clock_stands_still_while_the_one_before_it_is_closed(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_backend, "CLOSE_SECONDS", 1.0)
     with opened(tmp_path) as driver:
@@ -69,6 +70,7 @@ def test_a_trials_clock_stands_still_while_the_one_before_it_is_closed(ray_clust
         assert not driver.outcome(1).counts_against_trial
 
 
+@pytest.mark.exhaustive
 def test_a_sweep_ends_though_its_last_objects_close_hangs(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_backend, "CLOSE_SECONDS", 1.0)
     with opened(tmp_path) as driver:
@@ -94,6 +96,7 @@ def test_a_fresh_process_runs_each_segment_and_closes_its_object(ray_cluster, tm
     assert closed(tmp_path) == [0, 0, 1]
 
 
+@pytest.mark.exhaustive
 def test_a_fresh_process_gives_the_same_table(ray_cluster, tmp_path):
     options = {"early_terminate": None, "run_cap": 2, "max_iter": 2}
     usual = search(trainables.total, tmp_path / "usual", **options)

@@ -7,13 +7,16 @@ import pytest
 from hpsearch.backends.gangs import CLOSE_SECONDS, GRACE_SECONDS, Gang
 from hpsearch.backends.ray.replacing import Overdue, overdue, why_replaced
 from hpsearch.backends.slots import Flight, Slot, Slots
-from hpsearch.task import SegmentResult, Task
+from hpsearch.task import SegmentResult, Task, WorkerShare
 from hpsearch.trial import Failure, Segment, Trial
 
 
-def flight_of(trial: int, timeout: float | None, width: int = 1) -> Flight:
-    task = Task(Trial(trial, {}, 0, "random"), Segment(trial, 0, 1, None, 1, width), timeout)
+def flight_of(trial: int, timeout: float | None, width: int = 1, share: WorkerShare | None = None) -> Flight:
+    task = Task(Trial(trial, {}, 0, "random"), Segment(trial, 0, 1, None, 1, width), timeout, share)
     return Flight(Gang(task), 0)
+
+
+SHARE = WorkerShare(4)
 
 
 def pool(*flights: Flight, lanes: int = 1, closes: bool = False) -> tuple[Slots, Slot]:
@@ -73,7 +76,7 @@ def test_a_retired_worker_that_does_not_close_is_given_up():
 
 @pytest.mark.parametrize(("limits", "allowed"), [([2.0, 3.0, 4.0], 9.0), ([2.0], 2.0)])
 def test_lanes_may_be_silent_for_as_long_as_all_of_them_together_may_run(limits, allowed):
-    flights = [flight_of(trial, limit) for trial, limit in enumerate(limits)]
+    flights = [flight_of(trial, limit, share=SHARE) for trial, limit in enumerate(limits)]
     slots, slot = pool(*flights, lanes=4)
     slot.round_since = 10.0
     assert not list(overdue(slots, 10.0 + allowed))
@@ -82,7 +85,7 @@ def test_lanes_may_be_silent_for_as_long_as_all_of_them_together_may_run(limits,
 
 
 def test_one_lane_without_a_limit_lets_the_round_take_for_ever():
-    slots, _ = pool(flight_of(0, 1.0), flight_of(1, None), lanes=4)
+    slots, _ = pool(flight_of(0, 1.0, share=SHARE), flight_of(1, None, share=SHARE), lanes=4)
     assert not list(overdue(slots, 1e9))
 
 

@@ -1,0 +1,140 @@
+"""One sweep from many lanes on a worker to many workers for a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpsearch.events import Event, Failed, Finished, Lost, Started
+from hpsearch.report.study import Study
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.sweep.sweep import Limits, Resources, Sweep
+from hpsearch.task import Task
+from tests.hpsearch.support.lives import sweeps
+from tests.hpsearch.support.packing import PackingBackend
+from tests.hpsearch.support.scripted import events_of, of_kind, run_scripted, sweep_of
+
+HALVING = SuccessiveHalving(27)
+
+
+def run(path: Path, sweep: Sweep, workers: int, **resources: Any) -> Study:
+    backend = PackingBackend(workers, metric=lambda trial, iteration: trial.seed % 1009 / iteration)
+    return run_scripted(path, replace(sweep, resources=Resources(**resources)), backend)
+
+
+def table(study: Study) -> str:
+    rows = [replace(row, width=1, seconds=0.0, checkpoint=None, lanes=1) for row in study.trials]
+    return repr(rows)  # NaN is equal to NaN there
+
+
+def running(events: list[Event]) -> Iterator[tuple[Event, dict[int, int]]]:
+    """Give each event with the widths of what runs then, by trial."""
+    widths: dict[int, int] = {}
+    for event in events:
+        match event:
+            case Started(segment=segment):
+                widths[segment.trial] = segment.width
+            case Finished(trial=trial) | Failed(trial=trial) | Lost(trial=trial):
+                widths.pop(trial, None)
+        yield event, widths
+
+
+def check(study: Study, workers: int) -> None:
+    """See that gangs form only of workers that no lane needs, and that nothing is trained with one."""
+    gangs: set[tuple[int, int]] = set()
+    for event, widths in running(events_of(study.directory)):
+        if isinstance(event, Started) and event.segment.width > 1:
+            assert sum(widths.values()) <= workers
+            gangs.add((event.segment.trial, event.segment.attempt))
+        if isinstance(event, Finished) and (event.trial, event.attempt) in gangs:
+            assert event.lanes == 1
+
+
+@settings(deadline=None, max_examples=25)
+@given(sweeps(settled=True), st.integers(1, 6), st.integers(2, 6), st.integers(2, 5))
+def test_any_lanes_and_widths_end_with_the_table_of_one_trial_a_worker(
+    tmp_path_factory: pytest.TempPathFactory, sweep: Sweep, workers: int, most: int, lanes: int
+) -> None:
+    path = tmp_path_factory.mktemp("s")
+    study = run(path / "both", sweep, workers, max_workers_per_trial=most, trials_per_worker=lanes)
+    fixed = run(path / "fixed", sweep, workers)
+    assert (study.state, table(study)) == (fixed.state, table(fixed))
+    check(study, workers)
+
+
+def test_a_sweep_goes_from_lanes_to_all_workers_for_one_trial(tmp_path):
+    """What lanes take together says nothing of what one takes: the last trial runs alone first, and is then widened."""
+    study = run(tmp_path / "s", sweep_of(early_terminate=HALVING), 3, max_workers_per_trial=3, trials_per_worker=9)
+    check(study, 3)
+    most: dict[int, int] = {}
+    for event in of_kind(study.directory, Finished):
+        most[event.iteration] = max(most.get(event.iteration, 1), event.lanes)
+    assert most == {1: 9, 3: 9, 9: 3, 11: 1, 27: 1}
+    *_, narrow, wide = of_kind(study.directory, Started)
+    assert (narrow.segment.start, narrow.segment.width) == (9, 1)
+    assert narrow.reason == "what an iteration takes alone isn't known yet"
+    assert (wide.segment.start, wide.segment.width) == (11, 3)
+    assert wide.reason.startswith("nothing else can start; a probe")
+
+
+def starts_of(study: Study, trial: int) -> list[int]:
+    return [one.segment.width for one in of_kind(study.directory, Started) if one.segment.trial == trial]
+
+
+@pytest.mark.parametrize("needs", [1, 2, 4])
+def test_a_trial_that_takes_much_memory_ends_with_the_workers_that_it_needs_and_no_neighbour_changes(tmp_path, needs):
+    """Trial 2 has none beside others, nor on fewer workers than it needs."""
+    resources = Resources(max_workers_per_trial=4, trials_per_worker=3)
+    sweep = sweep_of(early_terminate=SuccessiveHalving(9), resources=resources)
+
+    def memory(task: Task, beside: int) -> bool:
+        alone = task.share is None and beside == 0
+        return task.segment.trial != 2 or (alone and task.segment.width >= needs)
+
+    backend = PackingBackend(4, metric=lambda trial, iteration: trial.seed % 1009 / iteration)
+    backend.memory = memory
+    study = run_scripted(tmp_path / "s", sweep, backend)
+    assert table(study) == table(run(tmp_path / "plain", sweep, 4))
+    widths = [1, 1, 2, 4][: {1: 2, 2: 3, 4: 4}[needs]]
+    assert starts_of(study, 2)[: len(widths)] == widths
+    assert all(width >= needs for width in starts_of(study, 2)[len(widths) :] if needs > 1)
+    assert study.trials[2].failure is None
+
+
+def test_a_trial_for_which_no_memory_is_enough_fails_with_what_it_had(tmp_path):
+    resources = Resources(max_workers_per_trial=4, trials_per_worker=3)
+    sweep = sweep_of(early_terminate=SuccessiveHalving(9), resources=resources, limits=Limits(max_retries=0))
+    backend = PackingBackend(4, metric=lambda trial, iteration: 1.0 / iteration)
+    backend.memory = lambda task, beside: task.segment.trial != 2
+    study = run_scripted(tmp_path / "s", sweep, backend)
+    failure = study.trials[2].failure
+    assert failure is not None
+    assert (failure.kind, failure.message) == ("memory", "no room; it had 4 workers")
+    assert starts_of(study, 2) == [1, 1, 2, 4]
+    assert [row.number for row in study.trials if row.failure is not None] == [2]
+
+
+def test_who_is_to_run_alone_is_known_to_the_next_driver(tmp_path):
+    """The driver dies between the loss of a worker and the end of the segments that are to run alone."""
+    sweep = sweep_of(early_terminate=None, max_iter=4, run_cap=3, resources=Resources(trials_per_worker=3))
+
+    class Dying(PackingBackend):
+        def start(self, task: Task) -> None:
+            if task.segment.attempt == 2:
+                raise KeyboardInterrupt
+            super().start(task)
+            if task.segment.trial == 2:
+                self.lose(0)
+
+    run_scripted(tmp_path / "s", sweep, Dying(1, metric=lambda trial, iteration: 1.0 / iteration))
+    assert {event.then for event in of_kind(tmp_path / "s", Lost)} == {"alone"}
+    second = PackingBackend(1, metric=lambda trial, iteration: 1.0 / iteration)
+    study = run_scripted(tmp_path / "s", None, second)
+    assert study.state == "finished"
+    assert {event.lanes for event in of_kind(study.directory, Finished)} == {1}
