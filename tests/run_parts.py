@@ -57,8 +57,8 @@ class Counts:
     """What came of the tests of a part, or of all."""
 
     passed: int = 0
-    failed: list[str] = field(default_factory=list)
-    """Their names; also of those whose cleaning up failed, and of files that couldn't be read."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """How each failed, by their names; also those whose cleaning up failed, and files that couldn't be read."""
     skipped: int = 0
 
     def __str__(self) -> str:
@@ -67,13 +67,14 @@ class Counts:
 
 def count(outcomes: Path) -> Counts:
     """Count what a part has written through tests/outcomes.py."""
-    last: dict[str, str] = {}
+    last: dict[str, tuple[str, str]] = {}
     for line in outcomes.read_text().splitlines():
-        outcome, _, test = line.partition("\t")
-        if last.get(test) != "failed":  # a test that has failed stays so, whatever came of its cleaning up
-            last[test] = outcome
-    words = [*last.values()]
-    return Counts(words.count("passed"), [test for test in last if last[test] == "failed"], words.count("skipped"))
+        outcome, test, how = line.split("\t")
+        if test not in last or last[test][0] != "failed":  # it stays so, whatever came of its cleaning up
+            last[test] = outcome, how
+    words = [outcome for outcome, _ in last.values()]
+    failed = {test: how for test, (outcome, how) in last.items() if outcome == "failed"}
+    return Counts(words.count("passed"), failed, words.count("skipped"))
 
 
 def summary(parts: dict[str, Counts], codes: dict[str, int], left: Sequence[str]) -> list[str]:
@@ -88,11 +89,11 @@ def summary(parts: dict[str, Counts], codes: dict[str, int], left: Sequence[str]
     for name, code in codes.items():
         ended = "" if code in (0, 1, NO_TESTS) else f"; pytest ended with {code}"
         lines.append(f"{name}: {parts[name]}{ended}")
-    lines += [f"FAILED {test}" for counts in parts.values() for test in counts.failed]
+    lines += [f"FAILED {test} - {how}" for counts in parts.values() for test, how in counts.failed.items()]
     lines += [f"LEFT BEHIND {process}" for process in left]
     whole = Counts(
         sum(counts.passed for counts in parts.values()),
-        [test for counts in parts.values() for test in counts.failed],
+        {test: how for counts in parts.values() for test, how in counts.failed.items()},
         sum(counts.skipped for counts in parts.values()),
     )
     return [*lines, str(whole)]

@@ -48,8 +48,8 @@ def test_one_summary_tells_all_parts_and_names_what_failed(tests_of, capfd):
     assert lines[-5:] == [
         "one: 1 passed, 2 failed, 1 skipped",
         "two: 1 passed, 0 failed, 0 skipped",
-        "FAILED test_one.py::test_bad",
-        "FAILED test_one.py::test_clean",
+        "FAILED test_one.py::test_bad - test_one.py:5: ValueError",
+        "FAILED test_one.py::test_clean - test_one.py:12: ValueError",
         "2 passed, 2 failed, 1 skipped",
     ]
     assert {line.partition(": ")[0] for line in lines[: lines.index("", 1)] if line} <= {"one", "two"}
@@ -110,9 +110,9 @@ def test_ctrl_c_ends_all_parts_and_sums_up(tests_of):
 
 
 def test_a_part_that_was_killed_is_told_with_what_it_had_done():
-    assert summary({"ray": Counts(3, ["a"])}, {"ray": -9}, ["12 sleep"]) == [
+    assert summary({"ray": Counts(3, {"a": "b.py:1: E"})}, {"ray": -9}, ["12 sleep"]) == [
         "ray: 3 passed, 1 failed, 0 skipped; pytest ended with -9",
-        "FAILED a",
+        "FAILED a - b.py:1: E",
         "LEFT BEHIND 12 sleep",
         "3 passed, 1 failed, 0 skipped",
     ]
@@ -120,8 +120,8 @@ def test_a_part_that_was_killed_is_told_with_what_it_had_done():
 
 def test_a_test_that_fails_twice_is_counted_once(tmp_path):
     outcomes = tmp_path / "outcomes"
-    outcomes.write_text("failed\ta\npassed\tb\nfailed\tb\nfailed\ta\nskipped\tc\npassed\td\n")
-    assert count(outcomes) == Counts(1, ["a", "b"], 1)
+    outcomes.write_text("failed\ta\tone\npassed\tb\t\nfailed\tb\ttwo\nfailed\ta\tthree\nskipped\tc\t\npassed\td\t\n")
+    assert count(outcomes) == Counts(1, {"a": "one", "b": "two"}, 1)
 
 
 def test_every_file_of_tests_belongs_to_exactly_one_part():

@@ -127,11 +127,13 @@ class WorkerPool:
         for slot in self.slots.all:
             if slot not in kept:
                 self.end(slot)
-        released = [slot.handle.release.remote() for slot in kept]
-        if released:  # this process may be about to end, and they with it
-            ray.wait(released, num_returns=len(released), timeout=CLOSE_SECONDS)
-        for slot in kept:
-            self._pool.give(self._shape, slot.handle, slot.name)
+        released = {slot.handle.release.remote(): slot for slot in kept}
+        # Waited for: this process may be about to end, and they with it.
+        done, late = ray.wait([*released], num_returns=len(released), timeout=CLOSE_SECONDS) if kept else ([], [])
+        for answer in done:
+            self._pool.give(self._shape, released[answer].handle, released[answer].name)
+        for answer in late:  # the next search would wait behind it for ever
+            self.end(released[answer])
         Path(self._token[0]).unlink(missing_ok=True)
         self.slots = Slots()
 

@@ -14,6 +14,14 @@ from typing import Any
 import pytest
 
 from tests.hpsearch.support.conditions import alive_nodes, living_below, wait_until
+from tests.hpsearch.support.driver import closed_in_the_end
+
+
+@pytest.fixture(autouse=True)
+def closed_backends() -> Iterator[None]:
+    """Leave no worker to a backend whose test failed."""
+    with closed_in_the_end():
+        yield
 
 
 @pytest.fixture

@@ -101,9 +101,11 @@ def warm_ray(ray_cluster: object, tmp_path_factory: pytest.TempPathFactory) -> C
     first = StudyDirectory(tmp_path_factory.mktemp("warm") / "study")
     first.create({"sweep": {}}, None)
     place = Place(RayBackend(Resources(workers=2)), first.path, [])
-    place.open()
-    place.wait_for(lambda _: place.backend.workers().ready == 2)
-    place.backend.close()
+    try:
+        place.open()
+        place.wait_for(lambda _: place.backend.workers().ready == 2)
+    finally:
+        place.backend.close()
     return lambda: RayBackend(Resources(workers=2))
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from hpsearch.backends.base import Backend
 from hpsearch.objective import Metric, Objective
@@ -13,8 +17,35 @@ from hpsearch.study.directory import StudyDirectory
 from hpsearch.task import WHOLE_WORKER, Gone, Message, Progress, Result, Task, TimedOut, WorkerShare
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
+from tests.hpsearch.support.conditions import living_below
+
+__all__ = ["ROOT", "Driver", "closed_in_the_end"]
 
 ROOT = Path(__file__).parents[3]
+
+_driven: list[Backend] = []
+
+
+@contextmanager
+def closed_in_the_end() -> Iterator[None]:
+    """Close all that drivers have opened meanwhile: a test that failed would keep its workers from all that follow."""
+    known = len(_driven)
+    try:
+        yield
+    finally:
+        for backend in _driven[known:]:
+            backend.close(kill=True)
+        del _driven[known:]
+
+
+def _ray() -> str:
+    """Say what the tests' Ray holds."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return "no Ray"
+    free = {kind: count for kind, count in ray.available_resources().items() if kind in ("CPU", "GPU")}
+    names = [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
+    return f"free {free}, actors {names}, workers {[child.name() for child in living_below(os.getpid(), 'ray::')]}"
 
 
 class Driver:
@@ -45,12 +76,17 @@ class Driver:
             lanes=lanes,
             mkl_cbwr=os.environ["MKL_CBWR"],  # as of studies, whose workers may be those of this one
         )
+        _driven.append(backend)
         backend.open(job, self.messages.append)
 
     def wait_for(self, met: Callable[[], Any]) -> None:
-        """Wait until a condition is met; the test's own time limit bounds it."""
-        while not met():
-            self.messages += self.backend.wait(0.1)
+        """Wait until a condition is met; the test's own time limit bounds it, and tells what was there by then."""
+        try:
+            while not met():
+                self.messages += self.backend.wait(0.1)
+        except pytest.fail.Exception as error:
+            told = [type(message).__name__ for message in self.messages[-5:]]
+            raise AssertionError(f"{error}: {self.backend.workers()}, heard {told}, {_ray()}") from error
 
     def start(
         self,
