@@ -34,6 +34,7 @@ from hpsearch.errors import BackendError
 from hpsearch.worker.guardian import MARK, kill_marked, start_guardian
 
 __all__ = [
+    "Kind",
     "Pool",
     "Shape",
     "as_backend_error",
@@ -119,6 +120,15 @@ class Shape:
         return f"{gpus:g} GPUs are here and none is used: set resources.gpus_per_worker (a fraction shares a GPU)"
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What idle workers must have alike to be of use to a search."""
+
+    shape: Shape
+    mkl_cbwr: str | None
+    """It is fixed once a process has computed something."""
+
+
 class Pool:
     """The idle workers and the mailbox that outlive a search, in one Ray session.
 
@@ -130,10 +140,9 @@ class Pool:
     def __init__(self, shared: bool, pulse: Pulse) -> None:
         self.shared = shared
         self.pulse = pulse
-        self.mkl_cbwr: str | None = None
-        """Of the idle workers, which is fixed once they have computed something."""
         self._guard = threading.Lock()
-        self._idle: dict[Shape, list[tuple[Any, str]]] = {}
+        self._kind: Kind | None = None
+        self._idle: list[tuple[Any, str]] = []
         self._timer: threading.Timer | None = None
         self._mailbox: Any = None
 
@@ -158,16 +167,24 @@ class Pool:
             self._mailbox = ray.remote(Mailbox).options(num_cpus=0, max_restarts=-1, scheduling_strategy=here).remote()
         return self._mailbox
 
-    def take(self, shape: Shape) -> tuple[Any, str] | None:
-        """Give an idle worker, if there is one."""
-        with self._guard:
-            idle = self._idle.get(shape)
-            return idle.pop() if idle else None
+    def turn_to(self, kind: Kind) -> None:
+        """Hold workers of this kind from now on, and give idle ones of another back: they may have all the room."""
+        if kind != self._kind:
+            self.empty()
+        self._kind = kind
 
-    def give(self, shape: Shape, handle: Any, name: str) -> None:
-        """Keep an idle worker for a while."""
+    def take(self, kind: Kind) -> tuple[Any, str] | None:
+        """Give the idle worker of this kind that came last, if there is one, and its name."""
         with self._guard:
-            self._idle.setdefault(shape, []).append((handle, name))
+            return self._idle.pop() if self._idle and kind == self._kind else None
+
+    def give(self, kind: Kind, handle: Any, name: str) -> None:
+        """Keep an idle worker for a while; end it where workers of another kind are held now."""
+        with self._guard:
+            if kind != self._kind:
+                ray.kill(handle, no_restart=True)
+                return
+            self._idle.append((handle, name))
             if not self.shared:
                 return
             if self._timer is not None:
@@ -179,8 +196,7 @@ class Pool:
     def empty(self) -> None:
         """Give all idle workers back to Ray."""
         with self._guard:
-            idle = [worker for workers in self._idle.values() for worker in workers]
-            self._idle.clear()
+            idle, self._idle = self._idle, []
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from hpsearch.backends.gangs import CLOSE_SECONDS
 from hpsearch.backends.ray.backoff import Backoff
 from hpsearch.backends.ray.inbox import Inbox
-from hpsearch.backends.ray.session import Pool, Shape, first_line, here, live_nodes, others, why_no_workers
+from hpsearch.backends.ray.session import Kind, Pool, Shape, first_line, here, live_nodes, others, why_no_workers
 from hpsearch.backends.ray.worker import Hello, RayWorker
 from hpsearch.backends.slots import Slot, Slots
 from hpsearch.errors import BackendError, TrainableError
@@ -69,9 +69,10 @@ class WorkerPool:
         """Tasks may share its workers."""
         self._told_why_whole = False
         self._fresh = fresh
-        if fresh or pool.mkl_cbwr != job.mkl_cbwr:
+        self._kind = Kind(shape, job.mkl_cbwr)
+        pool.turn_to(self._kind)
+        if fresh:
             pool.empty()
-        pool.mkl_cbwr = job.mkl_cbwr
         self.wanted = shape.room() if asked is None else asked
         self._asked = asked
         self._shape = shape
@@ -122,16 +123,24 @@ class WorkerPool:
             ray.kill(slot.handle, no_restart=True)
 
     def close(self, kill: bool) -> None:
-        """Keep idle workers for the next search of this process, unless they are to be killed; end the others."""
-        kept = [slot for slot in self.slots.all if slot.ready and not slot.flights and not kill]
+        """Leave idle workers to the next search of this process, unless they are to be killed; end the others.
+
+        Those that haven't got a process yet are left, too: where Ray kills an actor between its lease and its creation,
+        it never gives back what was reserved for it (seen with 2.60, once in some thousand times).
+        """
+        slots = [] if kill else self.slots.all
+        idle = [slot for slot in slots if slot.ready and not slot.flights]
+        coming = [slot for slot in slots if not slot.node]
         for slot in self.slots.all:
-            if slot not in kept:
+            if slot not in idle and slot not in coming:
                 self.end(slot)
-        released = {slot.handle.release.remote(): slot for slot in kept}
+        released = {slot.handle.release.remote(): slot for slot in idle}
         # Waited for: this process may be about to end, and they with it.
-        done, late = ray.wait([*released], num_returns=len(released), timeout=CLOSE_SECONDS) if kept else ([], [])
-        for answer in done:
-            self._pool.give(self._shape, released[answer].handle, released[answer].name)
+        done, late = ray.wait([*released], num_returns=len(released), timeout=CLOSE_SECONDS) if idle else ([], [])
+        for slot in coming:
+            slot.handle.release.remote()
+        for slot in [*coming, *(released[answer] for answer in done)]:  # the last one is taken first
+            self._pool.give(self._kind, slot.handle, slot.name)
         for answer in late:  # the next search would wait behind it for ever
             self.end(released[answer])
         Path(self._token[0]).unlink(missing_ok=True)
@@ -175,7 +184,7 @@ class WorkerPool:
         if not any(slot.node for slot in held) or not others(self._owner):
             self._backoff.wait_on()
             return
-        for slot in held:
+        for slot in sorted(held, key=lambda slot: slot.node):  # first those that wait for a place, which may come free
             self.slots.remove(slot)
             self.end(slot)
         self._backoff.give_way(now, len(held))
@@ -184,7 +193,7 @@ class WorkerPool:
         if count > 0:
             self._pool.check()
         for _ in range(count):
-            known = None if self._fresh else self._pool.take(self._shape)
+            known = None if self._fresh else self._pool.take(self._kind)
             if known is None:
                 name = f"{self._owner} #{secrets.token_hex(4)}"
                 actor = ray.remote(RayWorker).options(

@@ -11,7 +11,7 @@ import pytest
 
 import hpsearch
 from hpsearch.backends import slots
-from hpsearch.backends.ray import worker_pool
+from hpsearch.backends.ray import session, worker_pool
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.decision import Decision
@@ -41,6 +41,34 @@ def test_idle_workers_are_given_back_and_had_again(ray_cluster, tmp_path, monkey
     assert driver.backend.capacity() == 1
     driver.wait_for(lambda: driver.results() == [0])
     driver.backend.close()
+
+
+def names() -> set[str]:
+    import ray
+
+    return {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
+
+
+def test_workers_that_are_still_being_made_are_left_to_the_next_search(ray_cluster, tmp_path):
+    session.connect(None, 1).empty()
+    Driver(RayBackend(Resources(workers=2)), tmp_path / "one", "total").backend.close()
+    made = names()
+    driver = Driver(RayBackend(Resources(workers=2)), tmp_path / "two", "total")
+    driver.wait_for(lambda: driver.backend.workers().ready == 2)
+    assert len(made) == 2
+    assert names() == made
+    for number in range(2):
+        driver.start(number, {"x": 1.0})
+        assert driver.outcome(number).result.failure is None
+
+
+def test_idle_workers_of_another_shape_make_room(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_POOL_SECONDS", 1e5)
+    small = Driver(RayBackend(Resources(workers=2)), tmp_path / "small", "total")
+    small.wait_for(lambda: small.backend.workers().ready == 2)
+    small.backend.close()
+    large = Driver(RayBackend(Resources(workers=1, cpus_per_worker=2)), tmp_path / "large", "total")
+    large.wait_for(lambda: large.backend.workers().ready == 1)
 
 
 @pytest.mark.exhaustive
