@@ -79,7 +79,8 @@ class Trainer(ABC):
         self.params = trial.params
         # Outputs (rows, 1) less targets (rows,) are a table of all by all, and its mean is no loss.
         warnings.filterwarnings("error", "Using a target size", UserWarning)
-        group: Group | None = getattr(trial, "group", None)
+        # A group of one takes a millisecond to make, and isn't needed.
+        group: Group | None = None if getattr(trial, "world_size", None) == 1 else getattr(trial, "group", None)
         self.group = group if group is not None and group.size > 1 else None
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.epoch = 0

@@ -11,6 +11,8 @@ shape that depends on numbers, nothing is said of the next step, and there is no
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +25,8 @@ __all__ = ["Recorder", "Tape"]
 
 _MOST_BYTES = 2**28
 """Of what a recording keeps: more is no small model, of which there would be little to gain."""
+_MOST_TEXTS = 256
+"""Of functions that are kept compiled."""
 _FOLLOWS_NUMBERS = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view))
 _aten = torch.ops.aten
 _MAYBE_THE_SAME = frozenset((_aten.detach.default, _aten.alias.default, _aten.view.default, _aten.expand.default))
@@ -290,6 +294,12 @@ def _compiled(
     outputs = ", ".join("None" if name is None else name for name in part.outputs)
     lines.append(f" return [{outputs}]" if kept is None else f" return [{outputs}], [{', '.join(kept)}]")
     scope = dict(constants)
-    exec(compile("\n".join(lines), "<tape>", "exec"), scope)
+    exec(_code("\n".join(lines)), scope)
     run: Callable[..., Any] = scope["run"]
     return run
+
+
+@functools.lru_cache(_MOST_TEXTS)
+def _code(text: str) -> types.CodeType:
+    """Compile a function's text, which packs of other sizes have in common."""
+    return compile(text, "<tape>", "exec")
