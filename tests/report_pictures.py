@@ -1,6 +1,7 @@
-"""Takes pictures of `hpsearch report` on a real sweep, in headless Chromium: `python -m tests.report_pictures FOLDER`.
+"""Takes pictures of `hpsearch report` on real sweeps, in headless Chromium: `python -m tests.report_pictures FOLDER`.
 
-It runs the sweep of `configs/digits.yaml`, unless it lies in FOLDER/runs; `--docs` puts pictures into docs/images.
+It runs the sweeps of `configs/digits.yaml` and `configs/narrowing_digits.yaml`, unless they lie in FOLDER/runs;
+`--docs` puts pictures into docs/images.
 """
 
 from __future__ import annotations
@@ -17,12 +18,26 @@ SECTIONS = {"wide": 1, "phone": 3, "dark": 4}
 """Of each picture: the section that it begins with; the first one and the last have paths of this machine."""
 
 
+def sweep(name: str, folder: Path) -> Path:
+    """Give the directory of a study of one of `configs`."""
+    study = folder / "runs" / f"{name}-1"
+    if not study.exists():
+        hpsearch("run", ROOT / "configs" / f"{name}.yaml", "--dir", study)
+    return study
+
+
+def narrowing(folder: Path) -> Path:
+    """Draw the brackets of the sweep that goes from many trials on a worker to many workers for a trial."""
+    pictures = folder / "narrowing"
+    study = sweep("narrowing_digits", folder)
+    hpsearch("report", study, "--output", folder / "narrowing.html", "--png", pictures)
+    return pictures / "brackets.png"
+
+
 async def take(folder: Path) -> None:
     """Take all pictures, each of one screen and of the whole page."""
-    study, page_file = folder / "runs" / "digits-1", folder / "report.html"
-    if not study.exists():
-        hpsearch("run", ROOT / "configs" / "digits.yaml", "--dir", study)
-    hpsearch("report", study, "--output", page_file)
+    page_file = folder / "report.html"
+    hpsearch("report", sweep("digits", folder), "--output", page_file)
     async with browser() as page:
         for name, (width, mobile, colours) in SCREENS.items():
             await page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": colours}])
@@ -47,7 +62,9 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     folder = given.folder.absolute()
     asyncio.run(take(folder))
+    rungs = narrowing(folder)
     if given.docs:
+        small(rungs, "lanes-to-gang.png", share=0.5)
         for name in SCREENS:
             small(folder / f"{name}.png", f"report-{name}.png", share=1.0)
 

@@ -1,16 +1,16 @@
-"""Brackets as a picture: trials narrow from rung to rung, and workers per trial grow."""
+"""Brackets as a picture: trials narrow from rung to rung, and workers per trial grow from a part of one to many."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from hpsearch.charts import Key, Picture, legend, width_of
 from hpsearch.charts.picture import Box, Ink, Shape, Words
-from hpsearch.events import Started
+from hpsearch.events import Finished, Started
 from hpsearch.report.page.endings import has_rungs, rung_title
 from hpsearch.report.page.inks import rung_inks
 from hpsearch.report.page.section import Section, Table
@@ -30,71 +30,123 @@ _SIZE = 11.0
 _LEAST = 2.0
 """Pixels that a bar is high at least."""
 
-_Widths = Mapping[tuple[int | None, int | None], Counter[int]]
-"""By bracket and rung: how many trials had so many workers."""
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What a trial had to run in."""
+
+    workers: int
+    lanes: int = 1
+    """Trials that its worker trained as one computation, itself among them."""
+
+    @property
+    def share(self) -> float:
+        """Workers that trained it at a time."""
+        return self.workers / self.lanes
+
+
+_Rooms = Mapping[tuple[int | None, int | None], Counter[_Room]]
+"""By bracket and rung: how many trials had such a room."""
 
 
 def brackets(study: Study) -> Section | None:
     """Draw the rungs of each bracket: how many trials began in each, and on how many workers they ran."""
     if not has_rungs(study):
         return None
-    every, widths = study.rungs, _widths(study)
+    every, rooms = study.rungs, _rooms(study)
     numbers = sorted({rung.bracket for rung in every})
     rungs = [rung for rung in every if rung.bracket in numbers[:_MOST_BRACKETS]]
-    ran_on = [width for counts in widths.values() for width in counts]
-    is_wide = any(width != 1 for width in ran_on)
+    had = {room for counts in rooms.values() for room in counts}
     told = f"{counted(len(numbers), 'bracket')}, the largest rung with {counted(max(map(_size, every)), 'trial')}."
     words = ["A trial goes from left to right until it is stopped."]
-    if is_wide:
-        least, most = min(ran_on), max(ran_on)
-        told += f" A trial had {counted(most, 'worker') if least == most else f'{least} to {most} workers'}."
+    is_told = any(room != _Room(1) for room in had)
+    if is_told:
+        told += _told(had)
         words.append(
-            "The higher a grey bar, the more workers a trial had on average, each as many as it had last in this rung."
+            "The higher a grey bar, the more workers trained a trial at a time, on average, each as many as last in "
+            "this rung."
         )
+        if any(room.lanes > 1 for room in had):
+            words.append("One of four that a worker trained as one computation had a fourth of it.")
     words[0] = f"{told} {words[0]}"
     if len(numbers) > _MOST_BRACKETS:
         words.append(f"The first {_MOST_BRACKETS} brackets are drawn, and stand in the table.")
-    drawn = {(rung.bracket, rung.rung) for rung in rungs} & widths.keys() if is_wide else ()
+    drawn = {(rung.bracket, rung.rung) for rung in rungs} & rooms.keys() if is_told else ()
     ends = {rung.until for rung in rungs}
     inks = {until: ink for until, ink in rung_inks(every).items() if until in ends}
-    picture = _picture(rungs, inks, {rung: widths[rung] for rung in drawn}, told)
-    return Section("Brackets", words, picture, _table(rungs, widths, is_wide), folded=True)
+    picture = _picture(rungs, inks, {rung: rooms[rung] for rung in drawn}, told)
+    return Section("Brackets", words, picture, _table(rungs, rooms, had), folded=True)
 
 
-def _widths(study: Study) -> _Widths:
-    """Count the trials of each rung by the workers that they had last there."""
-    last: defaultdict[tuple[int | None, int | None], dict[int, int]] = defaultdict(dict)
+def _rooms(study: Study) -> _Rooms:
+    """Count the trials of each rung by the room that they had last there.
+
+    With how many others a trial was trained is known when its segment has ended.
+    """
+    last: defaultdict[tuple[int | None, int | None], dict[int, _Room]] = defaultdict(dict)
+    began: dict[tuple[int, int], Started] = {}
     for event in study.events():
         if isinstance(event, Started):
-            last[event.bracket, event.rung][event.segment.trial] = event.segment.width
+            began[event.segment.trial, event.segment.attempt] = event
+            if event.segment.width > 1 or study.sweep.resources.lanes == 1:
+                last[event.bracket, event.rung][event.segment.trial] = _Room(event.segment.width)
+        elif isinstance(event, Finished) and (start := began.get((event.trial, event.attempt))) is not None:
+            last[start.bracket, start.rung][event.trial] = _Room(start.segment.width, event.lanes)
     return {rung: Counter(trials.values()) for rung, trials in last.items()}
 
 
-def _table(rungs: Sequence[RungView], widths: _Widths, is_wide: bool) -> Table:
+def _told(rooms: Collection[_Room]) -> str:
+    """Say what rooms trials had at least and at most."""
+    workers = [room.workers for room in rooms]
+    least, most, lanes = min(workers), max(workers), max(room.lanes for room in rooms)
+    told = f" A trial had {counted(most, 'worker') if least == most else f'{least} to {most} workers'}."
+    shared = f" Up to {lanes} trials were trained together on a worker."
+    return shared if most == 1 else told if lanes == 1 else told + shared
+
+
+def _table(rungs: Sequence[RungView], rooms: _Rooms, had: Collection[_Room]) -> Table:
+    of_each = [rooms.get((rung.bracket, rung.rung), Counter[_Room]()) for rung in rungs]
     columns = [
         ("bracket", [str(rung.bracket) for rung in rungs]),
         ("rung", [rung_title(rung.rung, rung.until) for rung in rungs]),
         ("trials begun", [_begun(rung) for rung in rungs]),
-        ("workers per trial", [by_width(widths.get((rung.bracket, rung.rung), {}), "trial") for rung in rungs]),
-        ("finished", [f"{rung.finished:,}" for rung in rungs]),
     ]
-    head, cells = zip(*(column for column in columns if is_wide or column[0] != "workers per trial"), strict=True)
+    if any(room.lanes > 1 for room in had):
+        columns.append(("trained together", [_lanes(counts) for counts in of_each]))
+    if any(room.workers > 1 for room in had):
+        columns.append(("workers per trial", [_widths(counts) for counts in of_each]))
+    columns.append(("finished", [f"{rung.finished:,}" for rung in rungs]))
+    head, cells = zip(*columns, strict=True)
     return Table(head, list(zip(*cells, strict=True)))
 
 
-def _picture(rungs: Sequence[RungView], inks: Mapping[int | None, Ink], widths: _Widths, told: str) -> Picture:
+def _widths(rooms: Counter[_Room]) -> str:
+    """Say how many trials had how many workers."""
+    counts = Counter[int]()
+    for room, count in rooms.items():
+        counts[room.workers] += count
+    return by_width(counts, "trial")
+
+
+def _lanes(rooms: Collection[_Room]) -> str:
+    """Say how many trials were trained as one computation."""
+    lanes = {room.lanes for room in rooms}
+    return "" if not lanes else str(*lanes) if len(lanes) == 1 else f"{min(lanes)} to {max(lanes)}"
+
+
+def _picture(rungs: Sequence[RungView], inks: Mapping[int | None, Ink], rooms: _Rooms, told: str) -> Picture:
     """Draw a row for each bracket, a column for each iteration that rungs end at.
 
     Args:
         rungs: Of the brackets that are drawn.
         inks: Of the iterations that they end at, in order.
-        widths: Of their trials; none where each had one worker.
+        rooms: Of their trials; none where each had one worker.
         told: What is to be seen.
     """
     keys = [Key("s0", "trials that began in a rung", "box"), Key("muted", "workers per trial", "box")]
-    above, top = (legend(keys, _LEFT, _LEFT + _ALL, 18)[0], 62.0) if widths else ([], 40.0)
-    row = _TRIALS + _LABEL + (_WORKERS + _LABEL if widths else 0.0) + _APART
-    bars = _Bars(inks, max(map(_size, rungs)), widths, max(map(_mean, widths.values()), default=1.0))
+    above, top = (legend(keys, _LEFT, _LEFT + _ALL, 18)[0], 62.0) if rooms else ([], 40.0)
+    row = _TRIALS + _LABEL + (_WORKERS + _LABEL if rooms else 0.0) + _APART
+    bars = _Bars(inks, max(map(_size, rungs)), rooms, max(map(_mean, rooms.values()), default=1.0))
     numbers = sorted({rung.bracket for rung in rungs})
     picture = Picture(_WIDTH, top + row * len(numbers) + 4, "Brackets", told)
     picture.draw(*above, *bars.heads(top - 16))
@@ -114,7 +166,7 @@ class _Bars:
     """Of each column: the iteration that its rungs end at, None where they have no end, and their colour."""
     most: int
     """Trials of the largest rung."""
-    widths: _Widths
+    rooms: _Rooms
     widest: float
     """Workers of a trial on average, in the rung where these are most."""
 
@@ -153,14 +205,16 @@ class _Bars:
 
     def workers(self, rung: RungView, y: float) -> Iterator[Shape]:
         """Draw how many workers a trial had on average, from the bottom of their room."""
-        counts = self.widths.get((rung.bracket, rung.rung))
-        if not counts:
+        rooms = self.rooms.get((rung.bracket, rung.rung))
+        if not rooms:
             return
-        place, mean = self.columns.index(rung.until), _mean(counts)
+        place, mean = self.columns.index(rung.until), _mean(rooms)
         high = max(_LEAST, _WORKERS * mean / self.widest)
-        tip = by_width(counts, "trial")
-        yield Box(self._left(place), y + _WORKERS - high, self.wide, high, "muted", tip)
-        texts = f"{mean:.3g} {'worker' if mean == 1 else 'workers'} each", f"{mean:.3g} each", f"{mean:.3g}"
+        shared = "" if all(room.lanes == 1 for room in rooms) else f", {_lanes(rooms)} on a worker"
+        yield Box(self._left(place), y + _WORKERS - high, self.wide, high, "muted", _widths(rooms) + shared)
+        texts = [f"{mean:.3g} {'worker' if mean == 1 else 'workers'} each", f"{mean:.3g} each", f"{mean:.3g}"]
+        if mean < 1:
+            texts = [f"{1 / mean:.3g} on a worker", f"1/{1 / mean:.3g} each", f"1/{1 / mean:.3g}"]
         yield from self._label(place, y + _WORKERS, texts)
 
     def _left(self, place: int) -> float:
@@ -172,8 +226,8 @@ class _Bars:
             yield Words(_LEFT + self.step * (place + 0.5), y + 13, text, "middle", "text", _SIZE)
 
 
-def _mean(counts: Counter[int]) -> float:
-    return fmean(counts.elements())
+def _mean(rooms: Counter[_Room]) -> float:
+    return fmean(room.share for room in rooms.elements())
 
 
 def _size(rung: RungView) -> int:

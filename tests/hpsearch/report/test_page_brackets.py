@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter, defaultdict
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -14,12 +15,14 @@ from hypothesis import strategies as st
 
 import hpsearch
 from hpsearch.charts.picture import Box, Words
-from hpsearch.events import Started
+from hpsearch.events import Finished, Started
 from hpsearch.report.page.brackets import brackets
 from hpsearch.report.page.endings import endings_of
 from hpsearch.report.page.section import Section
 from hpsearch.report.page.trials import trials
+from tests.hpsearch.support.packing import PackingBackend
 from tests.hpsearch.support.pages import beyond, simulated
+from tests.hpsearch.support.scripted import run_scripted, sweep_of
 from tests.hpsearch.support.simulations import Walk
 from tests.hpsearch.support.wide_study import write_wide_study
 
@@ -106,6 +109,59 @@ def test_each_rung_has_the_trials_that_began_in_it(scheduler, workers, seed):
         assert box.height == pytest.approx(max(2.0, share))
     assert section.picture is not None
     assert beyond(section.picture) == []
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(["synchronous", "one bracket", "asynchronous"]), st.integers(1, 4), st.integers(2, 9))
+def test_one_of_several_that_a_worker_trained_together_had_its_part(tmp_path_factory, scheduler, workers, lanes):
+    sweep = replace(
+        sweep_of(early_terminate=SCHEDULERS[scheduler], run_cap=20),
+        resources=hpsearch.Resources(trials_per_worker=lanes, max_workers_per_trial=workers),
+    )
+    backend = PackingBackend(workers, metric=lambda trial, iteration: trial.seed % 1009 / iteration)
+    study = run_scripted(tmp_path_factory.mktemp("packed") / "s", sweep, backend)
+    section = shown(study)
+    began = {}
+    had: defaultdict[tuple[int, int], dict[int, tuple[int, int]]] = defaultdict(dict)
+    for event in study.events():
+        if isinstance(event, Started):
+            began[event.segment.trial, event.segment.attempt] = event
+        elif isinstance(event, Finished):
+            start = began[event.trial, event.attempt]
+            assert start.bracket is not None
+            assert start.rung is not None
+            had[start.bracket, start.rung][event.trial] = start.segment.width, event.lanes
+    means = {rung: fmean(width / others for width, others in one.values()) for rung, one in had.items()}
+    drawn = bars(section, grey=True)
+    assert set(drawn) == set(means)
+    for rung, box in drawn.items():
+        assert box.height == pytest.approx(max(2.0, 18 * means[rung] / max(means.values())))
+    table = section.table
+    assert table is not None
+    place = list(table.head).index("trained together")
+    for row in table.rows:
+        beside = {others for _, others in had[int(row[0]), int(re.findall(r"rung (\d+)", row[1])[0])].values()}
+        ends = [str(beside.pop())] if len(beside) == 1 else [f"{min(beside)} to {max(beside)}"] if beside else [""]
+        assert [row[place]] == ends
+    assert section.picture is not None
+    assert beyond(section.picture) == []
+
+
+def test_the_picture_says_how_many_are_on_a_worker_and_then_how_many_workers_one_has(tmp_path):
+    sweep = replace(
+        sweep_of(early_terminate=hpsearch.SuccessiveHalving(27)),
+        resources=hpsearch.Resources(trials_per_worker=9, max_workers_per_trial=3),
+    )
+    study = run_scripted(
+        tmp_path / "s", sweep, PackingBackend(3, lambda trial, iteration: trial.seed % 1009 / iteration)
+    )
+    section = shown(study)
+    assert section.picture is not None
+    labels = [one.text for one in section.picture.shapes if isinstance(one, Words)]
+    _, first, *_, last = [one for one in labels if "worker" in one]
+    assert re.fullmatch(r"[\d.]+ on a worker", first)
+    assert last == "3 workers each"
+    assert "1 to 3 workers. Up to 9 trials were trained together on a worker." in section.words[0]
 
 
 @settings(max_examples=20, deadline=None)
