@@ -169,9 +169,10 @@ class Pool:
 
     def turn_to(self, kind: Kind) -> None:
         """Hold workers of this kind from now on, and give idle ones of another back: they may have all the room."""
-        if kind != self._kind:
+        with self._guard:  # first, so that none of another comes in between
+            former, self._kind = self._kind, kind
+        if former != kind:
             self.empty()
-        self._kind = kind
 
     def take(self, kind: Kind) -> tuple[Any, str] | None:
         """Give the idle worker of this kind that came last, if there is one, and its name."""
