@@ -125,13 +125,13 @@ class WorkerPool:
     def close(self, kill: bool) -> None:
         """Leave idle workers to the next search of this process, unless they are to be killed; end the others.
 
-        Those that haven't got a process yet are left, too: where Ray kills an actor between its lease and its creation,
-        it never gives back what was reserved for it (seen with 2.60, once in some thousand times).
+        Those that haven't got a process yet are left in any case: where Ray kills an actor between its lease and its
+        creation, it never gives back what was reserved for it (seen with 2.60, once in some thousand times).
         """
-        slots = [] if kill else self.slots.all
-        idle = [slot for slot in slots if slot.ready and not slot.flights]
+        slots = self.slots.all if ray.is_initialized() else []
+        idle = [slot for slot in slots if slot.ready and not slot.flights and not kill]
         coming = [slot for slot in slots if not slot.node]
-        for slot in self.slots.all:
+        for slot in slots:
             if slot not in idle and slot not in coming:
                 self.end(slot)
         released = {slot.handle.release.remote(): slot for slot in idle}
