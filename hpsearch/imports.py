@@ -73,7 +73,7 @@ def _split(spec: str, key: str, error_type: type[HpsearchError]) -> tuple[str, s
 def _import(module_name: str, named: str, error_type: type[HpsearchError], search_path: Sequence[str]) -> ModuleType:
     try:
         return importlib.import_module(module_name)
-    except Interrupted:
+    except (Interrupted, KeyboardInterrupt):
         raise
     except BaseException as error:  # a module may raise anything, SystemExit included
         missing = (error.name or module_name) if isinstance(error, ModuleNotFoundError) else None

@@ -96,6 +96,7 @@ class RayBackend(Backend):
             self._shape, self._asked, job, pool, self._inbox, self._send_waiting, self._lose, self._fresh
         )
         self._slots = self._worker_pool.slots
+        self._worker_pool.start()  # once it is known here, so that `close` ends them wherever Ctrl-C comes
         self._collect()
 
     def capacity(self, place: Place = WHOLE_WORKER) -> int:
@@ -147,7 +148,7 @@ class RayBackend(Backend):
                 self._close_objects(worker_pool)
             worker_pool.close(kill)
             if ray.is_initialized():
-                self._mailbox.clear.remote()
+                self._mailbox.clear.remote(str(self._study))
 
     @property
     def _opened(self) -> WorkerPool:
@@ -331,7 +332,7 @@ class RayBackend(Backend):
     # Letters come in.
 
     def _collect(self) -> None:
-        self._inbox.when_done(self._mailbox.collect.remote(), self._read)
+        self._inbox.when_done(self._mailbox.collect.remote(str(self._study)), self._read)
 
     def _read(self, future: Future[list[Heartbeat]]) -> Sequence[Message]:
         if self._worker_pool is None:

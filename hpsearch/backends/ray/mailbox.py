@@ -6,6 +6,7 @@ It runs as one actor beside the driver. The driver asks it once for all workers,
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,51 +47,61 @@ class HeartbeatReply:
     """Attempts to take back, if they haven't begun."""
 
 
-class Mailbox:
-    """Letters from workers to the driver, and the attempts that the driver wants cut."""
+class _Box:
+    """What is there for one study."""
 
     def __init__(self) -> None:
-        self._heartbeats: list[Heartbeat] = []
-        self._arrived = asyncio.Event()
-        self._cut: set[Key] = set()
+        self.heartbeats: list[Heartbeat] = []
+        self.arrived = asyncio.Event()
+        self.cut: set[Key] = set()
+
+
+class Mailbox:
+    """Letters from workers to the drivers, and what these want of their workers: a box for each study that runs."""
+
+    def __init__(self) -> None:
+        self._boxes: defaultdict[str, _Box] = defaultdict(_Box)
         self._recall: dict[str, tuple[Key, ...]] = {}
 
     async def exchange(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Take a heartbeat; answer what the driver wants of that worker."""
+        box = self._boxes[heartbeat.key[0]]
         if heartbeat.reports or heartbeat.saves or heartbeat.recalled:
-            self._heartbeats.append(heartbeat)
-            self._arrived.set()
-        return HeartbeatReply(heartbeat.key in self._cut, self._recall.pop(heartbeat.worker, ()))
+            box.heartbeats.append(heartbeat)
+            box.arrived.set()
+        return HeartbeatReply(heartbeat.key in box.cut, self._recall.pop(heartbeat.worker, ()))
 
     async def exchange_all(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply]:
         """Take the heartbeats of all that a worker runs; answer each."""
         return [await self.exchange(heartbeat) for heartbeat in heartbeats]
 
-    async def collect(self) -> list[Heartbeat]:
-        """Give the heartbeats that came, or wait a while for one."""
-        arrived = self._arrived
+    async def collect(self, study: str) -> list[Heartbeat]:
+        """Give the heartbeats of a study that came, or wait a while for one."""
+        box = self._boxes[study]
         try:
-            await asyncio.wait_for(arrived.wait(), _PATIENCE)
+            await asyncio.wait_for(box.arrived.wait(), _PATIENCE)
         except TimeoutError:
             return []
-        if arrived is not self._arrived:
-            return []  # its study was let go meanwhile
-        arrived.clear()
-        heartbeats, self._heartbeats = self._heartbeats, []
+        if box is not self._boxes.get(study):
+            return []  # the study was let go meanwhile
+        box.arrived.clear()
+        heartbeats, box.heartbeats = box.heartbeats, []
         return heartbeats
 
     async def cut(self, key: Key) -> None:
         """Want an attempt to end."""
-        self._cut.add(key)
+        self._boxes[key[0]].cut.add(key)
 
     async def recall(self, worker: str, key: Key) -> None:
         """Want an attempt back that waits in a worker behind another."""
         self._recall[worker] = (*self._recall.get(worker, ()), key)
 
-    async def clear(self) -> None:
-        """Forget everything; a study was let go."""
-        self._heartbeats.clear()
-        self._arrived.set()  # who waits for this study's heartbeats would get those of the next one
-        self._arrived = asyncio.Event()
-        self._cut.clear()
-        self._recall.clear()
+    async def clear(self, study: str) -> None:
+        """Forget everything of a study that was let go."""
+        box = self._boxes.pop(study, None)
+        if box is not None:
+            box.arrived.set()  # who waits for heartbeats would get those of its next driver
+        for worker, keys in list(self._recall.items()):
+            self._recall[worker] = tuple(key for key in keys if key[0] != study)
+            if not self._recall[worker]:
+                del self._recall[worker]

@@ -141,6 +141,7 @@ class Pool:
         self.shared = shared
         self.pulse = pulse
         self._guard = threading.Lock()
+        self._searches: set[object] = set()
         self._kind: Kind | None = None
         self._idle: list[tuple[Any, str]] = []
         self._timer: threading.Timer | None = None
@@ -167,12 +168,26 @@ class Pool:
             self._mailbox = ray.remote(Mailbox).options(num_cpus=0, max_restarts=-1, scheduling_strategy=here).remote()
         return self._mailbox
 
-    def turn_to(self, kind: Kind) -> None:
-        """Hold workers of this kind from now on, and give idle ones of another back: they may have all the room."""
+    def join(self, search: object, kind: Kind) -> None:
+        """Let a search begin with workers of this kind.
+
+        Idle ones of another are given back: they may have all the room.
+        """
         with self._guard:  # first, so that none of another comes in between
+            self._searches.add(search)
             former, self._kind = self._kind, kind
         if former != kind:
             self.empty()
+
+    def leave(self, search: object) -> None:
+        """End a search, if it has begun."""
+        with self._guard:
+            self._searches.discard(search)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a search of this process runs here."""
+        return bool(self._searches)
 
     def take(self, kind: Kind) -> tuple[Any, str] | None:
         """Give the idle worker of this kind that came last, if there is one, and its name."""
@@ -180,9 +195,9 @@ class Pool:
             return self._idle.pop() if self._idle and kind == self._kind else None
 
     def give(self, kind: Kind, handle: Any, name: str) -> None:
-        """Keep an idle worker for a while; end it where workers of another kind are held now."""
+        """Keep an idle worker for a while; end it where a search may wait for its room."""
         with self._guard:
-            if kind != self._kind:
+            if self._searches or kind != self._kind:
                 ray.kill(handle, no_restart=True)
                 return
             self._idle.append((handle, name))
@@ -226,7 +241,7 @@ def connect(address: str | None, cpus: int) -> Pool:
     if ray.is_initialized():
         pool = _pool(shared=True)
         lives = pool.pulse.lost(time.monotonic()) is None
-        if lives and (pool.shared or ray.cluster_resources().get("CPU", 0) >= cpus):
+        if lives and (pool.shared or pool.is_used or ray.cluster_resources().get("CPU", 0) >= cpus):
             return pool
         shut_down()  # it is lost, or our own local Ray, started for a smaller search
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

@@ -28,6 +28,7 @@ from hpsearch.worker.attempt_log import LOG
 from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.guardian import start_guardian
 from hpsearch.worker.job import CommandLine, Job
+from hpsearch.worker.loaded_code import LoadedCode
 from hpsearch.worker.worker import Worker
 
 __all__ = ["BEAT_SECONDS", "Hello", "LaneEnd", "Place", "RayWorker", "RunRequest", "RunResponse"]
@@ -71,6 +72,8 @@ class Hello:
     """Segments that it runs beside each other."""
     why_whole: str | None = None
     """Why it runs one at a time, where the study would have more."""
+    edited: str | None = None
+    """A module that it has imported for another study, and that was edited since: it can't run this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ class RayWorker:
         self._mailbox = mailbox
         self._place = place()
         mark = uuid.uuid4().hex
+        self._code = LoadedCode()
         self._stand_in = StandIn(mark)
         self._guardian = start_guardian(self._stand_in.path, mark=mark)
         self._study = ""
@@ -154,6 +158,9 @@ class RayWorker:
         self.release()
         host = os.uname().nodename
         log = f"trials/{OUTPUT_AT_HAND}{self._guardian.mark}"
+        edited = self._code.edited()
+        if self._study and edited is not None:
+            return Hello(host, False, log, "", None, edited=edited)
         try:
             self._sees = Path(token[0]).read_text(encoding="utf-8") == token[1]
         except OSError:

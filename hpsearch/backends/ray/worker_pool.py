@@ -70,9 +70,6 @@ class WorkerPool:
         self._told_why_whole = False
         self._fresh = fresh
         self._kind = Kind(shape, job.mkl_cbwr)
-        pool.turn_to(self._kind)
-        if fresh:
-            pool.empty()
         self.wanted = shape.room() if asked is None else asked
         self._asked = asked
         self._shape = shape
@@ -92,6 +89,12 @@ class WorkerPool:
         self._backoff = Backoff()
         self._bad_starts = 0
         self._next_notice = time.monotonic() + _NOTICE_SECONDS[0]
+
+    def start(self) -> None:
+        """Ask for the workers."""
+        self._pool.join(self, self._kind)
+        if self._fresh:
+            self._pool.empty()
         self._add(self.wanted)
 
     def capacity(self, waiting: int, whole: bool = True) -> int:
@@ -128,6 +131,7 @@ class WorkerPool:
         Those that haven't got a process yet are left in any case: where Ray kills an actor between its lease and its
         creation, it never gives back what was reserved for it (seen with 2.60, once in some thousand times).
         """
+        self._pool.leave(self)
         slots = self.slots.all if ray.is_initialized() else []
         idle = [slot for slot in slots if slot.ready and not slot.flights and not kill]
         coming = [slot for slot in slots if not slot.node]
@@ -220,6 +224,9 @@ class WorkerPool:
                     f"{first_line(error)}. Is hpsearch installed on every node, in the same version?"
                 ) from error
             return self._lost(slot, first_line(error))
+        if hello.edited is not None:
+            self.end(slot)
+            return self._lost(slot, f"{hello.edited} was edited after it had imported it")
         if hello.mistake is not None:
             raise TrainableError(hello.mistake)
         self._bad_starts = 0

@@ -33,6 +33,7 @@ def folder(tmp_path: Path) -> Iterator[str]:
     )
     (package / "broken.py").write_text("rate = 1\nrate / 0\n")
     (package / "quits.py").write_text("raise SystemExit('usage: ...')\n")
+    (package / "slow.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     (package / "needs.py").write_text("import no_such_library\n")
     (package / "typo.py").write_text("def train(trial:\n")
     path, modules = list(sys.path), set(sys.modules)
@@ -40,6 +41,11 @@ def folder(tmp_path: Path) -> Iterator[str]:
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         del sys.modules[name]
+
+
+def test_ctrl_c_during_an_import_is_the_users_and_no_mistake_of_the_module(folder: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        resolve_trainable("vision_models.slow:train", (folder,))
 
 
 def test_an_import_path_is_followed_in_the_search_path(folder: str) -> None:

@@ -6,7 +6,8 @@ from hpsearch.backends.ray.mailbox import Heartbeat, Key, Mailbox
 from hpsearch.task import Save
 from hpsearch.trial import Report
 
-KEY = ("runs/x", 3, 1)
+STUDY = "runs/x"
+KEY = (STUDY, 3, 1)
 REPORT = Report(3, 1, {"loss": 0.5}, 0.1)
 
 
@@ -29,9 +30,9 @@ def test_letters_are_collected_once_and_in_their_order():
         mailbox = Mailbox()
         for iteration in range(5):
             assert not (await mailbox.exchange(heartbeat(iteration))).cut
-        assert [one.reports[0].iteration for one in await mailbox.collect()] == [0, 1, 2, 3, 4]
+        assert [one.reports[0].iteration for one in await mailbox.collect(STUDY)] == [0, 1, 2, 3, 4]
         await mailbox.exchange(heartbeat(5))
-        assert [one.reports[0].iteration for one in await mailbox.collect()] == [5]
+        assert [one.reports[0].iteration for one in await mailbox.collect(STUDY)] == [5]
 
     asyncio.run(exchange())
 
@@ -39,7 +40,7 @@ def test_letters_are_collected_once_and_in_their_order():
 def test_who_collects_is_woken_by_the_next_letter():
     async def wait() -> None:
         mailbox = Mailbox()
-        collecting = asyncio.create_task(mailbox.collect())
+        collecting = asyncio.create_task(mailbox.collect(STUDY))
         await asyncio.sleep(0)
         assert not collecting.done()
         await mailbox.exchange(heartbeat())
@@ -55,13 +56,13 @@ def test_an_empty_letter_only_asks(monkeypatch):
         mailbox = Mailbox()
         empty = asking()
         assert not (await mailbox.exchange(empty)).cut
-        assert await mailbox.collect() == []
+        assert await mailbox.collect(STUDY) == []
         await mailbox.cut(KEY)
         assert (await mailbox.exchange(empty)).cut
         assert not (await mailbox.exchange(asking((KEY[0], 3, 2)))).cut  # another attempt
         assert not (await mailbox.exchange(asking(("runs/y", 3, 1)))).cut  # another study
         assert (await mailbox.exchange(Heartbeat("worker", KEY, (), (Save(1, "c", (REPORT,)),), b"packed", ()))).cut
-        assert [one.packed for one in await mailbox.collect()] == [b"packed"]
+        assert [one.packed for one in await mailbox.collect(STUDY)] == [b"packed"]
 
     asyncio.run(ask())
 
@@ -71,8 +72,8 @@ def test_a_study_that_was_let_go_leaves_nothing(monkeypatch):
         mailbox = Mailbox()
         await mailbox.exchange(heartbeat())
         await mailbox.cut(KEY)
-        await mailbox.clear()
-        collecting = asyncio.create_task(mailbox.collect())
+        await mailbox.clear(STUDY)
+        collecting = asyncio.create_task(mailbox.collect(STUDY))
         await asyncio.sleep(0)
         assert not collecting.done()
         assert not (await mailbox.exchange(heartbeat(2))).cut
@@ -84,10 +85,10 @@ def test_a_study_that_was_let_go_leaves_nothing(monkeypatch):
 def test_who_still_waits_for_a_study_that_was_let_go_takes_nothing_of_the_next_one():
     async def let_go() -> None:
         mailbox = Mailbox()
-        former = asyncio.create_task(mailbox.collect())
+        former = asyncio.create_task(mailbox.collect(STUDY))
         await all_wait()
-        await mailbox.clear()
-        collecting = asyncio.create_task(mailbox.collect())
+        await mailbox.clear(STUDY)
+        collecting = asyncio.create_task(mailbox.collect(STUDY))
         await all_wait()
         await mailbox.exchange(heartbeat(2))
         assert await former == []
@@ -105,6 +106,28 @@ def test_a_worker_is_told_once_what_to_take_back_and_says_what_it_took():
         assert (await mailbox.exchange(asking())).recall == (behind,)
         assert (await mailbox.exchange(asking())).recall == ()
         await mailbox.exchange(Heartbeat("worker", KEY, (), (), None, (behind,)))
-        assert [one.recalled for one in await mailbox.collect()] == [(behind,)]
+        assert [one.recalled for one in await mailbox.collect(STUDY)] == [(behind,)]
 
     asyncio.run(recall())
+
+
+def test_a_study_has_nothing_of_another_one():
+    """Two searches of a process share the mailbox; one that ends leaves the other what it wants and what came."""
+
+    async def two() -> None:
+        mailbox = Mailbox()
+        other = ("runs/y", 3, 1)
+        beside = Heartbeat("second", other, (Report(3, 7, {"loss": 0.5}, 0.1),), (), None, ())
+        await mailbox.exchange(heartbeat(1))
+        await mailbox.exchange(beside)
+        assert [one.key for one in await mailbox.collect(STUDY)] == [KEY]
+        await mailbox.cut(other)
+        await mailbox.recall("second", other)
+        await mailbox.recall("worker", KEY)
+        await mailbox.clear(STUDY)
+        assert [one.key for one in await mailbox.collect("runs/y")] == [other]
+        reply = await mailbox.exchange(asking(other, "second"))
+        assert (reply.cut, reply.recall) == (True, (other,))
+        assert (await mailbox.exchange(asking())).recall == ()
+
+    asyncio.run(two())

@@ -13,6 +13,7 @@ import hpsearch
 from hpsearch.backends import slots
 from hpsearch.backends.ray import session, worker_pool
 from hpsearch.backends.ray.backend import RayBackend
+from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.decision import Decision
 from hpsearch.events import Event, Finished, Started
@@ -69,6 +70,54 @@ def test_idle_workers_of_another_shape_make_room(ray_cluster, tmp_path, monkeypa
     small.backend.close()
     large = Driver(RayBackend(Resources(workers=1, cpus_per_worker=2)), tmp_path / "large", "total")
     large.wait_for(lambda: large.backend.workers().ready == 1)
+
+
+def test_what_was_asked_for_before_ctrl_c_is_closed(ray_cluster, tmp_path, monkeypatch):
+    session.connect(None, 1).empty()
+    when_done, calls = Inbox.when_done, []
+
+    def interrupted(inbox: Inbox, *given: Any) -> None:
+        calls.append(given)
+        if len(calls) == 3:  # the second worker is asked for
+            raise KeyboardInterrupt
+        when_done(inbox, *given)
+
+    backend = RayBackend(Resources(workers=2))
+    with monkeypatch.context() as patched:
+        patched.setattr(Inbox, "when_done", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Driver(backend, tmp_path / "one", "total")
+    backend.close(kill=True)
+    assert not session.connect(None, 1).is_used
+    driver = Driver(RayBackend(Resources(workers=2)), tmp_path / "two", "total")
+    driver.wait_for(lambda: driver.backend.workers().ready == 2)
+
+
+def test_warm_workers_run_a_module_as_it_was_edited(ray_cluster, tmp_path, monkeypatch):
+    """Else those that are new by then would run another one than those that are not: two codes in one table."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    found: list[float] = []
+    for number in (1, 2, 2):
+        if number not in found:
+            text = (
+                f"def train(trial):\n    for _ in trial.iterations():\n        trial.report({{'value': {number}.0}})\n"
+            )
+            (tmp_path / "edited_trainable.py").write_text(text)
+        study = hpsearch.search(
+            "edited_trainable:train",
+            parameters={"x": hpsearch.Uniform(0.0, 1.0)},
+            metric="value",
+            run_cap=4,
+            max_iter=1,
+            workers=2,
+            directory=tmp_path / f"study-{len(found)}",
+            progress=False,
+        )
+        (value,) = {row.value for row in study.trials}
+        assert value is not None
+        found.append(value)
+    assert found == [1, 2, 2]
 
 
 @pytest.mark.exhaustive
