@@ -1,6 +1,6 @@
 """This process's connection to Ray, and the idle workers that outlive a search.
 
-With `backend.py` and `worker_pool.py` beside it, this is the only place that imports Ray.
+With `backend.py`, `worker_pool.py` and `nodes.py` beside it, this is the only place that imports Ray.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import signal
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -27,28 +26,21 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hpsearch.backends.ray.lean_start import lean_start
 from hpsearch.backends.ray.mailbox import Mailbox
+from hpsearch.backends.ray.nodes import NAMESPACE, Shape, live_nodes
 from hpsearch.backends.ray.own_thread import OwnThread
 from hpsearch.backends.ray.pulse import Pulse
-from hpsearch.backends.ray.worker import Place
 from hpsearch.errors import BackendError
 from hpsearch.worker.guardian import MARK, kill_marked, start_guardian
 
 __all__ = [
     "Kind",
     "Pool",
-    "Shape",
     "as_backend_error",
     "connect",
     "first_line",
-    "here",
     "is_cluster",
-    "live_nodes",
-    "others",
     "shut_down",
-    "why_no_workers",
 ]
-
-_NAMESPACE = "hpsearch"
 
 _POOL_SECONDS = 10.0
 """How long idle workers outlive the search that made them, on a cluster that others may wait for."""
@@ -66,58 +58,6 @@ _GCS_SECONDS = 30.0
 
 _KEPT_HERE = ["/runs/", "/.git/", "/.venv/", "**/__pycache__/"]
 """What isn't sent to the nodes of a cluster with the user's code."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What one worker reserves."""
-
-    cpus: int
-    gpus: float
-
-    def __str__(self) -> str:
-        cpus = "1 CPU" if self.cpus == 1 else f"{self.cpus} CPUs"
-        return f"{cpus} and {self.gpus:g} GPU" if self.gpus else cpus
-
-    def fit(self, resources: dict[str, float]) -> int:
-        """Count the workers that a node of these resources holds."""
-        count = int(resources.get("CPU", 0) // self.cpus)
-        if self.gpus:
-            count = min(count, int(resources.get("GPU", 0) / self.gpus + 1e-9))
-        return count
-
-    def room(self) -> int:
-        """Count the workers that the live nodes hold, whoever uses them now."""
-        return sum(self.fit(node["Resources"]) for node in live_nodes())
-
-    def check(self, needed: int) -> str | None:
-        """Answer a warning where GPUs would lie idle.
-
-        Args:
-            needed: Workers that a trial needs at once.
-
-        Raises:
-            BackendError: No live node could hold such a worker, or all nodes together too few for a trial.
-        """
-        alive = live_nodes()
-        nodes = [node["Resources"] for node in alive]
-        if not any(self.fit(node) for node in nodes):
-            most = {kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in ("CPU", "GPU")}
-            raise BackendError(
-                f"a worker needs {self} on one node; the largest node has {most['CPU']:g} CPUs and "
-                f"{most['GPU']:g} GPUs. Lower resources.cpus_per_worker or resources.gpus_per_worker."
-            )
-        if self.room() < needed:
-            held = " + ".join(f"{self.fit(node['Resources'])} ({_described(node)})" for node in alive)
-            raise BackendError(
-                f"a trial needs {needed} workers at once, each of {self}; the nodes hold {held} = {self.room()} of "
-                "them, busy ones included. Lower resources.workers_per_trial or resources.cpus_per_worker (or "
-                "gpus_per_worker), or add nodes."
-            )
-        gpus = sum(node.get("GPU", 0) for node in nodes)
-        if not gpus or self.gpus:
-            return None
-        return f"{gpus:g} GPUs are here and none is used: set resources.gpus_per_worker (a fraction shares a GPU)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +266,7 @@ def _init(**options: Any) -> None:
     logging.getLogger("ray").setLevel(logging.ERROR)
     # What befalls Ray's own processes it prints to standard output, `log_to_driver` or not.
     ray_worker.print_to_stdstream = _print_nothing
-    ray.init(log_to_driver=False, logging_level=logging.ERROR, namespace=_NAMESPACE, **options)
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, namespace=NAMESPACE, **options)
 
 
 _printing = ray_worker.print_to_stdstream
@@ -389,38 +329,3 @@ def _pulse(patience: float) -> Pulse:
     raylet = next(node["RayletSocketName"] for node in live_nodes() if node["NodeID"] == context.get_node_id())
     host, _, port = context.gcs_address.rpartition(":")
     return Pulse(raylet, (host.strip("[]"), int(port)), patience)
-
-
-def live_nodes() -> list[dict[str, Any]]:
-    """Give Ray's descriptions of the nodes that are there."""
-    return [node for node in ray.nodes() if node["Alive"]]
-
-
-def here() -> Place:
-    """Say where this process runs, inside a worker."""
-    interface = os.environ.get("HPSEARCH_COMM_INTERFACE") or ray.util.get_node_ip_address()
-    return Place(ray.get_runtime_context().get_node_id(), interface)
-
-
-def others(owner: str) -> Counter[str]:
-    """Count the workers that other sweeps of this cluster hold, or wait for, by their owners."""
-    named = ray.util.list_named_actors(all_namespaces=True)
-    owners = Counter(actor["name"].rpartition(" #")[0] for actor in named if actor["namespace"] == _NAMESPACE)
-    del owners[owner]
-    return owners
-
-
-def why_no_workers(shape: Shape, owner: str, needed: int) -> str:
-    """Say what `owner` waits for while fewer than the `needed` workers have started, and who holds the others."""
-    held = ", ".join(f"{count} of {name}" for name, count in sorted(others(owner).items()))
-    free = ray.available_resources()
-    gpus = f" and {free.get('GPU', 0):g} GPUs" if shape.gpus else ""
-    who = "a worker needs" if needed == 1 else f"a trial needs {needed} workers, each"
-    need = f"{who} {shape}; {free.get('CPU', 0):g} CPUs{gpus} are free"
-    return f"waiting for workers of other sweeps: {need}; taken: {held}" if held else f"workers are starting: {need}"
-
-
-def _described(node: dict[str, Any]) -> str:
-    resources = node["Resources"]
-    gpus = f", {resources['GPU']:g} GPUs" if resources.get("GPU") else ""
-    return f"{node['NodeManagerAddress']}: {resources.get('CPU', 0):g} CPUs{gpus}"

@@ -32,121 +32,121 @@ _LEAST = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
-    """What a trial had to run in."""
+class _Share:
+    """What a trial had of the workers while it was trained."""
 
     workers: int
     lanes: int = 1
     """Trials that its worker trained as one computation, itself among them."""
 
     @property
-    def share(self) -> float:
+    def part(self) -> float:
         """Workers that trained it at a time."""
         return self.workers / self.lanes
 
 
-_Rooms = Mapping[tuple[int | None, int | None], Counter[_Room]]
-"""By bracket and rung: how many trials had such a room."""
+_Shares = Mapping[tuple[int | None, int | None], Counter[_Share]]
+"""By bracket and rung: how many trials had such a share."""
 
 
 def brackets(study: Study) -> Section | None:
     """Draw the rungs of each bracket: how many trials began in each, and on how many workers they ran."""
     if not has_rungs(study):
         return None
-    every, rooms = study.rungs, _rooms(study)
+    every, shares = study.rungs, _shares(study)
     numbers = sorted({rung.bracket for rung in every})
     rungs = [rung for rung in every if rung.bracket in numbers[:_MOST_BRACKETS]]
-    had = {room for counts in rooms.values() for room in counts}
+    had = {share for counts in shares.values() for share in counts}
     told = f"{counted(len(numbers), 'bracket')}, the largest rung with {counted(max(map(_size, every)), 'trial')}."
     words = ["A trial goes from left to right until it is stopped."]
-    is_told = any(room != _Room(1) for room in had)
+    is_told = any(share != _Share(1) for share in had)
     if is_told:
         told += _told(had)
         words.append(
             "The higher a grey bar, the more workers trained a trial at a time, on average, each as many as last in "
             "this rung."
         )
-        if any(room.lanes > 1 for room in had):
+        if any(share.lanes > 1 for share in had):
             words.append("One of four that a worker trained as one computation had a fourth of it.")
     words[0] = f"{told} {words[0]}"
     if len(numbers) > _MOST_BRACKETS:
         words.append(f"The first {_MOST_BRACKETS} brackets are drawn, and stand in the table.")
-    drawn = {(rung.bracket, rung.rung) for rung in rungs} & rooms.keys() if is_told else ()
+    drawn = {(rung.bracket, rung.rung) for rung in rungs} & shares.keys() if is_told else ()
     ends = {rung.until for rung in rungs}
     inks = {until: ink for until, ink in rung_inks(every).items() if until in ends}
-    picture = _picture(rungs, inks, {rung: rooms[rung] for rung in drawn}, told)
-    return Section("Brackets", words, picture, _table(rungs, rooms, had), folded=True)
+    picture = _picture(rungs, inks, {rung: shares[rung] for rung in drawn}, told)
+    return Section("Brackets", words, picture, _table(rungs, shares, had), folded=True)
 
 
-def _rooms(study: Study) -> _Rooms:
-    """Count the trials of each rung by the room that they had last there.
+def _shares(study: Study) -> _Shares:
+    """Count the trials of each rung by the share that they had last there.
 
     With how many others a trial was trained is known when its segment has ended.
     """
-    last: defaultdict[tuple[int | None, int | None], dict[int, _Room]] = defaultdict(dict)
+    last: defaultdict[tuple[int | None, int | None], dict[int, _Share]] = defaultdict(dict)
     began: dict[tuple[int, int], Started] = {}
     for event in study.events():
         if isinstance(event, Started):
             began[event.segment.trial, event.segment.attempt] = event
             if event.segment.width > 1 or study.sweep.resources.lanes == 1:
-                last[event.bracket, event.rung][event.segment.trial] = _Room(event.segment.width)
+                last[event.bracket, event.rung][event.segment.trial] = _Share(event.segment.width)
         elif isinstance(event, Finished) and (start := began.get((event.trial, event.attempt))) is not None:
-            last[start.bracket, start.rung][event.trial] = _Room(start.segment.width, event.lanes)
+            last[start.bracket, start.rung][event.trial] = _Share(start.segment.width, event.lanes)
     return {rung: Counter(trials.values()) for rung, trials in last.items()}
 
 
-def _told(rooms: Collection[_Room]) -> str:
-    """Say what rooms trials had at least and at most."""
-    workers = [room.workers for room in rooms]
-    least, most, lanes = min(workers), max(workers), max(room.lanes for room in rooms)
+def _told(shares: Collection[_Share]) -> str:
+    """Say what shares trials had at least and at most."""
+    workers = [share.workers for share in shares]
+    least, most, lanes = min(workers), max(workers), max(share.lanes for share in shares)
     told = f" A trial had {counted(most, 'worker') if least == most else f'{least} to {most} workers'}."
     shared = f" Up to {lanes} trials were trained together on a worker."
     return shared if most == 1 else told if lanes == 1 else told + shared
 
 
-def _table(rungs: Sequence[RungView], rooms: _Rooms, had: Collection[_Room]) -> Table:
-    of_each = [rooms.get((rung.bracket, rung.rung), Counter[_Room]()) for rung in rungs]
+def _table(rungs: Sequence[RungView], shares: _Shares, had: Collection[_Share]) -> Table:
+    of_each = [shares.get((rung.bracket, rung.rung), Counter[_Share]()) for rung in rungs]
     columns = [
         ("bracket", [str(rung.bracket) for rung in rungs]),
         ("rung", [rung_title(rung.rung, rung.until) for rung in rungs]),
         ("trials begun", [_begun(rung) for rung in rungs]),
     ]
-    if any(room.lanes > 1 for room in had):
+    if any(share.lanes > 1 for share in had):
         columns.append(("trained together", [_lanes(counts) for counts in of_each]))
-    if any(room.workers > 1 for room in had):
+    if any(share.workers > 1 for share in had):
         columns.append(("workers per trial", [_widths(counts) for counts in of_each]))
     columns.append(("finished", [f"{rung.finished:,}" for rung in rungs]))
     head, cells = zip(*columns, strict=True)
     return Table(head, list(zip(*cells, strict=True)))
 
 
-def _widths(rooms: Counter[_Room]) -> str:
+def _widths(shares: Counter[_Share]) -> str:
     """Say how many trials had how many workers."""
     counts = Counter[int]()
-    for room, count in rooms.items():
-        counts[room.workers] += count
+    for share, count in shares.items():
+        counts[share.workers] += count
     return by_width(counts, "trial")
 
 
-def _lanes(rooms: Collection[_Room]) -> str:
+def _lanes(shares: Collection[_Share]) -> str:
     """Say how many trials were trained as one computation."""
-    lanes = {room.lanes for room in rooms}
+    lanes = {share.lanes for share in shares}
     return "" if not lanes else str(*lanes) if len(lanes) == 1 else f"{min(lanes)} to {max(lanes)}"
 
 
-def _picture(rungs: Sequence[RungView], inks: Mapping[int | None, Ink], rooms: _Rooms, told: str) -> Picture:
+def _picture(rungs: Sequence[RungView], inks: Mapping[int | None, Ink], shares: _Shares, told: str) -> Picture:
     """Draw a row for each bracket, a column for each iteration that rungs end at.
 
     Args:
         rungs: Of the brackets that are drawn.
         inks: Of the iterations that they end at, in order.
-        rooms: Of their trials; none where each had one worker.
+        shares: Of their trials; none where each had one worker.
         told: What is to be seen.
     """
     keys = [Key("s0", "trials that began in a rung", "box"), Key("muted", "workers per trial", "box")]
-    above, top = (legend(keys, _LEFT, _LEFT + _ALL, 18)[0], 62.0) if rooms else ([], 40.0)
-    row = _TRIALS + _LABEL + (_WORKERS + _LABEL if rooms else 0.0) + _APART
-    bars = _Bars(inks, max(map(_size, rungs)), rooms, max(map(_mean, rooms.values()), default=1.0))
+    above, top = (legend(keys, _LEFT, _LEFT + _ALL, 18)[0], 62.0) if shares else ([], 40.0)
+    row = _TRIALS + _LABEL + (_WORKERS + _LABEL if shares else 0.0) + _APART
+    bars = _Bars(inks, max(map(_size, rungs)), shares, max(map(_mean, shares.values()), default=1.0))
     numbers = sorted({rung.bracket for rung in rungs})
     picture = Picture(_WIDTH, top + row * len(numbers) + 4, "Brackets", told)
     picture.draw(*above, *bars.heads(top - 16))
@@ -166,7 +166,7 @@ class _Bars:
     """Of each column: the iteration that its rungs end at, None where they have no end, and their colour."""
     most: int
     """Trials of the largest rung."""
-    rooms: _Rooms
+    shares: _Shares
     widest: float
     """Workers of a trial on average, in the rung where these are most."""
 
@@ -205,13 +205,13 @@ class _Bars:
 
     def workers(self, rung: RungView, y: float) -> Iterator[Shape]:
         """Draw how many workers a trial had on average, from the bottom of their room."""
-        rooms = self.rooms.get((rung.bracket, rung.rung))
-        if not rooms:
+        shares = self.shares.get((rung.bracket, rung.rung))
+        if not shares:
             return
-        place, mean = self.columns.index(rung.until), _mean(rooms)
+        place, mean = self.columns.index(rung.until), _mean(shares)
         high = max(_LEAST, _WORKERS * mean / self.widest)
-        shared = "" if all(room.lanes == 1 for room in rooms) else f", {_lanes(rooms)} on a worker"
-        yield Box(self._left(place), y + _WORKERS - high, self.wide, high, "muted", _widths(rooms) + shared)
+        shared = "" if all(share.lanes == 1 for share in shares) else f", {_lanes(shares)} on a worker"
+        yield Box(self._left(place), y + _WORKERS - high, self.wide, high, "muted", _widths(shares) + shared)
         texts = [f"{mean:.3g} {'worker' if mean == 1 else 'workers'} each", f"{mean:.3g} each", f"{mean:.3g}"]
         if mean < 1:
             texts = [f"{1 / mean:.3g} on a worker", f"1/{1 / mean:.3g} each", f"1/{1 / mean:.3g}"]
@@ -226,8 +226,8 @@ class _Bars:
             yield Words(_LEFT + self.step * (place + 0.5), y + 13, text, "middle", "text", _SIZE)
 
 
-def _mean(rooms: Counter[_Room]) -> float:
-    return fmean(room.share for room in rooms.elements())
+def _mean(shares: Counter[_Share]) -> float:
+    return fmean(share.part for share in shares.elements())
 
 
 def _size(rung: RungView) -> int:

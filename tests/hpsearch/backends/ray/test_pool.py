@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import ray
 
+from hpsearch.backends.ray.nodes import Shape
 from hpsearch.backends.ray.pulse import Pulse
-from hpsearch.backends.ray.session import Kind, Pool, Shape
+from hpsearch.backends.ray.session import Kind, Pool
 
 SMALL, LARGE = Kind(Shape(1, 0.0), "AUTO"), Kind(Shape(2, 0.0), "AUTO")
 

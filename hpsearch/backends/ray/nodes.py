@@ -1,0 +1,105 @@
+"""What the nodes of a Ray hold: which workers they could run, and whose they run."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from hpsearch.backends.ray.worker import Place
+from hpsearch.errors import BackendError
+
+__all__ = ["NAMESPACE", "Shape", "here", "live_nodes", "others", "why_no_workers"]
+
+NAMESPACE = "hpsearch"
+"""Of all our actors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one worker reserves."""
+
+    cpus: int
+    gpus: float
+
+    def __str__(self) -> str:
+        cpus = "1 CPU" if self.cpus == 1 else f"{self.cpus} CPUs"
+        return f"{cpus} and {self.gpus:g} GPU" if self.gpus else cpus
+
+    def fit(self, resources: dict[str, float]) -> int:
+        """Count the workers that a node of these resources holds."""
+        count = int(resources.get("CPU", 0) // self.cpus)
+        if self.gpus:
+            count = min(count, int(resources.get("GPU", 0) / self.gpus + 1e-9))
+        return count
+
+    def room(self) -> int:
+        """Count the workers that the live nodes hold, whoever uses them now."""
+        return sum(self.fit(node["Resources"]) for node in live_nodes())
+
+    def check(self, needed: int) -> str | None:
+        """Answer a warning where GPUs would lie idle.
+
+        Args:
+            needed: Workers that a trial needs at once.
+
+        Raises:
+            BackendError: No live node could hold such a worker, or all nodes together too few for a trial.
+        """
+        alive = live_nodes()
+        nodes = [node["Resources"] for node in alive]
+        if not any(self.fit(node) for node in nodes):
+            most = {kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in ("CPU", "GPU")}
+            raise BackendError(
+                f"a worker needs {self} on one node; the largest node has {most['CPU']:g} CPUs and "
+                f"{most['GPU']:g} GPUs. Lower resources.cpus_per_worker or resources.gpus_per_worker."
+            )
+        if self.room() < needed:
+            held = " + ".join(f"{self.fit(node['Resources'])} ({_described(node)})" for node in alive)
+            raise BackendError(
+                f"a trial needs {needed} workers at once, each of {self}; the nodes hold {held} = {self.room()} of "
+                "them, busy ones included. Lower resources.workers_per_trial or resources.cpus_per_worker (or "
+                "gpus_per_worker), or add nodes."
+            )
+        gpus = sum(node.get("GPU", 0) for node in nodes)
+        if not gpus or self.gpus:
+            return None
+        return f"{gpus:g} GPUs are here and none is used: set resources.gpus_per_worker (a fraction shares a GPU)"
+
+
+def live_nodes() -> list[dict[str, Any]]:
+    """Give Ray's descriptions of the nodes that are there."""
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def here() -> Place:
+    """Say where this process runs, inside a worker."""
+    interface = os.environ.get("HPSEARCH_COMM_INTERFACE") or ray.util.get_node_ip_address()
+    return Place(ray.get_runtime_context().get_node_id(), interface)
+
+
+def others(owner: str) -> Counter[str]:
+    """Count the workers that other sweeps of this cluster hold, or wait for, by their owners."""
+    named = ray.util.list_named_actors(all_namespaces=True)
+    owners = Counter(actor["name"].rpartition(" #")[0] for actor in named if actor["namespace"] == NAMESPACE)
+    del owners[owner]
+    return owners
+
+
+def why_no_workers(shape: Shape, owner: str, needed: int) -> str:
+    """Say what `owner` waits for while fewer than the `needed` workers have started, and who holds the others."""
+    held = ", ".join(f"{count} of {name}" for name, count in sorted(others(owner).items()))
+    free = ray.available_resources()
+    gpus = f" and {free.get('GPU', 0):g} GPUs" if shape.gpus else ""
+    who = "a worker needs" if needed == 1 else f"a trial needs {needed} workers, each"
+    need = f"{who} {shape}; {free.get('CPU', 0):g} CPUs{gpus} are free"
+    return f"waiting for workers of other sweeps: {need}; taken: {held}" if held else f"workers are starting: {need}"
+
+
+def _described(node: dict[str, Any]) -> str:
+    resources = node["Resources"]
+    gpus = f", {resources['GPU']:g} GPUs" if resources.get("GPU") else ""
+    return f"{node['NodeManagerAddress']}: {resources.get('CPU', 0):g} CPUs{gpus}"
