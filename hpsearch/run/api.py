@@ -63,6 +63,7 @@ def search(
     max_workers_per_trial: int | None = None,
     elastic: bool = True,
     trials_per_worker: int | Literal["auto"] = 1,
+    fuse: Literal["auto", "rounding"] = "auto",
     fresh_process: bool = False,
     scaling: Scaling | Mapping[str, Any] | None = None,
     max_time: float | None = None,
@@ -126,6 +127,8 @@ def search(
         trials_per_worker: Trials that a worker trains beside each other, as lanes of one computation, where the
             trainable is a `Trainer`; "auto": 16 where a worker has one CPU and no GPU. It changes no more of a
             result than `workers` does.
+        fuse: "auto": as one computation where each has the bits that it has alone; "rounding": always of
+            `trials_per_worker` trials, on which results then depend.
         fresh_process: Run each segment in a worker process that ran nothing before; on Ray only.
         scaling: How batch and learning rate follow the workers of a trial: a `Scaling`, or a mapping of its keys.
         max_time: Seconds after which the sweep ends; it can be resumed with more.
@@ -207,6 +210,7 @@ def search(
                 elastic,
                 fresh_process,
                 trials_per_worker,
+                fuse,
             ),
             scaling=scaling if isinstance(scaling, Scaling) else scaling_from_mapping(scaling or {}),
             limits=Limits(max_time, trial_timeout, max_retries, max_failures, patience),

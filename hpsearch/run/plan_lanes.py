@@ -47,6 +47,7 @@ def shapes_lines(plan: Plan, search_path: Sequence[str]) -> list[str]:
         parameters=sweep.parameters,
         scaling=sweep.scaling.for_trainers(),
         lanes=lanes,
+        rounded=sweep.resources.fuse == "rounding",
         mkl_cbwr=os.environ.get("MKL_CBWR", "AUTO"),
     )
     try:

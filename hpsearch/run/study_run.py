@@ -344,6 +344,7 @@ def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str, mkl_cbwr: s
         scaling=sweep.scaling.for_trainers(),
         widest=sweep.resources.widest,
         lanes=sweep.resources.lanes,
+        rounded=sweep.resources.fuse == "rounding",
         mkl_cbwr=mkl_cbwr,
     )
 

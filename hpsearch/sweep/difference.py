@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hpsearch.checks import KeyPath, key_text
@@ -59,7 +59,7 @@ def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
     for section, given in sweep.items():
         if section in ("parameters", "draws", "points_to_try", "observers", "on_end", "source"):
             continue
-        how = _HOW.get(section, ())
+        how = _how(section, given)
         leaves: dict[KeyPath, Value] = {(section,): given}
         if isinstance(given, Mapping):
             leaves = {(section, key): value for key, value in given.items()}
@@ -77,6 +77,13 @@ def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
         key: KeyPath = ("points_to_try", place)
         out |= {(*key, name): value for name, value in point.items()} if point else {key: {}}
     return out
+
+
+def _how(section: str, given: Any) -> Collection[str]:
+    """Give the keys of a section that say how a sweep is run."""
+    how = _HOW.get(section, set())
+    # Computations of so many trials round as so many do.
+    return how - {"trials_per_worker"} if section == "resources" and given.get("fuse") == "rounding" else how
 
 
 def _same(one: object, other: object) -> bool:

@@ -45,6 +45,10 @@ class Resources(Settings):
     `Trainer`; `auto`: 16 where a worker has one CPU and no GPU, else 1. It changes no more of a result than `workers`
     does. With `max_workers_per_trial` the trials that are left may get several workers each, once they are fewer than
     these."""
+    fuse: Literal["auto", "rounding"] = "auto"
+    """`auto`: trials are trained as one computation where each has the bits that it has alone. `rounding`: one is
+    always of `trials_per_worker` trials, with [fewer calls of torch](lanes.md#rounding), so that results depend on that
+    number, and on nothing else of how the sweep is run."""
 
     def check(self) -> None:
         """Check that the widths fit each other, and that a worker's GPUs can be had."""
@@ -55,6 +59,9 @@ class Resources(Settings):
         if self.workers is not None and self.workers < least:
             problem = f"must be at least workers_per_trial ({least}), got {self.workers}: a trial takes {least} at once"
             raise InvalidKey(("workers",), problem, "raise it, or lower workers_per_trial")
+        if self.fuse == "rounding" and (self.trials_per_worker == "auto" or self.trials_per_worker < 2):
+            problem = f"must be a number from 2 where fuse is rounding, got {self.trials_per_worker}"
+            raise InvalidKey(("trials_per_worker",), problem, "say how many: results depend on it")
         if self.lanes > 1:
             self._check_lanes()
         if gpus > 1 and not float(gpus).is_integer():

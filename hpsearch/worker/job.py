@@ -51,6 +51,8 @@ class Job:
     """Workers that a trial may get."""
     lanes: int = 1
     """Trials that a worker may train beside each other."""
+    rounded: bool = False
+    """They may round otherwise than each alone, as `lanes` trials do, however many there are."""
     mkl_cbwr: str | None = None
     """MKL_CBWR of processes that train, where their environment names none; None: it stays unset."""
 

@@ -85,14 +85,22 @@ class Lanes:
         most: Trials of one computation.
         directory: What they print together goes to a log in there; a lane's own output to its attempt's.
         at_hand: A file for output meanwhile; see `LaneLog`.
+        rounded: A computation is always of `most` trials, and may round otherwise than each alone.
     """
 
     def __init__(
-        self, target: Callable[[RunningTrial], Any], output: OutputRedirect, most: int, directory: Path, at_hand: Path
+        self,
+        target: Callable[[RunningTrial], Any],
+        output: OutputRedirect,
+        most: int,
+        directory: Path,
+        at_hand: Path,
+        *,
+        rounded: bool = False,
     ) -> None:
         import torch
 
-        from hpsearch_trainers.lanes import Fuser
+        from hpsearch_trainers.lanes import Fuser, RoundingFuser
 
         # What torch imports with its first optimizer adds to the filters of warnings: the first lane's would differ.
         torch.optim.SGD([torch.zeros(1)], lr=1.0)
@@ -101,7 +109,7 @@ class Lanes:
         self._log = LaneLog(at_hand, directory)
         self._at_hand = at_hand
         self._fusers = defaultdict[int, Fuser](
-            lambda: Fuser(
+            lambda: (RoundingFuser if rounded else Fuser)(
                 most,
                 around=lambda trainer: self._turn(self._by_object[id(trainer)]),
                 around_pack=_unchanged,

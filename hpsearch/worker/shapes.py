@@ -56,14 +56,14 @@ def shapes_of(job: Job, trials: Sequence[Trial], seconds: float) -> Shapes:
             if worker.why_whole is not None:
                 return Shapes(whole=worker.why_whole)
             with OutputRedirect().to(Path(os.devnull)), kept():
-                return _Builder(worker, job.lanes).shapes(trials, seconds)
+                return _Builder(worker, job.lanes, job.rounded).shapes(trials, seconds)
         finally:
             worker.close()
 
 
 class _Builder:
-    def __init__(self, worker: Worker, lanes: int) -> None:
-        self._worker, self._lanes = worker, lanes
+    def __init__(self, worker: Worker, lanes: int, rounded: bool) -> None:
+        self._worker, self._lanes, self._rounded = worker, lanes, rounded
         self._alone: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
 
@@ -98,13 +98,16 @@ class _Builder:
 
     def _tried(self, alike: list[list[Trial]]) -> Mapping[int, float]:
         """Train trials of the largest shape together and alone; if it isn't one after all, it is left out."""
-        from hpsearch_trainers.lanes import NotFusible, check_pack
+        from hpsearch_trainers.lanes import NotFusible, check_pack, check_places
 
         if not alike or len(alike[0]) < 2:
             return {}
         count = min(len(alike[0]), self._lanes)
         try:
-            return check_pack([self._worker.build(trial) for trial in alike[0][:count]], count)
+            built = [self._worker.build(trial) for trial in alike[0][:count]]
+            if not self._rounded:
+                return check_pack(built, count)
+            check_places(built, self._lanes)
         except NotFusible as reason:
             self._alone[str(reason)] += len(alike.pop(0))
         except (KeyboardInterrupt, Interrupted):

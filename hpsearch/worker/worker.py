@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,8 @@ class Worker:
             rank_info: This worker's place in the gang that runs a wide segment. What rank 1 writes lies in `rank-1`
                 within the attempt's directory, and so on.
         """
+        if self._lanes is not None and self._job.rounded and rank_info is None:
+            return self._run_in_lanes(trial, segment, channel)
         began = time.perf_counter()
         assert segment.width == (1 if rank_info is None else rank_info.width), (
             "a wide segment takes a gang of its width"
@@ -126,6 +128,14 @@ class Worker:
             changed=attempt.settings.changed,
             stuck=attempt.settings.stuck,
         )
+
+    def _run_in_lanes(self, trial: Trial, segment: Segment, channel: Channel) -> SegmentResult:
+        """Run one segment by itself, as the only one of as many as there are places for."""
+        self.enter(trial, segment, channel, None)
+        ended: Sequence[Ended] = ()
+        while not ended:
+            ended = self.round()
+        return ended[0].result
 
     @property
     def lanes(self) -> int:
@@ -197,7 +207,8 @@ class Worker:
         target = self._runner.target
         self.why_whole = why_whole(target, self._job.threads)
         if self.why_whole is None:
-            self._lanes = Lanes(target, self._runner.output, self._job.lanes, self._root / "trials" / "packs", at_hand)
+            packs = self._root / "trials" / "packs"
+            self._lanes = Lanes(target, self._runner.output, self._job.lanes, packs, at_hand, rounded=self._job.rounded)
 
 
 @contextlib.contextmanager

@@ -105,6 +105,15 @@ def test_a_sweep_that_is_only_asked_and_told_needs_nothing_that_runs_a_trial():
             r"max_workers_per_trial: must be at least workers_per_trial \(4\), got 2",
         ),
         (lambda: Resources(3, workers_per_trial=4), r"workers: must be at least workers_per_trial \(4\), got 3"),
+        (
+            lambda: Resources(fuse="rounding"),
+            "trials_per_worker: must be a number from 2 where fuse is rounding, got 1",
+        ),
+        (
+            lambda: Resources(trials_per_worker="auto", fuse="rounding"),
+            "trials_per_worker: must be a number from 2 where fuse is rounding, got auto",
+        ),
+        (lambda: Resources(fuse=wrong("bits")), "fuse: must be auto or rounding, got 'bits'"),
         (lambda: Resources(elastic=wrong(1)), "elastic: must be true or false, got 1"),
         (lambda: Resources(fresh_process=wrong(1)), "fresh_process: must be true or false, got 1"),
         (lambda: Scaling(wrong("local")), "batch: must be global or per_worker, got 'local'"),
@@ -257,6 +266,14 @@ def changed_space(**changes) -> Space:
         ({"resources": Resources(workers=8), "limits": Limits(5), "source": "elsewhere"}, []),
         ({"resources": Resources(workers_per_trial=2, max_workers_per_trial=8, elastic=False)}, []),
         ({"resources": Resources(fresh_process=True)}, []),
+        ({"resources": Resources(trials_per_worker=4)}, []),
+        (
+            {"resources": Resources(trials_per_worker=4, fuse="rounding")},
+            [
+                "resources.fuse: 'auto' in the study, 'rounding' here",
+                "resources.trials_per_worker: not given in the study, 4 here",
+            ],
+        ),
         (
             {"scaling": Scaling("per_worker", "sqrt", 2, 64, 0.5)},
             [
@@ -295,6 +312,12 @@ def changed_space(**changes) -> Space:
 )
 def test_difference_lists_what_changes_results(other, lines):
     assert sweep().difference(sweep(**other)) == lines
+
+
+def test_how_many_trials_a_worker_trains_is_a_difference_where_they_round():
+    one, other = (sweep(resources=Resources(trials_per_worker=most, fuse="rounding")) for most in (4, 5))
+    assert one.difference(one) == []
+    assert one.difference(other) == ["resources.trials_per_worker: 4 in the study, 5 here"]
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,14 @@ def test_trials_are_counted_by_shape_and_those_that_have_none_by_the_reason(capf
     assert torch.equal(before, torch.get_rng_state()), "who asks finds its generators as they were"
 
 
+def test_where_they_may_round_no_time_is_told():
+    found = shapes_of(job_of(rounded=True), trials_of({}, {"dropout": 0.2}), 60.0)
+    assert list(found.sizes) == [2]
+    assert (dict(found.tried), dict(found.alone)) == ({}, {})
+    drawing = shapes_of(job_of(rounded=True), trials_of(*({"fault": "draws"} for _ in range(2))), 60.0)
+    assert list(drawing.alone.values()) == [2]
+
+
 def test_a_shape_that_has_other_bits_together_is_none():
     found = shapes_of(job_of(), trials_of(*({"fault": "draws"} for _ in range(3)), {}, {}), 60.0)
     assert list(found.sizes) == [2]

@@ -52,10 +52,11 @@ class Heard:
         return self.reports[-1].iteration == self._cut_at
 
 
-def worker(root: Path, lanes: int, every: int | None = None) -> Worker:
+def worker(root: Path, lanes: int, every: int | None = None, *, rounded: bool = False) -> Worker:
     (root / "trials").mkdir(parents=True, exist_ok=True)
     trainable = "tests.hpsearch.support.lane_trainables:Small"
-    return Worker(Job(str(root), "lanes", trainable, (), Objective(Metric("loss")), every, 1, lanes=lanes), root)
+    objective = Objective(Metric("loss"))
+    return Worker(Job(str(root), "lanes", trainable, (), objective, every, 1, lanes=lanes, rounded=rounded), root)
 
 
 def told(root: Path, heard: Heard, result: SegmentResult) -> Any:
@@ -90,6 +91,7 @@ def drawn_trials() -> st.SearchStrategy[list[dict[str, Any]]]:
     lanes=st.integers(2, 5),
     every=st.sampled_from([None, 2]),
     cut_at=st.sampled_from([None, None, 2]),
+    rounded=st.booleans(),
 )
 def test_segments_that_come_and_go_are_as_they_are_alone(
     tmp_path_factory: pytest.TempPathFactory,
@@ -99,11 +101,13 @@ def test_segments_that_come_and_go_are_as_they_are_alone(
     lanes: int,
     every: int | None,
     cut_at: int | None,
+    rounded: bool,
 ) -> None:
     trials = [Trial(number, of, seed=11 + number, origin="random") for number, of in enumerate(params)]
     alone, together = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("together")
-    one, many = worker(alone, 1, every), worker(together, lanes, every)
-    assert (one.lanes, many.lanes) == (1, lanes)
+    one = worker(alone, lanes if rounded else 1, every, rounded=rounded)
+    many = worker(together, lanes, every, rounded=rounded)
+    assert (one.lanes, many.lanes) == (lanes if rounded else 1, lanes)
     expected: dict[Any, Any] = {}
     found: dict[Any, Any] = {}
     for trial in trials:

@@ -1,11 +1,12 @@
-"""Many trials on one worker: trainers as lanes of one computation, with the bits of each trained alone."""
+"""Many trials on one worker: trainers as lanes of one computation, each with the bits that it has alone, or rounded."""
 
 from __future__ import annotations
 
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.fuser import Fuser, Stepped
 from hpsearch_trainers.lanes.pack import Pack
-from hpsearch_trainers.lanes.probe import check_pack
+from hpsearch_trainers.lanes.probe import check_pack, check_places
+from hpsearch_trainers.lanes.rounding_fuser import RoundingFuser
 from hpsearch_trainers.lanes.shape_key import shape_key
 
-__all__ = ["Fuser", "NotFusible", "Pack", "Stepped", "check_pack", "shape_key"]
+__all__ = ["Fuser", "NotFusible", "Pack", "RoundingFuser", "Stepped", "check_pack", "check_places", "shape_key"]

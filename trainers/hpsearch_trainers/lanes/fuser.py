@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
+from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.pack import Pack
 from hpsearch_trainers.lanes.probe import check_lanes, check_pack
@@ -65,6 +67,10 @@ class Fuser:
         self._around = around
         self._around_pack = around_pack
         self._passing = passing
+        self._places: int | None = None
+        """Of each pack; None: as many as it has lanes."""
+        self._same: Callable[[Any, Any], bool] = same_bits
+        """Whether what a lane gives is what its trainer gives alone."""
         self._tried: dict[Hashable, str | int] = {}
         """By shape key, why its trainers run alone, or from how many on they are fused."""
         self._room: dict[Hashable, int] = {}
@@ -179,11 +185,11 @@ class Fuser:
         new = [trainer for trainer in trainers if trainer not in self._packs]
         for trainer in trainers:
             self.release(trainer)
-        pack = Pack(trainers)
+        pack = Pack(trainers, self._places)
         self._packs.update(dict.fromkeys(trainers, (key, pack)))
         if new:
             with self._around_pack():
-                check_lanes(new, pack)
+                check_lanes(new, pack, self._same)
         return pack
 
     def _alone(self, trainer: Trainer, reason: str | None = None) -> Stepped:

@@ -3,7 +3,8 @@
 A `LaneTensor` has the shape of one lane's tensor, and holds those of all. torch hands each of its functions that meets
 one to `__torch_function__`. By default the function is then called lane by lane, on tensors with the very shape and
 strides that it would meet in a trial run alone: so it gives the very same bits. Functions that are known to give each
-lane's bits when they compute all lanes at once have a rule that does so: see `rule`.
+lane's bits when they compute all lanes at once have a rule that does so: see `rule`. Packs that may round have more of
+them: see `rounded_rule`.
 
     x of one lane: (rows, 64)        relu(x)           one call for all lanes, by a rule
     of all:        (lanes, rows, 64) conv2d(x, w, b)   a call for each lane
@@ -14,7 +15,7 @@ that depend on values, a tensor of all lanes' that each lane would change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -22,14 +23,16 @@ from torch import Tensor
 
 from hpsearch_trainers.lanes.errors import NotFusible
 
-__all__ = ["RULES", "LaneTensor", "PerLane", "by_lane", "of_each", "opened", "rule", "within"]
+__all__ = ["Generators", "LaneTensor", "PerLane", "by_lane", "of_each", "opened", "rounded_rule", "rule", "within"]
 
 _Rule = Callable[..., Any]
 _AnyRule = TypeVar("_AnyRule", bound=_Rule)
 
-RULES: dict[Any, _Rule] = {}
+_RULES: dict[Any, _Rule] = {}
 """By torch's function, what computes it for all lanes at once: given the function and its arguments, it answers
 NotImplemented where it can't."""
+_ROUNDED_RULES: dict[Any, _Rule] = {}
+"""The same for what rounds otherwise than each lane alone."""
 
 _OF_SHAPE = {
     getattr(Tensor, name).__get__
@@ -50,6 +53,18 @@ class PerLane(tuple[Any, ...]):
     """A setting with a value for each lane, in the place of a module's own."""
 
 
+class Generators(list[torch.Generator]):
+    """A random generator for each lane of a pack.
+
+    Attributes:
+        rounded: Whether what is computed for all lanes at once may round otherwise than for each alone.
+    """
+
+    def __init__(self, generators: Iterable[torch.Generator], *, rounded: bool = False) -> None:
+        super().__init__(generators)
+        self.rounded = rounded
+
+
 class LaneTensor(torch.Tensor):
     """One tensor of each lane, all of one shape and dtype.
 
@@ -62,32 +77,32 @@ class LaneTensor(torch.Tensor):
         aliased: Whether another one may lie in the same memory, so that to change one would change the other.
     """
 
-    generators: Sequence[torch.Generator]
+    generators: Generators
     owned: bool
     aliased: bool
     _stack: Tensor | None
     _slices: Sequence[Tensor] | None
 
     @staticmethod
-    def of_stack(stack: Tensor, generators: Sequence[torch.Generator], *, aliased: bool = False) -> LaneTensor:
+    def of_stack(stack: Tensor, generators: Generators, *, aliased: bool = False) -> LaneTensor:
         """Make it of a tensor (lanes, ...)."""
         return _made(stack, None, stack.shape[1:], stack.stride()[1:], stack, generators, aliased=aliased)
 
     @staticmethod
-    def of_slices(slices: Sequence[Tensor], generators: Sequence[torch.Generator]) -> LaneTensor:
+    def of_slices(slices: Sequence[Tensor], generators: Generators) -> LaneTensor:
         """Make it of a tensor of each lane, of equal shape and dtype."""
         first = slices[0]
         return _made(None, slices, first.shape, first.stride(), first, generators)
 
     @staticmethod
-    def of_owned(stack: Tensor, slices: Sequence[Tensor], generators: Sequence[torch.Generator]) -> LaneTensor:
+    def of_owned(stack: Tensor, slices: Sequence[Tensor], generators: Generators) -> LaneTensor:
         """Make it of what the lanes' models keep: a tensor of each, which is a part of the stack's memory."""
         made = _made(stack, slices, stack.shape[1:], stack.stride()[1:], stack, generators)
         made.owned = True
         return made
 
     @staticmethod
-    def of_parameter(stack: Tensor, generators: Sequence[torch.Generator]) -> LaneTensor:
+    def of_parameter(stack: Tensor, generators: Generators) -> LaneTensor:
         """Make it of what a gradient is wanted of, (lanes, ...); slices are then a part of each graph."""
         made = LaneTensor.of_stack(stack, generators)
         made.owned = True
@@ -152,14 +167,15 @@ class LaneTensor(torch.Tensor):
     ) -> Any:
         """Compute a function of torch for all lanes."""
         kwargs = kwargs or {}
-        known = RULES.get(func)
-        if known is not None:
-            try:
-                result = known(func, *args, **kwargs)
-            except _Scattered:
-                result = NotImplemented
-            if result is not NotImplemented:
-                return result
+        for rules in (_RULES, _ROUNDED_RULES):
+            known = rules.get(func)
+            if known is not None:
+                try:
+                    result = known(func, *args, **kwargs)
+                except _Scattered:
+                    result = NotImplemented
+                if result is not NotImplemented:
+                    return result
         if func in _OF_SHAPE:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
@@ -200,10 +216,30 @@ def _stacked(slices: Sequence[Tensor]) -> Tensor:
 
 
 def rule(*functions: Any) -> Callable[[_AnyRule], _AnyRule]:
-    """Make a function the rule for some of torch's; see `RULES`."""
+    """Make a function the rule for some of torch's, which computes them for all lanes at once with the bits of each.
+
+    It is given torch's function and its arguments, and answers NotImplemented where it can't.
+    """
 
     def register(made: _AnyRule) -> _AnyRule:
-        RULES.update(dict.fromkeys(functions, made))
+        _RULES.update(dict.fromkeys(functions, made))
+        return made
+
+    return register
+
+
+def rounded_rule(*functions: Any) -> Callable[[_AnyRule], _AnyRule]:
+    """Make a function the rule for some of torch's in packs that may round, where there is none with bits.
+
+    Each lane's part of what it gives must depend neither on the lane's place nor on what the others hold.
+    """
+
+    def register(made: _AnyRule) -> _AnyRule:
+        def in_rounded_packs(func: Any, *args: Any, **kwargs: Any) -> Any:
+            lanes = next((one for one in args if isinstance(one, LaneTensor)), None)
+            return made(func, *args, **kwargs) if lanes is not None and lanes.generators.rounded else NotImplemented
+
+        _ROUNDED_RULES.update(dict.fromkeys(functions, in_rounded_packs))
         return made
 
     return register
@@ -215,7 +251,7 @@ def _made(
     shape: Any,
     strides: Any,
     like: Tensor,
-    generators: Sequence[torch.Generator],
+    generators: Generators,
     *,
     aliased: bool = False,
 ) -> LaneTensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch.nn import functional
 
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rule
 
-__all__: list[str] = []
+__all__ = ["product"]
 
 _SMALL = 400
 """Multiplications below which torch has a loop of its own for a product of batches, which rounds otherwise."""
@@ -27,7 +28,8 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.biased = bias is not None
-        return _product(x, weight, bias)
+        transposed = weight.transpose(1, 2)
+        return torch.bmm(x, transposed) if bias is None else torch.baddbmm(bias, x, transposed)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -40,26 +42,33 @@ class _Linear(torch.autograd.Function):
         )
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    transposed = weight.transpose(1, 2)
-    return torch.bmm(x, transposed) if bias is None else torch.baddbmm(bias, x, transposed)
-
-
 @rule(functional.linear)
 def _linear(_: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     if not isinstance(weight, LaneTensor) or not (bias is None or isinstance(bias, LaneTensor)):
         return NotImplemented
     if weight.dim() != 2 or x.dim() < 2 or not x.is_contiguous() or not _alike(x, weight, bias):
         return NotImplemented
-    lanes, (outputs, inputs) = len(weight.generators), weight.shape
+    outputs, inputs = weight.shape
     rows = x.numel() // inputs if inputs else 0
     if min(rows, inputs, outputs) < 2 or rows * inputs * outputs < _SMALL:
         return NotImplemented  # a vector's product, or one of a few numbers, is taken by other ways
-    shape = x.shape
-    stack = x.stack if isinstance(x, LaneTensor) else x.expand(lanes, *shape)
+    return product(x, weight, bias)
+
+
+def product(x: Tensor, weight: LaneTensor, bias: LaneTensor | None) -> LaneTensor:
+    """Give x Wᵀ + b of each lane.
+
+    Args:
+        x: (..., in), of each lane, or the same for all.
+        weight: (out, in).
+        bias: (out,).
+    """
+    lanes, (outputs, inputs) = len(weight.generators), weight.shape
+    stack = x.stack if isinstance(x, LaneTensor) else x.expand(lanes, *x.shape)
     biases = None if bias is None else bias.stack.unsqueeze(1)
-    made: Tensor = _Linear.apply(stack.reshape(lanes, rows, inputs), weight.stack, biases)  # type: ignore[no-untyped-call]
-    return LaneTensor.of_stack(made.view(lanes, *shape[:-1], outputs), weight.generators)
+    rows = stack.reshape(lanes, math.prod(x.shape[:-1]), inputs)
+    made: Tensor = _Linear.apply(rows, weight.stack, biases)  # type: ignore[no-untyped-call]
+    return LaneTensor.of_stack(made.view(lanes, *x.shape[:-1], outputs), weight.generators)
 
 
 def _alike(*tensors: Tensor | None) -> bool:

@@ -45,7 +45,7 @@ class Losses:
         """Give each lane's mean loss of a batch's rows, (lanes,), and leave its gradients in the output.
 
         Args:
-            output: Of the lanes' models.
+            output: Of the lanes' models, and of those in free places after them.
             targets: Of the batch, of each lane.
             share: By what each loss is multiplied before it is differentiated.
 
@@ -54,9 +54,9 @@ class Losses:
             NotFusible: The output is of a kind that can't be taken apart, or is not all that has gradients.
         """
         with self._lanes[0].autocast():
-            given = of_each(opened(output), len(self._lanes))
-            of_all = zip(self._lanes, given, targets.slices, strict=True)
-            losses = [lane.loss(one, wanted) for lane, one, wanted in of_all]
+            given = of_each(opened(output), len(targets.generators))
+            of_all = zip(given, targets.slices, strict=True)
+            losses = [lane.loss(one, wanted) for lane, (one, wanted) in zip(self._lanes, of_all, strict=False)]
         if any(isinstance(loss, LaneTensor) for loss in losses):
             raise NotFusible(f"its model gives a {type(output).__name__}, which isn't taken apart into lanes")
         together = torch.stack(losses)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from hpsearch_trainers.lanes.lane_tensor import LaneTensor, within
+from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, within
 
 __all__ = ["Form", "taken_apart"]
 
@@ -28,7 +27,7 @@ class Form:
     wanted: Sequence[bool]
     plain: bool
 
-    def filled(self, tensors: Sequence[Tensor], generators: Sequence[torch.Generator]) -> Any:
+    def filled(self, tensors: Sequence[Tensor], generators: Generators) -> Any:
         """Give such a value of other tensors.
 
         Args:

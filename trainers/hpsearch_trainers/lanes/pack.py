@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from hpsearch_trainers.evaluation import Totals
-from hpsearch_trainers.lanes import batched, dropout, elementwise, linear, views
+from hpsearch_trainers.lanes import batched, dropout, elementwise, linear, rounded, views
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
-from hpsearch_trainers.lanes.lane_tensor import of_each, opened
+from hpsearch_trainers.lanes.lane_tensor import Generators, of_each, opened
 from hpsearch_trainers.lanes.losses import Losses
 from hpsearch_trainers.lanes.passes import EvaluationPasses, TrainingPasses
 from hpsearch_trainers.lanes.rows import Rows
@@ -24,7 +25,9 @@ from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["Pack"]
 
-_RULES = (batched, dropout, elementwise, linear, views)
+_T = TypeVar("_T")
+
+_RULES = (batched, dropout, elementwise, linear, rounded, views)
 """They are in force once they are imported."""
 
 
@@ -33,15 +36,21 @@ class Pack:
 
     Args:
         trainers: One or more, of which `shape_key` gives the same.
+        places: For how many lanes it computes, so that it may round otherwise than each alone: a lane's bits depend on
+            that number, and not on who has the other places. Where nobody has, what is computed is dropped. None: one
+            for each, with the bits of each alone.
         record_at_once: It is known that it takes some epochs; else it records only what it has seen to come again.
 
     Raises:
         NotFusible: Their model can't be that of all lanes.
     """
 
-    def __init__(self, trainers: Sequence[Trainer], *, record_at_once: bool = False) -> None:
+    def __init__(self, trainers: Sequence[Trainer], places: int | None = None, *, record_at_once: bool = False) -> None:
         self._lanes = [Lane(trainer) for trainer in trainers]
-        generators = [lane.generator for lane in self._lanes]
+        self._free = 0 if places is None else places - len(self._lanes)
+        of_lanes = [lane.generator for lane in self._lanes]
+        of_nobody = [torch.Generator() for _ in range(self._free)]
+        generators = Generators([*of_lanes, *of_nobody], rounded=places is not None)
         averages = [lane.average for lane in self._lanes if lane.average is not None]
         self._shells: list[Shell] = []
         self._frozen = False
@@ -50,11 +59,12 @@ class Pack:
             if averages:
                 self._taken(averages, generators)
             self._losses = Losses(self._lanes)
-            self._rows = Rows([lane.training for lane in self._lanes], generators)
+            self._rows = Rows(self._filled([lane.training for lane in self._lanes]), generators)
             autocast = self._lanes[0].autocast
             self._training = TrainingPasses(self._shell, self._rows, self._losses, autocast, record_at_once)
             validated = [lane.validation for lane in self._lanes if lane.validation is not None]
-            self._evaluation = EvaluationPasses(self._shells[-1], Rows(validated, generators), autocast, record_at_once)
+            rows = Rows(self._filled(validated), generators)
+            self._evaluation = EvaluationPasses(self._shells[-1], rows, autocast, record_at_once)
         except BaseException:
             for trainer in self.trainers:
                 self.release(trainer)
@@ -97,18 +107,32 @@ class Pack:
             shell.release(lane)
 
     def outputs(self, rows: Tensor) -> list[Any]:
-        """Give what each lane's model makes of some rows to train on, in evaluation mode and without gradients.
+        """Give what the model in each place makes of some rows to train on, in evaluation mode, without gradients.
 
         Args:
             rows: Their numbers, (n,).
         """
         with torch.no_grad(), self._lanes[0].autocast():
             self._shell.module.eval()
-            inputs, _ = self._rows(rows.expand(len(self._lanes), -1))
-            return [*of_each(opened(self._shell(inputs)), len(self._lanes))]
+            inputs, _ = self._rows(rows.expand(self._places, -1))
+            return [*of_each(opened(self._shell(inputs)), self._places)]
 
-    def _taken(self, models: Sequence[nn.Module], generators: Sequence[torch.Generator]) -> Shell:
-        self._shells.append(Shell(models, generators))
+    @property
+    def _places(self) -> int:
+        return len(self._lanes) + self._free
+
+    def _filled(self, of_lanes: list[_T]) -> list[_T]:
+        """Give the free places what the first lane has."""
+        return [*of_lanes, *of_lanes[:1] * self._free]
+
+    def _taken(self, models: Sequence[nn.Module], generators: Generators) -> Shell:
+        try:
+            of_nobody = [copy.deepcopy(models[0]) for _ in range(self._free)]
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise NotFusible(f"its model can't be copied: {error}") from error
+        self._shells.append(Shell([*models, *of_nobody], generators))
         return self._shells[-1]
 
     def _epoch(self, random: RandomState) -> list[dict[str, float]]:
@@ -128,7 +152,7 @@ class Pack:
         """Give each lane's loss summed over the epoch's rows, (lanes,)."""
         first = self._lanes[0]
         self._prepare()
-        orders = torch.stack([lane.begin() for lane in self._lanes], 1)
+        orders = torch.stack(self._filled([lane.begin() for lane in self._lanes]), 1)
         totals = torch.zeros(len(self._lanes), dtype=torch.float64)
         for step in range(first.steps):
             for lane in self._lanes:
@@ -159,13 +183,13 @@ class Pack:
         for chosen in passes:
             losses, coming = self._training(chosen.T, len(chosen) / rows)
             gradients = [_sum(*pair) for pair in zip(gradients, coming, strict=True)]
-            totals.add_(losses, alpha=len(chosen))
+            totals.add_(losses[: len(totals)], alpha=len(chosen))
         of_each = zip(*(self._unstacked(gradient) for gradient in gradients), strict=True)
         for lane, its_own in zip(self._lanes, of_each, strict=True):
             lane.update(its_own)
 
     def _unstacked(self, gradient: Tensor | None) -> Sequence[Tensor | None]:
-        return [None] * len(self._lanes) if gradient is None else gradient.unbind()
+        return [None] * len(self._lanes) if gradient is None else gradient.unbind()[: len(self._lanes)]
 
     @torch.no_grad()
     def _validate(self) -> list[Totals | None]:
@@ -176,9 +200,9 @@ class Pack:
             model.eval()
         totals = [lane.totals() for lane in self._lanes]
         for rows in torch.split(torch.arange(len(first.validation[0])), first.trainer.parts.validation_batch_size):
-            output, targets = self._evaluation(rows.expand(len(totals), -1))
-            of_lanes = zip(totals, of_each(opened(output), len(totals)), targets.slices, strict=True)
-            for total, of_lane, wanted in of_lanes:
+            output, targets = self._evaluation(rows.expand(self._places, -1))
+            of_places = zip(of_each(opened(output), self._places), targets.slices, strict=True)
+            for total, (of_lane, wanted) in zip(totals, of_places, strict=False):
                 total.add(of_lane, wanted, len(rows), first.autocast)
         return list(totals)
 

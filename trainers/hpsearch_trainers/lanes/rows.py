@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from hpsearch_trainers.lanes.lane_tensor import LaneTensor
+from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor
 
 __all__ = ["Rows"]
 
@@ -20,7 +19,7 @@ class Rows:
         generators: A random generator of each lane.
     """
 
-    def __init__(self, columns: Sequence[Sequence[Tensor]], generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, columns: Sequence[Sequence[Tensor]], generators: Generators) -> None:
         self.inputs, self.targets = ([of_lane[number] for of_lane in columns] for number in range(2))
         self._generators = generators
 

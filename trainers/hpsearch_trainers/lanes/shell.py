@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hpsearch_trainers.lanes.attributes import describe, is_per_lane
 from hpsearch_trainers.lanes.errors import NotFusible
-from hpsearch_trainers.lanes.lane_tensor import LaneTensor, PerLane, by_lane
+from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, PerLane, by_lane
 
 __all__ = ["Shell"]
 
@@ -33,7 +33,7 @@ class Shell:
         NotFusible: The model can't be copied.
     """
 
-    def __init__(self, models: Sequence[nn.Module], generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, models: Sequence[nn.Module], generators: Generators) -> None:
         self.models = models
         self.generators = generators
         tensors = {id(tensor): tensor for tensor in _tensors(models[0])}
@@ -131,7 +131,7 @@ def _tensors(model: nn.Module) -> Iterator[Tensor]:
     yield from model.buffers()
 
 
-def _taken_over(tensors: Sequence[Tensor], stack: Tensor, generators: Sequence[torch.Generator]) -> LaneTensor:
+def _taken_over(tensors: Sequence[Tensor], stack: Tensor, generators: Generators) -> LaneTensor:
     first = tensors[0]
     for tensor, part in zip(tensors, stack.unbind(), strict=True):
         tensor.data = part

@@ -51,6 +51,25 @@ def test_any_number_of_workers_gives_the_table_and_the_reports_of_one_process(ra
     assert not lost(study)
 
 
+def test_what_rounds_does_so_alike_whoever_shares_its_worker_and_when_it_dies(ray_cluster, tmp_path):
+    faults = ("", "nan", "draws", "", "", "", "kill")
+    points = [{"lr": 0.1, "hidden": 24, "dropout": 0.08 * place, "fault": fault} for place, fault in enumerate(faults)]
+    options: dict[str, Any] = {
+        "early_terminate": None,
+        "max_iter": 3,
+        "points_to_try": points,
+        "fuse": "rounding",
+        "trials_per_worker": 5,
+    }
+    kinds = ("", "nan", "draws", "kill")
+    study = on_ray(tmp_path / "ray", kinds, **options, run_cap=7)
+    inline = search(tmp_path / "inline", kinds, **options, run_cap=6)
+    assert {event.trial for event in lost(study)} > {6}, "others were on its worker"
+    assert table(study).splitlines()[:7] == table(inline).splitlines()
+    told = results(study)
+    assert {of: told[of] for of in results(inline)} == results(inline)
+
+
 def test_a_trial_that_kills_its_worker_takes_nothing_from_its_neighbours(ray_cluster, tmp_path):
     faults = ("", "nan", "", "kill", "")
     points = [{"lr": 0.1, "hidden": 24, "dropout": 0.1 * place, "fault": fault} for place, fault in enumerate(faults)]

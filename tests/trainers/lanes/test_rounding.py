@@ -1,0 +1,300 @@
+"""Packs that may round: what a lane comes to depends on how many places there are, and not on who has the others."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpsearch_trainers import Trainer
+from hpsearch_trainers.digits import CNN
+from hpsearch_trainers.lanes import RoundingFuser, Stepped
+from hpsearch_trainers.lanes.bits import about_the_same, same_bits
+from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rounded_rule
+from tests.trainers.lanes.networks import IMAGE_LAYERS, LAYERS, OPTIMIZERS, Drawn, assert_same, made
+
+PLACES = 5
+LANES = [{"lr": lr, "dropout": dropout, "layers": ["batch norm"]} for lr in (0.01, 0.3) for dropout in (0.0, 0.5)]
+
+
+def by_themselves(trainers: Sequence[Trainer], fuser: RoundingFuser) -> list[Stepped]:
+    """Train each for an epoch as the only one in its pack."""
+    return [fuser.step([trainer])[0] for trainer in trainers]
+
+
+def reported(stepped: Sequence[Stepped]) -> list[dict[str, float]]:
+    for one in stepped:
+        if one.error is not None:
+            raise one.error
+    return [one.metrics for one in stepped if one.metrics is not None]
+
+
+@given(st.lists(st.sets(st.integers(0, 6)), min_size=1, max_size=4), st.integers(2, 5), st.permutations(range(7)))
+@settings(max_examples=15)
+def test_company_and_place_change_nothing(epochs, places, order):
+    lanes = [*LANES, *LANES[:3]]
+    ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
+    fuser, alone = RoundingFuser(places), RoundingFuser(places)
+    for present in epochs:
+        numbers = [number for number in order if number in present]
+        stepped = fuser.step([ours[number] for number in numbers])
+        expected = reported(by_themselves([theirs[number] for number in numbers], alone))
+        assert_same(reported(stepped), expected, ours, theirs)
+        assert [one.alone_because for one in stepped] == [None] * len(numbers)
+
+
+@st.composite
+def companies(draw: st.DrawFn, /, layers: Any, **shared: Any) -> list[dict[str, Any]]:
+    common = shared | {
+        "layers": draw(st.lists(st.sampled_from([*layers]), max_size=4)),
+        "features": draw(st.integers(1, 12)),
+        "hidden": draw(st.integers(1, 20)),
+        "batch_size": draw(st.sampled_from([16, 26, 53])),
+        **draw(st.sampled_from([{}, {"average": 0.9}])),
+    }
+    lane = st.fixed_dictionaries(
+        {
+            "lr": st.sampled_from([0.01, 0.1, 0.7]),
+            "dropout": st.sampled_from([0.0, 0.3]),
+            "optimizer": st.sampled_from([*OPTIMIZERS]),
+        }
+    )
+    return [common | settings for settings in draw(st.lists(lane, min_size=2, max_size=4))]
+
+
+def check(lanes: list[dict[str, Any]]) -> None:
+    ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
+    fuser, alone = RoundingFuser(PLACES), RoundingFuser(PLACES)
+    for _ in range(3):
+        together, each = fuser.step(ours), by_themselves(theirs, alone)
+        assert [str(one.error) for one in together] == [str(one.error) for one in each]
+        if any(one.error is not None for one in each):
+            return
+        assert [one.alone_because for one in together] == [one.alone_because for one in each]
+        assert_same(reported(together), reported(each), ours, theirs)
+
+
+@given(companies(LAYERS))
+@settings(max_examples=12)
+def test_rows_of_features(lanes):
+    check(lanes)
+
+
+@given(companies(IMAGE_LAYERS, image=True))
+@settings(max_examples=12)
+def test_images(lanes):
+    check(lanes)
+
+
+def test_an_epoch_is_that_of_each_alone_but_for_rounding():
+    lanes = [{"lr": 0.02 * (1 + number), "channels": 4, "batch_size": 64} for number in range(3)]
+    ours, theirs = made(CNN, lanes), made(CNN, lanes)
+    told = reported(RoundingFuser(4).step(ours))
+    for metrics, expected in zip(told, [one.step() for one in theirs], strict=True):
+        assert metrics["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+    assert not all(
+        same_bits(one.model.state_dict(), other.model.state_dict()) for one, other in zip(ours, theirs, strict=True)
+    )
+
+
+def test_a_lane_that_is_no_number_hurts_nobody():
+    lanes = [{**LANES[0], "lr": 1e30}, *LANES[:3]]
+    ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
+    fuser, alone = RoundingFuser(PLACES), RoundingFuser(PLACES)
+    for _ in range(3):
+        assert_same(reported(fuser.step(ours)), reported(by_themselves(theirs, alone)), ours, theirs)
+    metrics = fuser.step(ours)[0].metrics
+    assert metrics is not None
+    assert metrics["loss"] != metrics["loss"]
+
+
+class Faulty(Drawn):
+    """In the epoch of its parameter `at` its model or its loss does as its parameter `fault` says."""
+
+    def build(self, params):
+        parts = super().build({"batch_size": 16, **params})  # type: ignore[no-untyped-call]
+        trainer = self
+
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = parts.model
+
+            def forward(self, x: Tensor) -> Any:
+                out = self.inner(x)
+                if params.get("fault") == "reads" and trainer.epoch == params["at"]:
+                    return out * float(out.sum() < 1e30)
+                return out
+
+        def loss(output: Tensor, target: Tensor) -> Tensor:
+            if params.get("fault") == "raises" and trainer.model.training and trainer.epoch == params["at"]:
+                raise ArithmeticError(f"epoch {trainer.epoch}")
+            return functional.cross_entropy(output, target)
+
+        model = Model() if "fault" in params and params["fault"] == "reads" else parts.model
+        return type(parts)(model, parts.optimizer, loss, parts.train, validation=parts.validation, batch_size=16)
+
+
+def test_one_that_raises_fails_alone_and_the_others_have_what_they_would_have():
+    lanes = [*LANES[:2], {**LANES[2], "fault": "raises", "at": 1}]
+    ours, theirs = made(Faulty, lanes), made(Faulty, lanes)
+    fuser, alone = RoundingFuser(PLACES), RoundingFuser(PLACES)
+    assert [one.lanes for one in fuser.step(ours)] == [3, 3, 3]
+    by_themselves(theirs, alone)
+    stepped = fuser.step(ours)
+    assert isinstance(stepped[2].error, ArithmeticError)
+    assert_same(reported(stepped[:2]), reported(by_themselves(theirs[:2], alone)), ours[:2], theirs[:2])
+    assert [one.lanes for one in fuser.step(ours[:2])] == [2, 2], "the others are lanes again"
+
+
+def test_one_whose_model_reads_values_runs_alone_and_says_why():
+    ours, theirs = made(Faulty, [{**LANES[0], "fault": "reads", "at": 0}]), made(Faulty, LANES[:1])
+    (stepped,) = RoundingFuser(PLACES).step(ours)
+    assert stepped.alone_because is not None
+    assert "reads values" in stepped.alone_because
+    assert_same(reported([stepped]), [theirs[0].step()], (), ())
+
+
+def test_what_depends_on_the_place_is_refused(monkeypatch):
+    from hpsearch_trainers.lanes import lane_tensor
+
+    rules = dict(lane_tensor._ROUNDED_RULES)
+    monkeypatch.setattr(lane_tensor, "_ROUNDED_RULES", rules)
+
+    @rounded_rule(torch.sinh)
+    def _by_place(func: Any, x: LaneTensor) -> LaneTensor:
+        lanes = len(x.generators)
+        shift = torch.arange(lanes).view(lanes, *(1 for _ in x.shape))
+        return LaneTensor.of_stack(func(x.stack) * (1 + 1e-6 * shift), x.generators)
+
+    class Sinh(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.sinh(x)
+
+    monkeypatch.setitem(LAYERS, "sinh", lambda _: Sinh())
+    lanes = [{**lane, "layers": ["sinh"]} for lane in LANES[:2]]
+    ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
+    stepped = RoundingFuser(PLACES).step(ours)
+    for one in stepped:
+        assert one.alone_because == "its bits depend on its place among the lanes, or on the others"
+    assert_same(reported(stepped), [one.step() for one in theirs], ours, theirs)
+
+
+def test_where_there_is_no_memory_for_all_places_a_trainer_fails_and_is_as_it_was():
+    """Alone there might be enough of it, but then memory would decide what comes of a trial."""
+
+    @contextlib.contextmanager
+    def without_memory():
+        yield
+        raise MemoryError("for a pack")
+
+    ours, theirs = made(Drawn, LANES[:2]), made(Drawn, LANES[:2])
+    stepped = RoundingFuser(PLACES, around_pack=without_memory).step(ours)
+    assert [type(one.error) for one in stepped] == [MemoryError, MemoryError]
+    assert_same((), (), ours, theirs)
+
+
+def _ours(tensors: Sequence[Tensor], *, wanted: bool = True) -> LaneTensor:
+    from hpsearch_trainers.lanes.lane_tensor import Generators
+
+    generators = Generators([torch.Generator() for _ in tensors], rounded=True)
+    stack = torch.stack(list(tensors))
+    return LaneTensor.of_parameter(stack.requires_grad_(wanted), generators)
+
+
+def _called(function: Any, shapes: Sequence[tuple[int, ...]], seed: int, no_number: bool) -> None:
+    """Call a function of lanes and of each; compare values and gradients, also where a lane has no numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    lanes = 4
+    drawn = [[torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(lanes)] for shape in shapes]
+    if no_number:
+        drawn[0][1] = drawn[0][1] * float("nan")
+    ours = [_ours(tensors) for tensors in drawn]
+    made = function(*ours)
+    assert isinstance(made, LaneTensor)
+    assert made.is_stack, "it was computed for all at once"
+    weights = torch.randn(made.shape, generator=generator)
+    stacks = [one.stack for one in ours]
+    close: Any = {"rtol": 1e-9, "atol": 1e-9, "equal_nan": True}
+    coming = torch.autograd.grad((made.stack * weights).sum(), stacks)
+    for lane in range(lanes):
+        alone = [tensors[lane].clone().requires_grad_() for tensors in drawn]
+        expected = function(*alone)
+        torch.testing.assert_close(made.stack[lane], expected, **close)
+        assert made.stack[lane].is_contiguous() == expected.is_contiguous()
+        given_alone = torch.autograd.grad((expected * weights).sum(), alone)
+        for one, other in zip(coming, given_alone, strict=True):
+            torch.testing.assert_close(one[lane], other, **close)
+
+
+@given(
+    st.sampled_from(["1d", "2d"]),
+    *(st.integers(1, 3) for _ in range(4)),
+    *(st.integers(1, 2) for _ in range(3)),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 99),
+)
+@settings(max_examples=40)
+def test_convolutions(kind, rows, inputs, outputs, kernel, stride, dilation, groups, biased, no_number, seed):
+    dims = int(kind[0])
+    size, window = (9,) * dims, (kernel,) * dims
+    shapes = [(rows, groups * inputs, *size), (groups * outputs, inputs, *window), (groups * outputs,)]
+    called = getattr(functional, f"conv{kind}")
+
+    def function(x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
+        return called(x, weight, bias if biased else None, stride, 1, dilation, groups)
+
+    if biased:
+        _called(function, shapes, seed, no_number)
+    else:
+        _called(lambda x, weight: function(x, weight, None), shapes[:2], seed, no_number)
+
+
+@given(st.integers(2, 4), st.integers(1, 5), st.booleans(), st.booleans(), st.integers(0, 99))
+@settings(max_examples=25)
+def test_layer_norms_and_small_linear_layers(rows, features, biased, no_number, seed):
+    shapes = [(rows, 3, features), (features,), (features,)]
+    if biased:
+        _called(lambda x, w, b: functional.layer_norm(x, (features,), w, b), shapes, seed, no_number)
+        _called(functional.linear, [(rows, features), (2, features), (2,)], seed, no_number)
+    else:
+        _called(lambda x, w: functional.layer_norm(x, (features,), w), shapes[:2], seed, no_number)
+        _called(functional.linear, [(rows, features), (2, features)], seed, no_number)
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.booleans(), st.booleans(), st.integers(0, 99))
+@settings(max_examples=25)
+def test_attention(rows, heads, length, causal, no_number, seed):
+    shapes = [(rows, heads, length, 4)] * 3
+    attend = functional.scaled_dot_product_attention
+    _called(lambda q, k, v: attend(q, k, v, is_causal=causal), shapes, seed, no_number)
+
+
+@pytest.mark.parametrize("size", [(2,), (3, 2)])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_keeps_the_statistics_of_each_lane(size, training):
+    torch.manual_seed(0)
+    norms = [(nn.BatchNorm1d, nn.BatchNorm2d)[len(size) - 1](3).train(training) for _ in range(3)]
+    inputs = [torch.randn(4, 3, *size) for _ in norms]
+    with torch.no_grad():
+        for norm in norms:
+            for kept in (*norm.parameters(), norm.running_mean, norm.running_var):
+                assert kept is not None
+                kept.uniform_(1, 2)
+    names = ("running_mean", "running_var", "weight", "bias")
+    ours = {name: _ours([getattr(norm, name).detach().clone() for norm in norms], wanted=False) for name in names}
+    made = functional.batch_norm(_ours(inputs, wanted=False), **ours, training=training)  # type: ignore[arg-type]
+    assert isinstance(made, LaneTensor)
+    assert made.is_stack
+    for lane, norm in enumerate(norms):
+        assert about_the_same(made.stack[lane], norm(inputs[lane]).detach())
+        for name in names[:2]:
+            assert about_the_same(ours[name].stack[lane], getattr(norm, name))

@@ -1,0 +1,122 @@
+"""What packs that may round compute for all lanes at once: other sums than each alone, in one call for all.
+
+Each lane's part depends on the number of lanes alone, which is always the same: not on its place, nor on the others.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rounded_rule
+from hpsearch_trainers.lanes.linear import product
+
+__all__: list[str] = []
+
+_SMALL = 2**15
+"""Numbers in a lane's images of a batch up to which their convolution leaves a core idle; more take longer at once."""
+_FEW_CHANNELS = 16
+"""Of a lane's image, below which convolutions by groups are quicker with the channels of a pixel side by side."""
+
+
+@rounded_rule(functional.linear)
+def _linear(_: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+    given = [one for one in (x, weight, bias) if one is not None]
+    if not _are_lanes(*given) or weight.dim() != 2 or x.dim() < 2 or _is_mixed(*given):
+        return NotImplemented
+    return product(x, weight, bias)
+
+
+@rounded_rule(functional.conv1d, functional.conv2d)
+def _convolution(
+    func: Any,
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    given = [one for one in (x, weight, bias) if one is not None]
+    if not _are_lanes(*given) or x.dim() != weight.dim() or _is_mixed(*given):
+        return NotImplemented
+    if x.shape[0] * math.prod(x.shape[2:]) * max(x.shape[1], weight.shape[0]) > _SMALL:
+        return NotImplemented
+    images, kernels = _side_by_side(x), weight.stack.flatten(0, 1)
+    if x.dim() == 4 and x.shape[1] < _FEW_CHANNELS:
+        images, kernels = (one.contiguous(memory_format=torch.channels_last) for one in (images, kernels))
+    biases = None if bias is None else bias.stack.flatten()
+    made = func(images, kernels, biases, stride, padding, dilation, len(x.generators) * groups)
+    return _apart(made, x)
+
+
+@rounded_rule(functional.batch_norm)
+def _batch_norm(
+    func: Any,
+    x: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    *rest: Any,
+    **kwargs: Any,
+) -> Any:
+    given = [one for one in (running_mean, running_var, weight, bias) if one is not None]
+    if not _are_lanes(x, *given) or any(not one.owned or one.dim() != 1 for one in given):
+        return NotImplemented
+    if math.prod(x.shape[2:]) < 2:
+        return NotImplemented  # torch sums up several channels at once, and the last ones by themselves
+    # Views of the stacks, in which the running statistics are changed.
+    flat = [None if one is None else one.stack.view(-1) for one in (running_mean, running_var, weight, bias)]
+    return _apart(func(_side_by_side(x), *flat, training, *rest, **kwargs), x)
+
+
+@rounded_rule(functional.layer_norm)
+def _layer_norm(func: Any, x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    given = [one for one in (weight, bias) if one is not None]
+    if not _are_lanes(x, *given) or x.dim() < len(shape) or _is_mixed(x, *given):
+        return NotImplemented
+    made = func(x.stack, shape, None, None, eps)
+    for one, apply in ((weight, torch.mul), (bias, torch.add)):
+        if one is not None:
+            between = [1] * (x.dim() - one.dim())
+            made = apply(made, one.stack.view(len(x.generators), *between, *one.shape))
+    return LaneTensor.of_stack(made, x.generators)
+
+
+@rounded_rule(functional.scaled_dot_product_attention)
+def _attention(
+    func: Any, q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0, *rest: Any, **kwargs: Any
+) -> Any:
+    plain_mask = attn_mask is None or (not isinstance(attn_mask, LaneTensor) and attn_mask.dim() == 2)
+    if not _are_lanes(q, k, v) or dropout_p or not plain_mask or any(one.dim() != 4 for one in (q, k, v)):
+        return NotImplemented
+    made: Tensor = func(*(one.stack.flatten(0, 1) for one in (q, k, v)), attn_mask, dropout_p, *rest, **kwargs)
+    return LaneTensor.of_stack(made.unflatten(0, q.stack.shape[:2]), q.generators)  # type: ignore[no-untyped-call]
+
+
+def _are_lanes(*values: Any) -> bool:
+    return all(isinstance(one, LaneTensor) for one in values)
+
+
+def _is_mixed(*tensors: Tensor) -> bool:
+    """Whether they have several dtypes, or autocast would give them others."""
+    return torch.is_autocast_enabled("cpu") or any(one.dtype != tensors[0].dtype for one in tensors)
+
+
+def _side_by_side(x: LaneTensor) -> Tensor:
+    """Give the channels of all lanes as those of one image: (rows, lanes * channels, ...)."""
+    return x.stack.transpose(0, 1).flatten(1, 2)
+
+
+def _apart(made: Tensor, x: LaneTensor) -> LaneTensor:
+    """Give each lane the channels that are its own, as they would lie alone."""
+    lanes = len(x.generators)
+    parts: Tensor = made.unflatten(1, (lanes, -1))  # type: ignore[no-untyped-call]
+    return LaneTensor.of_stack(parts.transpose(0, 1).contiguous(), x.generators)
