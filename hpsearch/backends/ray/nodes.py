@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,17 +82,26 @@ def here() -> Place:
     return Place(ray.get_runtime_context().get_node_id(), interface)
 
 
-def others(owner: str) -> Counter[str]:
-    """Count the workers that other sweeps of this cluster hold, or wait for, by their owners."""
+def others(own: Iterable[str]) -> Counter[str]:
+    """Count the workers that other sweeps of this cluster hold, or wait for, by who started them.
+
+    Args:
+        own: The names of this sweep's workers, some of which an earlier one may have started.
+    """
     named = ray.util.list_named_actors(all_namespaces=True)
-    owners = Counter(actor["name"].rpartition(" #")[0] for actor in named if actor["namespace"] == NAMESPACE)
-    del owners[owner]
-    return owners
+    names = {actor["name"] for actor in named if actor["namespace"] == NAMESPACE}
+    return Counter(name.rpartition(" #")[0] for name in names.difference(own))
 
 
-def why_no_workers(shape: Shape, owner: str, needed: int) -> str:
-    """Say what `owner` waits for while fewer than the `needed` workers have started, and who holds the others."""
-    held = ", ".join(f"{count} of {name}" for name, count in sorted(others(owner).items()))
+def why_no_workers(shape: Shape, own: Iterable[str], needed: int) -> str:
+    """Say what a sweep waits for while fewer than the `needed` workers have started, and who holds the others.
+
+    Args:
+        shape: Of its workers.
+        own: Their names.
+        needed: How many it takes for a trial.
+    """
+    held = ", ".join(f"{count} of {name}" for name, count in sorted(others(own).items()))
     free = ray.available_resources()
     gpus = f" and {free.get('GPU', 0):g} GPUs" if shape.gpus else ""
     who = "a worker needs" if needed == 1 else f"a trial needs {needed} workers, each"

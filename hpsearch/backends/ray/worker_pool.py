@@ -171,7 +171,7 @@ class WorkerPool:
         if now < self._next_notice or self._given_back == self.wanted:
             return messages
         self._next_notice = now + _NOTICE_SECONDS[1]
-        return [*messages, Notice(why_no_workers(self._shape, self._owner, needed))]
+        return [*messages, Notice(why_no_workers(self._shape, self._names(), needed))]
 
     def is_stuck(self, now: float, needed: int) -> bool:
         """Say whether, for some time now, too few workers have found a place for anything to start."""
@@ -186,13 +186,16 @@ class WorkerPool:
     def give_way(self, now: float) -> None:
         """Let other sweeps have the room that is too little for this one, and ask again after a while."""
         held = list(self.slots.all)
-        if not any(slot.node for slot in held) or not others(self._owner):
+        if not any(slot.node for slot in held) or not others(self._names()):
             self._backoff.wait_on()
             return
         for slot in sorted(held, key=lambda slot: slot.node):  # first those that wait for a place, which may come free
             self.slots.remove(slot)
             self.end(slot)
         self._backoff.give_way(now, len(held))
+
+    def _names(self) -> set[str]:
+        return {slot.name for slot in self.slots.all}
 
     def _add(self, count: int) -> None:
         if count > 0:

@@ -11,7 +11,7 @@ import pytest
 
 import hpsearch
 from hpsearch.backends import slots
-from hpsearch.backends.ray import session, worker_pool
+from hpsearch.backends.ray import nodes, session, worker_pool
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.simulated import SimulatedBackend
@@ -54,10 +54,12 @@ def test_workers_that_are_still_being_made_are_left_to_the_next_search(ray_clust
     session.connect(None, 1).empty()
     Driver(RayBackend(Resources(workers=2)), tmp_path / "one", "total").backend.close()
     made = names()
-    driver = Driver(RayBackend(Resources(workers=2)), tmp_path / "two", "total")
+    backend = RayBackend(Resources(workers=2))
+    driver = Driver(backend, tmp_path / "two", "total")
     driver.wait_for(lambda: driver.backend.workers().ready == 2)
     assert len(made) == 2
     assert names() == made
+    assert not nodes.others(slot.name for slot in backend._opened.slots.all), "another search started them"
     for number in range(2):
         driver.start(number, {"x": 1.0})
         assert driver.outcome(number).result.failure is None
