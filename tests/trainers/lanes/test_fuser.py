@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from hpsearch_trainers import Parts, Trainer
 from hpsearch_trainers.digits import CNN, MLP
-from hpsearch_trainers.lanes import Fuser, NotFusible, Pack, Stepped
+from hpsearch_trainers.lanes import Fuser, NotFusible, Pack, Stepped, check_pack, probe
 from hpsearch_trainers.lanes.bits import same_bits
 from tests.trainers.lanes.networks import Drawn, assert_same, made
 
@@ -384,3 +384,10 @@ def test_whether_it_is_quicker_is_no_part_of_a_result():
     fuser = Fuser(4)
     for _ in range(2):
         assert_same(reported(fuser.step(ours)), [one.step() for one in theirs], ours, theirs)
+
+
+def test_one_pause_while_lanes_are_timed_says_nothing_of_them(monkeypatch):
+    """Python's garbage collector took a tenth of a second once in a hundred tries, as long as a dozen of these epochs."""
+    seconds = iter([1.0, 1.0, 100.0, 1.0])  # two alone, then both as lanes, and once more
+    monkeypatch.setattr(probe, "_timed", lambda run: (run(), next(seconds)))
+    assert check_pack(made(Drawn, LANES[:2]), 2) == {2: 0.5}

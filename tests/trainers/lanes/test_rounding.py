@@ -154,6 +154,13 @@ def test_one_that_raises_fails_alone_and_the_others_have_what_they_would_have():
     assert [one.lanes for one in fuser.step(ours[:2])] == [2, 2], "the others are lanes again"
 
 
+def test_what_raises_alone_does_as_a_lane():
+    """Two functions in place after each other have no gradient; a lane's are computed out of place."""
+    lanes = [{"image": True, "layers": ["relu", "relu"], "hidden": 4}] * 2
+    for stepped in RoundingFuser(PLACES).step(made(Drawn, lanes)):
+        assert "modified by an inplace operation" in str(stepped.error)
+
+
 def test_one_whose_model_reads_values_runs_alone_and_says_why():
     ours, theirs = made(Faulty, [{**LANES[0], "fault": "reads", "at": 0}]), made(Faulty, LANES[:1])
     (stepped,) = RoundingFuser(PLACES).step(ours)

@@ -74,10 +74,12 @@ def check_places(trainers: Sequence[Trainer], places: int) -> None:
 
     Raises:
         NotFusible: A bit depends on the place or the company, or they can't be fused.
+        Exception: What training the first one alone raises, though lanes may not.
     """
     random = RandomState()
     held = [held_by(trainer) for trainer in trainers]
     try:
+        Lane(trainers[0]).on_fewer_rows().step()
         one_of_each = [trainers[number % len(trainers)] for number in range(places)]
         first, second = _trained_twice(one_of_each, places)
         for company in (one_of_each[::-1], one_of_each[:1]):
