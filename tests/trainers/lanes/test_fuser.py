@@ -387,7 +387,7 @@ def test_whether_it_is_quicker_is_no_part_of_a_result():
 
 
 def test_one_pause_while_lanes_are_timed_says_nothing_of_them(monkeypatch):
-    """Python's garbage collector took a tenth of a second once in a hundred tries, as long as a dozen of these epochs."""
+    """Python's garbage collector took a tenth of a second once in a hundred tries, as a dozen of these epochs does."""
     seconds = iter([1.0, 1.0, 100.0, 1.0])  # two alone, then both as lanes, and once more
     monkeypatch.setattr(probe, "_timed", lambda run: (run(), next(seconds)))
     assert check_pack(made(Drawn, LANES[:2]), 2) == {2: 0.5}
