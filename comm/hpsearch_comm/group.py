@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import torch
 
 from hpsearch_comm.assembly import assemble
 from hpsearch_comm.bootstrap.listener import Listener
-from hpsearch_comm.bootstrap.rendezvous import Rendezvous
+from hpsearch_comm.bootstrap.rendezvous import KnownAddresses, Rendezvous
 from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.cuda.devices import Devices
 from hpsearch_comm.finalizer import release
@@ -20,7 +21,7 @@ from hpsearch_comm.operations.host_operations import HostOperations
 from hpsearch_comm.operations.work import Handle
 from hpsearch_comm.operations.work_queue import WorkQueue
 from hpsearch_comm.options import Options
-from hpsearch_comm.subgroup import GroupRendezvous, related_secret
+from hpsearch_comm.subgroup import check_members, related_options
 from hpsearch_comm.timeline import NoTimeline, Timeline, open_timeline
 from hpsearch_comm.timeline.clock import compare_clocks
 
@@ -111,14 +112,15 @@ class Group:
             streams=streams,
             cuda=cuda,
         )
-        self._duplicates = 0
+        self._related = 0
         self._timeline = open_timeline(timeline, rank, size)
         self._own_timeline = self._timeline is not timeline
+        self._listen = partial(Listener, interface, self._towards, host) if listener is None else listener.another
         if listener is not None and size == 1:
             listener.close()
         try:
             with torch.inference_mode(False):  # as a user may be in it, and operations change what is made here
-                parts = assemble(self._options, lambda: listener or Listener(interface, self._towards, host))
+                parts = assemble(self._options, lambda: listener or self._listen())
         except BaseException:
             if self._own_timeline:
                 self._timeline.close()
@@ -327,18 +329,40 @@ class Group:
 
         It stands in this group's timeline, until this group is closed.
         """
+        duplicate = self._form(list(range(self.size)), self._timeline)
+        assert duplicate is not None
+        return duplicate
+
+    def subgroup(self, ranks: Sequence[int]) -> Group | None:
+        """Make a group of some of these ranks. Every rank of this group calls it, those outside the subgroup too.
+
+        Its operations may interleave with this group's in any order, and it outlives this group. It isn't in the
+        timeline, which shows what all ranks do.
+
+        Args:
+            ranks: Of this group; in the new group they are numbered from 0 in the order given here, which is the same
+                on every rank.
+
+        Returns:
+            The new group; None on ranks outside of it.
+        """
+        return self._form(check_members(ranks, self.size), None)
+
+    def _form(self, members: list[int], timeline: Timeline | NoTimeline | None) -> Group | None:
+        """Form a related group."""
         self._work_queue.check()  # a call that is refused doesn't count, since the ranks would count differently
-        self._duplicates += 1
+        self._related += 1
         options = self._options
-        name = f"{options.name}/{self._duplicates}"
-        own: dict[str, Any] = {
-            "rendezvous": GroupRendezvous(self.gather_in, self._towards),
-            "secret": None if options.secret is None else related_secret(options.secret, name),
-            "name": name,
-            "deadline": None,
-            "timeline": self._timeline,
-        }
-        return Group(**(vars(options) | own))
+        name = f"{options.name}/{self._related}"
+        inside = self.rank in members
+        with self._listen() if inside and len(members) > 1 else contextlib.nullcontext() as listener:
+            address = None if listener is None else listener.address.to_text()
+            addresses = self._work_queue.now(self._prepare.subgroup(members, address))
+            if not inside:
+                return None
+            rendezvous = KnownAddresses(addresses, self._towards)
+            related = related_options(options, name, members, rendezvous, self._prepare.host.topology)
+            return Group(**vars(related), listener=listener, timeline=timeline)
 
     def _preparation(self, tensor: torch.Tensor) -> HostOperations:
         """Give what prepares operations where the tensor lies."""

@@ -59,7 +59,7 @@ OPERATIONS = (
     "broadcast_object",
     "empty",
     "first_cuda_use",
-    "duplicate",
+    "subgroup",
     "compare_clocks",
     "agreement",
     "buckets",
@@ -89,7 +89,7 @@ DTYPES: tuple[torch.dtype, ...] = (
 
 _WITHOUT_TENSOR = frozenset(("barrier", *OPERATIONS[OPERATIONS.index("first_cuda_use") :]))
 _MAGIC = int.from_bytes(b"HPSC", "little")
-_VERSION = 2
+_VERSION = 3
 _DIMENSIONS = 8
 _SIGNATURE = struct.Struct("<I7B5xqq8q")
 TAIL = struct.Struct("<qq")

@@ -71,10 +71,12 @@ class KnownAddresses(Rendezvous):
 
     Args:
         addresses: By rank.
+        host: Where rank 0 is, if that is known.
     """
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Sequence[str], host: str | None = None) -> None:
         self._addresses = list(addresses)
+        self.host = host
 
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
         """Give the addresses."""
