@@ -40,23 +40,24 @@ def check_members(ranks: Sequence[int], size: int) -> list[int]:
 
 
 def related_options(
-    options: Options, name: str, members: Sequence[int], rendezvous: KnownAddresses, sharing: Topology
+    options: Options, number: int, members: Sequence[int], addresses: Sequence[str], sharing: Topology
 ) -> Options:
     """Give what the new group is asked for, on one of its ranks.
 
     Args:
         options: Of the group that it comes from. A forced algorithm that can't be had among the members is let go.
-        name: Of the new group.
-        members: The old group's ranks of which it consists.
-        rendezvous: With their addresses.
+        number: How many groups have come from it, this one included.
+        members: Its ranks of which the new one consists.
+        addresses: Theirs.
         sharing: Which ranks of the old group share memory.
     """
     hosts = [ranks for host in sharing.hosts if (ranks := [rank for rank in host if rank in members])]
+    name = f"{options.name}/{number}"
     return replace(
         options,
         rank=members.index(options.rank),
         size=len(members),
-        rendezvous=rendezvous,
+        rendezvous=KnownAddresses(addresses, None if options.rendezvous is None else options.rendezvous.host),
         secret=None if options.secret is None else related_secret(options.secret, name),
         name=name,
         deadline=None,

@@ -7,9 +7,11 @@ import threading
 import time
 from typing import Any, Generic, TypeVar
 
+import torch
+
 from hpsearch_comm.errors import CommTimeoutError
 
-__all__ = ["Handle", "LaunchHandle", "UnderWay"]
+__all__ = ["Handle", "LaunchHandle", "ReceiveHandle", "UnderWay"]
 
 T = TypeVar("T")
 
@@ -32,12 +34,16 @@ class UnderWay:
 
 
 class Handle(Generic[T]):
-    """An operation that runs, or waits for its turn, in the group's queue."""
+    """An operation that runs, or waits for its turn, in the group's queue.
 
-    __slots__ = ("_ended", "_error", "_finished", "_name", "_result")
+    Attributes:
+        name: Of the operation, for messages.
+    """
+
+    __slots__ = ("_ended", "_error", "_finished", "_result", "name")
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         # A lock that is held until the operation has ended is the cheapest thing that a thread can wait for. It only
         # wakes those who wait: an interrupted one may leave it taken, so whether the operation has ended stands apart.
         self._finished = threading.Lock()
@@ -68,7 +74,7 @@ class Handle(Generic[T]):
                 if self._ended:
                     self._wake_next()
         if not self._ended:
-            raise CommTimeoutError(f"{self._name} is still under way after {timeout:g} s; it goes on: wait again", -1)
+            raise CommTimeoutError(f"{self.name} is still under way after {timeout:g} s; it goes on: wait again", -1)
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
@@ -86,6 +92,20 @@ class Handle(Generic[T]):
             self._finished.release()
 
 
+class ReceiveHandle(Handle[torch.Tensor]):
+    """A receive, which tells where the message came from.
+
+    Attributes:
+        source: The rank that sent it; None until it has come.
+    """
+
+    __slots__ = ("source",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.source: int | None = None
+
+
 class LaunchHandle(Handle[T]):
     """An operation that the queue hands to a GPU, and that ends when the GPU has done it.
 
@@ -96,7 +116,7 @@ class LaunchHandle(Handle[T]):
     __slots__ = ("_launch",)
 
     def __init__(self, launch: Handle[UnderWay]) -> None:
-        super().__init__(launch._name)
+        super().__init__(launch.name)
         self._launch = launch
 
     def done(self) -> bool:
