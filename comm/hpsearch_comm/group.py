@@ -221,7 +221,7 @@ class Group:
         Args:
             tensor: Of the same shape and dtype on every rank. float16, bfloat16 and float8 are summed in float32, but
                 through NCCL, which adds float16 and bfloat16 in the dtype itself.
-            op: sum, mean, min, max or product.
+            op: sum, mean, min, max, product, or band, bor or bxor of integers and bools.
             out: Where the result goes, in place of the tensor itself.
 
         Returns:
@@ -265,7 +265,7 @@ class Group:
         Args:
             tensor: Of the same shape and dtype on every rank; it stays as it is. Rows are shared out as
                 `torch.tensor_split` does: the first ranks get one more where the number doesn't divide.
-            op: sum, mean, min, max or product.
+            op: sum, mean, min, max, product, or band, bor or bxor of integers and bools.
             out: Where this rank's rows go, in place of a new tensor.
         """
         return self._work_queue.now(self._preparation(tensor).reduce_scatter(tensor, op, out))

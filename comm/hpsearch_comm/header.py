@@ -68,7 +68,7 @@ OPERATIONS = (
 )
 """From first_cuda_use to buckets they are steps of this package's own, which no call of a user's could pass for; an
 envelope goes ahead of each tensor that two ranks send each other."""
-REDUCTIONS = ("none", "sum", "mean", "min", "max", "product")
+REDUCTIONS = ("none", "sum", "mean", "min", "max", "product", "band", "bor", "bxor")
 ALGORITHMS = ("none", "direct", "ring", "butterfly", "hierarchical", "naive", "tree", "pairwise", "nccl")
 DTYPES: tuple[torch.dtype, ...] = (
     torch.uint8,
