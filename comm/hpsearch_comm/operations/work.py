@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import torch
 
-from hpsearch_comm.errors import CommTimeoutError
+from hpsearch_comm.errors import CommTimeoutError, UsageError
 
 __all__ = ["Handle", "LaunchHandle", "ReceiveHandle", "UnderWay"]
 
@@ -40,7 +42,7 @@ class Handle(Generic[T]):
         name: Of the operation, for messages.
     """
 
-    __slots__ = ("_ended", "_error", "_finished", "_result", "name")
+    __slots__ = ("_callbacks", "_ended", "_error", "_finished", "_result", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -51,6 +53,7 @@ class Handle(Generic[T]):
         self._ended = False
         self._result: T | None = None
         self._error: BaseException | None = None
+        self._callbacks: deque[Callable[[], object]] = deque()
 
     def done(self) -> bool:
         """Say whether the operation has ended, well or not."""
@@ -79,12 +82,30 @@ class Handle(Generic[T]):
             raise self._error
         return self._result  # type: ignore[return-value]
 
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
+        """Call a function when the operation has ended, or now if it has.
+
+        Args:
+            callback: Runs in the thread that carries the operations out: it must neither wait for one nor raise.
+        """
+        self._callbacks.append(callback)
+        if self._ended:
+            self._call_back()
+
     def finish(self, result: T | None = None, error: BaseException | None = None) -> None:
         """Set the outcome; called once, by the queue."""
         self._result = result
         self._error = error
         self._ended = True
         self._wake_next()
+        if self._callbacks:
+            self._call_back()
+
+    def _call_back(self) -> None:
+        """Call each function once, whichever thread comes first."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._callbacks.popleft()()
 
     def _wake_next(self) -> None:
         """Let one of those go on who wait; each wakes the next."""
@@ -118,6 +139,14 @@ class LaunchHandle(Handle[T]):
     def __init__(self, launch: Handle[UnderWay]) -> None:
         super().__init__(launch.name)
         self._launch = launch
+
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
+        """See `Handle.add_done_callback`; no thread waits for a GPU.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError("an operation on a CUDA tensor calls nobody back: wait for its handle")
 
     def done(self) -> bool:
         """Say whether the operation has ended, well or not."""
