@@ -41,6 +41,11 @@ def mistaken(what: str) -> None:
         dist.all_reduce(torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1), (4 + rank,)))
     elif what == "lists":
         dist.all_gather([torch.zeros(3)], torch.ones(3))
+    elif what == "late barrier":
+        if rank:
+            dist.barrier(timeout=timedelta(seconds=0.3))
+        else:
+            dist.recv(torch.ones(3), 1)
     elif what == "late":
         dist.all_reduce(torch.ones(3)) if rank else dist.recv(torch.ones(3), 1)
     else:

@@ -209,8 +209,15 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         return self._call(opts, lambda: [plans.scatter(self.group, output, own, opts.rootRank)])
 
     def barrier(self, opts: Any = None) -> CommWork:
-        """Return when every rank has come."""
-        return self._call(opts, lambda: [Plan("barrier", (), [])])
+        """Return when every rank has come; a timeout of its own that passes before ends the group."""
+        seconds = opts.timeout.total_seconds() if opts is not None else 0.0
+        if seconds <= 0:  # it has none
+            return self._call(opts, lambda: [Plan("barrier", (), [])])
+        with as_torchs():
+            work = self._begun(CommWork([self.group.barrier_async()], [], limit=(seconds, self.group.close)))
+        if not getattr(opts, "asyncOp", True):
+            work.wait()
+        return work
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced

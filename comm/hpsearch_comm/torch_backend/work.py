@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hpsearch_comm.errors import CommError
+from hpsearch_comm.errors import CommError, CommTimeoutError
 from hpsearch_comm.operations.work import Handle, ReceiveHandle
 
 __all__ = ["CommWork", "as_torchs"]
@@ -45,12 +45,18 @@ class CommWork(dist.Work):
         handles: The operations; none where all has been done.
         tensors: The results, as torch gives them in futures.
         finish: Called once with the handles' results, before anybody learns of the end.
+        limit: Seconds for which to wait, and what is called with the error when they are over.
     """
 
     def __init__(
-        self, handles: Sequence[Handle[Any]], tensors: Sequence[torch.Tensor], finish: Finish | None = None
+        self,
+        handles: Sequence[Handle[Any]],
+        tensors: Sequence[torch.Tensor],
+        finish: Finish | None = None,
+        limit: tuple[float, Callable[[CommError], object]] | None = None,
     ) -> None:
         super().__init__()
+        self._limit = limit
         self._handles = list(handles)
         self._tensors = list(tensors)
         self._finish = finish
@@ -77,7 +83,10 @@ class CommWork(dist.Work):
             DistBackendError: What has ended the operation.
         """
         with as_torchs():
-            self._complete(timeout.total_seconds() or None)
+            if self._limit is None or timeout:
+                self._complete(timeout.total_seconds() or None)
+            else:
+                self._complete_within(*self._limit)
             if self._error is not None:
                 raise copy.copy(self._error).with_traceback(None)
         return True
@@ -148,6 +157,15 @@ class CommWork(dist.Work):
             self._future.set_exception(error)  # type: ignore[arg-type]
         else:
             self._future.set_result(self._tensors)
+
+    def _complete_within(self, seconds: float, expired: Callable[[CommError], object]) -> None:
+        try:
+            self._complete(seconds)
+        except CommTimeoutError:
+            names = " and ".join(handle.name for handle in self._handles)
+            error = CommTimeoutError(f"not every rank has come to {names} within its own timeout of {seconds:g} s", -1)
+            expired(error)
+            raise error from None
 
     def _complete(self, seconds: float | None) -> None:
         """Wait for the operations, and put their results where they belong; the first one who comes does that.
