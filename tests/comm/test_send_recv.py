@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -374,7 +376,7 @@ def test_the_deadline_starts_afresh_whenever_something_moves(monkeypatch, outgoi
         def operation(packed: bytes) -> Operation:
             return Operation(0, packed, 10.0, abort_state)
 
-        lane: Lane = IncomingLane(link, operation, mailbox)
+        lane: Lane = IncomingLane(link, operation, mailbox, abort_state)
         mailbox.post(Receive.of(torch.zeros(3), 1, 0, 2))
         if outgoing:
             lane = sending = OutgoingLane(link, operation)
@@ -530,3 +532,29 @@ def test_any_order_of_calls_gives_each_receive_its_message(way):
         assert run(way, 2, work)[1] == expected
 
     check()
+
+
+def test_a_group_that_is_closed_in_the_thread_of_its_messages_gives_everything_back():
+    """As where it is forgotten, which any thread may find out."""
+    gc.collect()
+    files, threads = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+    closed = threading.Event()
+
+    def close() -> None:
+        group.close()
+        closed.set()
+
+    group = comm.Group(0, 1)
+    other = group.recv_async(torch.zeros(2), 0, tag=1)
+    first = group.recv_async(torch.zeros(1), 0)
+    first.add_done_callback(close)
+    group.send_async(torch.ones(1), 0)
+    assert closed.wait(60)
+    assert first.wait().tolist() == [1]
+    with pytest.raises(comm.GroupClosedError):
+        other.wait()
+    messages = group._messages._thread
+    assert messages is not None
+    messages.join()
+    assert threading.active_count() == threads
+    assert len(list(Path("/proc/self/fd").iterdir())) == files

@@ -136,8 +136,11 @@ def test_a_rank_that_dies_is_lost_to_the_others(failing, what):
             assert (outcome.result, outcome.error, outcome.rank) == ("DistBackendError", "PeerLost", 2), outcome
 
 
-@pytest.mark.parametrize(("wait_all", "names"), [(False, "rank 1 of 4"), (True, "rank 1, 3 of 4")])
-def test_a_monitored_barrier_says_who_is_missing(failing, wait_all, names):
-    for outcome in failing.outcomes(4, "monitored", [1, 3], wait_all):
+@pytest.mark.parametrize(
+    ("missing", "wait_all", "names"),
+    [([1, 3], False, "rank 1 of 4"), ([1, 3], True, "rank 1, 3 of 4"), ([0], False, "rank 0 of 4")],
+)
+def test_a_monitored_barrier_says_who_is_missing(failing, missing, wait_all, names):
+    for outcome in failing.outcomes(4, "monitored", missing, wait_all):
         assert (outcome.result, outcome.error) == ("DistBackendError", "CommTimeoutError"), outcome
         assert f"monitored_barrier: {names} didn't come within 0.3 s" in outcome.text

@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 
 from hpsearch_comm.errors import PeerLost, RefusedError
+from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import SIGNATURE_BYTES, Signature
 from hpsearch_comm.operations.arguments import Call
@@ -140,8 +141,9 @@ class IncomingLane(Lane):
         ended: Whether the peer is known to have left in good order, so that nothing more comes.
     """
 
-    def __init__(self, link: Link, make_operation: MakeOperation, mailbox: Mailbox) -> None:
+    def __init__(self, link: Link, make_operation: MakeOperation, mailbox: Mailbox, abort_state: AbortState) -> None:
         super().__init__(link, make_operation)
+        self._abort_state = abort_state
         self.receive: Receive | None = None
         self.ended = False
         self._mailbox = mailbox
@@ -162,8 +164,7 @@ class IncomingLane(Lane):
         except PeerLost as error:
             if error.rank != self.peer or self.within or self._mailbox.first(self.peer) is not None:
                 raise
-            operation = self._make_operation(_ENVELOPE.packed(self._number))
-            if operation.abort_state.error is not None or self.peer not in operation.abort_state.left:
+            if self._abort_state.error is not None or self.peer not in self._abort_state.left:
                 raise
             self.ended = True
             self.transfer = None
@@ -172,7 +173,7 @@ class IncomingLane(Lane):
     def check(self) -> None:
         """See `Lane.check`."""
         if self.ended and self._mailbox.first(self.peer) is not None:
-            self._make_operation(b"").abort_state.check(self.peer)
+            self._abort_state.check(self.peer)
         super().check()
 
     def _begin(self) -> bool:

@@ -198,7 +198,8 @@ class PointToPoint:
             return
         for peer in self._links if receive.source is None else [receive.source]:
             if peer not in self._incoming and peer != self._rank:
-                self._incoming[peer] = IncomingLane(self._links[peer], self._operation, self._mailbox)
+                link = self._links[peer]
+                self._incoming[peer] = IncomingLane(link, self._operation, self._mailbox, self._abort_state)
 
     def _give_up_receives(self) -> None:
         for receive in self._mailbox.clear():
