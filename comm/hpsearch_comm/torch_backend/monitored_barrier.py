@@ -49,7 +49,7 @@ def monitored_barrier(
 
 def _come(group: Group, seconds: float) -> None:
     """Do another rank's part: tell rank 0, hear that it is there, and in the end that all are."""
-    word = torch.zeros(0)
+    word = torch.zeros(0, device="cpu")
     group.send(word, 0, _TAG)
     here, everybody = group.recv_async(word, 0, _TAG), group.recv_async(word, 0, _TAG)
     try:
@@ -63,7 +63,7 @@ def _come(group: Group, seconds: float) -> None:
 
 def _watch(group: Group, seconds: float, wait_all_ranks: bool) -> None:
     """Do rank 0's part: wait for all others."""
-    word, deadline = torch.zeros(0), time.monotonic() + seconds
+    word, deadline = torch.zeros(0, device="cpu"), time.monotonic() + seconds
     arrivals = {rank: group.recv_async(word, rank, _TAG) for rank in range(1, group.size)}
     for rank in arrivals:
         group.send(word, rank, _TAG)

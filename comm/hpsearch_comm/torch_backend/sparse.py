@@ -24,7 +24,7 @@ def allreduce_sparse(group: Group, tensor: torch.Tensor, op: Any) -> list[Plan]:
     if tensor.layout is not torch.sparse_coo or op != dist.ReduceOp.SUM:
         raise UsageError(f"all_reduce of sparse tensors adds up those in COO layout, got {op} of {tensor.layout}")
     own = tensor.detach().coalesce()
-    shape = torch.tensor(own.shape).view(1, -1)
+    shape = torch.tensor(own.shape, device="cpu").view(1, -1)
     gathered: list[torch.Tensor] = []
 
     def check_shapes(shapes: torch.Tensor) -> None:
@@ -34,7 +34,7 @@ def allreduce_sparse(group: Group, tensor: torch.Tensor, op: Any) -> list[Plan]:
             )
 
     def add_up(values: torch.Tensor) -> None:
-        total = torch.sparse_coo_tensor(gathered.pop().t(), values, own.shape).coalesce()
+        total = torch.sparse_coo_tensor(gathered.pop().t(), values, own.shape, device="cpu").coalesce()
         with torch.no_grad():  # a detached sparse tensor would get indices of its own
             tensor.copy_(total)
 
