@@ -33,7 +33,7 @@ from hpsearch_comm.errors import (
     UsageError,
 )
 from hpsearch_comm.group import Group
-from hpsearch_comm.operations.work import Handle
+from hpsearch_comm.operations.work import Handle, ReceiveHandle
 
 __all__ = [
     "CommError",
@@ -50,6 +50,7 @@ __all__ = [
     "MismatchError",
     "NcclError",
     "PeerLost",
+    "ReceiveHandle",
     "RefusedError",
     "Rendezvous",
     "RendezvousError",

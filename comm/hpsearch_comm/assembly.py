@@ -13,6 +13,7 @@ from hpsearch_comm.bootstrap.listener import Listener
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.detector import Detector
 from hpsearch_comm.history import History
+from hpsearch_comm.operations.point_to_point import PointToPoint
 from hpsearch_comm.options import Options
 from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.topology import Topology
@@ -33,6 +34,7 @@ class Assembly:
     """Which ranks share memory: the same, or every rank alone where everything goes over TCP."""
     shm: ShmSegment
     mesh: Mesh
+    messages: PointToPoint
     control: Detector
     abort_state: AbortState
     history: History
@@ -40,7 +42,7 @@ class Assembly:
     def close(self) -> None:
         """Say goodbye, and give everything back, also where Ctrl-C comes between."""
         with contextlib.ExitStack() as closing:
-            for part in (self.abort_state, self.shm, self.mesh, self.control):  # the last one first
+            for part in (self.abort_state, self.shm, self.mesh, self.messages, self.control):  # the last one first
                 closing.callback(part.close)
 
 
@@ -75,7 +77,7 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
                 addresses,
                 listener,
                 credentials,
-                streams=options.streams,
+                streams=options.streams + 1,
                 tcp_only=tcp_only,
                 heartbeat_timeout=options.heartbeat_timeout,
                 deadline=deadline,
@@ -89,7 +91,10 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
         patience = max(1.0, deadline - time.monotonic())
         shm = ShmSegment(rank, sharing.local_ranks, connections.descriptors, abort_state, timeout=patience)
         undo.callback(shm.close)
-        tcp_links = {peer: TcpLink(peer, streams) for peer, streams in connections.streams.items()}
+        # The last stream is for what two ranks send each other.
+        tcp_links = {peer: TcpLink(peer, streams[:-1]) for peer, streams in connections.streams.items()}
         mesh = Mesh(rank, links_within(shm) | tcp_links, shm.bell)
+        tcp_links = {peer: TcpLink(peer, streams[-1:]) for peer, streams in connections.streams.items()}
+        messages = PointToPoint(rank, links_within(shm, 1) | tcp_links, shm.bells[1], abort_state, options.timeout)
         undo.pop_all()
-        return Assembly(topology, sharing, shm, mesh, control, abort_state, history)
+        return Assembly(topology, sharing, shm, mesh, messages, control, abort_state, history)

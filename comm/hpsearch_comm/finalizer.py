@@ -18,7 +18,7 @@ def release(rank: int, parts: Assembly, work_queue: WorkQueue, leave: Sequence[C
     Args:
         rank: The group's.
         parts: What it stands on.
-        work_queue: Its operations; what was called asynchronously is finished first.
+        work_queue: Its operations; what was called asynchronously is finished first, and what is to be sent is sent.
         leave: What else is to be done before the goodbye, in this order.
     """
     if work_queue.inherited:  # a forked child's descriptors are its parent's, and so would be its goodbye
@@ -34,7 +34,9 @@ def release(rank: int, parts: Assembly, work_queue: WorkQueue, leave: Sequence[C
             closing.callback(step)
         try:
             work_queue.close()
+            parts.messages.finish()
         except BaseException as interruption:
             parts.abort_state.break_off(rank, interruption)
             work_queue.close()  # which ends what is under way
+            parts.messages.finish()
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Sequence
@@ -17,10 +18,11 @@ from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.cuda.devices import Devices
 from hpsearch_comm.finalizer import release
 from hpsearch_comm.operations.host_operations import HostOperations
-from hpsearch_comm.operations.work import Handle
+from hpsearch_comm.operations.messages import Receive, Send
+from hpsearch_comm.operations.work import Handle, ReceiveHandle
 from hpsearch_comm.operations.work_queue import WorkQueue
 from hpsearch_comm.options import Options
-from hpsearch_comm.subgroup import GroupRendezvous, related_secret
+from hpsearch_comm.subgroup import check_members, related_options
 from hpsearch_comm.timeline import NoTimeline, Timeline, open_timeline
 from hpsearch_comm.timeline.clock import compare_clocks
 
@@ -57,7 +59,7 @@ class Group:
         interface: Interface, address or network by which other hosts reach this rank, in place of the one that routing
             says.
         host: Splits one machine into several hosts, by a name for this one.
-        streams: TCP connections between two ranks of different hosts.
+        streams: TCP connections between two ranks of different hosts, for collectives.
         cuda: How CUDA tensors travel: nccl, host for pinned host memory, or auto: NCCL wherever all ranks can use it.
         timeline: Path of a trace of all operations, for chrome://tracing or Perfetto, beside which each rank writes its
             part, given on all of them; or the timeline of another group of the same ranks, which records those of both
@@ -91,8 +93,7 @@ class Group:
         cuda: str = "auto",
         timeline: str | os.PathLike[str] | Timeline | NoTimeline | None = None,
     ) -> None:
-        self.rank = rank
-        self.size = size
+        self.rank, self.size = rank, size
         self._options = Options(
             rank=rank,
             size=size,
@@ -111,19 +112,23 @@ class Group:
             streams=streams,
             cuda=cuda,
         )
-        self._duplicates = 0
+        self._related = 0
         self._timeline = open_timeline(timeline, rank, size)
         self._own_timeline = self._timeline is not timeline
+        # The route to the host of rank 0, where that is known, says which of our addresses others can reach.
+        towards = None if rendezvous is None else rendezvous.host
+        self._listen = partial(Listener, interface, towards, host) if listener is None else listener.another
         if listener is not None and size == 1:
             listener.close()
         try:
             with torch.inference_mode(False):  # as a user may be in it, and operations change what is made here
-                parts = assemble(self._options, lambda: listener or Listener(interface, self._towards, host))
+                parts = assemble(self._options, lambda: listener or self._listen())
         except BaseException:
             if self._own_timeline:
                 self._timeline.close()
             raise
         self._abort_state = parts.abort_state
+        self._messages = parts.messages
         self._topology = parts.topology
         self._devices = Devices(self._options, parts.abort_state)
         self._work_queue = WorkQueue(rank, parts.abort_state, parts.history, self._timeline, float(timeout), name)
@@ -216,7 +221,7 @@ class Group:
         Args:
             tensor: Of the same shape and dtype on every rank. float16, bfloat16 and float8 are summed in float32, but
                 through NCCL, which adds float16 and bfloat16 in the dtype itself.
-            op: sum, mean, min, max or product.
+            op: sum, mean, min, max, product, or band, bor or bxor of integers and bools.
             out: Where the result goes, in place of the tensor itself.
 
         Returns:
@@ -260,7 +265,7 @@ class Group:
         Args:
             tensor: Of the same shape and dtype on every rank; it stays as it is. Rows are shared out as
                 `torch.tensor_split` does: the first ranks get one more where the number doesn't divide.
-            op: sum, mean, min, max or product.
+            op: sum, mean, min, max, product, or band, bor or bxor of integers and bools.
             out: Where this rank's rows go, in place of a new tensor.
         """
         return self._work_queue.now(self._preparation(tensor).reduce_scatter(tensor, op, out))
@@ -287,6 +292,40 @@ class Group:
     def alltoall_async(self, tensor: torch.Tensor, splits: Sequence[int] | None = None) -> Handle[Any]:
         """Do as `alltoall` with splits, in the background: the handle gives (rows, number from each rank)."""
         return self._work_queue.later(self._preparation(tensor).alltoall(tensor, splits))
+
+    def send(self, tensor: torch.Tensor, target: int, tag: int = 0) -> torch.Tensor:
+        """Send a tensor to a rank that receives it, whatever collectives are under way.
+
+        It returns when the tensor may be used again, maybe before it has arrived.
+
+        Args:
+            tensor: What is sent, on the CPU.
+            target: The rank; it may be this one.
+            tag: Tells messages apart: a receive takes the first one of its tag.
+        """
+        return self._messages.wait(self.send_async(tensor, target, tag))
+
+    def send_async(self, tensor: torch.Tensor, target: int, tag: int = 0) -> Handle[torch.Tensor]:
+        """Do as `send`, in the background; to one rank in the order of the calls."""
+        self._work_queue.check()
+        self._messages.submit(send := Send.of(tensor, target, tag, self.size))
+        return send.handle
+
+    def recv(self, tensor: torch.Tensor, source: int | None = None, tag: int = 0) -> torch.Tensor:
+        """Receive a tensor from a rank. One of another dtype or shape is a MismatchError on all ranks.
+
+        Args:
+            tensor: Where it goes, on the CPU.
+            source: The rank that sends it; None takes the first message of this tag from any rank.
+            tag: With which it is sent.
+        """
+        return self._messages.wait(self.recv_async(tensor, source, tag))
+
+    def recv_async(self, tensor: torch.Tensor, source: int | None = None, tag: int = 0) -> ReceiveHandle:
+        """Do as `recv`, in the background; the handle's `source` says where the message came from."""
+        self._work_queue.check()
+        self._messages.submit(receive := Receive.of(tensor, source, tag, self.size))
+        return receive.handle
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
@@ -327,18 +366,29 @@ class Group:
 
         It stands in this group's timeline, until this group is closed.
         """
+        duplicate = self._form(list(range(self.size)), self._timeline)
+        assert duplicate is not None
+        return duplicate
+
+    def subgroup(self, ranks: Sequence[int]) -> Group | None:
+        """Make another group, of some of these ranks; None on the others, which call it too. It isn't in the timeline.
+
+        Args:
+            ranks: The same on every rank, in the order in which the new group numbers them.
+        """
+        return self._form(check_members(ranks, self.size), None)
+
+    def _form(self, members: list[int], timeline: Timeline | NoTimeline | None) -> Group | None:
         self._work_queue.check()  # a call that is refused doesn't count, since the ranks would count differently
-        self._duplicates += 1
-        options = self._options
-        name = f"{options.name}/{self._duplicates}"
-        own: dict[str, Any] = {
-            "rendezvous": GroupRendezvous(self.gather_in, self._towards),
-            "secret": None if options.secret is None else related_secret(options.secret, name),
-            "name": name,
-            "deadline": None,
-            "timeline": self._timeline,
-        }
-        return Group(**(vars(options) | own))
+        self._related += 1
+        inside = self.rank in members
+        with self._listen() if inside and len(members) > 1 else contextlib.nullcontext() as listener:
+            address = None if listener is None else listener.address.to_text()
+            addresses = self._work_queue.now(self._prepare.subgroup(members, address))
+            if not inside:
+                return None
+            options = related_options(self._options, self._related, members, addresses, self._prepare.host.topology)
+            return Group(**vars(options), listener=listener, timeline=timeline)
 
     def _preparation(self, tensor: torch.Tensor) -> HostOperations:
         """Give what prepares operations where the tensor lies."""
@@ -348,9 +398,3 @@ class Group:
         except AttributeError:  # it isn't a tensor, which is found out there
             return self._prepare
         return self._devices.preparation(tensor.device, self._work_queue, self._prepare)
-
-    @property
-    def _towards(self) -> str | None:
-        """The host of rank 0, where it is known: the route there says which of our addresses others can reach."""
-        rendezvous = self._options.rendezvous
-        return rendezvous.host if rendezvous is not None else None

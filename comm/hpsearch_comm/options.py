@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from hpsearch_comm.bootstrap.connect import MOST_STREAMS
 from hpsearch_comm.bootstrap.handshake import SECRET_BYTES, Credentials
 from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from hpsearch_comm.errors import ConfigurationError
@@ -53,6 +54,8 @@ class Options:
         for name, choices in (("algorithm", ALGORITHMS), ("transport", TRANSPORTS), ("cuda", CUDA_WAYS)):
             if getattr(self, name) not in choices:
                 raise ConfigurationError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        if not 1 <= self.streams < MOST_STREAMS:
+            raise ConfigurationError(f"streams must be from 1 to {MOST_STREAMS - 1}, got {self.streams}")
         if self.size > 1 and self.rendezvous is None:
             raise ConfigurationError(
                 "a group of several ranks needs a rendezvous where they exchange their addresses, such as "

@@ -16,20 +16,22 @@ from hpsearch_comm.benchmark.contenders import require
 from hpsearch_comm.benchmark.launch import measure as run
 from hpsearch_comm.benchmark.plan import Plan
 from hpsearch_comm.benchmark.report import geometric_mean
-from hpsearch_comm.benchmark.training import NO_AVERAGING
+from hpsearch_comm.benchmark.training import DDP_OVER_GLOO, DDP_OVER_OURS, NO_AVERAGING
 from hpsearch_comm.errors import ConfigurationError
 from tests.benchmarks.figures import Figure
 
 __all__ = ["measure"]
 
 _COPIES, _ZERO_COPY = "ours", "ours, zero-copy"
-_DDP = "gloo, DistributedDataParallel"
 _LARGE = ("1M", "16M", "64M")
 _SIZES = ("1K", "64K", *_LARGE)
 
 _TWO_RANKS = {"1K": 12, "64K": 8, "1M": 4, "16M": 3, "64M": 3}
 _FOUR_RANKS = {"1K": 10, "64K": 10, "1M": 10, "16M": 4, "64M": 4}
 """How many times as fast as Gloo allreduce is to be, with copies."""
+
+_STEPS = {"wide": 0.85, "deep, narrow": 0.85, "convnet": 1.0}
+"""How long a step of DistributedDataParallel over ours is to take at most, beside one over Gloo."""
 
 
 def measure(rounds: int) -> list[Figure]:
@@ -58,18 +60,25 @@ def measure(rounds: int) -> list[Figure]:
         figures.append(_figure("... 64M", turns, ["64M"], _COPIES, "gloo", "ratio at most 0.833"))
     else:
         print("TCP between two namespaces is left out: it needs root", file=sys.stderr)
-    return figures + _training(rounds)
+    return figures + _training(rounds, 2) + _training(rounds, 4)
 
 
-def _training(rounds: int) -> list[Figure]:
-    outcome = run(Plan(kind="model", rounds=rounds))
-    steps = outcome.facts["steps"]
+def _training(rounds: int, ranks: int) -> list[Figure]:
+    outcome = run(Plan(kind="model", ranks=ranks, rounds=rounds))
+    steps, what = outcome.facts["steps"], f"model, {ranks} ranks"
+
+    def milliseconds(model: str, name: str) -> list[float]:
+        return [1e3 * seconds / steps for seconds in _by_round(outcome.turns, [model], name)]
+
     figures = []
     for model in outcome.facts["parameters"]:
-        for name, target in ((_COPIES, "ratio at least 0.85"), (_DDP, "")):
-            without = [1e3 * seconds / steps for seconds in _by_round(outcome.turns, [model], NO_AVERAGING)]
-            averaging = [1e3 * seconds / steps for seconds in _by_round(outcome.turns, [model], name)]
-            figures.append(Figure(f"a step without averaging, {model} model", "ms", without, target, name, averaging))
+        without = milliseconds(model, NO_AVERAGING)
+        for name, target in ((_COPIES, "ratio at least 0.85" if ranks == 2 else ""), (DDP_OVER_GLOO, "")):
+            averaging = milliseconds(model, name)
+            figures.append(Figure(f"a step without averaging, {model} {what}", "ms", without, target, name, averaging))
+        ours, gloos = milliseconds(model, DDP_OVER_OURS), milliseconds(model, DDP_OVER_GLOO)
+        target = f"ratio at most {_STEPS[model]}"
+        figures.append(Figure(f"a step of DDP over ours, {model} {what}", "ms", ours, target, DDP_OVER_GLOO, gloos))
     return figures
 
 

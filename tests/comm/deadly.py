@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from hpsearch_comm import Group
+from hpsearch_comm import Group, Handle
 from hpsearch_comm.shm.barrier import Barrier
 from hpsearch_comm.transport.mesh import Mesh
 
@@ -51,6 +51,29 @@ def killed_in(group: Group, name: str, victim: int, phase: int) -> bool:
         _kill_at(-1)
     group.barrier()
     return True
+
+
+def killed_among_messages(group: Group, role: str) -> None:
+    """Let rank 2 die while rank 0 sends to it, receives from it or from any, or waits for the end of one message."""
+    group.barrier()
+    if group.rank == 0:
+        handles: list[Handle[torch.Tensor]] = [group.recv_async(torch.zeros(3), 1, 5)]
+        if role == "sends":
+            handles.append(group.send_async(torch.zeros(300 * COUNT), 2))
+        elif role == "receives from any":
+            handles.append(group.recv_async(torch.zeros(3)))
+        else:
+            handles.append(group.recv_async(torch.zeros(300 * COUNT), 2))
+        group.barrier()
+        handles[-1].wait()
+    group.barrier()
+    if group.rank == 2:
+        if role == "receives a part":
+            group.send_async(torch.zeros(300 * COUNT), 0)
+            while not group._messages._outgoing or group._messages._outgoing[0].transfer is None:
+                pass
+        os.kill(os.getpid(), signal.SIGKILL)
+    group.recv(torch.zeros(1), 0)
 
 
 _waits = 0

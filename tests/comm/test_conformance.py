@@ -65,13 +65,22 @@ def oracle(tensors: list[torch.Tensor], op: str) -> torch.Tensor:
     """Reduce in the plainest way: floats in float64, integers as Python's own numbers, which wrap around at the end."""
     dtype = tensors[0].dtype
     if dtype is torch.bool:
-        return reduce(torch.logical_or if op == "max" else torch.logical_and, tensors)
+        logical = {"max": torch.logical_or, "bor": torch.logical_or, "bxor": torch.logical_xor}
+        return reduce(logical.get(op, torch.logical_and), tensors)
     if dtype.is_floating_point or dtype.is_complex:
         wide = [tensor.to(torch.complex128 if dtype.is_complex else torch.float64) for tensor in tensors]
         functions = {"product": torch.mul, "min": torch.minimum, "max": torch.maximum}
         result = reduce(functions.get(op, torch.add), wide)
         return (result / len(tensors) if op == "mean" else result).to(dtype)
-    whole: dict[str, Callable[[int, int], int]] = {"sum": int.__add__, "product": int.__mul__, "min": min, "max": max}
+    whole: dict[str, Callable[[int, int], int]] = {
+        "sum": int.__add__,
+        "product": int.__mul__,
+        "min": min,
+        "max": max,
+        "band": int.__and__,
+        "bor": int.__or__,
+        "bxor": int.__xor__,
+    }
     columns = zip(*[tensor.tolist() for tensor in tensors], strict=True)
     bits = 8 * dtype.itemsize
     wrapped = [reduce(whole[op], column) % 2**bits for column in columns]

@@ -373,8 +373,8 @@ def test_a_rank_that_dies_is_noticed_whatever_it_said_before(said):
     [
         ({"rank": 2}, "rank must be from 0 to 1, got 2"),
         ({"rank": -1}, "rank must be from 0 to 1, got -1"),
-        ({"streams": 0}, "streams must be from 1 to 64, got 0"),
-        ({"streams": 65}, "streams must be from 1 to 64, got 65"),
+        ({"streams": 0}, "streams must be from 1 to 65, got 0"),
+        ({"streams": 66}, "streams must be from 1 to 65, got 66"),
         ({"rank": 1}, "the address of rank 1 must be that of its own listener"),
         ({"addresses": "twice"}, "ranks 0 and 1 share one"),
     ],

@@ -44,7 +44,7 @@ def test_the_default_device_and_dtype_are_the_users_matter(way):
             assert group.broadcast(tensor).tolist() == [1.0] * 6
             assert group.alltoall(tensor).tolist() == [1.0] * 6
             for dtype in (torch.float16, torch.bfloat16, torch.float8_e5m2, torch.float32, torch.complex64):
-                for op in ("sum", "mean", "product") if dtype.is_complex else REDUCTIONS[1:]:
+                for op in ("sum", "mean", "product") if dtype.is_complex else REDUCTIONS[1:6]:
                     expected = 3.0 if op == "sum" else 1.0
                     assert (
                         group.allreduce(tensor.to(dtype, copy=True), op).to(torch.complex64).tolist() == [expected] * 6

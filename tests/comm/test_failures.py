@@ -195,3 +195,11 @@ def test_nothing_is_left_of_killed_groups(ranks):
     for way in WAYS.values():
         assert_lost(ranks.call(3, "killed_while_others_wait", 0, **way), 0)
     assert shared_memory_files() <= before
+
+
+@pytest.mark.parametrize("role", ["sends", "receives", "receives a part", "receives from any"])
+@pytest.mark.parametrize("options", [{}, {"transport": "tcp"}, {"hosts": ["a", "b", "a"]}], ids=["shm", "tcp", "hosts"])
+def test_a_rank_killed_among_messages_wakes_the_others(ranks, role, options):
+    files = shared_memory_files()
+    assert_lost(ranks.call(3, "killed_among_messages", role, **options), 2)
+    assert shared_memory_files() <= files

@@ -84,7 +84,7 @@ def test_ranks_that_wait_for_each_other_on_different_ways_find_out():
 @pytest.mark.parametrize(
     ("step", "work"),
     [
-        ("duplicate", lambda group: group.duplicate()),
+        ("subgroup", lambda group: group.duplicate()),
         ("agreement", lambda group: comm.DataParallel(torch.nn.Linear(2, 2), group)),
     ],
 )

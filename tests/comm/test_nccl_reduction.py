@@ -47,7 +47,7 @@ def test_one_rank_gets_back_what_it_gave(op, dtype):
     except UsageError:
         return  # means nothing, on the CPU either
     if not supports(op, dtype):
-        assert dtype.is_complex
+        assert dtype.is_complex or op in ("band", "bor", "bxor")
         with pytest.raises(AssertionError, match="by themselves"):
             lower(op, dtype, 1)
         return

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.header import DTYPES, REDUCTIONS
 
-OPERATORS = REDUCTIONS[1:]
+OPERATORS = REDUCTIONS[1:6]
 INTEGERS = [dtype for dtype in DTYPES if not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)]
 FLOATS = [dtype for dtype in DTYPES if dtype.is_floating_point]
 WIDE = [torch.float32, torch.float64]
@@ -72,6 +73,9 @@ def test_integers_are_reduced_as_python_does_and_wrap_around(tensors):
         "product": [math.prod(column) for column in columns],
         "min": [min(column) for column in columns],
         "max": [max(column) for column in columns],
+        "band": [reduce(int.__and__, column) for column in columns],
+        "bor": [reduce(int.__or__, column) for column in columns],
+        "bxor": [reduce(int.__xor__, column) for column in columns],
     }
     for op, expected in plain.items():
         assert reduce_tensors(op, tensors).tolist() == of_bits(expected, dtype).tolist(), op
@@ -206,7 +210,7 @@ def test_minima_of_16_bit_floats_need_no_wider_memory(dtype):
         (
             "avg",
             torch.float32,
-            r'op must be one of sum, mean, min, max, product, got \'avg\'; did you mean op="mean"\?',
+            r'op must be one of sum, mean, min, max, product, band, bor, bxor, got \'avg\'; did you mean op="mean"\?',
         ),
         ("prod", torch.float32, r'did you mean op="product"\?'),
         ("maximum", torch.float32, r'did you mean op="max"\?'),
@@ -220,6 +224,8 @@ def test_minima_of_16_bit_floats_need_no_wider_memory(dtype):
         ("mean", torch.bool, 'use op="max" for any'),
         ("min", torch.complex64, "an order, got complex64"),
         ("max", torch.complex128, "an order, got complex128"),
+        ("band", torch.float32, 'op="band" combines the bits of integers or bools, got float32'),
+        ("bxor", torch.complex64, "got complex64"),
         ("sum", torch.float8_e4m3fnuz, "dtypes uint8, .*; got float8_e4m3fnuz"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -84,3 +85,15 @@ def test_agents_that_count_restarts_differently_still_bring_their_ranks_together
     for attempt in range(2):
         check(found(tmp_path, attempt, 2))
     assert [rank[0]["restarts"] for rank in found(tmp_path, 1, 2)] in (["0", "1"], ["1", "0"])
+
+
+@pytest.mark.slow
+def test_the_script_of_torch_distributed_on_the_page_runs(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "comm.md").read_text()
+    (script,) = re.findall(r"```python\n(# train_distributed\.py\n.*?)```", page, re.DOTALL)
+    path = tmp_path / "train_distributed.py"
+    path.write_text(script + '\nprint(f"rank {dist.is_initialized()} done")\n')
+    with torchrun("--standalone", "--nproc-per-node=2", str(path)) as run:
+        output, _ = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 0, output
+    assert output.count("rank False done") == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -50,6 +52,21 @@ class Stage:
         gloo = Gloo(self.directory, self.rank, self.plan.ranks, most)
         self.exits.callback(gloo.close)
         return gloo
+
+    def torchs_group(self) -> Any:
+        """Make torch's process group of all ranks over a group of ours; `gloo` must have been called."""
+        import torch.distributed as dist
+
+        importlib.import_module("hpsearch_comm.torch_backend")
+
+        plan = self.plan
+        os.environ |= {
+            "HPSEARCH_COMM_SECRET": (self.directory / "secret").read_text(),
+            "HPSEARCH_COMM_ALGORITHM": plan.algorithm,
+            "HPSEARCH_COMM_TRANSPORT": plan.transport,
+            "HPSEARCH_COMM_INTERFACE": INTERFACE if plan.namespaces else "lo",
+        }
+        return dist.new_group(backend="hpsearch")
 
     def say(self, text: str) -> None:
         """Report progress, from one rank."""

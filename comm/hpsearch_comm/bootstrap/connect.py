@@ -37,7 +37,7 @@ from hpsearch_comm.topology import Topology
 
 __all__ = ["MOST_STREAMS", "Connections", "connect"]
 
-MOST_STREAMS = 64
+MOST_STREAMS = 65
 
 _SLICE = 0.1
 """Seconds between two looks at what the other ranks say, and at deadlines."""

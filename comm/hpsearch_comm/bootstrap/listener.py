@@ -51,6 +51,7 @@ class Listener:
         port = self._sockets[0].getsockname()[1]
         self.address = Address(identity, _hostname(), os.getpid(), ip, port, name)
         """Where the other ranks reach this one."""
+        self._host = host
 
     def __enter__(self) -> Listener:
         return self
@@ -62,6 +63,10 @@ class Listener:
     def sockets(self) -> tuple[socket.socket, ...]:
         """The listening sockets, TCP first; none once it is closed."""
         return tuple(self._sockets)
+
+    def another(self) -> Listener:
+        """Listen anew, on a port of its own: as the same host, on the same address."""
+        return Listener(self.address.ip, host=self._host)
 
     def close(self) -> None:
         """Listen no longer; connections that wait in the queue are reset."""

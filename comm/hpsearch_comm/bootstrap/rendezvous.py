@@ -23,9 +23,9 @@ from hpsearch_comm.bootstrap.listener import listen, listen_at_all
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
-__all__ = ["KnownAddresses", "MasterRendezvous", "Rendezvous", "StoreRendezvous"]
+__all__ = ["HeldStoreRendezvous", "KnownAddresses", "MasterRendezvous", "Rendezvous", "StoreRendezvous"]
 
 T = TypeVar("T")
 
@@ -71,10 +71,12 @@ class KnownAddresses(Rendezvous):
 
     Args:
         addresses: By rank.
+        host: Where rank 0 is, if that is known.
     """
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Sequence[str], host: str | None = None) -> None:
         self._addresses = list(addresses)
+        self.host = host
 
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
         """Give the addresses."""
@@ -136,12 +138,52 @@ class MasterRendezvous(Rendezvous):
             ) from None
 
 
-class StoreRendezvous(Rendezvous):
-    """Rank 0 listens on a port of its own, which it writes into the store that torchrun keeps; the others come to it.
+class _ThroughStore(Rendezvous):
+    """Rank 0 listens on a port of its own, which it writes into a store of torch's; the others come to it.
 
-    Of torch.distributed only `TCPStore` is used, as a client. Anyone who reaches the store may write to it, so nothing
-    that is read there is trusted: it only says where to look for a rank 0 that proves the group's secret. There is one
-    key for each name of a group, overwritten by every start.
+    Anyone who reaches the store may write to it, so nothing that is read there is trusted: it only says where to look
+    for a rank 0 that proves the group's secret. There is one key for each name of a group, overwritten by every start.
+
+    Args:
+        place: The store, for errors.
+        prefix: Begins the names of all keys; the same on every rank.
+    """
+
+    def __init__(self, place: str, prefix: str) -> None:
+        self.place = place
+        self.prefix = prefix
+
+    def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
+        """Meet the others at the place of rank 0 that the store names. Rank 0 listens on the address that is `mine`."""
+        check_text(mine)
+        if size == 1:
+            return [mine]
+        venue = Venue(size, credentials, deadline, self.place, _ADVICE)
+        key = f"{self.prefix}/{credentials.digest.hex()[:16]}"
+        try:
+            store = _until(deadline, partial(self._open, deadline))
+            with contextlib.closing(_Notice(store, key, deadline)) as notice:
+                del store
+                if rank > 0:
+                    return join(venue, rank, notice.read, mine)
+                listening = listen((Address.from_text(mine).ip, 0))
+                return gather(venue, [listening], mine, lambda: notice.keep(listening))
+        except RuntimeError as error:  # what every failure of a store is
+            reason = str(error).strip().partition("\n")[0]
+            raise RendezvousError(
+                f"rank {rank} of {size} can't use {self.place}: {reason}. Who keeps it, such as torchrun, may have "
+                "ended; otherwise check MASTER_ADDR and MASTER_PORT"
+            ) from None
+
+    @abstractmethod
+    def _open(self, deadline: float) -> Store:
+        """Give the store; any RuntimeError says why it can't be used."""
+
+
+class StoreRendezvous(_ThroughStore):
+    """The ranks meet through the store that torchrun keeps: see `_ThroughStore`.
+
+    Of torch.distributed only `TCPStore` is used, as a client.
 
     Args:
         host: MASTER_ADDR.
@@ -150,38 +192,39 @@ class StoreRendezvous(Rendezvous):
     """
 
     def __init__(self, host: str, port: int, prefix: str = "hpsearch_comm") -> None:
+        super().__init__(f"the store at {host}:{port}", prefix)
         self.host: str = host
         self.port = port
-        self.prefix = prefix
 
-    def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
-        """Meet the others at the place of rank 0 that the store names. Rank 0 listens on the address that is `mine`."""
-        check_text(mine)
-        if size == 1:
-            return [mine]
-        place = f"the store at {self.host}:{self.port}"
-        venue = Venue(size, credentials, deadline, place, _ADVICE)
-        key = f"{self.prefix}/{credentials.digest.hex()[:16]}"
-        try:
-            with contextlib.closing(_Notice(self.host, self.port, key, deadline)) as notice:
-                if rank > 0:
-                    return join(venue, rank, notice.read, mine)
-                listening = listen((Address.from_text(mine).ip, 0))
-                return gather(venue, [listening], mine, lambda: notice.keep(listening))
-        except RuntimeError as error:  # what every failure of a TCPStore is
-            reason = str(error).strip().partition("\n")[0]
-            raise RendezvousError(
-                f"rank {rank} of {size} can't use {place}: {reason}. torchrun keeps it, and may have ended; otherwise "
-                "check MASTER_ADDR and MASTER_PORT"
-            ) from None
+    def _open(self, deadline: float) -> Store:
+        return _open_store(self.host, self.port, deadline)
+
+
+class HeldStoreRendezvous(_ThroughStore):
+    """The ranks meet through a store of torch's, of any kind, that this process has opened: see `_ThroughStore`.
+
+    Args:
+        store: It; threads of ours use it.
+        place: What it is, for errors.
+        host: Where rank 0 is, if that is known.
+        prefix: Begins the names of all keys; the same on every rank.
+    """
+
+    def __init__(self, store: Store, place: str, host: str | None, prefix: str = "hpsearch_comm") -> None:
+        super().__init__(place, prefix)
+        self.host = host
+        self._store = store
+
+    def _open(self, deadline: float) -> Store:
+        return self._store
 
 
 class _Notice:
     """Where rank 0 listens, in a store: its address, a space and its port."""
 
-    def __init__(self, host: str, port: int, key: str, deadline: float) -> None:
+    def __init__(self, store: Store, key: str, deadline: float) -> None:
         self._deadline = deadline
-        self._store = _until(deadline, partial(_open_store, host, port, deadline))
+        self._store = store
         self._key = key
 
     def close(self) -> None:
@@ -207,7 +250,7 @@ class _Notice:
         return _until(self._deadline, partial(_entry, self._store, self._key)).decode("utf-8", "replace")
 
 
-def _entry(store: TCPStore, key: str) -> bytes:
+def _entry(store: Store, key: str) -> bytes:
     # Asking for a key that isn't there would wait for it.
     return bytes(store.get(key)) if store.check([key]) else b""
 
@@ -243,7 +286,7 @@ def _raise(error: BaseException) -> NoReturn:
     raise error
 
 
-def _open_store(host: str, port: int, deadline: float) -> TCPStore:
+def _open_store(host: str, port: int, deadline: float) -> Store:
     try:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
     except ImportError:

@@ -23,12 +23,26 @@ from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.topology import Topology
 from hpsearch_comm.transport.mesh import Mesh
 
-__all__ = ["HostCollectives"]
+__all__ = ["HostCollectives", "algorithms_among"]
 
 _OVER_LINKS = {"ring": ring.allreduce, "butterfly": halving_doubling.allreduce, "naive": naive.allreduce}
 _OTHERS = {"broadcast": "tree", "allgather": "ring", "reduce_scatter": "ring", "barrier": "pairwise"}
 _FAR = 1 << 32
 """More steps than a broadcast has: the ranks of a tree count different numbers of them, and go on from a multiple."""
+
+
+def algorithms_among(hosts: Sequence[Sequence[int]]) -> set[str]:
+    """Name the algorithms that can carry an allreduce.
+
+    Args:
+        hosts: The ranks of each host that share memory.
+    """
+    among = {"ring", "butterfly", "naive"}
+    if len(hosts) == 1:
+        among.add("direct")
+    if any(len(ranks) > 1 for ranks in hosts):
+        among.add("hierarchical")
+    return among
 
 
 class HostCollectives:
@@ -50,11 +64,7 @@ class HostCollectives:
         self._mesh = mesh
         self._members = range(topology.size)
         self._forced = forced
-        self._available = {"ring", "butterfly", "naive"}
-        if len(topology.hosts) == 1:
-            self._available.add("direct")
-        if topology.size > len(topology.hosts):
-            self._available.add("hierarchical")
+        self._available = algorithms_among(topology.hosts)
         if forced != "auto" and forced not in self._available:
             raise ConfigurationError(
                 f"algorithm must be one of auto, {', '.join(sorted(self._available))} for ranks on hosts "

@@ -29,6 +29,11 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _SHORT = (torch.float16, torch.bfloat16)
 _OPERATORS = REDUCTIONS[1:]
+_BITWISE: dict[str, Callable[..., torch.Tensor]] = {
+    "band": torch.bitwise_and,
+    "bor": torch.bitwise_or,
+    "bxor": torch.bitwise_xor,
+}
 _OTHER_NAMES = {"avg": "mean", "average": "mean", "prod": "product", "multiply": "product", "add": "sum"}
 
 
@@ -40,7 +45,7 @@ class Reduction:
     """
 
     name: str
-    """sum, mean, min, max or product."""
+    """sum, mean, min, max, product, band, bor or bxor."""
     dtype: torch.dtype
     """Of the user's tensors."""
     computed: torch.dtype
@@ -117,6 +122,8 @@ def _check(op: str, dtype: torch.dtype) -> None:
             f'op="mean" needs a floating dtype, got {kind}: use op="sum" and divide, or convert it with '
             "tensor.to(torch.float64)"
         )
+    if op in _BITWISE and (dtype.is_floating_point or dtype.is_complex):
+        raise UsageError(f'op="{op}" combines the bits of integers or bools, got {kind}: convert it first')
     if dtype.is_complex and op in ("min", "max"):
         raise UsageError(f'op="{op}" needs numbers that have an order, got {kind}: reduce tensor.abs() or parts of it')
 
@@ -134,6 +141,9 @@ def _functions(op: str, dtype: torch.dtype) -> tuple[Combine, Into]:
         if dtype.is_complex:
             return lambda mine, theirs: _multiply_complex(mine, theirs, mine), _multiply_complex
         return torch.Tensor.mul_, lambda first, second, out: torch.mul(first, second, out=out)
+    bitwise = _BITWISE.get(op)
+    if bitwise is not None:
+        return lambda mine, theirs: bitwise(mine, theirs, out=mine), lambda one, two, out: bitwise(one, two, out=out)
     better = torch.minimum if op == "min" else torch.maximum
     if dtype not in _SIGNED:
         return (

@@ -30,6 +30,7 @@ __all__ = ["NcclReduction", "lower", "supports"]
 
 Convert = Callable[[torch.Tensor], torch.Tensor]
 
+_BITWISE = ("band", "bor", "bxor")
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _HALVES = (torch.float16, torch.bfloat16)
 _VIEWS = {torch.bool: torch.uint8, torch.complex64: torch.float32, torch.complex128: torch.float64}
@@ -54,13 +55,13 @@ class NcclReduction:
 
 def supports(op: str, dtype: torch.dtype) -> bool:
     """Say whether NCCL can do a reduction that has a meaning; what it can't do goes through host memory."""
-    return not (dtype.is_complex and op == "product")
+    return op not in _BITWISE and not (dtype.is_complex and op == "product")
 
 
 @lru_cache(maxsize=256)
 def lower(op: str, dtype: torch.dtype, size: int) -> NcclReduction:
     """Give the way to reduce tensors of this dtype over `size` ranks, which NCCL `supports`."""
-    assert supports(op, dtype), "NCCL would multiply real and imaginary parts by themselves"
+    assert supports(op, dtype), "NCCL lacks it, or would multiply real and imaginary parts by themselves"
     if op in ("min", "max") and dtype.is_floating_point:
         return _ordered(op, dtype)
     operator = OPERATORS[op]

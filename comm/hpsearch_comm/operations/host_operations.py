@@ -12,7 +12,7 @@ import torch
 from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.collectives.parts import split
 from hpsearch_comm.collectives.reduction import Reduction, reduction_for
-from hpsearch_comm.errors import UsageError
+from hpsearch_comm.errors import MismatchError, UsageError
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import DTYPES, Signature
 from hpsearch_comm.operations.arguments import (
@@ -149,6 +149,28 @@ class HostOperations:
             return [decode(everything[start:stop]) for start, stop in parts]
 
         return Prepared(call, work)
+
+    def subgroup(self, members: list[int], address: str | None) -> Prepared[list[str]]:
+        """Prepare the step of `Group.subgroup` in which its members' addresses are told.
+
+        Args:
+            members: The ranks that it is to have.
+            address: Of this rank, if it is one of several of them.
+        """
+        gathering = self.allgather_object([members, address], "subgroup")
+
+        def work(operation: Operation) -> list[str]:
+            entries = gathering.work(operation)
+            for rank, (theirs, _) in enumerate(entries):
+                if theirs != members:
+                    raise MismatchError(
+                        f"the ranks disagree: rank {self._rank} calls {operation.signature} for ranks {members}, rank "
+                        f"{rank} for ranks {theirs}. Every rank of the group must name the same ranks in the same "
+                        "order, those outside the subgroup too"
+                    )
+            return [entries[member][1] for member in members]
+
+        return Prepared(gathering.call, work)
 
     def broadcast_object(self, value: Any, root: int) -> Prepared[Any]:
         """Prepare `Group.broadcast_object`."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from hpsearch_comm.errors import CommTimeoutError
+import torch
 
-__all__ = ["Handle", "LaunchHandle", "UnderWay"]
+from hpsearch_comm.errors import CommTimeoutError, UsageError
+
+__all__ = ["Handle", "LaunchHandle", "ReceiveHandle", "UnderWay"]
 
 T = TypeVar("T")
 
@@ -32,12 +36,16 @@ class UnderWay:
 
 
 class Handle(Generic[T]):
-    """An operation that runs, or waits for its turn, in the group's queue."""
+    """An operation that runs, or waits for its turn, in the group's queue.
 
-    __slots__ = ("_ended", "_error", "_finished", "_name", "_result")
+    Attributes:
+        name: Of the operation, for messages.
+    """
+
+    __slots__ = ("_callbacks", "_ended", "_error", "_finished", "_result", "name")
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         # A lock that is held until the operation has ended is the cheapest thing that a thread can wait for. It only
         # wakes those who wait: an interrupted one may leave it taken, so whether the operation has ended stands apart.
         self._finished = threading.Lock()
@@ -45,6 +53,7 @@ class Handle(Generic[T]):
         self._ended = False
         self._result: T | None = None
         self._error: BaseException | None = None
+        self._callbacks: deque[Callable[[], object]] = deque()
 
     def done(self) -> bool:
         """Say whether the operation has ended, well or not."""
@@ -68,10 +77,20 @@ class Handle(Generic[T]):
                 if self._ended:
                     self._wake_next()
         if not self._ended:
-            raise CommTimeoutError(f"{self._name} is still under way after {timeout:g} s; it goes on: wait again", -1)
+            raise CommTimeoutError(f"{self.name} is still under way after {timeout:g} s; it goes on: wait again", -1)
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
+
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
+        """Call a function when the operation has ended, or now if it has.
+
+        Args:
+            callback: Runs in the thread that carries the operations out: it must neither wait for one nor raise.
+        """
+        self._callbacks.append(callback)
+        if self._ended:
+            self._call_back()
 
     def finish(self, result: T | None = None, error: BaseException | None = None) -> None:
         """Set the outcome; called once, by the queue."""
@@ -79,11 +98,33 @@ class Handle(Generic[T]):
         self._error = error
         self._ended = True
         self._wake_next()
+        if self._callbacks:
+            self._call_back()
+
+    def _call_back(self) -> None:
+        """Call each function once, whichever thread comes first."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._callbacks.popleft()()
 
     def _wake_next(self) -> None:
         """Let one of those go on who wait; each wakes the next."""
         with contextlib.suppress(RuntimeError):  # another one has released it already
             self._finished.release()
+
+
+class ReceiveHandle(Handle[torch.Tensor]):
+    """A receive, which tells where the message came from.
+
+    Attributes:
+        source: The rank that sent it; None until it has come.
+    """
+
+    __slots__ = ("source",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.source: int | None = None
 
 
 class LaunchHandle(Handle[T]):
@@ -96,8 +137,16 @@ class LaunchHandle(Handle[T]):
     __slots__ = ("_launch",)
 
     def __init__(self, launch: Handle[UnderWay]) -> None:
-        super().__init__(launch._name)
+        super().__init__(launch.name)
         self._launch = launch
+
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
+        """See `Handle.add_done_callback`; no thread waits for a GPU.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError("an operation on a CUDA tensor calls nobody back: wait for its handle")
 
     def done(self) -> bool:
         """Say whether the operation has ended, well or not."""

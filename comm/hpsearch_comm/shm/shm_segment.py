@@ -24,19 +24,22 @@ from hpsearch_comm.shm.message_slots import SLOT_BYTES, MessageSlots
 from hpsearch_comm.shm.slots import Slots
 from hpsearch_comm.shm.staging import CHUNK, Staging, piece_bytes
 
-__all__ = ["ShmSegment"]
+__all__ = ["CHANNELS", "ShmSegment"]
 
 # The first page belongs to nobody.
 _PAGE = 4096
 _COUNTERS = 0, 2 * LINE
 # A page of each member follows. What different ranks write is at least a cache line apart.
 _ARRIVALS = 0
-_BELL = 2 * LINE
+_BELLS = 2 * LINE, 24 * LINE  # of the channels
 _ADDED = 20 * LINE
 _COPIED = 22 * LINE
 _TRIAL = 4 * LINE
 _FACTS = 5 * LINE
 _SIGNATURES = 12 * LINE, 16 * LINE  # taken in turn
+
+CHANNELS = len(_BELLS)
+"""Between each two members: one for collectives, and one for what two ranks send each other beside them."""
 
 _PLACE = struct.Struct("<qq")  # behind the signature: number of a shared buffer or -1, byte offset in it
 _MOST_CORES = 1024
@@ -47,7 +50,7 @@ class ShmSegment:
     """This rank's end of what the ranks of one host share. All members make it together, and make the same calls.
 
     One piece of memory holds it: a page for all, a page for each member, staging memory and link slots, less than
-    16 MiB for each member. Room is taken only by those pages that have been used, until the last member has closed.
+    21 MiB for each member. Room is taken only by those pages that have been used, until the last member has closed.
 
     Args:
         rank: This rank.
@@ -61,6 +64,7 @@ class ShmSegment:
         size: How many they are.
         index: This rank's place among them.
         bell: This rank's; links ring it.
+        bells: That one, and the bell of the second channel.
         barrier: Where all members meet.
         cores: How many cores the members have together.
         may_spin: Whether each member has a core and an interpreter of its own, so that its waits may hold them.
@@ -106,14 +110,15 @@ class ShmSegment:
         results = inputs + Staging.nbytes(size, size, block)
         slots = results + Staging.nbytes(size, 1, block)
         self._messages_start = slots + Slots.nbytes(size)
-        nbytes = self._messages_start + size * size * MessageSlots.nbytes(self._slot_bytes)
+        nbytes = self._messages_start + CHANNELS * size * size * MessageSlots.nbytes(self._slot_bytes)
         with contextlib.closing(self._share(forming, nbytes)) as memfd:
             mapping = memfd.map()
         self._bytes = memoryview(mapping)
         self._words = Words(tensor_over(mapping, 0, nbytes), self._bytes)
         trial = _page(index) + _TRIAL
         futex.check_works(self._words.base + trial, self._words.view, trial // 4)
-        self.bell = Bell(self._words, _page(index) + _BELL)
+        self.bells = [self.bell_of(index, channel) for channel in range(CHANNELS)]
+        self.bell = self.bells[0]
         self.inputs = Staging(self._words, inputs, size, size, block)
         self.results = Staging(self._words, results, size, 1, block)
         arrivals = [_page(member) + _ARRIVALS for member in range(size)]
@@ -207,14 +212,15 @@ class ShmSegment:
             self._scratch = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         return self._scratch[:nbytes].view(dtype)
 
-    def messages(self, sender: int, receiver: int) -> MessageSlots:
-        """Give the slots through which messages go from one member to another."""
-        start = self._messages_start + (sender * self.size + receiver) * MessageSlots.nbytes(self._slot_bytes)
+    def messages(self, sender: int, receiver: int, channel: int = 0) -> MessageSlots:
+        """Give the slots of a channel through which messages go from one member to another."""
+        number = (channel * self.size + sender) * self.size + receiver
+        start = self._messages_start + number * MessageSlots.nbytes(self._slot_bytes)
         return MessageSlots(self._words, start, self._slot_bytes)
 
-    def bell_of(self, member: int) -> Bell:
-        """Give another member's bell, to ring it."""
-        return Bell(self._words, _page(member) + _BELL)
+    def bell_of(self, member: int, channel: int = 0) -> Bell:
+        """Give a member's bell of a channel, to ring it."""
+        return Bell(self._words, _page(member) + _BELLS[channel])
 
     def close(self) -> None:
         """Give the sockets back, and the memory as far as no tensor of the user's lies in it."""
@@ -222,7 +228,7 @@ class ShmSegment:
             descriptor.close()
         self._buffers.clear()
         # Nothing may be unmapped by hand: the memory goes with the last reference to it.
-        for name in ("_bytes", "_words", "_own", "_theirs", "bell", "inputs", "results", "slots", "barrier"):
+        for name in ("_bytes", "_words", "_own", "_theirs", "bell", "bells", "inputs", "results", "slots", "barrier"):
             self.__dict__.pop(name, None)
 
     def _share(self, operation: Operation, nbytes: int, number: int = 0) -> Memfd:
@@ -274,9 +280,10 @@ def _wake_on_change(shm: ShmSegment, abort_state: AbortState) -> None:
         if shm is None:
             return
         # Taken from the dictionary: another thread may be closing the segment.
-        barrier, bell = shm.__dict__.get("barrier"), shm.__dict__.get("bell")
-        if barrier is not None and bell is not None:
+        barrier, bells = shm.__dict__.get("barrier"), shm.__dict__.get("bells")
+        if barrier is not None and bells is not None:
             barrier.wake()
-            bell.ring()
+            for bell in bells:
+                bell.ring()
 
     abort_state.on_change(wake)

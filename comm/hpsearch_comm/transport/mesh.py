@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
-from hpsearch_comm.errors import PeerLost
-from hpsearch_comm.failure.abort import AbortState
-from hpsearch_comm.failure.operation import Operation, Wait
+from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.transport.link import Combine, Link, Transfer
+from hpsearch_comm.transport.waiting import Patience, Rest
 
 if TYPE_CHECKING:
     from hpsearch_comm.shm.barrier import Bell
@@ -22,15 +20,6 @@ __all__ = ["Mesh"]
 
 _SPIN = 50e-6
 """Seconds that a wait holds its core before it sleeps: about what going to sleep and waking up would cost."""
-
-_SLICE = 0.05
-"""Longest sleep in seconds, so that the group's end is seen even where nothing wakes us for it."""
-
-_SHORTEST, _LONGEST = 50e-6, 2e-3
-"""Sleep in seconds on the bell between two looks at the sockets, where a step waits for both: it doubles."""
-
-_GRACE = 60.0
-"""Seconds without progress that data of a peer which has left may still take to come through the network."""
 
 
 class Mesh:
@@ -111,17 +100,14 @@ class _Sleeper:
 
     def __init__(self, operation: Operation, bell: Bell) -> None:
         self._operation = operation
-        self._bell = bell
-        self._wait = Wait(operation)
+        self._patience = Patience(operation)
+        self._rest = Rest(bell, operation.abort_state)
         self._spin_until = time.perf_counter() + _SPIN if operation.spin else 0.0
-        self._nap = _SHORTEST
-        self._gone_since: float | None = None
 
     def progressed(self) -> None:
         """Begin anew: something has moved."""
-        self._wait.progressed()
-        self._nap = _SHORTEST
-        self._gone_since = None
+        self._patience.progressed()
+        self._rest.progressed()
         if self._operation.spin:
             self._spin_until = time.perf_counter() + _SPIN
 
@@ -136,42 +122,5 @@ class _Sleeper:
             # Where something else has taken the peer's core, the peer may be waiting for ours.
             os.sched_yield()
             return
-        operation = self._operation
-        try:
-            self._wait.check({transfer.peer: None for transfer in pending})
-        except PeerLost:
-            if operation.abort_state.error is not None or not self._may_still_come(pending):
-                raise
-        events: dict[int, int] = {}
-        shared = False
-        for transfer in pending:
-            interest = transfer.interest()
-            shared = shared or not interest
-            for descriptor, event in interest:
-                events[descriptor] = events.get(descriptor, 0) | event
-        if not shared:
-            self._poll(operation.abort_state, events)
-        else:
-            # Sockets can't ring the bell: where both are awaited, look at them ever more rarely.
-            self._bell.wait(mark, self._nap if events else _SLICE)
-        self._nap = min(2 * self._nap, _LONGEST)
-
-    def _may_still_come(self, pending: Sequence[Transfer]) -> bool:
-        """Say whether there may be more from a peer that has left: its goodbye takes another way than its data."""
-        now = time.monotonic()
-        if self._gone_since is None:
-            # Whatever it put into memory before it left is there now: one more look.
-            self._gone_since = now
-            return True
-        left = self._operation.abort_state.left
-        networked = any(transfer.interest() for transfer in pending if transfer.peer in left)
-        return networked and now - self._gone_since < min(_GRACE, self._operation.timeout)
-
-    def _poll(self, abort_state: AbortState, events: dict[int, int]) -> None:
-        # Once a peer has left, the group's descriptor stays readable, and the slice has to do.
-        if not abort_state.left and abort_state.event >= 0:
-            events[abort_state.event] = select.POLLIN
-        poll = select.poll()
-        for descriptor, event in events.items():
-            poll.register(descriptor, event)
-        poll.poll(_SLICE * 1000)
+        self._patience.check(pending)
+        self._rest.sleep(pending, mark)

@@ -159,11 +159,16 @@ class ShmLink(Link):
         self._outgoing = self._incoming = None
 
 
-def links_within(shm: ShmSegment) -> dict[int, Link]:
-    """Give a link to each other member of a segment, by rank."""
+def links_within(shm: ShmSegment, channel: int = 0) -> dict[int, Link]:
+    """Give a link of a channel to each other member of a segment, by rank."""
+    me = shm.index
     return {
-        peer: ShmLink(peer, shm.messages(shm.index, member), shm.messages(member, shm.index), bell)
+        peer: ShmLink(
+            peer,
+            shm.messages(me, member, channel),
+            shm.messages(member, me, channel),
+            shm.bell_of(member, channel),
+        )
         for member, peer in enumerate(shm.members)
-        if member != shm.index
-        for bell in [shm.bell_of(member)]
+        if member != me
     }

@@ -1,0 +1,236 @@
+"""The two directions between this rank and one peer, each with an order of its own.
+
+Ahead of each message goes an envelope: the 96 bytes of its signature, numbered in its direction. So the receiver knows
+what comes before it must say where to:
+
+    sender      envelope 0   message 0   envelope 1   message 1   ...
+    receiver    envelope 0 → a receive that fits → message 0 into its tensor → envelope 1 ...
+
+An envelope is read only while somebody waits for this peer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+from hpsearch_comm.errors import PeerLost, RefusedError
+from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.header import SIGNATURE_BYTES, Signature
+from hpsearch_comm.operations.arguments import Call
+from hpsearch_comm.operations.mailbox import Mailbox
+from hpsearch_comm.operations.messages import Kept, Receive, Send
+from hpsearch_comm.transport.link import Link, Transfer
+from hpsearch_comm.transport.waiting import Patience
+
+__all__ = ["IncomingLane", "Lane", "MakeOperation", "OutgoingLane"]
+
+MakeOperation = Callable[[bytes], Operation]
+"""Gives an operation of this rank with this signature."""
+
+_ENVELOPE = Call.of(Signature(0, "envelope", "none", torch.uint8, (SIGNATURE_BYTES,)), None, None)
+
+
+class Lane(ABC):
+    """One direction between this rank and a peer.
+
+    Attributes:
+        peer: The other rank.
+        transfer: What is under way; None where nothing is.
+    """
+
+    def __init__(self, link: Link, make_operation: MakeOperation) -> None:
+        self.peer = link.peer
+        self.transfer: Transfer | None = None
+        self._link = link
+        self._make_operation = make_operation
+        self._number = 0
+        self._patience: Patience | None = None
+
+    def step(self) -> bool:
+        """Move as much as can be moved without waiting; True if anything moved.
+
+        Raises:
+            CommError: The peer has gone, or sends what isn't received.
+        """
+        moved = False
+        while self.transfer is not None or self._begin():
+            assert self.transfer is not None
+            if not self.transfer.done and not self.transfer.advance():
+                break
+            moved = True
+            if not self.transfer.done:
+                break
+            self.transfer = None
+            self._complete()
+        if moved:
+            self._patience = None
+        return moved
+
+    def check(self) -> None:
+        """Raise if what somebody waits for won't come; called when nothing has moved.
+
+        Raises:
+            PeerLost, CommTimeoutError: Of the wait.
+        """
+        packed = self._awaited()
+        if packed is None or self.transfer is None:
+            self._patience = None
+            return
+        if self._patience is None:
+            self._patience = Patience(self._make_operation(packed))
+        self._patience.check([self.transfer])
+
+    @abstractmethod
+    def _begin(self) -> bool:
+        """Begin the next transfer, if there is one."""
+
+    @abstractmethod
+    def _complete(self) -> None:
+        """Go on from a transfer that is done."""
+
+    @abstractmethod
+    def _awaited(self) -> bytes | None:
+        """Give the signature of what somebody waits for, on this lane alone; None where nobody does."""
+
+
+class OutgoingLane(Lane):
+    """What goes to a peer.
+
+    Attributes:
+        queue: The sends that aren't done.
+    """
+
+    def __init__(self, link: Link, make_operation: MakeOperation) -> None:
+        super().__init__(link, make_operation)
+        self.queue: deque[Send] = deque()
+        self._announced = False
+
+    def _begin(self) -> bool:
+        if not self.queue:
+            return False
+        head, number = self.queue[0], self._number
+        packed = head.call.packed(number)
+        if self._announced:
+            self.transfer = self._link.send(self._make_operation(packed), head.payload)
+        else:
+            text = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+            self.transfer = self._link.send(self._make_operation(_ENVELOPE.packed(number)), text)
+        return True
+
+    def _complete(self) -> None:
+        self._announced = not self._announced
+        if not self._announced:
+            self._number += 1
+            done = self.queue.popleft()
+            done.handle.finish(done.tensor)
+
+    def _awaited(self) -> bytes | None:
+        return self.queue[0].call.packed(self._number) if self.queue else None
+
+
+class IncomingLane(Lane):
+    """What comes from a peer.
+
+    Attributes:
+        receive: Whom the message under way is for; None where it is to be kept, or none is under way.
+        ended: Whether the peer is known to have left in good order, so that nothing more comes.
+    """
+
+    def __init__(self, link: Link, make_operation: MakeOperation, mailbox: Mailbox, abort_state: AbortState) -> None:
+        super().__init__(link, make_operation)
+        self._abort_state = abort_state
+        self.receive: Receive | None = None
+        self.ended = False
+        self._mailbox = mailbox
+        self._envelope = torch.empty(SIGNATURE_BYTES, dtype=torch.uint8, device="cpu")
+        self._announced: Signature | None = None
+        self._message: Operation | None = None
+        self._room: torch.Tensor | None = None
+
+    @property
+    def within(self) -> bool:
+        """Whether a message is arriving."""
+        return self._room is not None
+
+    def step(self) -> bool:
+        """See `Lane.step`. That a peer has left is no error as long as nobody waits for this very one."""
+        try:
+            return super().step()
+        except PeerLost as error:
+            if error.rank != self.peer or self.within or self._mailbox.first(self.peer) is not None:
+                raise
+            if self._abort_state.error is not None or self.peer not in self._abort_state.left:
+                raise
+            self.ended = True
+            self.transfer = None
+            return False
+
+    def check(self) -> None:
+        """See `Lane.check`."""
+        if self.ended and self._mailbox.first(self.peer) is not None:
+            self._abort_state.check(self.peer)
+        super().check()
+
+    def _begin(self) -> bool:
+        if self.ended or (self._announced is None and not self._mailbox.wants(self.peer)):
+            return False
+        if self._announced is not None:
+            return self._begin_message(self._announced)
+        operation = self._make_operation(_ENVELOPE.packed(self._number))
+        self.transfer = self._link.receive(operation, self._envelope)
+        return True
+
+    def _begin_message(self, announced: Signature) -> bool:
+        assert self._message is not None
+        receive = self._mailbox.match(self.peer, announced.root)
+        if receive is None and not self._mailbox.wants(self.peer):
+            return False  # it stays where it is until somebody waits for it, or for one behind it
+        self.receive = receive
+        if receive is not None:
+            receive.check(self._message, self.peer, self._number)
+            self._room = receive.room()
+        else:
+            numel = announced.nbytes // announced.dtype.itemsize
+            self._room = torch.empty(numel, dtype=announced.dtype, device="cpu")
+        self.transfer = self._link.receive(self._message, self._room)
+        return True
+
+    def _complete(self) -> None:
+        if self._room is None:
+            self._open_envelope()
+            return
+        assert self._announced is not None
+        assert self._message is not None
+        receive, room, tag = self.receive, self._room, self._announced.root
+        kept = None if receive is not None else Kept(self.peer, self._number, tag, self._message, room)
+        self.receive = self._room = self._announced = self._message = None
+        self._number += 1
+        if receive is not None:
+            receive.deliver(room, self.peer)
+        elif kept is not None:
+            late = self._mailbox.match(self.peer, tag)  # which was called while the message came
+            if late is None:
+                self._mailbox.keep(kept)
+            else:
+                kept.deliver_to(late)
+
+    def _open_envelope(self) -> None:
+        packed = self._envelope.numpy().tobytes()
+        self._announced = announced = Signature.unpack(packed)
+        self._message = self._make_operation(packed)
+        if announced.operation != "send_recv" or announced.sequence != self._number:
+            raise RefusedError(
+                f"expected the envelope of message {self._number} from rank {self.peer}, got that of {announced}: the "
+                "same version of hpsearch_comm must run on every rank"
+            )
+
+    def _awaited(self) -> bytes | None:
+        if self._message is not None and self.within:
+            return self._message.packed
+        waiting = self._mailbox.first(self.peer)
+        return None if waiting is None else waiting.call.packed(self._number)

@@ -1,0 +1,55 @@
+"""Which message is for which receive: by its source and its tag, and among those that fit in their order.
+
+A message that nobody waits for yet is left with its sender, so that no sender fills this rank's memory. Only where a
+receive waits for another message of the same sender, of another tag, are those in front of it taken and kept.
+"""
+
+from __future__ import annotations
+
+from hpsearch_comm.operations.messages import Kept, Receive
+
+__all__ = ["Mailbox"]
+
+
+class Mailbox:
+    """The receives that wait, and the messages that are kept for later ones.
+
+    Attributes:
+        waiting: The receives, in the order in which they were called.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: list[Receive] = []
+        self._kept: list[Kept] = []
+
+    def post(self, receive: Receive) -> Kept | None:
+        """Give the first kept message that fits, or let the receive wait for one."""
+        for place, kept in enumerate(self._kept):
+            if kept.tag == receive.tag and receive.source in (None, kept.source):
+                return self._kept.pop(place)
+        self.waiting.append(receive)
+        return None
+
+    def match(self, source: int, tag: int) -> Receive | None:
+        """Take out the first receive that waits for such a message."""
+        for place, receive in enumerate(self.waiting):
+            if receive.tag == tag and receive.source in (None, source):
+                return self.waiting.pop(place)
+        return None
+
+    def keep(self, message: Kept) -> None:
+        """Keep a message for a later receive, behind those kept before."""
+        self._kept.append(message)
+
+    def wants(self, source: int) -> bool:
+        """Say whether a receive waits for this rank, or for any."""
+        return any(receive.source in (None, source) for receive in self.waiting)
+
+    def first(self, source: int | None) -> Receive | None:
+        """Give the first receive that waits for this very rank; for None, the first that waits for any."""
+        return next((receive for receive in self.waiting if receive.source == source), None)
+
+    def clear(self) -> list[Receive]:
+        """Take out everything, and give the receives."""
+        waiting, self.waiting, self._kept = self.waiting, [], []
+        return waiting

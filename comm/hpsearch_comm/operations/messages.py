@@ -1,0 +1,159 @@
+"""A send and a receive, their arguments checked; and a message that has come before its receive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from hpsearch_comm.errors import UsageError
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.header import Signature
+from hpsearch_comm.operations.arguments import Call, check_target, check_tensor, whole_number
+from hpsearch_comm.operations.contiguous import flat, put_back
+from hpsearch_comm.operations.work import Handle, ReceiveHandle
+from hpsearch_comm.shm.copying import copy
+
+__all__ = ["Kept", "Receive", "Send"]
+
+_MOST_CALLS = 1024
+_LARGEST_TAG = 2**63 - 1
+
+
+@dataclass(slots=True, eq=False)
+class Send:
+    """A send that has been called."""
+
+    handle: Handle[torch.Tensor]
+    tensor: torch.Tensor
+    """What the caller gave, and gets."""
+    payload: torch.Tensor
+    """Its elements in a row."""
+    target: int
+    tag: int
+    call: Call
+
+    @classmethod
+    def of(cls, tensor: object, target: Any, tag: Any, size: int) -> Send:
+        """Check the arguments of `Group.send`.
+
+        Raises:
+            UsageError: They don't fit.
+        """
+        source = _check_cpu("send", tensor)
+        rank, number = _check_rank("target", target, size), _check_tag(tag)
+        call = _call(source.dtype, tuple(source.shape), number)
+        return cls(Handle(f"send to rank {rank}"), tensor, flat(source), rank, number, call)  # type: ignore[arg-type]
+
+
+@dataclass(slots=True, eq=False)
+class Receive:
+    """A receive that has been called."""
+
+    handle: ReceiveHandle
+    tensor: torch.Tensor
+    """What the caller gave, and gets."""
+    target: torch.Tensor
+    """Its memory."""
+    source: int | None
+    """The rank that it waits for; None for any."""
+    tag: int
+    call: Call
+    """What the message must be: the dtype, the shape and the tag."""
+
+    @classmethod
+    def of(cls, tensor: object, source: Any, tag: Any, size: int) -> Receive:
+        """Check the arguments of `Group.recv`.
+
+        Raises:
+            UsageError: They don't fit.
+        """
+        target = check_target("recv's tensor", _check_cpu("recv", tensor))
+        rank = None if source is None else _check_rank("source", source, size)
+        number = _check_tag(tag)
+        call = _call(target.dtype, tuple(target.shape), number)
+        handle = ReceiveHandle(f"recv from {'any rank' if rank is None else f'rank {rank}'}")
+        return cls(handle, tensor, target, rank, number, call)  # type: ignore[arg-type]
+
+    def room(self) -> torch.Tensor:
+        """Give where the elements go that arrive, in a row: the tensor's own memory where it is plain."""
+        return flat(self.target)
+
+    def check(self, message: Operation, source: int, number: int) -> None:
+        """See that a message is what is received.
+
+        Args:
+            message: With its signature.
+            source: Where it comes from.
+            number: Which message of that rank it is.
+
+        Raises:
+            MismatchError: It has another dtype or shape; the group has ended then.
+        """
+        ours = self.call.packed(number)
+        if ours != message.packed:
+            raise message.disagree(source, message.packed, ours)
+
+    def deliver(self, elements: torch.Tensor, source: int) -> None:
+        """Finish it with elements that lie in `room`."""
+        put_back(elements, self.target)
+        self.handle.source = source
+        self.handle.finish(self.tensor)
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """A message that has arrived before its receive."""
+
+    source: int
+    number: int
+    """Which message of its source it is."""
+    tag: int
+    message: Operation
+    """With its signature."""
+    elements: torch.Tensor
+
+    def deliver_to(self, receive: Receive) -> None:
+        """Finish a receive with it.
+
+        Raises:
+            MismatchError: It has another dtype or shape.
+        """
+        try:
+            receive.check(self.message, self.source, self.number)
+        except BaseException as error:
+            receive.handle.finish(error=error)
+            raise
+        copy(room := receive.room(), self.elements)
+        receive.deliver(room, self.source)
+
+
+@lru_cache(_MOST_CALLS)
+def _call(dtype: torch.dtype, shape: tuple[int, ...], tag: int) -> Call:
+    return Call.of(Signature(0, "send_recv", "none", dtype, shape, root=tag), None, None)
+
+
+def _check_cpu(name: str, tensor: object) -> torch.Tensor:
+    source = check_tensor(name, tensor)
+    if not source.is_cpu:
+        raise UsageError(
+            f"{name} takes a tensor on the CPU, got one on {source.device}: send tensor.cpu(), and move what is "
+            "received with tensor.to(device)"
+        )
+    return source
+
+
+def _check_rank(name: str, rank: Any, size: int) -> int:
+    number = whole_number(rank)
+    if number is None or not 0 <= number < size:
+        raise UsageError(f"{name} must be a rank from 0 to {size - 1}, got {rank!r}")
+    return number
+
+
+def _check_tag(tag: Any) -> int:
+    number = whole_number(tag)
+    if number is None or not 0 <= number <= _LARGEST_TAG:
+        raise UsageError(f"tag must be a whole number from 0 to {_LARGEST_TAG}, got {tag!r}")
+    return number

@@ -1,0 +1,251 @@
+"""What two ranks send each other: one thread drives all of it, beside the collectives and on links of its own.
+
+Each pair of ranks has an order of its own, and each direction too: a receive that waits holds up no send, and a send to
+one rank none to another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import queue
+import threading
+from collections.abc import Mapping
+
+import torch
+
+from hpsearch_comm.errors import CommError, GroupClosedError
+from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.failure.operation import Operation, Wait
+from hpsearch_comm.operations.lanes import IncomingLane, Lane, OutgoingLane
+from hpsearch_comm.operations.mailbox import Mailbox
+from hpsearch_comm.operations.messages import Kept, Receive, Send
+from hpsearch_comm.operations.work import Handle
+from hpsearch_comm.shm.barrier import Bell
+from hpsearch_comm.transport.link import Link
+from hpsearch_comm.transport.waiting import Patience, Rest
+
+__all__ = ["PointToPoint"]
+
+
+class PointToPoint:
+    """The sends and receives of a group. An error of one ends the group, as that of a collective does.
+
+    Args:
+        rank: This rank.
+        links: To each peer; nothing else uses them, and they are closed with this.
+        bell: Rung by the peers whose links go through shared memory.
+        abort_state: The group's.
+        timeout: Seconds without progress after which a send or a receive gives up.
+    """
+
+    def __init__(
+        self, rank: int, links: Mapping[int, Link], bell: Bell, abort_state: AbortState, timeout: float
+    ) -> None:
+        self._rank = rank
+        self._links = dict(links)
+        self._bell = bell
+        self._abort_state = abort_state
+        self._timeout = timeout
+        self._lock = threading.RLock()  # for signal handlers, as in `WorkQueue`
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._submitted: queue.SimpleQueue[Send | Receive | None] = queue.SimpleQueue()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # What follows is the thread's alone.
+        self._closing = False
+        self._mailbox = Mailbox()
+        self._outgoing: dict[int, OutgoingLane] = {}
+        self._incoming: dict[int, IncomingLane] = {}
+        self._sent_to_itself = 0
+        self._patience: Patience | None = None
+        self._own_wait: Wait | None = None
+        self._rest = Rest(bell, abort_state, self._wake)
+
+    def submit(self, message: Send | Receive) -> None:
+        """Let the thread carry out a send or a receive.
+
+        Raises:
+            GroupClosedError: It is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise GroupClosedError("the group is closed on this rank: send and receive before you close it")
+            if self._thread is None:
+                name = f"hpsearch-comm-messages-{self._rank}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+            self._submitted.put(message)
+            self._rouse()
+
+    def wait(self, handle: Handle[torch.Tensor]) -> torch.Tensor:
+        """Wait for a message. Where Ctrl-C comes between, the group ends: the rest would arrive when nobody knows."""
+        try:
+            return handle.wait()
+        except CommError:
+            raise
+        except BaseException as interruption:
+            self._abort_state.break_off(self._rank, interruption)
+            raise
+
+    def finish(self) -> None:
+        """Send what is to be sent, give up the receives for which nothing has come, and take nothing more."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+            if self._thread is None:
+                return
+            if not closed:
+                self._submitted.put(None)
+                self._rouse()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        else:  # where the group is forgotten, any thread may find that out
+            self._closing = True
+            self._end_all(GroupClosedError("the group was closed on this rank before the message was through"))
+
+    def close(self) -> None:
+        """Give everything back, after `finish`."""
+        with self._lock:
+            self._closed = True
+            wake, self._wake = self._wake, -1
+        if wake >= 0:
+            os.close(wake)
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+        self._outgoing.clear()
+        self._incoming.clear()
+        for name in ("_bell", "_rest", "_patience"):  # which keep the memory that the links go through
+            vars(self).pop(name, None)
+
+    def _rouse(self) -> None:
+        if self._wake >= 0:
+            self._bell.ring()
+            os.eventfd_write(self._wake, 1)
+
+    # In the thread.
+
+    def _run(self) -> None:
+        while not self._closing or self._under_way():
+            try:
+                self._move()
+            except BaseException as error:
+                self._abort_state.break_off(self._rank, error, "broke off a send or a receive because of its own")
+                assert self._abort_state.error is not None
+                self._end_all(self._abort_state.error)
+
+    def _move(self) -> None:
+        """Move what can be moved, or sleep.
+
+        Raises:
+            CommError: The group has ended, or must.
+        """
+        mark = self._bell.mark()
+        self._take(block=not self._closing and not self._mailbox.waiting and not self._under_way())
+        if self._abort_state.error is not None:
+            self._abort_state.check()
+        if any([lane.step() for lane in self._lanes()]):
+            self._patience = None
+            self._rest.progressed()
+            return
+        for lane in self._lanes():
+            lane.check()
+        self._check_anyone()
+        if self._mailbox.waiting or self._under_way():
+            self._rest.sleep([lane.transfer for lane in self._lanes() if lane.transfer is not None], mark)
+
+    def _take(self, *, block: bool) -> None:
+        """Take up what has been submitted; wait for something where nothing else is to be done."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        while True:
+            try:
+                message = self._submitted.get(block)
+            except queue.Empty:
+                return
+            block = False
+            if message is None:
+                self._closing = True
+                self._give_up_receives()
+            elif isinstance(message, Receive):
+                self._receive(message)
+            elif message.target == self._rank:
+                self._send_to_itself(message)
+            else:
+                self._send(message)
+
+    def _send(self, send: Send) -> None:
+        if send.target not in self._outgoing:
+            self._outgoing[send.target] = OutgoingLane(self._links[send.target], self._operation)
+        self._outgoing[send.target].queue.append(send)
+
+    def _send_to_itself(self, send: Send) -> None:
+        number, self._sent_to_itself = self._sent_to_itself, self._sent_to_itself + 1
+        message = self._operation(send.call.packed(number))
+        kept = Kept(self._rank, number, send.tag, message, send.payload.clone())
+        send.handle.finish(send.tensor)
+        receive = self._mailbox.match(self._rank, send.tag)
+        if receive is None:
+            self._mailbox.keep(kept)
+        else:
+            kept.deliver_to(receive)
+
+    def _receive(self, receive: Receive) -> None:
+        kept = self._mailbox.post(receive)
+        if kept is not None:
+            kept.deliver_to(receive)
+            return
+        for peer in self._links if receive.source is None else [receive.source]:
+            if peer not in self._incoming and peer != self._rank:
+                link = self._links[peer]
+                self._incoming[peer] = IncomingLane(link, self._operation, self._mailbox, self._abort_state)
+
+    def _give_up_receives(self) -> None:
+        for receive in self._mailbox.clear():
+            closed = f"{receive.handle.name} was given up, since the group was closed on this rank: wait for it before"
+            receive.handle.finish(error=GroupClosedError(closed))
+
+    def _check_anyone(self) -> None:
+        """Raise if what is awaited from any rank won't come: all have left, or nothing has moved for too long."""
+        receive = self._mailbox.first(None)
+        self._check_own(self._mailbox.first(self._rank) or (None if self._links else receive))
+        if receive is None or not self._links:
+            return
+        left, lanes = self._abort_state.left, [lane for lane in self._incoming.values() if not lane.ended]
+        lanes = [lane for lane in lanes if lane.peer not in left] or lanes
+        if not lanes:
+            self._abort_state.check(next(iter(self._links)))
+        if self._patience is None:
+            self._patience = Patience(self._operation(receive.call.packed(0)))
+        self._patience.check([lane.transfer for lane in lanes if lane.transfer is not None])
+
+    def _check_own(self, receive: Receive | None) -> None:
+        """Raise if what this rank waits for from itself doesn't come."""
+        if receive is None:
+            self._own_wait = None
+            return
+        if self._own_wait is None:
+            self._own_wait = Wait(self._operation(receive.call.packed(self._sent_to_itself)))
+        self._own_wait.check([self._rank])
+
+    def _under_way(self) -> bool:
+        """Say whether something is to be sent, or is arriving."""
+        sending = any(lane.queue for lane in self._outgoing.values())
+        return sending or any(lane.within for lane in self._incoming.values())
+
+    def _lanes(self) -> list[Lane]:
+        return [*self._outgoing.values(), *self._incoming.values()]
+
+    def _operation(self, packed: bytes) -> Operation:
+        return Operation(self._rank, packed, self._timeout, self._abort_state)
+
+    def _end_all(self, error: CommError) -> None:
+        """Finish all that has been called with what has ended the group."""
+        handles: list[Handle[torch.Tensor]] = [receive.handle for receive in self._mailbox.clear()]
+        handles += [lane.receive.handle for lane in self._incoming.values() if lane.receive is not None]
+        handles += [send.handle for lane in self._outgoing.values() for send in lane.queue]
+        self._outgoing.clear()
+        self._incoming.clear()
+        for handle in handles:
+            handle.finish(error=copy.copy(error).with_traceback(None))

@@ -1,0 +1,19 @@
+"""A backend of torch.distributed, for scripts that know nothing of this package.
+
+    import hpsearch_comm.torch_backend
+    torch.distributed.init_process_group("hpsearch")
+
+The import registers it. Tensors are on the CPU. Errors are torch's `DistBackendError`, with ours as its cause.
+"""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from hpsearch_comm.torch_backend.meeting import make_process_group
+from hpsearch_comm.torch_backend.monitored_barrier import monitored_barrier
+from hpsearch_comm.torch_backend.process_group import CommProcessGroup
+
+__all__ = ["CommProcessGroup", "monitored_barrier"]
+
+dist.Backend.register_backend("hpsearch", make_process_group, extended_api=True, devices=["cpu"])

@@ -1,0 +1,94 @@
+"""A barrier that says who hasn't come. torch's own asks for Gloo by name."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+
+from hpsearch_comm.errors import CommTimeoutError, UsageError
+from hpsearch_comm.group import Group
+from hpsearch_comm.torch_backend.process_group import CommProcessGroup
+from hpsearch_comm.torch_backend.work import as_torchs
+
+__all__ = ["monitored_barrier"]
+
+_TAG = 2**62
+"""Of its messages: torch's tags are ints of 32 bits."""
+
+
+def monitored_barrier(
+    group: dist.ProcessGroup | None = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
+) -> None:
+    """Return when every rank has come; otherwise say on every rank which haven't, and end the group.
+
+    Args:
+        group: Of the hpsearch backend; the default group without it.
+        timeout: How long to wait; the group's own without it.
+        wait_all_ranks: Whether to name all ranks that are missing, and not just the first.
+
+    Raises:
+        DistBackendError: A rank didn't come.
+    """
+    with as_torchs():
+        everybody = group if group is not None else dist.distributed_c10d._get_default_group()
+        if not isinstance(everybody, CommProcessGroup):
+            raise UsageError(
+                "monitored_barrier of hpsearch_comm takes a group of the hpsearch backend, got one of "
+                f"{dist.get_backend(group)}: use torch.distributed.monitored_barrier"
+            )
+        seconds = everybody.timeout if timeout is None else timeout.total_seconds()
+        if everybody.group.rank:
+            _come(everybody.group, seconds)
+        else:
+            _watch(everybody.group, seconds, wait_all_ranks)
+
+
+def _come(group: Group, seconds: float) -> None:
+    """Do another rank's part: tell rank 0, hear that it is there, and in the end that all are."""
+    word = torch.zeros(0, device="cpu")
+    group.send(word, 0, _TAG)
+    here, everybody = group.recv_async(word, 0, _TAG), group.recv_async(word, 0, _TAG)
+    try:
+        here.wait(seconds)
+    except CommTimeoutError:
+        if here.done():
+            raise
+        _give_up(group, [0], seconds)
+    everybody.wait()
+
+
+def _watch(group: Group, seconds: float, wait_all_ranks: bool) -> None:
+    """Do rank 0's part: wait for all others."""
+    word, deadline = torch.zeros(0, device="cpu"), time.monotonic() + seconds
+    arrivals = {rank: group.recv_async(word, rank, _TAG) for rank in range(1, group.size)}
+    for rank in arrivals:
+        group.send(word, rank, _TAG)
+    missing: list[int] = []
+    for rank, arrival in arrivals.items():
+        try:
+            arrival.wait(max(0.0, deadline - time.monotonic()))
+        except CommTimeoutError:
+            if arrival.done():
+                raise
+            missing.append(rank)
+            if not wait_all_ranks:
+                break
+    if missing:
+        _give_up(group, missing, seconds)
+    for rank in arrivals:
+        group.send(word, rank, _TAG)
+
+
+def _give_up(group: Group, missing: list[int], seconds: float) -> NoReturn:
+    names = ", ".join(map(str, missing))
+    error = CommTimeoutError(
+        f"monitored_barrier: rank {names} of {group.size} didn't come within {seconds:g} s: see whether it has failed, "
+        "hangs, or calls something else",
+        missing[0],
+    )
+    group.close(error)
+    raise error

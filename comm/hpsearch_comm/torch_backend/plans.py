@@ -1,0 +1,219 @@
+"""torch's collectives as operations of a group: which is called with what, and where its result goes.
+
+Where torch wants tensors of one shape from all ranks, a rank's tensor is one row, so that the ranks find out if they
+disagree: rows may differ in number, not in shape. What torch calls gather and scatter are exchanges of such rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from hpsearch_comm.errors import UsageError
+from hpsearch_comm.group import Group
+from hpsearch_comm.torch_backend.arguments import check_like, check_numel, on_cpu, place, reduction_name
+
+__all__ = [
+    "Plan",
+    "allgather",
+    "allgather_single",
+    "allreduce",
+    "alltoall",
+    "alltoall_single",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "scatter",
+]
+
+Tensors = Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One operation of a group."""
+
+    operation: str
+    """The name of the group's method."""
+    arguments: tuple[Any, ...]
+    results: Tensors
+    """What torch gets as the results."""
+    finish: Callable[[Any], object] | None = None
+    """Puts what the operation gives where it belongs, if it isn't there."""
+
+
+def allreduce(tensor: torch.Tensor, op: Any) -> Plan:
+    """Reduce the ranks' tensors into everybody's."""
+    return Plan("allreduce", (place("all_reduce", tensor), reduction_name(op, tensor.dtype)), [tensor])
+
+
+def reduce(group: Group, tensor: torch.Tensor, op: Any, root: int) -> Plan:
+    """Reduce the ranks' tensors into the root's; the others stay as they are."""
+    name = reduction_name(op, tensor.dtype)
+    if group.rank == root:
+        return Plan("allreduce", (place("reduce", tensor), name), [tensor])
+    source = on_cpu("reduce", tensor)
+    return Plan("allreduce", (source, name, torch.empty_like(source)), [tensor])
+
+
+def broadcast(tensor: torch.Tensor, root: int) -> Plan:
+    """Copy the root's tensor into everybody's."""
+    return Plan("broadcast", (on_cpu("broadcast", tensor), root), [tensor])
+
+
+def allgather(group: Group, outputs: Tensors, tensor: torch.Tensor) -> Plan:
+    """Copy the ranks' tensors, of one shape, into everybody's outputs."""
+    source = on_cpu("all_gather", tensor)
+    check_like("all_gather", outputs, source, group.size)
+    places = [place("all_gather", output) for output in outputs]
+    return Plan("allgather", (source.unsqueeze(0),), outputs, lambda rows: _copy_rows(rows, places))
+
+
+def allgather_single(group: Group, output: torch.Tensor, tensor: torch.Tensor) -> Plan:
+    """Copy the ranks' tensors, of one shape, behind each other into everybody's output."""
+    source, target = on_cpu("all_gather_single", tensor), place("all_gather_single", output)
+    check_numel("all_gather_single", target, group.size * source.numel(), source.dtype)
+    row, shape = source.reshape(1, source.numel()), (group.size, source.numel())
+    if target.is_contiguous():
+        return Plan("allgather", (row, target.view(shape)), [output])
+    return Plan("allgather", (row,), [output], lambda rows: target.copy_(rows.view(target.shape)))
+
+
+def reduce_scatter(group: Group, output: torch.Tensor, tensors: Tensors, op: Any) -> list[Plan]:
+    """Reduce the ranks' lists of tensors, whose shapes may differ, and give each rank the one with its number."""
+    target, name = place("reduce_scatter", output), reduction_name(op, output.dtype)
+    sources = [on_cpu("reduce_scatter", tensor) for tensor in tensors]
+    if len(sources) != group.size:
+        raise UsageError(f"reduce_scatter takes one tensor for each of the {group.size} ranks, got {len(sources)}")
+    check_like("reduce_scatter", [sources[group.rank]], target, 1)
+    if all(source.shape == target.shape and source.dtype is target.dtype for source in sources):
+        rows = torch.stack([source.reshape(-1) for source in sources])
+        return [_reduce_rows("reduce_scatter", group, output, target, rows, name)]
+    return [
+        Plan(
+            "allreduce",
+            (source, name, target if rank == group.rank and target.is_contiguous() else torch.empty_like(source)),
+            [output] if rank == group.rank else [],
+            target.copy_ if rank == group.rank else None,
+        )
+        for rank, source in enumerate(sources)
+    ]
+
+
+def reduce_scatter_single(group: Group, output: torch.Tensor, tensor: torch.Tensor, op: Any) -> Plan:
+    """Reduce the ranks' tensors, and give each rank its equal share."""
+    source, target = on_cpu("reduce_scatter_single", tensor), place("reduce_scatter_single", output)
+    check_numel("reduce_scatter_single", source, group.size * target.numel(), target.dtype)
+    name = reduction_name(op, target.dtype)
+    rows = source.reshape(group.size, target.numel())
+    return _reduce_rows("reduce_scatter_single", group, output, target, rows, name)
+
+
+def alltoall(group: Group, outputs: Tensors, tensors: Tensors) -> Plan:
+    """Send a tensor to each rank, and get one from each; all of one dtype, of any shapes."""
+    sources = [on_cpu("all_to_all", tensor) for tensor in tensors]
+    places = [place("all_to_all", output) for output in outputs]
+    if len(sources) != group.size or len(places) != group.size:
+        raise UsageError(
+            f"all_to_all takes one tensor for each of the {group.size} ranks, and one for what comes from each, got "
+            f"{len(sources)} and {len(places)}"
+        )
+    dtypes = {tensor.dtype for tensor in (*sources, *places)}
+    if len(dtypes) > 1:
+        raise UsageError(f"all_to_all takes tensors of one dtype, got {', '.join(sorted(map(str, dtypes)))}")
+    elements, splits = torch.cat([source.reshape(-1) for source in sources]), [source.numel() for source in sources]
+
+    def finish(result: tuple[torch.Tensor, list[int]]) -> None:
+        came = _check_came("all_to_all", result, [target.numel() for target in places])
+        for part, target in zip(came, places, strict=True):
+            target.copy_(part.view(target.shape))
+
+    return Plan("alltoall", (elements, splits), outputs, finish)
+
+
+def alltoall_single(
+    group: Group, output: torch.Tensor, tensor: torch.Tensor, to_come: Sequence[int], to_go: Sequence[int]
+) -> Plan:
+    """Send some rows to each rank, and get some from each; equally many where no numbers are given."""
+    name = "all_to_all_single"
+    source, target = on_cpu(name, tensor), place(name, output)
+    if not source.dim() or not target.dim() or source.shape[1:] != target.shape[1:] or source.dtype is not target.dtype:
+        raise UsageError(
+            f"{name} exchanges rows of one shape and dtype, got {source.dtype} {list(source.shape)} to be sent and "
+            f"{target.dtype} {list(target.shape)} to be received"
+        )
+    splits, coming = _splits(name, source, to_go, group.size), _splits(name, target, to_come, group.size)
+
+    def finish(result: tuple[torch.Tensor, list[int]]) -> None:
+        _check_came(name, result, coming)
+        target.copy_(result[0])
+
+    return Plan("alltoall", (source, splits), [output], finish)
+
+
+def gather(group: Group, outputs: Tensors, tensor: torch.Tensor, root: int) -> Plan:
+    """Copy the ranks' tensors, of one shape, into the root's outputs; the others have none."""
+    source = on_cpu("gather", tensor)
+    check_like("gather", outputs, source, group.size if group.rank == root else 0)
+    places = [place("gather", output) for output in outputs]
+    splits = [int(rank == root) for rank in range(group.size)]
+    return Plan("alltoall", (source.unsqueeze(0), splits), outputs, lambda result: _copy_rows(result[0], places))
+
+
+def scatter(group: Group, output: torch.Tensor, tensors: Tensors, root: int) -> Plan:
+    """Copy one of the root's tensors, of one shape, into each rank's output; the others have none."""
+    target = place("scatter", output)
+    check_like("scatter", tensors, target, group.size if group.rank == root else 0)
+    rows = target.new_empty((len(tensors), *target.shape))
+    for row, tensor in zip(rows, tensors, strict=True):
+        row.copy_(on_cpu("scatter", tensor))
+    splits = [int(group.rank == root)] * group.size
+
+    def finish(result: tuple[torch.Tensor, list[int]]) -> None:
+        target.copy_(result[0].view(target.shape))
+
+    return Plan("alltoall", (rows, splits), [output], finish)
+
+
+def _reduce_rows(
+    name: str, group: Group, output: torch.Tensor, target: torch.Tensor, rows: torch.Tensor, op: str
+) -> Plan:
+    """Reduce one row for each rank, and give each its own."""
+    if target.is_contiguous():
+        return Plan("reduce_scatter", (rows, op, target.view(1, target.numel())), [output])
+    return Plan("reduce_scatter", (rows, op), [output], lambda row: target.copy_(row.view(target.shape)))
+
+
+def _copy_rows(rows: torch.Tensor, places: Tensors) -> None:
+    for row, target in zip(rows, places, strict=True):
+        target.copy_(row.view(target.shape))
+
+
+def _check_came(name: str, result: tuple[torch.Tensor, list[int]], expected: Sequence[int]) -> list[torch.Tensor]:
+    """Give what came from each rank.
+
+    Raises:
+        UsageError: It isn't what was expected of each.
+    """
+    rows, counts = result
+    if counts != list(expected):
+        raise UsageError(f"{name} expected {list(expected)} rows or elements from the ranks in turn, got {counts}")
+    return [rows[stop - count : stop] for count, stop in zip(counts, accumulate(counts), strict=True)]
+
+
+def _splits(name: str, tensor: torch.Tensor, splits: Sequence[int], size: int) -> list[int]:
+    rows = tensor.shape[0]
+    if not splits and rows % size == 0:
+        return [rows // size] * size
+    if len(splits) != size or min(splits) < 0 or sum(splits) != rows:
+        raise UsageError(
+            f"{name} takes one number of rows for each of the {size} ranks, which add up to the tensor's {rows} rows, "
+            f"got {list(splits)}"
+        )
+    return list(splits)

@@ -1,0 +1,289 @@
+"""torch's process group over a group of ours.
+
+The methods have torch's names, those of torch before 2.13 beside them. What torch calls without `async_op` is carried
+out in the caller's thread; the rest runs in the group's, in the order of the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hpsearch_comm.group import Group
+from hpsearch_comm.torch_backend import plans
+from hpsearch_comm.torch_backend.arguments import on_cpu, only, place
+from hpsearch_comm.torch_backend.plans import Plan, Tensors
+from hpsearch_comm.torch_backend.sparse import allreduce_sparse
+from hpsearch_comm.torch_backend.work import CommWork, as_torchs
+
+__all__ = ["CommProcessGroup"]
+
+
+_Base: Any = dist.ProcessGroup
+"""Whose stubs name other arguments, and others in each version."""
+
+
+class CommProcessGroup(_Base):  # type: ignore[misc]
+    """What `torch.distributed` calls. Ranks are those in the group.
+
+    Args:
+        group: Carries everything out; closed with this.
+        secret: From which those of other groups are derived.
+        timeout: The group's.
+
+    Attributes:
+        group: See above.
+        secret: See above.
+        timeout: See above.
+    """
+
+    def __init__(self, group: Group, secret: bytes, timeout: float) -> None:
+        super().__init__(group.rank, group.size)
+        self.group = group
+        self.secret = secret
+        self.timeout = timeout
+        self._name = ""
+        self._description = ""
+        self._coalesced: list[CommWork] | None = None
+
+    def getBackendName(self) -> str:
+        """Give the name of the backend."""
+        return "hpsearch"
+
+    @property
+    def group_name(self) -> str:
+        """Give the name under which torch knows the group."""
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        """Give torch's description of the group."""
+        return self._description
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Do nothing: operations are numbered from the start."""
+
+    def shutdown(self) -> None:
+        """Leave the group: finish what is under way."""
+        with as_torchs():
+            self.group.close()
+
+    def abort(self) -> None:
+        """Leave the group at once: the other ranks are told, and nothing is finished."""
+        with as_torchs():
+            self.group.close(RuntimeError("the process group was aborted"))
+
+    # Collectives.
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> CommWork:
+        """Reduce the ranks' tensors into everybody's."""
+        return self._call(opts, lambda: self._allreduce(only("all_reduce", tensors), opts))
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> CommWork:
+        """Do as `allreduce`, of several tensors."""
+        return self._call(opts, lambda: chain.from_iterable(self._allreduce(tensor, opts) for tensor in tensors))
+
+    def _allreduce(self, tensor: torch.Tensor, opts: Any) -> list[Plan]:
+        if tensor.layout is not torch.strided:
+            return allreduce_sparse(self.group, tensor, _operator(opts))
+        return [plans.allreduce(tensor, _operator(opts))]
+
+    def reduce(self, tensors: Tensors, opts: Any) -> CommWork:
+        """Reduce the ranks' tensors into the root's."""
+        return self._call(
+            opts, lambda: [plans.reduce(self.group, only("reduce", tensors), _operator(opts), opts.rootRank)]
+        )
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> CommWork:
+        """Copy the root's tensor into everybody's."""
+        return self._call(opts, lambda: [plans.broadcast(only("broadcast", tensors), opts.rootRank)])
+
+    def allgather(
+        self,
+        outputs: Sequence[Tensors],
+        tensors: Tensors,
+        opts: Any = None,
+    ) -> CommWork:
+        """Copy the ranks' tensors into everybody's lists of outputs."""
+        only("all_gather", tensors)
+        return self._call(opts, lambda: [plans.allgather(self.group, outputs[0], tensors[0])])
+
+    def allgather_coalesced(
+        self,
+        outputs: Sequence[Tensors],
+        tensors: Tensors,
+        opts: Any = None,
+    ) -> CommWork:
+        """Do as `allgather`, of several tensors; a list of outputs is what comes from one rank."""
+        return self._call(
+            opts,
+            lambda: [
+                plans.allgather(self.group, [output[place] for output in outputs], tensor)
+                for place, tensor in enumerate(tensors)
+            ],
+        )
+
+    def all_gather_single(
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        opts: Any = None,
+    ) -> CommWork:
+        """Copy the ranks' tensors behind each other into everybody's output."""
+        return self._call(opts, lambda: [plans.allgather_single(self.group, output, tensor)])
+
+    def all_gather_single_coalesced(
+        self,
+        outputs: Tensors,
+        tensors: Tensors,
+        opts: Any = None,
+    ) -> CommWork:
+        """Do as `all_gather_single`, of several tensors."""
+        pairs = zip(outputs, tensors, strict=True)
+        return self._call(opts, lambda: [plans.allgather_single(self.group, *pair) for pair in pairs])
+
+    def reduce_scatter(
+        self,
+        outputs: Tensors,
+        tensors: Sequence[Tensors],
+        opts: Any = None,
+    ) -> CommWork:
+        """Reduce the ranks' lists of tensors, and give each rank the one with its number."""
+        output = only("reduce_scatter", outputs)
+        return self._call(opts, lambda: plans.reduce_scatter(self.group, output, tensors[0], _operator(opts)))
+
+    def reduce_scatter_single(
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        opts: Any = None,
+    ) -> CommWork:
+        """Reduce the ranks' tensors, and give each rank its equal share."""
+        return self._call(opts, lambda: [plans.reduce_scatter_single(self.group, output, tensor, _operator(opts))])
+
+    def reduce_scatter_single_coalesced(
+        self,
+        outputs: Tensors,
+        tensors: Tensors,
+        opts: Any = None,
+    ) -> CommWork:
+        """Do as `reduce_scatter_single`, of several tensors."""
+        pairs = zip(outputs, tensors, strict=True)
+        return self._call(
+            opts, lambda: [plans.reduce_scatter_single(self.group, *pair, _operator(opts)) for pair in pairs]
+        )
+
+    def alltoall(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> CommWork:
+        """Send a tensor to each rank, and get one from each."""
+        return self._call(opts, lambda: [plans.alltoall(self.group, outputs, tensors)])
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        to_come: Sequence[int],
+        to_go: Sequence[int],
+        opts: Any = None,
+    ) -> CommWork:
+        """Send some rows to each rank, and get some from each."""
+        return self._call(opts, lambda: [plans.alltoall_single(self.group, output, tensor, to_come, to_go)])
+
+    def gather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> CommWork:
+        """Copy the ranks' tensors into the root's list of outputs."""
+        tensor, own = only("gather", tensors), outputs[0] if outputs else []
+        return self._call(opts, lambda: [plans.gather(self.group, own, tensor, opts.rootRank)])
+
+    def scatter(self, outputs: Tensors, tensors: Sequence[Tensors], opts: Any) -> CommWork:
+        """Copy one of the root's list of tensors into each rank's output."""
+        output, own = only("scatter", outputs), tensors[0] if tensors else []
+        return self._call(opts, lambda: [plans.scatter(self.group, output, own, opts.rootRank)])
+
+    def barrier(self, opts: Any = None) -> CommWork:
+        """Return when every rank has come; a timeout of its own that passes before ends the group."""
+        seconds = opts.timeout.total_seconds() if opts is not None else 0.0
+        if seconds <= 0:  # it has none
+            return self._call(opts, lambda: [Plan("barrier", (), [])])
+        with as_torchs():
+            work = self._begun(CommWork([self.group.barrier_async()], [], limit=(seconds, self.group.close)))
+        if not getattr(opts, "asyncOp", True):
+            work.wait()
+        return work
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    # Between two ranks.
+
+    def send(self, tensors: Tensors, target: int, tag: int) -> CommWork:
+        """Send a tensor to a rank."""
+        with as_torchs():
+            tensor = only("send", tensors)
+            return self._begun(
+                CommWork([self.group.send_async(on_cpu("send", tensor).reshape(-1), target, tag)], [tensor])
+            )
+
+    def recv(self, tensors: Tensors, source: int | None, tag: int) -> CommWork:
+        """Receive a tensor from a rank, whatever its shape there."""
+        with as_torchs():
+            tensor = only("recv", tensors)
+            target = place("recv", tensor)
+            if target.is_contiguous():
+                return self._begun(CommWork([self.group.recv_async(target.view(-1), source, tag)], [tensor]))
+            room = target.new_empty(target.numel())
+            handle = self.group.recv_async(room, source, tag)
+            return self._begun(CommWork([handle], [tensor], lambda _: target.copy_(room.view(target.shape))))
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> CommWork:
+        """Receive a tensor from any rank."""
+        return self.recv(tensors, None, tag)
+
+    # How they are carried out.
+
+    def _start_coalescing(self, _device: torch.device) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, _device: torch.device) -> CommWork:
+        works, self._coalesced = self._coalesced or [], None
+        return CommWork.joined(works)
+
+    def _call(self, opts: Any, plan: Callable[[], Any]) -> CommWork:
+        """Carry out what is planned; the caller waits for what torch calls without `async_op`."""
+        with as_torchs():
+            planned: list[Plan] = list(plan())
+            results = [tensor for each in planned for tensor in each.results]
+            if getattr(opts, "asyncOp", True):
+                handles = [getattr(self.group, f"{each.operation}_async")(*each.arguments) for each in planned]
+                finish = (lambda values: _finish(planned, values)) if any(each.finish for each in planned) else None
+                return self._begun(CommWork(handles, results, finish))
+            for each in planned:
+                _finish([each], [getattr(self.group, each.operation)(*each.arguments)])
+            return self._begun(CommWork([], results))
+
+    def _begun(self, work: CommWork) -> CommWork:
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+
+def _operator(opts: Any) -> Any:
+    """Give the operator that torch asks for; without options, the sum."""
+    return getattr(opts, "reduceOp", dist.ReduceOp.SUM)
+
+
+def _finish(planned: Sequence[Plan], values: Sequence[Any]) -> None:
+    for each, value in zip(planned, values, strict=True):
+        if each.finish is not None:
+            each.finish(value)

@@ -1,0 +1,198 @@
+"""What torch gets for an operation: a `Work`, whose results lie in their tensors when `wait` returns."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hpsearch_comm.errors import CommError, CommTimeoutError
+from hpsearch_comm.operations.work import Handle, ReceiveHandle
+
+__all__ = ["CommWork", "as_torchs"]
+
+Finish = Callable[[list[Any]], object]
+"""Puts the results of operations where they belong."""
+
+_MOST_THREADS = 64
+_callers = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="hpsearch-comm-futures")
+"""Threads that complete futures, and so run what hangs on them. That may call operations of the group and wait for
+them, which the thread that carries them out can't; one more thread begins only where all others are in such a wait."""
+
+
+@contextlib.contextmanager
+def as_torchs() -> Iterator[None]:
+    """Raise our errors as torch's, with ours as the cause."""
+    try:
+        yield
+    except CommError as error:
+        raise dist.DistBackendError(f"{type(error).__name__}: {error}") from error
+
+
+class CommWork(dist.Work):
+    """Operations under way, which torch takes for one.
+
+    Args:
+        handles: The operations; none where all has been done.
+        tensors: The results, as torch gives them in futures.
+        finish: Called once with the handles' results, before anybody learns of the end.
+        limit: Seconds for which to wait, and what is called with the error when they are over.
+    """
+
+    def __init__(
+        self,
+        handles: Sequence[Handle[Any]],
+        tensors: Sequence[torch.Tensor],
+        finish: Finish | None = None,
+        limit: tuple[float, Callable[[CommError], object]] | None = None,
+    ) -> None:
+        super().__init__()
+        self._limit = limit
+        self._handles = list(handles)
+        self._tensors = list(tensors)
+        self._finish = finish
+        self._ended = not self._handles
+        self._error: CommError | None = None
+        self._lock = threading.Lock()
+        self._under_way = len(self._handles)
+        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+
+    @classmethod
+    def joined(cls, works: Sequence[CommWork]) -> CommWork:
+        """Give one work of several."""
+        handles = [handle for work in works for handle in work._handles]
+        tensors = [tensor for work in works for tensor in work._tensors]
+        return cls(handles, tensors, lambda _: [work.wait() for work in works])
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return when the results lie in their tensors.
+
+        Args:
+            timeout: After which to raise; the operation goes on. 0 waits as long as the group's own.
+
+        Raises:
+            DistBackendError: What has ended the operation.
+        """
+        with as_torchs():
+            if self._limit is None or timeout:
+                self._complete(timeout.total_seconds() or None)
+            else:
+                self._complete_within(*self._limit)
+            if self._error is not None:
+                raise copy.copy(self._error).with_traceback(None)
+        return True
+
+    def synchronize(self) -> None:
+        """Do as `wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Say whether it has ended, well or not."""
+        if not all(handle.done() for handle in self._handles):
+            return False
+        self._complete(None)
+        return True
+
+    def is_success(self) -> bool:
+        """Say whether it has ended well."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> CommError | None:
+        """Give what has ended it."""
+        return self._error if self.is_completed() else None
+
+    def result(self) -> list[torch.Tensor]:
+        """Give the results, when they are there."""
+        self.wait()
+        return self._tensors
+
+    def source_rank(self) -> int:
+        """Give the rank in the group from which a message came."""
+        self.wait()
+        receives = [handle for handle in self._handles if isinstance(handle, ReceiveHandle)]
+        if not receives or receives[-1].source is None:
+            raise dist.DistBackendError("only the work of a receive has a source rank")
+        return receives[-1].source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """Give a future of the results. What hangs on it runs in a thread that may wait for operations."""
+        with self._lock:
+            future, new = self._future, self._future is None
+            if future is None:
+                future = self._future = torch.futures.Future()
+        if new and self._handles:
+            for handle in self._handles:
+                handle.add_done_callback(self._count_down)
+        elif new:
+            self._complete_future()
+        return future
+
+    def _count_down(self) -> None:
+        """Let a thread complete the future after the last of the operations."""
+        with self._lock:
+            self._under_way -= 1
+            last = self._under_way == 0
+        if last:
+            try:
+                _callers.submit(self._complete_future)
+            except RuntimeError:  # the interpreter ends, and takes no more of them
+                self._complete_future()
+
+    def _complete_future(self) -> None:
+        assert self._future is not None
+        try:
+            self.wait()
+        except Exception as error:
+            self._future.set_exception(error)  # type: ignore[arg-type]
+        else:
+            self._future.set_result(self._tensors)
+
+    def _complete_within(self, seconds: float, expired: Callable[[CommError], object]) -> None:
+        try:
+            self._complete(seconds)
+        except CommTimeoutError:
+            names = " and ".join(handle.name for handle in self._handles)
+            error = CommTimeoutError(f"not every rank has come to {names} within its own timeout of {seconds:g} s", -1)
+            expired(error)
+            raise error from None
+
+    def _complete(self, seconds: float | None) -> None:
+        """Wait for the operations, and put their results where they belong; the first one who comes does that.
+
+        Raises:
+            CommTimeoutError: They are under way after so many seconds.
+        """
+        if self._ended:
+            return
+        until = math.inf if seconds is None else time.monotonic() + seconds
+        values, error = [], None
+        for handle in self._handles:
+            try:
+                values.append(handle.wait(max(0.0, until - time.monotonic())))
+            except CommError as reason:
+                if not handle.done():
+                    raise
+                error = reason
+                break
+        with self._lock:
+            if self._ended:
+                return
+            try:
+                if error is None and self._finish is not None:
+                    self._finish(values)
+            except CommError as reason:
+                error = reason
+            self._error = error
+            self._finish = None
+            self._ended = True

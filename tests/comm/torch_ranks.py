@@ -1,0 +1,132 @@
+"""Ranks of torch.distributed: processes, forked from one that has imported torch, that call one function each."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import hpsearch_comm as comm
+from tests.comm.process_ranks import Outcome
+
+_ROOT = Path(__file__).parents[2]
+
+
+class TorchRanks:
+    """Calls functions of a module on the ranks of new default groups.
+
+    Args:
+        module: Where the functions are; imported once. Each is called with the arguments.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.comm.torch_ranks", module],
+            cwd=_ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> TorchRanks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def outcomes(
+        self, size: int, function: str, *arguments: Any, backend: str = "hpsearch", timeout: float = 60.0, **env: str
+    ) -> list[Outcome]:
+        """Call a function on each rank; give how each ended, by rank."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([size, function, arguments, backend, timeout, env]) + "\n")
+        self._process.stdin.flush()
+        return [Outcome(**outcome) for outcome in json.loads(self._process.stdout.readline())]
+
+    def call(self, size: int, function: str, *arguments: Any, **options: Any) -> list[Any]:
+        """Call a function on each rank; give the results by rank, of which none may have failed."""
+        outcomes = self.outcomes(size, function, *arguments, **options)
+        assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
+        return [outcome.result for outcome in outcomes]
+
+
+def _serve(module: str) -> None:
+    functions = importlib.import_module(module)
+    for line in sys.stdin:
+        size, function, arguments, backend, timeout, env = json.loads(line)
+        with tempfile.TemporaryDirectory() as folder:
+            children: list[tuple[int, socket.socket]] = []
+            for rank in range(size):
+                ours, theirs = socket.socketpair()
+                child = os.fork()
+                if child == 0:
+                    os.environ.update(env)
+                    work = getattr(functions, function)
+                    _run_rank(rank, size, f"file://{folder}/store", theirs, backend, timeout, work, arguments)
+                theirs.close()
+                children.append((child, ours))
+            outcomes = []
+            for child, channel in children:
+                code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                channel.setblocking(False)
+                try:
+                    outcome = channel.recv(1 << 22)
+                except BlockingIOError:
+                    outcome = b""
+                outcomes.append({"code": code} | json.loads(outcome or b"{}"))
+                channel.close()
+        print(json.dumps(outcomes), flush=True)
+
+
+def _run_rank(
+    rank: int,
+    size: int,
+    store: str,
+    channel: socket.socket,
+    backend: str,
+    timeout: float,
+    function: Any,
+    arguments: Any,
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.simplefilter("ignore", FutureWarning)  # torch's names of before 2.13 are called too
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    outcome: dict[str, Any] = {}
+    try:
+        seconds = timedelta(seconds=timeout)
+        dist.init_process_group(backend, init_method=store, rank=rank, world_size=size, timeout=seconds)
+        # Kept to the end: where a callback in a thread of Gloo's has its group last, that thread waits for itself.
+        everybody = dist.group.WORLD
+        outcome["result"] = function(*arguments)
+        dist.destroy_process_group()
+        assert everybody is not None
+    except BaseException as error:
+        cause = error.__cause__ if isinstance(error.__cause__, comm.CommError) else error
+        if cause is error:
+            traceback.print_exc()
+        outcome = {"error": type(cause).__name__, "text": str(error), "rank": getattr(cause, "rank", None)}
+        outcome["result"] = type(error).__name__
+    channel.sendall(json.dumps(outcome).encode())
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    import hpsearch_comm.torch_backend
+
+    _serve(sys.argv[1])
