@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpsearch.errors import CheckpointError, UnreadableCheckpointError
+from hpsearch.errors import CheckpointError, StorageError, UnreadableCheckpointError, UnwritableError
 from hpsearch.trainable import addresses, manifest
 from hpsearch.trainable.copying import copy_tree
 from hpsearch.trainable.packs import Parts, read_pack, write_pack
@@ -37,6 +37,7 @@ __all__ = [
     "parts_of",
     "read_random_state",
     "read_state",
+    "shown_path",
     "unpack",
     "user_path",
     "write",
@@ -131,7 +132,7 @@ def write_together(study: Path, checkpoints: Mapping[str, Parts]) -> Mapping[str
         UnwritableError: The system refuses it, and the storage isn't to blame.
         StorageError: The storage is full, or out of order.
     """
-    pack = addresses.pack_beginning_with(next(iter(checkpoints)))
+    pack = addresses.pack_of_all(tuple(checkpoints))
     write_pack(study / pack, checkpoints)
     return {place: addresses.in_pack(pack, place) for place in checkpoints}
 
@@ -178,6 +179,21 @@ def user_path(checkpoint: Path) -> Path:
         UnwritableError: It can't be written out.
     """
     return _path_at(write_out(checkpoint))
+
+
+def shown_path(checkpoint: Path) -> Path:
+    """Give what `user_path` does; where it can't be written out, its path in the pack, which nobody can open.
+
+    Raises:
+        UnreadableCheckpointError: The checkpoint is missing or damaged.
+        StorageError: The storage doesn't give it.
+    """
+    try:
+        return user_path(checkpoint)
+    except (UnwritableError, StorageError):
+        if _packed(checkpoint) is None:
+            raise
+        return checkpoint / _STATE
 
 
 def write_out(checkpoint: Path) -> Path:

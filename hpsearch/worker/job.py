@@ -51,6 +51,8 @@ class Job:
     """Workers that a trial may get."""
     lanes: int = 1
     """Trials that a worker may train beside each other."""
+    packs: bool = True
+    """Checkpoints that those write at one time lie in one file: they are soon deleted, but for few."""
     mkl_cbwr: str | None = None
     """MKL_CBWR of processes that train, where their environment names none; None: it stays unset."""
 

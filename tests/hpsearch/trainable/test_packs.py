@@ -41,11 +41,11 @@ def drawn_of(number: int) -> random_state.RandomState:
     return random_state.capture()
 
 
-def packed(study: Path, count: int = 3) -> list[Path]:
+def packed(study: Path) -> list[Path]:
     """Write the checkpoints of some trials as one file; give their addresses as paths."""
-    parts = {place(number): checkpoints.parts_of(state_of(number), drawn_of(number)) for number in range(count)}
+    parts = {place(number): checkpoints.parts_of(state_of(number), drawn_of(number)) for number in range(3)}
     written = checkpoints.write_together(study, parts)
-    return [study / written[place(number)] for number in range(count)]
+    return [study / written[place(number)] for number in range(3)]
 
 
 def alone(study: Path, number: int = 1) -> Path:
@@ -67,7 +67,7 @@ def test_each_is_read_from_the_pack_as_it_is_read_alone(tmp_path: Path) -> None:
         expected = alone(tmp_path / "alone", number)
         assert same(checkpoints.read_state(checkpoint), checkpoints.read_state(expected))
         assert same(checkpoints.read_random_state(checkpoint), checkpoints.read_random_state(expected))
-    assert list(files_below(tmp_path / "together")) == ["trials/packs/00000-1-3.zip"]
+    assert list(files_below(tmp_path / "together")) == ["trials/packs/00000-1-3x3.zip"]
 
 
 def test_what_is_written_out_is_to_the_byte_what_one_alone_writes(tmp_path: Path) -> None:
@@ -82,14 +82,14 @@ def test_what_is_written_out_is_to_the_byte_what_one_alone_writes(tmp_path: Path
 
 def test_any_program_that_knows_zip_writes_a_pack_out(tmp_path: Path) -> None:
     checkpoint = packed(tmp_path)[2]
-    shutil.unpack_archive(tmp_path / "trials" / "packs" / "00000-1-3.zip", tmp_path)
-    (tmp_path / "trials" / "packs" / "00000-1-3.zip").unlink()
+    shutil.unpack_archive(tmp_path / "trials" / "packs" / "00000-1-3x3.zip", tmp_path)
+    (tmp_path / "trials" / "packs" / "00000-1-3x3.zip").unlink()
     assert same(checkpoints.read_state(checkpoint), state_of(2))
     assert checkpoints.user_path(checkpoint) == tmp_path / place(2) / "state.pt"
 
 
 def test_what_lies_at_its_place_is_read_there(tmp_path: Path) -> None:
-    checkpoint, other = packed(tmp_path, 2)
+    checkpoint, other, _ = packed(tmp_path)
     directory = (tmp_path / place(0)).parent
     checkpoints.write(directory, 3, {"written": "at its place"}, drawn_of(9))
     assert checkpoints.read_state(checkpoint) == {"written": "at its place"}
@@ -98,13 +98,13 @@ def test_what_lies_at_its_place_is_read_there(tmp_path: Path) -> None:
 
 
 def test_what_was_written_out_needs_no_pack(tmp_path: Path) -> None:
-    first, second = packed(tmp_path, 2)
+    first, second, _ = packed(tmp_path)
     checkpoints.write_out(first)
-    (tmp_path / "trials" / "packs" / "00000-1-3.zip").unlink()
+    (tmp_path / "trials" / "packs" / "00000-1-3x3.zip").unlink()
     assert same(checkpoints.read_state(first), state_of(0))
     for read in READ:
         with pytest.raises(
-            UnreadableCheckpointError, match=f"{place(1)} in .*00000-1-3.zip, but there is no such file"
+            UnreadableCheckpointError, match=f"{place(1)} in .*00000-1-3x3.zip, but there is no such file"
         ):
             read(second)
 
@@ -113,7 +113,7 @@ def test_one_that_is_written_out_while_it_is_looked_for_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sweep that ends writes it out, and deletes the pack."""
-    checkpoint, _ = packed(tmp_path, 2)
+    checkpoint, *_ = packed(tmp_path)
 
     def late(pack: Path, *given: Any) -> Any:
         monkeypatch.setattr("hpsearch.trainable.checkpoints.read_pack", packs.read_pack)
@@ -128,7 +128,7 @@ def test_one_that_is_written_out_while_it_is_looked_for_is_found(
 def test_bytes_for_another_machine_are_made_without_a_file(tmp_path: Path) -> None:
     checkpoint = packed(tmp_path / "here")[1]
     sent = checkpoints.pack(checkpoint)
-    assert list(files_below(tmp_path / "here")) == ["trials/packs/00000-1-3.zip"]
+    assert list(files_below(tmp_path / "here")) == ["trials/packs/00000-1-3x3.zip"]
     there = tmp_path / "there" / checkpoint.relative_to(tmp_path / "here")
     for _ in range(2):
         checkpoints.unpack(sent, there)
@@ -198,14 +198,14 @@ def test_a_pack_that_was_cut_short_is_damage_for_each_trial(
     tmp_path: Path, read: Callable[[Path], object], size: float
 ) -> None:
     addresses = packed(tmp_path)
-    pack = tmp_path / "trials" / "packs" / "00000-1-3.zip"
+    pack = tmp_path / "trials" / "packs" / "00000-1-3x3.zip"
     whole = pack.stat().st_size
     os.truncate(pack, int(whole * size) if 0 < size < 1 else int(size) % whole)
     for number, checkpoint in enumerate(addresses):
         with pytest.raises(UnreadableCheckpointError) as raised:
             read(checkpoint)
         assert f"the checkpoint {place(number)} in {pack} is damaged" in str(raised.value)
-    assert list(files_below(tmp_path)) == ["trials/packs/00000-1-3.zip"]
+    assert list(files_below(tmp_path)) == ["trials/packs/00000-1-3x3.zip"]
 
 
 @settings(deadline=None, max_examples=150)
@@ -214,8 +214,8 @@ def test_whatever_byte_is_damaged_no_other_state_is_read(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     study = tmp_path_factory.mktemp("study")
-    addresses = packed(study, 2)
-    pack = study / "trials" / "packs" / "00000-1-3.zip"
+    addresses = packed(study)
+    pack = study / "trials" / "packs" / "00000-1-3x3.zip"
     content = bytearray(pack.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(-500, len(content) - 1))] ^= data.draw(st.integers(1, 255))
@@ -231,17 +231,17 @@ def test_whatever_byte_is_damaged_no_other_state_is_read(
 
 def test_a_pack_without_the_trial_is_damage(tmp_path: Path) -> None:
     packed(tmp_path)
-    with pytest.raises(UnreadableCheckpointError, match=r"00007/1/hpsearch-checkpoint-3 in .*-3\.zip is damaged"):
-        checkpoints.read_state(tmp_path / f"trials/packs/00000-1-3.zip#{place(7)}")
+    with pytest.raises(UnreadableCheckpointError, match=r"00007/1/hpsearch-checkpoint-3 in .*-3x3\.zip is damaged"):
+        checkpoints.read_state(tmp_path / f"trials/packs/00000-1-3x3.zip#{place(7)}")
 
 
 def test_a_part_that_is_no_state_is_damage(tmp_path: Path) -> None:
     checkpoint, *_ = packed(tmp_path)
-    with zipfile.ZipFile(tmp_path / "trials" / "packs" / "00000-1-3.zip", "w") as archive:
+    with zipfile.ZipFile(tmp_path / "trials" / "packs" / "00000-1-3x3.zip", "w") as archive:
         for name in ("state.pt", "random.pt"):
             archive.writestr(f"{place(0)}/{name}", b"\0" * 40)
     for read in (checkpoints.read_state, checkpoints.read_random_state):
-        with pytest.raises(UnreadableCheckpointError, match=r"00000-1-3.zip#trials/00000/1/hpsearch-checkpoint-3/"):
+        with pytest.raises(UnreadableCheckpointError, match=r"00000-1-3x3.zip#trials/00000/1/hpsearch-checkpoint-3/"):
             read(checkpoint)
 
 
@@ -259,8 +259,8 @@ def test_something_else_in_a_packs_place_is_damage(
     tmp_path: Path, read: Callable[[Path], object], instead: Callable[[Path], object]
 ) -> None:
     checkpoint, *_ = packed(tmp_path)
-    pack = tmp_path / "trials" / "packs" / "00000-1-3.zip"
+    pack = tmp_path / "trials" / "packs" / "00000-1-3x3.zip"
     pack.unlink()
     instead(pack)
-    with pytest.raises(UnreadableCheckpointError, match=r"00000-1-3\.zip"):
+    with pytest.raises(UnreadableCheckpointError, match=r"00000-1-3x3\.zip"):
         read(checkpoint)
