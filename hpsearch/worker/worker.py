@@ -197,7 +197,8 @@ class Worker:
         target = self._runner.target
         self.why_whole = why_whole(target, self._job.threads)
         if self.why_whole is None:
-            self._lanes = Lanes(target, self._runner.output, self._job.lanes, self._root / "trials" / "packs", at_hand)
+            job = self._job
+            self._lanes = Lanes(target, self._runner.output, job.lanes, self._root, job.packs, at_hand)
 
 
 @contextlib.contextmanager
