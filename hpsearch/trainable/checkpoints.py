@@ -204,11 +204,12 @@ def write_out(checkpoint: Path) -> Path:
         StorageError: The storage doesn't give it, or has no room to write it out.
         UnwritableError: It can't be written out.
     """
-    place, parts = _place_of(checkpoint), _packed(checkpoint)
-    if parts is not None:
-        with _staged(place, shared=True) as staging:
-            _fill(staging, parts)
-    return place
+    try:
+        return _write_out(checkpoint)
+    except UnwritableError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        return _write_out(checkpoint)  # whoever runs the study took what was begun for a dead process's
 
 
 def pack(checkpoint: Path) -> bytes:
@@ -246,6 +247,14 @@ def unpack(packed: bytes, checkpoint: Path) -> None:
                 archive.extractall(staging, filter="data")
         except tarfile.TarError as error:
             raise CheckpointError(f"the checkpoint sent for {checkpoint} can't be unpacked: {error}") from error
+
+
+def _write_out(checkpoint: Path) -> Path:
+    place, parts = _place_of(checkpoint), _packed(checkpoint)
+    if parts is not None:
+        with _staged(place, shared=True) as staging:
+            _fill(staging, parts)
+    return place
 
 
 def _place_of(checkpoint: Path) -> Path:
