@@ -178,11 +178,8 @@ class Lanes:
         """Make a segment's object, or take up the one that stands where it begins."""
         assignment = lane.assignment
         standing = self._parked.take(assignment.number)
-        if (
-            standing is not None
-            and assignment.checkpoint is not None
-            and standing.at == place_of(assignment.checkpoint)
-        ):
+        begins_at = None if assignment.checkpoint is None else place_of(assignment.checkpoint)
+        if standing is not None and standing.at == begins_at:
             lane.standing, lane.settings = standing, standing.settings
             lane.trial = standing.trial
             lane.trial.assign(assignment, lane.listener, lane.trial.random_state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from hpsearch.trainable.addresses import pack_of
 from hpsearch.trainable.checkpoints import read_state
 from hpsearch_trainers.lanes.bits import same_bits
 from tests.hpsearch.support.files import files_below
-from tests.hpsearch.support.lane_sweeps import packed_study
+from tests.hpsearch.support.lane_sweeps import packed_study, search
 
 
 @pytest.fixture
@@ -73,3 +74,10 @@ def test_clean_leaves_what_the_best_one_needs(study, capsys):
     assert main(["clean", str(place.path), "--yes"]) == 0
     assert place.packs() == [], "what it needs was written out"
     assert read_state(place.path / address)["epoch"] == 2
+
+
+def test_where_all_checkpoints_are_kept_each_lies_at_its_place(tmp_path):
+    options: dict[str, Any] = {"early_terminate": None, "max_iter": 2, "run_cap": 5, "trials_per_worker": 5}
+    study = search(tmp_path / "study", ("",), keep_checkpoints="all", **options)
+    assert all((study.directory / str(row.checkpoint)).is_dir() for row in study.trials)
+    assert StudyDirectory(study.directory).packs() == []
