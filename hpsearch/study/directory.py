@@ -224,7 +224,8 @@ class StudyDirectory:
             needed: The addresses of the checkpoints that are.
         """
         places = {place_of(address) for address in needed}
-        packs = {pack_of(address) for address in needed if not (self.path / place_of(address)).is_dir()}
+        in_packs = {address for address in needed if pack_of(address) is not None}
+        packs = {pack_of(address) for address in in_packs if not (self.path / place_of(address)).is_dir()}
         found = [path for path in self.checkpoints() if str(path.relative_to(self.path)) not in places]
         return found + [path for path in self.packs() if str(path.relative_to(self.path)) not in packs]
 

@@ -44,26 +44,26 @@ def in_pack(pack: str, place: str) -> str:
 
 def pack_of(address: str) -> str | None:
     """Give the path of the pack that an address names, None where it names none; absolute if the address is."""
-    found = _IN_PACK.fullmatch(address)
+    found = _parse(address)
     return None if found is None else f"{found[1]}{found[2]}"
 
 
 def count_in_pack(address: str) -> int:
     """Give how many checkpoints lie in the pack that an address names."""
-    found = _IN_PACK.fullmatch(address)
+    found = _parse(address)
     assert found is not None, "an address in a pack"
     return int(found[3])
 
 
 def place_of(address: str) -> str:
     """Give the place at which a checkpoint lies where it lies in no pack; absolute if the address is."""
-    found = _IN_PACK.fullmatch(address)
+    found = _parse(address)
     return address if found is None else f"{found[1]}{found[4]}"
 
 
 def study_of(address: str) -> str:
     """Give what stands in front of the pack that an address names, up to a slash: the study's directory."""
-    found = _IN_PACK.fullmatch(address)
+    found = _parse(address)
     assert found is not None, "an address in a pack"
     return found[1]
 
@@ -71,3 +71,7 @@ def study_of(address: str) -> str:
 def is_pack(name: str) -> bool:
     """Say whether a file has the name of a pack, or of one that was begun."""
     return _PACK.fullmatch(name) is not None
+
+
+def _parse(address: str) -> re.Match[str] | None:
+    return _IN_PACK.fullmatch(address) if "#" in address else None  # a large study has a hundred thousand of them

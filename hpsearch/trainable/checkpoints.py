@@ -182,7 +182,7 @@ def user_path(checkpoint: Path) -> Path:
 
 
 def shown_path(checkpoint: Path) -> Path:
-    """Give what `user_path` does; where it can't be written out, its path in the pack, which nobody can open.
+    """Give what `user_path` does; where it can't be written out, its address, which says where it lies.
 
     Raises:
         UnreadableCheckpointError: The checkpoint is missing or damaged.
