@@ -199,6 +199,8 @@ class TrialRow:
     """The parent's iteration whose state it took over; None where there was none to take over."""
     start: int = 0
     """Iterations that it counted as done when it began."""
+    address: str | None = field(default=None, compare=False, repr=False)
+    """From where `checkpoint` is read, which may be a file that holds others, too; no part of a result."""
 
     @property
     def values(self) -> tuple[float, ...]:

@@ -41,6 +41,12 @@ def save_trial(study: Study, found: BestTrial, target: Path, force: bool = False
             f"--save: trial {found.number} must have a checkpoint, but none was saved with its value, or it was "
             "deleted: see checkpoints in docs/sweep-file.md"
         )
+    if not os.path.lexists(found.checkpoint):
+        raise HpsearchError(
+            f"--save: the checkpoint of trial {found.number} must be written out of the file in which it lies with "
+            f"others, {found.checkpoint}, but {study.directory} can't be written. Copy that directory to where it can, "
+            "and save it there"
+        )
     told = {
         "study": str(study.directory),
         "name": study.sweep.name,

@@ -230,13 +230,15 @@ class Study(Plots):
         return trials_dataframe(self.trials, self.names, times, metrics, self.sweep.objective)
 
     def checkpoint_path(self, row: TrialRow) -> Path | None:
-        """Give a trial's checkpoint as the user reads it; None where there is none, or it was deleted or is damaged."""
-        from hpsearch.trainable.checkpoints import user_path
+        """Give a trial's checkpoint as the user reads it; None where there is none, or it was deleted or is damaged.
 
-        if row.checkpoint is None:
-            return None
+        Where it lies in one file with others, it is written out; who may not write there is given a path in that file.
+        """
+        from hpsearch.trainable.checkpoints import shown_path
+
+        address = row.address or row.checkpoint
         try:
-            return user_path(self.directory / row.checkpoint)
+            return None if address is None else shown_path(self.directory / address)
         except UnreadableCheckpointError:
             return None
 

@@ -177,7 +177,7 @@ def trial_network(study: Study, trial: int | None = None) -> TrialNetwork:
         no_weights = "its checkpoint was deleted or is damaged" if lost else _NONE_KEPT
     else:
         try:
-            state = read_state(study.directory / str(row.checkpoint))
+            state = read_state(study.directory / str(row.address or row.checkpoint))
         except UnreadableCheckpointError as error:
             path, no_weights = None, str(error)
     found = state if isinstance(state, Mapping) else {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -39,6 +38,7 @@ from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry
 from hpsearch.study.provenance import command_line, process_name, provenance
 from hpsearch.study.running_time import seconds_spent
+from hpsearch.study.settling import settle
 from hpsearch.study.state import StudyState
 from hpsearch.study.suggestions import direct_calls
 from hpsearch.study.warm_start import stored_warm_start
@@ -303,8 +303,10 @@ def _go_on(
                     watching,
                     interrupts,
                     spent=spent,
-                    discard=lambda gone: _remove(place.path, gone),
+                    discard=place.discard,
                 ).run(_job(place, sweep, run, folder, record.get("mkl_cbwr")))
+                if not keep_all:
+                    settle(place, study_state)
             finally:
                 watching.close()
 
@@ -345,6 +347,7 @@ def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str, mkl_cbwr: s
         widest=sweep.resources.widest,
         lanes=sweep.resources.lanes,
         rounded=sweep.resources.fuse == "rounding",
+        packs=sweep.checkpoints.keep != "all",
         mkl_cbwr=mkl_cbwr,
     )
 
@@ -372,8 +375,3 @@ def storage_errors(place: StudyDirectory) -> Iterator[None]:
             f"{place.path}: expected a place that can be written, got: {error}. What counted is in the journal: make "
             "room, or mend what else it is, then resume."
         ) from error
-
-
-def _remove(root: Path, checkpoints: Sequence[str]) -> None:
-    for checkpoint in checkpoints:
-        shutil.rmtree(root / checkpoint, ignore_errors=True)

@@ -3,6 +3,7 @@
 study.db                  the journal
 sweep.yaml                the sweep file as it was given, where there was one
 trials/00012/3/           an attempt of trial 12: output.log, hpsearch-checkpoint-9/, and what the trainable writes
+trials/packs/             packs, 00012-3-9x16.zip, each with checkpoints of several trials; output.log
 tensorboard/              a view of the journal; it can be deleted
 run.lock, workers.lock    held by the process that runs the study, and by its workers
 """
@@ -17,7 +18,7 @@ import secrets
 import shlex
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from hpsearch.errors import JournalError, StorageError, StudyInUseError
 from hpsearch.study.journal import Journal
 from hpsearch.study.journal_file import is_file, no_study
 from hpsearch.study.locks import Lock
+from hpsearch.trainable.addresses import PACKS, is_pack, pack_of, place_of
 
 __all__ = ["JOURNAL", "OUTPUT_AT_HAND", "StudyDirectory", "hold_as_worker", "next_directory"]
 
@@ -33,7 +35,7 @@ JOURNAL = "study.db"
 _WORKERS_LOCK = "workers.lock"
 _RUN_LOCK = "run.lock"
 
-_CHECKPOINT = re.compile(r"hpsearch-checkpoint-\d+|\.hpsearch-checkpoint-\d+\.part")
+_CHECKPOINT = re.compile(r"hpsearch-checkpoint-\d+|\.hpsearch-checkpoint-\d+(\.[0-9a-f]+)?\.part")
 """What a trainable writes into an attempt's directory may have a name that is only like these."""
 
 OUTPUT_AT_HAND = ".output-"
@@ -209,14 +211,45 @@ class StudyDirectory:
         found = self.trials.glob("*/*/*hpsearch-checkpoint-*")
         return [checkpoint for checkpoint in found if _CHECKPOINT.fullmatch(checkpoint.name) is not None]
 
-    def remove_unnamed(self, kept: set[str]) -> None:
+    def packs(self) -> list[Path]:
+        """Give the files that hold checkpoints of several trials, those that were begun among them."""
+        return [pack for pack in (self.path / PACKS).glob("*.zip*") if is_pack(pack.name)]
+
+    def unneeded(self, needed: Collection[str]) -> list[Path]:
+        """Give what there is of checkpoints and isn't needed.
+
+        A pack is needed for those of its checkpoints that are, and don't lie at their places.
+
+        Args:
+            needed: The addresses of the checkpoints that are.
+        """
+        places = {place_of(address) for address in needed}
+        in_packs = {address for address in needed if pack_of(address) is not None}
+        packs = {pack_of(address) for address in in_packs if not (self.path / place_of(address)).is_dir()}
+        found = [path for path in self.checkpoints() if str(path.relative_to(self.path)) not in places]
+        return found + [path for path in self.packs() if str(path.relative_to(self.path)) not in packs]
+
+    def discard(self, checkpoints: Iterable[str]) -> None:
+        """Delete checkpoints at their places, and packs, as far as they are there."""
+        for checkpoint in checkpoints:
+            _delete(self.path / place_of(checkpoint))
+
+    def remove_unnamed(self, kept: Collection[str]) -> None:
         """Delete what attempts that were cut off left: checkpoints that no event names, and unfiled output."""
-        for checkpoint in self.checkpoints():
-            if str(checkpoint.relative_to(self.path)) not in kept:
-                shutil.rmtree(checkpoint, ignore_errors=True)
+        for path in self.unneeded(kept):
+            _delete(path)
         for log in self.trials.glob(f"{OUTPUT_AT_HAND}*"):
             with suppress(OSError):
                 log.unlink()
+
+
+def _delete(path: Path) -> None:
+    """Delete a file or a folder; what can't be deleted now is when the study is resumed."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
 
 
 def hold_as_worker(study: Path) -> Lock | None:

@@ -161,7 +161,9 @@ class JournaledState:
         return dict(self.records.counts)
 
     def obsolete(self, wanted: Collection[StateAt] = ()) -> list[str]:
-        """Give the checkpoints that nothing needs any more, each once; relative to the study's directory.
+        """Give the checkpoints that nothing needs any more, each once, and the packs that held no others.
+
+        They are addresses, and the paths of packs, relative to the study's directory.
 
         Args:
             wanted: What may still be forked, as searcher and scheduler say.

@@ -97,7 +97,7 @@ def unneeded(place: StudyDirectory, logs: bool = False) -> list[Path]:
         ended = [row.number for row in study_state.rows() if row.state in (TrialState.COMPLETE, TrialState.STOPPED)]
     finally:
         study_state.close()
-    found = [path for path in place.checkpoints() if str(path.relative_to(place.path)) not in needed]
+    found = place.unneeded(needed)
     if place.tensorboard.is_dir() and not place.tensorboard.is_symlink():
         found.append(place.tensorboard)
     if logs:

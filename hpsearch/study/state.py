@@ -262,7 +262,7 @@ class StudyState:
         return None
 
     def obsolete(self) -> list[str]:
-        """Give the checkpoints that nothing needs any more, each once; relative to the study's directory."""
+        """Give the checkpoints that nothing needs any more, and the packs that held no others, each once."""
         gone, self._gone = self._gone, []
         return gone
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hpsearch.objective import Objective, is_valid
+from hpsearch.trainable.addresses import place_of
 from hpsearch.trial import Failure, Report, Score, Segment, Trial, TrialRow, TrialState
 
 __all__ = ["DECIDED", "RollbackPoint", "TrialRecord", "TrialResult"]
@@ -260,7 +261,7 @@ class TrialRecord:
 
     def row(self) -> TrialRow:
         """Give the trial as tables show it."""
-        parent = self.trial.parent
+        parent, address = self.trial.parent, self.result.value_checkpoint
         return TrialRow(
             number=self.trial.number,
             state=self.state,
@@ -268,7 +269,7 @@ class TrialRecord:
             score=self.valid_score,
             params=self.trial.params,
             origin=self.trial.origin,
-            checkpoint=self.result.value_checkpoint,
+            checkpoint=None if address is None else place_of(address),
             failure=self.failure,
             seconds=self.seconds,
             reason=self.reason,
@@ -280,6 +281,7 @@ class TrialRecord:
             parent=None if parent is None else parent.number,
             inherited=self.trial.inherited,
             start=self.trial.start,
+            address=address,
         )
 
     def _know(self, iteration: int, checkpoint: str) -> None:

@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 
 from hpsearch.events import Started
 from hpsearch.objective import Objective
+from hpsearch.study.pack_users import PackUsers
 from hpsearch.study.trial_record import DECIDED, TrialRecord
+from hpsearch.trainable.addresses import place_of
 from hpsearch.trial import Failure, Report, Segment, StateAt, TrialRow, TrialState
 
-__all__ = ["TERMINAL", "TrialRecords"]
+__all__ = ["TERMINAL", "TrialRecords", "owner_of"]
 
 TERMINAL = DECIDED | {TrialState.FAILED}
 """States of trials that don't go on by themselves."""
@@ -31,6 +33,7 @@ class TrialRecords:
         self._touched: set[int] = set()
         self._forkable: set[str] = set()  # checkpoints that may still be forked
         self._held: Counter[str] = Counter()  # checkpoints to the number of forks that may go back to them
+        self._packs = PackUsers()
         self.counts: Counter[TrialState] = Counter()
         self.running: set[int] = set()
 
@@ -139,7 +142,7 @@ class TrialRecords:
         return score != former.score and not self._objective.improves(score, former.score)
 
     def obsolete(self, wanted: Collection[StateAt] = (), *, keep_all: bool) -> list[str]:
-        """Give the checkpoints that nothing needs any more, each once.
+        """Give the checkpoints that nothing needs any more, each once, and the packs that held no others.
 
         A trial that may still run needs its newest, and one that has failed may be retried. Of the others that have
         ended only the best ones' are kept: their values don't change any more, so a worse one can never become one.
@@ -152,7 +155,7 @@ class TrialRecords:
             return []
         gone: list[str] = []
         forkable = {path for state in wanted if (path := self.checkpoint_at(state)[1]) is not None}
-        self._touched.update(_owner(path) for path in self._forkable - forkable)
+        self._touched.update(owner_of(path) for path in self._forkable - forkable)
         self._forkable = forkable
         if self._decided:
             self._compare_decided()
@@ -162,7 +165,7 @@ class TrialRecords:
                 record.retire()
             gone += record.take_superseded(self._held, forkable)
         self._touched.clear()
-        return gone
+        return gone + self._packs.release(gone)
 
     def checkpoint_at(self, state: StateAt) -> tuple[int, str | None]:
         """Give the newest checkpoint that is there of what is to be forked, with its iteration; None without one."""
@@ -171,7 +174,7 @@ class TrialRecords:
         if saved is not None:
             return saved
         source, start = record.source, record.trial.start
-        if source is not None and start <= state.iteration and self._all[_owner(source)].has(source):
+        if source is not None and start <= state.iteration and self._all[owner_of(source)].has(source):
             return start, source
         return state.iteration, None
 
@@ -211,9 +214,9 @@ class TrialRecords:
             self._held[fork.source] -= 1
             if not self._held[fork.source]:
                 del self._held[fork.source]
-                self._touched.add(_owner(fork.source))
+                self._touched.add(owner_of(fork.source))
 
 
-def _owner(checkpoint: str) -> int:
+def owner_of(checkpoint: str) -> int:
     """Give the trial that wrote a checkpoint, as `attempt_directory` names it; another one may have been forked."""
-    return int(checkpoint.split("/")[1])
+    return int(place_of(checkpoint).split("/")[1])

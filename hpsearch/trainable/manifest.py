@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hpsearch.errors import UnreadableCheckpointError
 
-__all__ = ["NAME", "check_part", "read_parts", "write_manifest"]
+__all__ = ["NAME", "check_part", "read_parts", "text_of", "write_manifest"]
 
 NAME = "manifest.json"
 
@@ -21,7 +21,12 @@ NAME = "manifest.json"
 def write_manifest(checkpoint: Path) -> None:
     """Write down every file that lies in the checkpoint's directory now."""
     sizes = {part: (checkpoint / part).stat().st_size for part in _find_parts(checkpoint)}
-    (checkpoint / NAME).write_text(json.dumps({"bytes": sizes}), encoding="utf-8")
+    (checkpoint / NAME).write_text(text_of(sizes), encoding="utf-8")
+
+
+def text_of(sizes: Mapping[str, int]) -> str:
+    """Give the manifest of files with these sizes in bytes."""
+    return json.dumps({"bytes": dict(sorted(sizes.items()))})
 
 
 def read_parts(checkpoint: Path) -> dict[str, int | None]:

@@ -87,6 +87,8 @@ class RunningTrial:
         self._group: Group | None = None
         self.generators = random_state.capture
         """Tells where the trial's generators stand; they aren't the process's where others run in turn with it."""
+        self.write_checkpoint = checkpoints.write
+        """Writes a checkpoint, and gives its name; it may wait for those of others that run in turn with this one."""
         self.assign(assignment, listener, None)
 
     def assign(self, assignment: Assignment, listener: Listener, saved: RandomState | None) -> None:
@@ -292,7 +294,7 @@ class RunningTrial:
         state = offered() if callable(offered) and not _is_module(offered) else offered
         if state is None:
             return None
-        name = checkpoints.write(self.directory, self._iteration, state, saved)
+        name = self.write_checkpoint(Path(self._assignment.directory), self._iteration, state, saved)
         random_state.restore(saved)
         self.random_state = saved
         return name

@@ -48,7 +48,7 @@ class Attempt:
 
     @property
     def checkpoint(self) -> str | None:
-        """The checkpoint at `iteration`, relative to the study's directory."""
+        """The address of the checkpoint at `iteration`, relative to the study's directory."""
         if self._saved is None or self._saved[0] != self.iteration:
             return None
         return self._saved[1]
@@ -76,6 +76,10 @@ class Attempt:
     def was_cut(self) -> None:
         """Take note that the segment ended early at the report just taken, as the channel had asked."""
         self.cut = True
+
+    def wrote(self, address: str) -> None:
+        """Take note of where the checkpoint at `iteration` lies, which was saved before and is written now."""
+        self._saved = (self.iteration, address)
 
     def returned(self) -> None:
         """Take note that the trainable returned: a checkpoint from here on is the attempt's last."""

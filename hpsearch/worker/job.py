@@ -53,6 +53,8 @@ class Job:
     """Trials that a worker may train beside each other."""
     rounded: bool = False
     """They may round otherwise than each alone, as `lanes` trials do, however many there are."""
+    packs: bool = True
+    """Checkpoints that those write at one time lie in one file: they are soon deleted, but for few."""
     mkl_cbwr: str | None = None
     """MKL_CBWR of processes that train, where their environment names none; None: it stays unset."""
 

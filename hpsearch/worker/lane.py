@@ -12,6 +12,7 @@ from hpsearch.errors import Interrupted
 from hpsearch.trainable import random_state
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.failures import failure_of
+from hpsearch.trainable.packs import Parts
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trial import Failure, Report, Segment
 from hpsearch.worker.attempt import Attempt
@@ -30,7 +31,7 @@ class Standing:
         self.settings = settings
         """What building it changed of the process."""
         self.at: str | None = None
-        """Absolute path; None: at none."""
+        """Absolute path of its place; None: at none."""
 
 
 class Lane:
@@ -57,6 +58,8 @@ class Lane:
         """Of the process, as it changed them."""
         self.changed: dict[str, None] = {}
         self.stuck: dict[str, None] = {}
+        self.kept: Parts | None = None
+        """The checkpoint at its end, until the round has ended."""
         self.fused = 1
         self.failure: Failure | None = None
         self._alone_because: str | None = None

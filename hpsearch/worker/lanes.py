@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hpsearch.errors import Interrupted, StorageError, UnwritableError
 from hpsearch.task import SegmentResult
 from hpsearch.trainable import random_state
+from hpsearch.trainable.addresses import PACKS, place_of
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.current import set_current_trial
 from hpsearch.trainable.failures import bounded
@@ -30,6 +31,7 @@ from hpsearch.worker.lane_log import LaneLog
 from hpsearch.worker.output import OutputRedirect
 from hpsearch.worker.parked import Parked
 from hpsearch.worker.process_settings import Kept, apply, kept, told_of
+from hpsearch.worker.round_end import write_checkpoint, write_kept
 
 if TYPE_CHECKING:
     from hpsearch_trainers import Trainer
@@ -83,8 +85,10 @@ class Lanes:
         target: The trainable: a class of `Trainer`, of which `why_whole` says nothing.
         output: Where this process prints to.
         most: Trials of one computation.
-        directory: What they print together goes to a log in there; a lane's own output to its attempt's.
+        study: The study's directory. What they print together, and the checkpoints that they write together, lie in its
+            `trials/packs`; a lane's own output in its attempt's directory.
         at_hand: A file for output meanwhile; see `LaneLog`.
+        packs: Whether they write checkpoints together.
         rounded: A computation is always of `most` trials, and may round otherwise than each alone.
     """
 
@@ -93,10 +97,11 @@ class Lanes:
         target: Callable[[RunningTrial], Any],
         output: OutputRedirect,
         most: int,
-        directory: Path,
+        study: Path,
         at_hand: Path,
         *,
-        rounded: bool = False,
+        packs: bool,
+        rounded: bool,
     ) -> None:
         import torch
 
@@ -106,7 +111,9 @@ class Lanes:
         torch.optim.SGD([torch.zeros(1)], lr=1.0)
         self._target = target
         self._output = output
-        self._log = LaneLog(at_hand, directory)
+        self._study = study
+        self._packs = packs
+        self._log = LaneLog(at_hand, study / PACKS)
         self._at_hand = at_hand
         self._fusers = defaultdict[int, Fuser](
             lambda: (RoundingFuser if rounded else Fuser)(
@@ -158,6 +165,7 @@ class Lanes:
             if os.getpid() != process:
                 os._exit(1)  # a child that a trainable forked came back: it must not go on as a second driver
         ended = [lane for lane in self._lanes if lane.has_ended]
+        write_kept(ended, self._study)
         self._lanes = [lane for lane in self._lanes if not lane.has_ended]
         return [self._leave(lane) for lane in ended]
 
@@ -173,13 +181,16 @@ class Lanes:
         """Make a segment's object, or take up the one that stands where it begins."""
         assignment = lane.assignment
         standing = self._parked.take(assignment.number)
-        if standing is not None and standing.at == assignment.checkpoint:
+        begins_at = None if assignment.checkpoint is None else place_of(assignment.checkpoint)
+        if standing is not None and standing.at == begins_at:
             lane.standing, lane.settings = standing, standing.settings
             lane.trial = standing.trial
             lane.trial.assign(assignment, lane.listener, lane.trial.random_state)
         else:
             lane.trial = RunningTrial(assignment, lane.listener)
         lane.trial.generators = lambda: lane.generators
+        if self._packs:
+            lane.trial.write_checkpoint = lambda *given: write_checkpoint(lane, _bytes(lane.object), *given)
         with self._turn(lane) as settings:
             if lane.standing is None:
                 random_state.seed_all(lane.trial.seed)

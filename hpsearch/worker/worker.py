@@ -207,8 +207,8 @@ class Worker:
         target = self._runner.target
         self.why_whole = why_whole(target, self._job.threads)
         if self.why_whole is None:
-            packs = self._root / "trials" / "packs"
-            self._lanes = Lanes(target, self._runner.output, self._job.lanes, packs, at_hand, rounded=self._job.rounded)
+            how = {"packs": self._job.packs, "rounded": self._job.rounded}
+            self._lanes = Lanes(target, self._runner.output, self._job.lanes, self._root, at_hand, **how)
 
 
 @contextlib.contextmanager

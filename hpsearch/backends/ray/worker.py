@@ -20,6 +20,7 @@ from hpsearch.errors import HpsearchError
 from hpsearch.study.directory import OUTPUT_AT_HAND, hold_as_worker
 from hpsearch.study.locks import Lock
 from hpsearch.task import Save, SegmentResult
+from hpsearch.trainable.addresses import PACKS, place_of
 from hpsearch.trainable.checkpoints import pack, unpack
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Report, Segment, Trial
@@ -238,6 +239,9 @@ class RayWorker:
         for segment, result, late in self._worker.round():
             channel = self._channels.pop((self._study, segment.trial, segment.attempt))
             ends.append(LaneEnd(segment.trial, segment.attempt, self._answer(segment, result, channel, 0), late))
+        if not self._sees:
+            for written in (self._root / PACKS).glob("*.zip"):  # all that is in it goes with the answers
+                written.unlink(missing_ok=True)
         return pickle.dumps(ends, pickle.HIGHEST_PROTOCOL)
 
     def _unpack(self, segment: Segment, packed: bytes | None) -> None:
@@ -254,6 +258,8 @@ class RayWorker:
             packed = None if newest is None else pack(self._root / newest)
         except HpsearchError as error:
             return self._undone(segment, error)
+        if result.checkpoint is not None:
+            result = replace(result, checkpoint=place_of(result.checkpoint))  # it arrives there, without its pack
         log = _end_of_log(self._root / attempt_directory(segment, rank))
         shutil.rmtree(self._root / attempt_directory(segment), ignore_errors=True)
         return self._response(result, saves, packed, log)

@@ -16,6 +16,7 @@ from hpsearch.events import Event, Failed, Finished, Lost, Retried, Reverted, Sa
 from hpsearch.objective import Metric, Objective
 from hpsearch.study.enough import Enough, Patience, Target
 from hpsearch.study.journaled_state import JournaledState
+from hpsearch.study.trial_records import owner_of
 from hpsearch.sweep.sweep import Limits
 from hpsearch.trial import Failure, JointScore, Report, Score, Segment, TrialRow, TrialState
 from tests.hpsearch.support.lives import Life, sweeps
@@ -174,19 +175,19 @@ def test_the_checkpoints_of_the_front_of_the_ended_trials_are_kept_and_in_the_en
         rows = state.rows()
         assert state.checkpoints() == life.on_disk
         front = {row.number for row in front_of(objective, [row for row in rows if row.state in ENDED])}
-        owners = {int(checkpoint.split("/")[1]) for checkpoint in life.on_disk}
+        owners = {owner_of(checkpoint) for checkpoint in life.on_disk}
         for row in rows:
             if row.state in ENDED - {TrialState.FAILED} and row.number not in front:
                 assert row.checkpoint is None
                 assert row.number not in owners
             else:
                 expected = checkpoint_of(life, row)
-                assert row.checkpoint == (None if expected in life.damaged_ones else expected)
-                assert row.checkpoint is None or row.checkpoint in life.on_disk
+                assert row.address == (None if expected in life.damaged_ones else expected)
+                assert row.address is None or row.address in life.on_disk
     failed = {row.number for row in state.rows() if row.state is TrialState.FAILED}
     leaders = {row.number for row in state.leaders()}
-    assert {int(checkpoint.split("/")[1]) for checkpoint in life.on_disk} <= leaders | failed
-    assert {row.checkpoint for row in state.leaders()} - {None} <= life.on_disk
+    assert {owner_of(checkpoint) for checkpoint in life.on_disk} <= leaders | failed
+    assert {row.address for row in state.leaders()} - {None} <= life.on_disk
     assert len(life.discarded) == len(set(life.discarded))
 
 

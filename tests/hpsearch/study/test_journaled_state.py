@@ -80,7 +80,7 @@ def test_an_extension_is_told_like_all_else(life, more):
     life.take(event)
     longer = Life(extended(life.sweep, event), life.seed, life.workers, 0.0)
     longer.study_state, longer.events, longer.entries = life.study_state, life.events, life.entries
-    longer.on_disk = life.on_disk
+    longer.find(life)
     longer.run()
     read = JournaledState(life.sweep)
     list(read.read(map(journaled, longer.entries)))

@@ -17,6 +17,7 @@ from hpsearch.cli import main
 from hpsearch.events import Event, Exhausted, Lost
 from hpsearch.study.journal import Journal
 from tests.hpsearch.support.command_line import environment, write_sweep
+from tests.hpsearch.support.lane_sweeps import packed_study
 
 COMMANDS = """
 import contextlib, io, json, sys, traceback
@@ -203,6 +204,23 @@ def test_of_a_study_that_cant_be_written_all_is_shown_and_the_rest_is_one_error(
         assert err.startswith("hpsearch: ")
         assert err.count("hpsearch: ") == 1
         assert ("no process runs this study" if words[0] == "stop" else "Read-only file system") in err, finished
+
+
+def test_a_checkpoint_that_cant_be_written_out_of_its_pack_is_shown_where_it_lies(tmp_path, monkeypatch):
+    study = packed_study(tmp_path / "study", monkeypatch)
+    row = study.trials[study.best_trial.number]
+    shutil.rmtree(study.directory / str(row.checkpoint))  # the look at the best one has written it out
+    trial, saved = str(row.number), str(tmp_path / "saved")
+    looks = [["best"], ["status", "--json"], ["trial", trial], ["trials"], ["best", "--save", saved]]
+    *shown, trials, refused = answers(read_only(study.directory), *([w, str(study.directory), *m] for w, *m in looks))
+    path = f"{study.directory}/{row.address}/state.pt"
+    for code, out, err in shown:
+        assert (code, path in out, err) == (0, True, "")
+    assert trials[0] == 0
+    assert (refused[0], refused[1]) == (1, "")
+    assert f"must be written out of the file in which it lies with others, {path}, but" in refused[2]
+    assert not Path(saved).exists()
+    assert list(study.directory.glob("trials/*/*/*")) == []
 
 
 FULL = """

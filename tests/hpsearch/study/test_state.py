@@ -16,7 +16,9 @@ from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.space import Space, Uniform
 from hpsearch.study.extension import extended, extension
 from hpsearch.study.state import StudyState
+from hpsearch.study.trial_records import owner_of
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.trainable.addresses import place_of
 from hpsearch.trial import Failure, Report, TrialRow, TrialState
 from tests.hpsearch.support.lives import OPENED, Life, lives, sweeps
 from tests.hpsearch.support.scripted import sweep_of
@@ -80,12 +82,13 @@ def test_no_checkpoint_goes_that_is_needed_and_in_the_end_those_of_the_best_and_
         rows = study_state.rows()
         assert study_state.checkpoints() == life.on_disk
         # A row names the one of its value; a trial that failed behind its newest checkpoint has none there.
-        assert {row.checkpoint for row in rows} - {None} <= life.on_disk
+        assert {row.address for row in rows} - {None} <= life.on_disk
         best = best_of([row for row in rows if row.state in ENDED], life.sweep)
         for row in rows:
             if row.state not in ENDED - {TrialState.FAILED} or row == best:
                 expected = checkpoint_of(life, row)
-                assert row.checkpoint == (None if expected in life.damaged_ones else expected)
+                assert row.address == (None if expected in life.damaged_ones else expected)
+                assert row.checkpoint == (row.address and place_of(row.address))
             if row.state is not TrialState.FAILED:
                 assert row.value == value_of(life, row.number)
         best = best_of(rows, life.sweep)
@@ -95,8 +98,8 @@ def test_no_checkpoint_goes_that_is_needed_and_in_the_end_those_of_the_best_and_
     best = next(iter(study_state.leaders()), None)
     kept = {row.number for row in study_state.rows() if row.state is TrialState.FAILED}
     kept |= {best.number} if best is not None else set()
-    assert life.forks or {int(checkpoint.split("/")[1]) for checkpoint in life.on_disk} <= kept
-    assert best is None or best.checkpoint is None or best.checkpoint in life.on_disk
+    assert life.forks or {owner_of(checkpoint) for checkpoint in life.on_disk} <= kept
+    assert best is None or best.address is None or best.address in life.on_disk
 
 
 @settings(deadline=None, max_examples=50)
@@ -149,7 +152,7 @@ def test_resuming_on_another_number_of_workers_ends_with_the_same_table(life, wo
         if not former.step():
             break
     resumed = live(Life(life.sweep, life.seed + 1, workers, 0.0, life.saves))
-    resumed.on_disk = former.on_disk
+    resumed.find(former)
     list(resumed.study_state.replay(former.events))
     resumed.study_state.obsolete()
     resumed.take(OPENED)

@@ -16,6 +16,7 @@ from hpsearch.events import Dropped, Event, Finished, Retried, Reverted, Saved, 
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.study.state import StudyState
+from hpsearch.study.trial_records import owner_of
 from hpsearch.sweep.sweep import Metric, Resources
 from hpsearch.trial import Report, Segment, TrialState
 from tests.hpsearch.support.lives import OPENED, Life
@@ -48,7 +49,7 @@ class WideLife(Life):
                 self.sure[event.trial] = segment.width
                 self.widened.pop(event.trial, None)
         elif isinstance(event, Reverted) and event.checkpoint is not None:
-            self.on_disk.add(event.checkpoint)
+            self.write(event.checkpoint)
         elif isinstance(event, Retried | Dropped):
             self.widened.pop(event.trial, None)  # it goes on from its newest checkpoint, or anew
         decisions = super().take(event)
@@ -79,7 +80,7 @@ class WideLife(Life):
         rows = self.study_state.rows()
         if trial >= len(rows):
             return (0, None, None)
-        return (rows[trial].iterations, rows[trial].value, rows[trial].checkpoint)
+        return (rows[trial].iterations, rows[trial].value, rows[trial].address)
 
     def segment(self, trial: int) -> Segment:
         return next(segment for segment in self.study_state.running() if segment.trial == trial)
@@ -122,7 +123,7 @@ def live_and_look(life: WideLife) -> None:
     while life.step():
         rows = life.study_state.rows()
         assert life.study_state.checkpoints() == life.on_disk
-        assert {row.checkpoint for row in rows} - {None} <= life.on_disk
+        assert {row.address for row in rows} - {None} <= life.on_disk
         for trial, ((_, _, checkpoint), _) in life.widened.items():
             assert rows[trial].state in ENDED or checkpoint is None or checkpoint in life.on_disk
     assert len(life.discarded) == len(set(life.discarded))
@@ -130,8 +131,8 @@ def live_and_look(life: WideLife) -> None:
     best = next(iter(life.study_state.leaders()), None)
     kept = {row.number for row in life.study_state.rows() if row.state is TrialState.FAILED}
     kept |= {best.number} if best is not None else set()
-    assert {int(checkpoint.split("/")[1]) for checkpoint in life.on_disk} <= kept
-    assert best is None or best.checkpoint is None or best.checkpoint in life.on_disk
+    assert {owner_of(checkpoint) for checkpoint in life.on_disk} <= kept
+    assert best is None or best.address is None or best.address in life.on_disk
 
 
 @settings(deadline=None, max_examples=40)

@@ -14,11 +14,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hpsearch.errors import JournalError, StorageError, StudyInUseError
 from hpsearch.study.directory import StudyDirectory, hold_as_worker, next_directory
 from hpsearch.study.journal import Journal
 from hpsearch.study.locks import Lock
+from hpsearch.trainable import checkpoints, random_state
+from hpsearch.trainable.addresses import in_pack, pack_of
 
 STUDY = {"sweep": {"name": "s"}}
 
@@ -470,6 +474,58 @@ def test_only_checkpoints_that_the_journal_doesnt_name_are_removed(place):
     left = {str(path.relative_to(place.path).parent) for path in place.path.rglob("state.pt")}
     assert left == {kept, *users}
     assert (place.path / "trials/00000/1/output.log").exists()
+
+
+def test_only_packs_that_hold_what_isnt_elsewhere_stay(place):
+    """The second one's checkpoint was written out, the third one was begun by a process that was killed."""
+    packs = [f"trials/packs/{name}" for name in ("00000-1-3x2.zip", "00002-1-3x2.zip", ".00004-1-3x2.zip.part")]
+    others = ["trials/packs/output.log", "trials/packs/mine.zip"]
+    (place.path / "trials" / "packs").mkdir(parents=True)
+    for name in [*packs, *others]:
+        (place.path / name).write_text("x")
+    written_out = "trials/00002/1/hpsearch-checkpoint-3"
+    begun = "trials/00002/1/.hpsearch-checkpoint-3.0a1b2c3d.part"
+    for name in (written_out, begun):
+        (place.path / name).mkdir(parents=True)
+    place.remove_unnamed({in_pack(packs[0], "trials/00001/1/hpsearch-checkpoint-3"), in_pack(packs[1], written_out)})
+    left = {str(path.relative_to(place.path)) for path in place.path.glob("trials/*/*")}
+    assert left == {packs[0], *others, "trials/00002/1"}
+    assert [path.name for path in (place.path / "trials/00002/1").iterdir()] == ["hpsearch-checkpoint-3"]
+
+
+PLACES = [f"trials/{trial:05d}/1/hpsearch-checkpoint-3" for trial in range(7)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    needed=st.sets(st.sampled_from(PLACES)),
+    written_out=st.sets(st.sampled_from(PLACES)),
+)
+def test_what_is_needed_can_be_read_after_it_and_nothing_else_is_there(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], needed: set[str], written_out: set[str]
+) -> None:
+    """Whatever of the checkpoints in packs, and at their places, is needed, and was written out before."""
+    study = StudyDirectory(tmp_path_factory.mktemp("study"))
+    addresses: dict[str, str] = {}
+    rest = list(PLACES)
+    for size in sizes:
+        together, rest = rest[:size], rest[size:]
+        parts = {of: checkpoints.parts_of({"of": of}, random_state.capture()) for of in together}
+        addresses.update(checkpoints.write_together(study.path, parts) if together else {})
+    for of in rest:
+        checkpoints.write((study.path / of).parent, 3, {"of": of}, random_state.capture())
+        addresses[of] = of
+    for of in written_out:
+        checkpoints.write_out(study.path / addresses[of])
+    wanted = {addresses[of] for of in needed}
+    for _ in range(2):  # there is nothing more to do the second time
+        study.remove_unnamed(wanted)
+        assert {checkpoints.read_state(study.path / address)["of"] for address in wanted} == needed
+        at_their_places = {str(path.relative_to(study.path)) for path in study.checkpoints()}
+        assert at_their_places == needed & (written_out | set(rest))
+        packs = {str(path.relative_to(study.path)) for path in study.packs()}
+        assert packs == {pack_of(addresses[of]) for of in needed - at_their_places}
 
 
 def test_next_directory_gives_a_name_that_is_too_long_to_be_there(tmp_path):

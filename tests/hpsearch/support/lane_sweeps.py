@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
 import hpsearch
 from hpsearch.events import Finished, Saved
 from hpsearch.report.study import Study
@@ -13,7 +16,7 @@ from hpsearch.report.tables import rows_to_csv
 from tests.hpsearch.support import lane_trainables
 from tests.hpsearch.support.scripted import events_of
 
-__all__ = ["results", "search", "table"]
+__all__ = ["packed_study", "results", "search", "table"]
 
 FAULTS = ("", "build", "exit", "step", "nan", "draws", "settings", "prints")
 
@@ -61,3 +64,14 @@ def results(study: Study) -> dict[Any, Any]:
     for row in study.trials:
         told[row.number] = row.state, row.iterations, row.failure and (row.failure.kind, row.failure.message)
     return told
+
+
+def packed_study(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    """Give a finished study of five trials whose checkpoints lie in one file, as if its process had been killed."""
+    monkeypatch.setattr("hpsearch.run.study_run.settle", lambda *_: None)
+    options: dict[str, Any] = {"early_terminate": None, "max_iter": 2, "run_cap": 5, "trials_per_worker": 5}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    study = search(directory, ("",), **options)
+    torch.set_num_threads(threads)
+    return study

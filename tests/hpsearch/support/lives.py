@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
@@ -25,6 +25,7 @@ from hpsearch.study.journaled_state import Entry
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Checkpoints, Metric, Sweep
 from hpsearch.task import Result, SegmentResult
+from hpsearch.trainable.addresses import in_pack, pack_of, pack_of_all
 from hpsearch.trial import Failure, Report, Segment
 from hpsearch.worker.attempt import attempt_directory
 from tests.hpsearch.support.family import Family
@@ -115,6 +116,10 @@ class Life:
     entries: list[Entry] = field(default_factory=list)
     """The same, with what followed from each."""
     on_disk: set[str] = field(default_factory=set)
+    packs: set[str] = field(default_factory=set)
+    """Those on disk."""
+    unfilled: set[str] = field(default_factory=set)
+    """Packs with checkpoints that nobody hears of."""
     discarded: list[str] = field(default_factory=list)
     damaged_ones: set[str | None] = field(default_factory=set)
     owed: list[Event] = field(default_factory=list)
@@ -123,6 +128,9 @@ class Life:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
+        self.packing = random.Random(self.seed + 1)
+        self.room: list[str] = []
+        """The pack that checkpoints are written to now, for each that it has still to get."""
         self.study_state = StudyState(self.sweep)
         self.at: dict[int, int] = {}
         """Of each running trial, the iteration whose checkpoint was saved last."""
@@ -169,7 +177,7 @@ class Life:
             assert segment.checkpoint is None or segment.checkpoint in self.on_disk
             self.at[segment.trial] = segment.start
         if isinstance(event, Saved | Finished) and event.checkpoint is not None:
-            self.on_disk.add(event.checkpoint)
+            self.write(event.checkpoint)
         if isinstance(event, Dropped):
             dropped = self.study_state.record(event.trial).checkpoint
             self.on_disk.discard(str(dropped))
@@ -180,8 +188,21 @@ class Life:
         gone = self.study_state.obsolete()
         self.discarded += gone
         for checkpoint in gone:
-            self.on_disk.remove(checkpoint)
+            (self.packs if checkpoint in self.packs else self.on_disk).remove(checkpoint)
+        needed = packs_of(self.on_disk)
+        assert needed <= self.packs, "a pack is gone that is needed"
+        damaged = packs_of(str(checkpoint) for checkpoint in self.damaged_ones)
+        assert self.packs <= needed | damaged | {*self.room, *self.unfilled}, "a pack has stayed that isn't needed"
         return followed.decisions
+
+    def write(self, checkpoint: str) -> None:
+        self.on_disk.add(checkpoint)
+        self.packs |= packs_of([checkpoint])
+
+    def find(self, former: Life) -> None:
+        """Begin with the disk of another life."""
+        self.on_disk, self.packs = former.on_disk, former.packs
+        self.unfilled = former.unfilled | set(former.room)
 
     def happen(self, segment: Segment) -> Event:
         trial, attempt, at = segment.trial, segment.attempt, self.at[segment.trial]
@@ -225,7 +246,14 @@ class Life:
         return Finished(segment.trial, segment.attempt, iteration, checkpoint, reports, cut, 1.0)
 
     def checkpoint(self, segment: Segment, iteration: int) -> str:
-        return f"{attempt_directory(segment)}/hpsearch-checkpoint-{iteration}"
+        place = f"{attempt_directory(segment)}/hpsearch-checkpoint-{iteration}"
+        if self.packing.random() < 0.05:
+            self.unfilled |= set(self.room)  # nobody hears of the rest of it
+            self.room = []
+        if not self.room and self.packing.random() < 0.6:
+            count = self.packing.randint(2, 5)
+            self.room = [pack_of_all([place] * count)] * count
+        return in_pack(self.room.pop(), place) if self.room else place
 
     def reports(self, trial: int, start: int, end: int) -> tuple[Report, ...]:
         return tuple(Report(trial, i, self.metrics(), 0.5) for i in range(start + 1, end + 1))
@@ -237,6 +265,11 @@ class Life:
         if objective.joint and self.chance.random() < 0.05:
             del metrics[self.chance.choice(objective.names)]
         return metrics
+
+
+def packs_of(addresses: Iterable[str]) -> set[str]:
+    """Give the packs in which some of these checkpoints lie."""
+    return {pack for address in addresses if (pack := pack_of(address)) is not None}
 
 
 @st.composite

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from hpsearch.errors import CheckpointError, StorageError, UnreadableCheckpointError, UnwritableError
 from hpsearch.trainable import checkpoints, random_state
+from tests.hpsearch.support.files import files_below
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -38,10 +39,6 @@ class Scaler:
 
 def write(directory: Path, state: object, iteration: int = 3) -> Path:
     return directory / checkpoints.write(directory, iteration, state, random_state.capture())
-
-
-def files_below(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 @settings(deadline=None, max_examples=25)

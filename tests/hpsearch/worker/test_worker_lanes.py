@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import hpsearch_trainers.lanes
 from hpsearch.objective import Metric, Objective
 from hpsearch.task import SegmentResult
-from hpsearch.trainable.checkpoints import read_state
+from hpsearch.trainable.addresses import place_of
+from hpsearch.trainable.checkpoints import read_random_state, read_state, user_path
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
 from hpsearch.worker.worker import Worker
@@ -67,7 +68,8 @@ def told(root: Path, heard: Heard, result: SegmentResult) -> Any:
 
     failure = result.failure and (result.failure.kind, result.failure.message)
     saves = [(iteration, checkpoint, plain(reports)) for iteration, checkpoint, reports in heard.saves]
-    ended = (result.iteration, result.checkpoint, plain(result.reports), result.cut, failure, result.changed)
+    place = result.checkpoint and place_of(result.checkpoint)
+    ended = (result.iteration, place, plain(result.reports), result.cut, failure, result.changed)
     return plain(heard.reports), saves, ended
 
 
@@ -110,6 +112,7 @@ def test_segments_that_come_and_go_are_as_they_are_alone(
     assert (one.lanes, many.lanes) == (lanes if rounded else 1, lanes)
     expected: dict[Any, Any] = {}
     found: dict[Any, Any] = {}
+    addresses: dict[tuple[int, int], str] = {}
     for trial in trials:
         for segment in _segments(trial, ends, expected):
             heard = Heard(cut_at)
@@ -117,7 +120,7 @@ def test_segments_that_come_and_go_are_as_they_are_alone(
             expected[trial.number, segment.attempt] = told(alone, heard, result)
     waiting = {trial.number: begins[trial.number] for trial in trials}
     running: dict[int, tuple[Segment, Heard]] = {}
-    generators = {trial.number: _segments(trial, ends, found) for trial in trials}
+    generators = {trial.number: _segments(trial, ends, found, addresses) for trial in trials}
     for _ in range(60):
         for trial in trials:
             waiting[trial.number] -= 1
@@ -129,28 +132,41 @@ def test_segments_that_come_and_go_are_as_they_are_alone(
         for ended in many.round():
             segment, heard = running.pop(ended.segment.trial)
             assert segment == ended.segment
+            assert ended.result.checkpoint is None or read_state(together / ended.result.checkpoint) is not None
             assert not ended.late
             found[segment.trial, segment.attempt] = told(together, heard, ended.result)
+            addresses[segment.trial, segment.attempt] = str(ended.result.checkpoint)
     assert not running
     one.close()
     many.close()
     assert found == expected
-    for _, _, (_, checkpoint, *_) in expected.values():
+    for key, (_, _, (_, checkpoint, *_)) in expected.items():
         if checkpoint is not None:
-            states = [read_state(root / checkpoint) for root in (alone, together)]
-            assert same_bits(*states)
+            assert same_bits(read_state(alone / checkpoint), read_state(together / addresses[key]))
+            assert read_random_state(together / addresses[key]) is not None
     logs = {str(path.relative_to(together)) for path in together.rglob("output.log")}
     assert all(path.startswith("trials/0") for path in logs), "nothing was printed by all of them together"
 
 
-def _segments(trial: Trial, ends: list[int], told: dict[Any, Any]) -> Iterator[Segment]:
-    """Give a trial's segments one by one, each from where the one before it ended."""
+def _segments(
+    trial: Trial, ends: list[int], told: dict[Any, Any], addresses: dict[tuple[int, int], str] | None = None
+) -> Iterator[Segment]:
+    """Give a trial's segments one by one, each from where the one before it ended.
+
+    Args:
+        trial: The trial.
+        ends: Iterations of each.
+        told: What came of each so far.
+        addresses: Where the checkpoint lies that each ended with; None: at its place.
+    """
     start, checkpoint = 0, None
     for attempt, more in enumerate(ends, 1):
         yield Segment(trial.number, start, start + more, checkpoint, attempt, 1)
         _, _, (start, checkpoint, _, _, failure, _) = told[trial.number, attempt]
         if failure is not None or checkpoint is None:
             return
+        if addresses is not None:
+            checkpoint = addresses[trial.number, attempt]
 
 
 def test_a_checkpoint_holds_a_lane_and_not_its_neighbours(tmp_path):
@@ -163,7 +179,7 @@ def test_a_checkpoint_holds_a_lane_and_not_its_neighbours(tmp_path):
     one = worker(tmp_path / "alone", 1)
     alone = one.run(Trial(0, params, 0, "random"), Segment(0, 0, 1, None, 1, 1), Heard())
     sizes = {
-        (root / str(result.checkpoint) / "state.pt").stat().st_size
+        user_path(root / str(result.checkpoint)).stat().st_size
         for root, result in [(tmp_path, ended[0].result), (tmp_path / "alone", alone)]
     }
     assert max(sizes) < 1.05 * min(sizes)

@@ -1,0 +1,72 @@
+"""Write the checkpoints of lanes that end in the same round as one file: each by itself takes several times as long."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpsearch.errors import StorageError, UnwritableError
+from hpsearch.trainable import checkpoints
+from hpsearch.trainable.random_state import RandomState
+from hpsearch.worker.lane import Lane
+
+__all__ = ["write_checkpoint", "write_kept"]
+
+_LARGEST = 4 << 20
+"""Bytes of a state that may wait for others: what writing a larger one takes is its bytes."""
+
+
+def write_checkpoint(
+    lane: Lane, size: int, directory: Path, iteration: int, state: object, random_state: RandomState | None
+) -> str:
+    """Write a lane's checkpoint as `checkpoints.write` does; that of its end is kept as bytes, for `write_kept`.
+
+    Args:
+        lane: The lane.
+        size: Bytes that its state may have.
+        directory: The attempt's directory.
+        iteration: The report that the checkpoint belongs to.
+        state: Tensors and plain containers, or the path of what is to be copied, which isn't kept.
+        random_state: At the same report.
+
+    Raises:
+        CheckpointError: The state can't be read back.
+        UnwritableError, StorageError: It can't be written.
+    """
+    is_state = not isinstance(state, (str, os.PathLike))
+    if lane.attempt.ended and is_state and random_state is not None and size <= _LARGEST:
+        lane.kept = checkpoints.parts_of(state, random_state)
+        return checkpoints.name_of(iteration)
+    return checkpoints.write(directory, iteration, state, random_state)
+
+
+def write_kept(lanes: Sequence[Lane], study: Path) -> None:
+    """Write what was kept of lanes that have ended: as one file where it is of several.
+
+    Where that can't be written each is written by itself, and what is raised is the failure of its lane alone.
+
+    Args:
+        lanes: They have ended; nothing is kept of them any more.
+        study: The study's directory.
+    """
+    waiting = {}
+    for lane in lanes:
+        kept, lane.kept = lane.kept, None
+        if kept is not None and lane.failure is None:
+            assert lane.attempt.checkpoint is not None, "its trial has told of it"
+            waiting[lane.attempt.checkpoint] = lane, kept
+    if len(waiting) > 1:
+        began = time.perf_counter()
+        try:
+            addresses = checkpoints.write_together(study, {place: kept for place, (_, kept) in waiting.items()})
+        except (StorageError, UnwritableError, MemoryError):
+            addresses = {}
+        for place, address in addresses.items():
+            lane, _ = waiting.pop(place)
+            lane.attempt.wrote(address)
+            lane.seconds += (time.perf_counter() - began) / len(addresses)
+    for lane, kept in waiting.values():
+        with lane.charged(), lane.at_fault():
+            checkpoints.write_parts(Path(lane.assignment.directory), lane.attempt.iteration, kept)

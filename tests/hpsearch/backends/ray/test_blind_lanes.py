@@ -1,0 +1,70 @@
+"""A worker of lanes that doesn't see the study's directory, without Ray: what it sends, and what it leaves behind."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpsearch.backends.ray import worker as ray_worker
+from hpsearch.backends.ray.worker import LaneEnd, Place, RayWorker, RunRequest
+from hpsearch.objective import Metric, Objective
+from hpsearch.trainable.checkpoints import read_random_state, read_state, unpack
+from hpsearch.trial import Segment, Trial
+from hpsearch.worker.job import Job
+from tests.hpsearch.support.files import files_below
+
+PARAMS = {"lr": 0.1, "hidden": 24, "dropout": 0.2, "fault": ""}
+
+
+@pytest.fixture
+def blind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayWorker]:
+    """A worker of four lanes in this process, which talks with nobody but its caller."""
+    monkeypatch.setattr(ray_worker, "start_guardian", lambda *_, mark: SimpleNamespace(mark=mark))
+    monkeypatch.setattr(RayWorker, "_beat", lambda _: None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = RayWorker("w", None, lambda: Place("here", "127.0.0.1"))
+    trainable = "tests.hpsearch.support.lane_trainables:Small"
+    job = Job(str(tmp_path / "far"), "lanes", trainable, (), Objective(Metric("loss")), None, 1, lanes=4)
+    hello = made.open(pickle.dumps(job), (), (str(tmp_path / "far" / "token"), "token"))
+    assert (hello.sees, hello.lanes, hello.mistake) == (False, 4, None)
+    yield made
+    made.release()
+    assert made._stand_in._lock is not None
+    made._stand_in._lock.close()
+
+
+def ends(worker: RayWorker, *requests: RunRequest) -> dict[int, Any]:
+    """Give the answers to a round, by trial."""
+    told: list[LaneEnd] = pickle.loads(worker.round(pickle.dumps(requests)))
+    return {end.trial: end.response for end in told}
+
+
+def segment(number: int, end: int, former: str | None = None) -> tuple[Trial, Segment]:
+    attempt = 1 if former is None else 2
+    return Trial(number, PARAMS, number, "random"), Segment(number, end - 1, end, former, attempt, 1)
+
+
+def test_each_checkpoint_arrives_at_its_place_and_no_pack_stays(blind: RayWorker, tmp_path: Path) -> None:
+    first = ends(blind, *(RunRequest(*segment(number, 1), None, None) for number in range(3)))
+    study = tmp_path / "study"
+    for number, response in first.items():
+        place = f"trials/{number:05d}/1/hpsearch-checkpoint-1"
+        assert response.result.checkpoint == place
+        unpack(response.packed, study / place)
+        assert read_state(study / place)["epoch"] == 1
+        assert read_random_state(study / place) is not None
+    assert not [name for name in files_below(blind._root) if "checkpoint" in name or name.endswith(".zip")]
+    pack = f"trials/packs/00000-1-1x3.zip#{first[1].result.checkpoint}"
+    requests = [
+        RunRequest(*segment(0, 2, first[0].result.checkpoint), None, None),  # its object is at hand
+        RunRequest(*segment(1, 2, pack), first[1].packed, None),  # a worker that sees the study wrote it
+    ]
+    for number, response in ends(blind, *requests).items():
+        assert response.result.failure is None
+        assert response.result.checkpoint == f"trials/{number:05d}/2/hpsearch-checkpoint-2"
