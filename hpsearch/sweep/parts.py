@@ -147,7 +147,7 @@ class Checkpoints(Settings):
 
     keep: Literal["best", "all"] = "best"
     """`best`: what a trial may still need, also one that has failed and may be retried, and the best trial's; `all`:
-    every one that counts."""
+    every one that counts, each in a directory of its own."""
     every: Count | None = None
     """Iterations between checkpoints inside a segment; there is always one at its end, but where a function returns
     early."""

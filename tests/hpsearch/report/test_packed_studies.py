@@ -81,3 +81,19 @@ def test_where_all_checkpoints_are_kept_each_lies_at_its_place(tmp_path):
     study = search(tmp_path / "study", ("",), keep_checkpoints="all", **options)
     assert all((study.directory / str(row.checkpoint)).is_dir() for row in study.trials)
     assert StudyDirectory(study.directory).packs() == []
+
+
+def test_a_sweep_that_is_stopped_writes_the_best_ones_out_and_leaves_the_others_together(tmp_path):
+    def stop(row: hpsearch.TrialRow) -> None:
+        raise hpsearch.StopSearch
+
+    options: dict[str, Any] = {"trials_per_worker": 5, "early_terminate": hpsearch.Hyperband(max_iter=9, eta=3)}
+    study = search(tmp_path / "study", ("",), callbacks=[stop], **options)
+    place = StudyDirectory(study.directory)
+    assert study.state == "stopped"
+    (best,) = study.leaders
+    waiting = [row for row in study.trials if row.state == "waiting" and row.checkpoint is not None]
+    assert place.packs()
+    assert (place.path / str(best.checkpoint)).is_dir()
+    assert [row for row in waiting if row != best and not (place.path / str(row.checkpoint)).exists()]
+    assert all(read_state(place.path / str(row.address)) for row in waiting)

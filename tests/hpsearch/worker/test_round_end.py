@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import hpsearch_trainers.lanes
 from hpsearch.errors import UnwritableError
 from hpsearch.objective import Metric, Objective
 from hpsearch.task import SegmentResult
+from hpsearch.trainable import random_state
 from hpsearch.trainable.addresses import in_pack, place_of
 from hpsearch.trainable.checkpoints import read_random_state, read_state, user_path
 from hpsearch.trial import Report, Segment, Trial
@@ -153,6 +155,29 @@ def test_a_trial_that_fails_at_its_end_is_in_no_file(tmp_path: Path) -> None:
     assert place_of(str(ended[2].checkpoint)) == place(2)
     with pytest.raises(Exception, match=r"00000-1-2x2\.zip is damaged"):
         read_state(tmp_path / in_pack(pack(2), place(1)))
+
+
+def test_a_trial_that_fails_behind_its_last_report_is_in_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[None] = []
+
+    def restore(state: random_state.RandomState) -> None:
+        calls.append(None)
+        if len(calls) == 2:
+            raise RuntimeError("no such generator")
+        random_state.restore(state)
+
+    generators = SimpleNamespace(capture=random_state.capture, restore=restore)
+    monkeypatch.setattr("hpsearch.trainable.running_trial.random_state", generators)
+    ended = run(tmp_path, [2, 2, 2])
+    assert [ended[number].checkpoint for number in range(3)] == [
+        in_pack(pack(2), place(0)),
+        None,
+        in_pack(pack(2), place(2)),
+    ]
+    assert ended[1].failure is not None
+    assert "no such generator" in ended[1].failure.message
 
 
 def test_where_one_file_cant_be_written_each_is_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
