@@ -104,7 +104,7 @@ def test_groups_may_be_used_from_threads(ranks):
     ],
 )
 def test_what_the_ranks_disagree_on_is_an_error_on_all(failing, what, cause, text):
-    for outcome in failing.outcomes(2, "mistaken", what, timeout=1.0 if what == "late" else 60.0):
+    for outcome in failing.outcomes(2, "mistaken", what):
         assert (outcome.result, outcome.error) == ("DistBackendError", cause), outcome
         assert text in outcome.text
 
@@ -143,4 +143,4 @@ def test_a_rank_that_dies_is_lost_to_the_others(failing, what):
 def test_a_monitored_barrier_says_who_is_missing(failing, missing, wait_all, names):
     for outcome in failing.outcomes(4, "monitored", missing, wait_all):
         assert (outcome.result, outcome.error) == ("DistBackendError", "CommTimeoutError"), outcome
-        assert f"monitored_barrier: {names} didn't come within 0.3 s" in outcome.text
+        assert f"monitored_barrier: {names} didn't come within 2 s" in outcome.text

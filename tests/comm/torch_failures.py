@@ -47,6 +47,7 @@ def mistaken(what: str) -> None:
         else:
             dist.recv(torch.ones(3), 1)
     elif what == "late":
+        dist.group.WORLD.group._work_queue.timeout = 0.3  # for which the ranks couldn't have formed the group surely
         dist.all_reduce(torch.ones(3)) if rank else dist.recv(torch.ones(3), 1)
     else:
         raise AssertionError(what)
@@ -79,10 +80,17 @@ def killed(what: str) -> None:
 
 
 def monitored(missing: list[int], wait_all: bool) -> None:
+    rank, coming = dist.get_rank(), [rank for rank in range(dist.get_world_size()) if rank not in missing]
     torch_backend.monitored_barrier(timeout=timedelta(seconds=30))
-    if dist.get_rank() in missing:
+    if rank in missing:
         dist.all_reduce(torch.ones(1))
-    torch_backend.monitored_barrier(timeout=timedelta(seconds=0.3), wait_all_ranks=wait_all)
+    # The last one of those who come begins when the others are about to.
+    if rank == coming[0]:
+        for other in coming[1:]:
+            dist.recv(torch.ones(1), other)
+    else:
+        dist.send(torch.ones(1), coming[0])
+    torch_backend.monitored_barrier(timeout=timedelta(seconds=2), wait_all_ranks=wait_all)
 
 
 def lonely() -> None:
