@@ -396,3 +396,18 @@ def test_a_host_that_never_answers_is_an_error_after_the_start_timeout(tmp_path)
     code, _, err = launch(tmp_path, "-np", "1", "--start-timeout", "0.5", "--python", str(tmp_path / slow), "true")
     assert code == 1
     assert "expected an answer of localhost within 0.5 s, got none" in err
+
+
+@pytest.mark.parametrize("left", ["yes", "trap '' TERM; while :; do echo still here; done"])
+def test_what_ranks_leave_behind_may_write_and_ignore_sigterm(tmp_path, left):
+    program = ["sh", "-c", f"setsid sh -c \"{left}\" & echo last words; printf 'no end'"]
+    code, out, err = launch(tmp_path, "-np", "1", *program)
+    assert (code, err) == (0, "")
+    assert "[0] last words\n" in out
+
+
+def test_the_last_words_of_what_ranks_leave_behind_are_heard(tmp_path):
+    program = ["sh", "-c", "(while kill -0 $$; do :; done 2>/dev/null; printf 'the end') & echo $$"]
+    code, out, err = launch(tmp_path, "-np", "1", *program)
+    assert (code, err) == (0, "")
+    assert out.endswith("[0] the end")

@@ -23,6 +23,14 @@ def main(words: Sequence[str] | None = None) -> int:
     ranks couldn't be started or a host was lost; 2 where the command line can't be read.
     """
     _open_standard_streams()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, nobody would learn how an agent has ended
+    try:
+        return _run(words)
+    except KeyboardInterrupt:  # before the launcher, or after it, while a pager holds up the end
+        return 128 + signal.SIGINT
+
+
+def _run(words: Sequence[str] | None) -> int:
     parser = make_parser()
     try:
         job = read_job(parser.parse_args(words), os.environ)

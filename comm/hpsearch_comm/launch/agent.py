@@ -37,7 +37,9 @@ _MUCH, _LITTLE = 1 << 20, 1 << 18
 _GRACE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL, where the launcher is gone."""
 _LEAVING_SECONDS = 1.0
-"""For what ranks have started to end by itself behind them, as helpers that clear up do."""
+"""For what ranks have started to end by itself behind them, as helpers that clear up do; and again when it was told."""
+_LAST_SECONDS = 30.0
+"""After which what can't be killed is left to the keeper, which says so."""
 _TICK_SECONDS = 0.05
 _CAN_NOT_RUN, _NOT_FOUND = 126, 127  # as in shells
 _KINDS = {"stdout": Kind.STDOUT, "stderr": Kind.STDERR}
@@ -68,9 +70,10 @@ class Agent:
         self._told_by = 0
         """The signal by which somebody wants this process to end."""
         self._kill_at: float | None = None
-        self._leave_at: float | None = None
-        """When what the ranks have left is told to end, and after that, when this process leaves it to the keeper."""
-        self._told_leftovers = False
+        self._clear_at: float | None = None
+        """When what the ranks have left is told to end."""
+        self._told: set[int] = set()
+        """The processes that were."""
 
     def run(self) -> int:
         """Serve until the ranks have ended and nothing is left of them; give the exit code."""
@@ -193,6 +196,16 @@ class Agent:
             rank.outputs.remove(descriptor)
             os.close(descriptor)
 
+    def _forward_rest(self) -> bool:
+        """Send what is left in the streams of ranks that have ended. Returns whether there was anything."""
+        sent = False
+        for rank in self._ended:
+            for descriptor in rank.outputs:
+                if data := rank.drain(descriptor):
+                    self._send(pack(_KINDS[rank.streams[descriptor]], rank.rank, data))
+                    sent = True
+        return sent
+
     def _reap(self) -> None:
         for rank in reap(list(self._ranks.values())):
             for descriptor in rank.outputs:
@@ -307,7 +320,7 @@ class Agent:
         self._kill_at = deadline if self._kill_at is None else min(self._kill_at, deadline)
 
     def _is_ending(self) -> bool:
-        return self._told_to_end or self._leave_at is not None
+        return self._told_to_end or self._clear_at is not None
 
     def _look_at_the_time(self) -> None:
         now = time.monotonic()
@@ -321,24 +334,31 @@ class Agent:
         if self._kill_at is not None and now >= self._kill_at:
             for rank in self._ranks.values():
                 rank.signal(signal.SIGKILL)
-        if self._has_no_ranks() and self._leave_at is None:
-            self._leave_at = now + _LEAVING_SECONDS
-        elif self._leave_at is not None and now >= self._leave_at and not self._told_leftovers:
-            self._told_leftovers = True
+        if self._has_no_ranks():
+            self._clear_up(now)
+
+    def _clear_up(self, now: float) -> None:
+        """End what the ranks have left: what doesn't end by itself is told to, and then killed."""
+        if self._clear_at is None:
+            self._clear_at = now + _LEAVING_SECONDS
+        elif now >= self._clear_at:
+            number = signal.SIGTERM if now < self._clear_at + _LEAVING_SECONDS else signal.SIGKILL
             for process in descendants(os.getpid()):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(process, signal.SIGTERM)
-            self._leave_at = now + _LEAVING_SECONDS
+                if number == signal.SIGKILL or process not in self._told:
+                    self._told.add(process)
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(process, number)
 
     def _has_no_ranks(self) -> bool:
         return not self._ranks and (self._started or self._told_to_end)
 
     def _is_done(self) -> bool:
-        """Whether all is over; what is left of the ranks' own children then, the keeper kills."""
+        """Whether all is over, and all that was written is on its way."""
         if not self._has_no_ranks() or self._outgoing:
             return False
-        over = self._told_leftovers and self._leave_at is not None and time.monotonic() >= self._leave_at
-        return over or not descendants(os.getpid())
+        if descendants(os.getpid()):
+            return self._clear_at is not None and time.monotonic() > self._clear_at + _LAST_SECONDS
+        return not self._forward_rest()
 
 
 def main(words: Sequence[str] | None = None) -> int:

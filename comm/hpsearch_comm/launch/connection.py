@@ -17,6 +17,7 @@ from hpsearch_comm.launch.hosts import LOCAL, Share
 __all__ = ["Connection"]
 
 _CHUNK = 1 << 16
+_ENDING_SECONDS = 5.0
 _TAIL = 4000
 """Bytes of what is said beside the frames that are kept, for an error."""
 
@@ -122,6 +123,12 @@ class Connection:
         self._outgoing.clear()
         with contextlib.suppress(OSError):
             self.input.close()
+
+    def exit_code(self) -> int | None:
+        """Give how the process has ended; None where it goes on for seconds after it has nothing more to say."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_ENDING_SECONDS)
+        return self.process.returncode
 
     def close(self) -> None:
         """Close everything, and take leave of the process, which has ended or is killed."""

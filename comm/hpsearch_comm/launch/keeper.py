@@ -34,6 +34,7 @@ def keep(work: Callable[[], int]) -> int:
         The child's exit code; 128 and the signal, if one killed it.
     """
     adopt_orphans()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, nobody would learn how a child has ended
     parent = os.getpid()
     child = os.fork()
     if child == 0:

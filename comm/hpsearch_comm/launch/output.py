@@ -23,7 +23,7 @@ _HELD_SECONDS = 5.0
 """After which a traceback is shown whose rank goes on: it was caught, and only logged."""
 _PIECE_SECONDS = 0.2
 """After which a terminal shows a line that isn't complete, such as a question."""
-_TAIL = 8192
+_TAIL = 1 << 15
 """Bytes of a rank's stderr that are kept, to see why it failed."""
 
 
@@ -98,6 +98,11 @@ class Output:
         for stream, lines in self._ranks[rank].lines.items():
             if rest := lines.rest():
                 self._put(rank, stream, rest)
+
+    def finish_all(self) -> None:
+        """Show what anybody has begun to write, such as what a rank has left behind for a while."""
+        for rank in self._ranks:
+            self.finish(rank)
 
     def tail(self, rank: int) -> bytes:
         """Give the end of what a rank has written to stderr."""

@@ -21,7 +21,7 @@ _OF_A_HOST = re.compile(
     r"SHLVL|SSH_.*|TERM|TERM_.*|TMPDIR|TMUX.*|TTY|USER|WAYLAND_.*|WINDOWID|XAUTHORITY|XDG_.*"
 )
 """What each host has of its own, by ssh and by its login."""
-_OF_LAUNCHERS = re.compile("|".join([*LAUNCHERS, "TORCHELASTIC_.*", "GROUP_.*RANK", "GROUP_WORLD_SIZE", "ROLE_.*"]))
+_OF_LAUNCHERS = re.compile("|".join([*LAUNCHERS, "TORCHELASTIC_.*", "(?:GROUP|ROLE)_(?:RANK|WORLD_SIZE|NAME)"]))
 """By which another launcher, that may have started this one, says which rank a process is."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
