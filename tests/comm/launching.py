@@ -63,7 +63,11 @@ def launching(folder: Path, *words: str, before: Sequence[str] = (), **variables
     env |= {"OMP_NUM_THREADS": "1", MARK: token, "TMPDIR": str(folder), **variables}
     command = [*before, sys.executable, "-m", "hpsearch_comm.launch", *words]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=folder, env=env, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+    # Where nohup runs the tests, the launcher would ignore it as they do.
+    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    process = subprocess.Popen(command, cwd=folder, env=env, stdin=pipe, stdout=pipe, stderr=pipe)
+    signal.signal(signal.SIGHUP, former)
+    with process:
         launch = Launch(process, folder, f"{MARK}={token}")
         try:
             yield launch

@@ -79,7 +79,7 @@ def test_the_rank_that_failed_first_shows_its_traceback_first_and_is_named_last(
     own = [line for line in lines if line.startswith("[1]")]
     assert lines[: len(own)] == own
     assert own[-1] == "[1] ValueError: the batch is empty"
-    assert sum("PeerLost: rank 1 has left" in line for line in lines) == 2
+    assert sum("PeerLost: " in line and "rank 1 has left" in line for line in lines) == 2
     assert lines[-1] == "hpsearch_comm.launch: rank 1 on localhost ended with exit code 1"
 
 
@@ -119,6 +119,16 @@ def test_others_are_ended_by_sigterm_and_those_that_ignore_it_by_force(tmp_path)
     code, out, err = launch(tmp_path, "-np", "3", script(tmp_path, text))
     assert (code, out) == (3, "[2] told\n")
     assert err == "hpsearch_comm.launch: rank 0 on localhost ended with exit code 3\n"
+
+
+def test_hangups_are_ignored_where_nohup_has_the_launcher_ignore_them(tmp_path):
+    with launching(tmp_path, "-np", "1", script(tmp_path, CATCHES), before=("nohup",)) as run:
+        run.wait_for("ready.0")
+        run.process.send_signal(signal.SIGHUP)
+        run.process.send_signal(signal.SIGUSR1)
+        assert run.wait_for("heard.0") == [str(int(signal.SIGUSR1))]
+        run.communicate()
+    assert run.process.returncode == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
@@ -180,6 +190,31 @@ def test_nothing_is_left_whoever_is_killed(tmp_path, whom):
         assert "error: localhost: expected the agent to stay until its ranks have ended, got SIGTERM" in err
 
 
+def test_the_kernel_kills_the_ranks_where_agent_and_keeper_are_killed_together(tmp_path):
+    with launching(tmp_path, "-np", "2", "sh", "-c", "echo $$ > pid.$RANK; exec sleep 600") as run:
+        ranks = [int(pid) for pid in run.wait_for("pid.0", "pid.1")]
+        pids = run.pids("hpsearch_comm.launch.agent")
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # so that neither sees the other's end
+            for pid in pids:
+                os.kill(pid, number)
+        wait_until(all_are(ranks, "XZ"))
+        _, err = run.communicate()
+    assert run.process.returncode == 1
+    assert "lost it with rank 0, 1" in err
+
+
+@pytest.mark.exhaustive
+def test_ranks_that_are_stopped_end_with_a_launcher_that_is_killed(tmp_path):
+    with launching(tmp_path, "-np", "1", script(tmp_path, CATCHES)) as run:
+        run.wait_for("ready.0")
+        (rank,) = run.pids("train.py")[1:]
+        run.process.send_signal(signal.SIGTSTP)
+        wait_until(all_are([rank, run.process.pid], "T"))
+        run.process.kill()
+        assert run.wait_for("heard.0") == [str(int(signal.SIGTERM))]
+        run.communicate()
+
+
 def test_what_ranks_leave_behind_is_ended_after_them(tmp_path):
     daemon = "setsid sleep 600 & echo $! > pid.$RANK"
     with launching(tmp_path, "-np", "2", "sh", "-c", daemon) as run:
@@ -205,6 +240,35 @@ def test_rank_0_reads_standard_input_to_the_last_byte_and_others_have_none(tmp_p
 @pytest.mark.parametrize("program", ["exec <&-; sleep 1", "true", "head -c 1 > /dev/null"])
 def test_input_that_rank_0_does_not_read_holds_up_nobody(tmp_path, program):
     assert launch(tmp_path, "-np", "2", "sh", "-c", program, data=bytes(3_000_000))[0] == 0
+
+
+def test_standard_streams_may_be_closed(tmp_path):
+    words = f'"{sys.executable}" -m hpsearch_comm.launch -np 2 sh -c "cat; echo out; echo err >&2; echo x >> ran"'
+    done = subprocess.run(["sh", "-c", f"{words} <&- >&- 2>&-"], cwd=tmp_path, text=True)
+    assert done.returncode == 0
+    assert (tmp_path / "ran").read_text() == "x\n" * 2
+    done = subprocess.run(
+        ["sh", "-c", f"{words} < /dev/null > /dev/full"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "error: expected to write the ranks' output, got: [Errno 28]" in done.stderr
+
+
+@pytest.mark.exhaustive
+def test_torch_distributed_meets_by_the_same_variables(tmp_path):
+    text = """
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        total = torch.ones(2)
+        dist.all_reduce(total)
+        print(dist.get_rank(), total.tolist())
+        dist.destroy_process_group()
+    """
+    code, out, err = launch(tmp_path, "-np", "2", script(tmp_path, text))
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["[0] 0 [2.0, 2.0]", "[1] 1 [2.0, 2.0]"]
 
 
 def test_input_from_a_file_and_none_at_all(tmp_path):

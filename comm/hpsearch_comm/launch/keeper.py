@@ -65,7 +65,7 @@ def keep(work: Callable[[], int]) -> int:
 
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with(parent: int, number: int) -> None:
@@ -75,9 +75,14 @@ def die_with(parent: int, number: int) -> None:
         parent: The parent's process id, to see whether it has ended already. Its thread that forked must live on.
         number: The signal.
     """
-    _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os.kill(os.getpid(), number)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, *(ctypes.c_ulong(number) for number in (value, 0, 0, 0))) != 0:
+        raise OSError(ctypes.get_errno(), "prctl failed")
 
 
 def descendants(ancestor: int) -> list[int]:

@@ -16,7 +16,7 @@ class Signals:
     """Keeps the signals that arrive, as long as the context lasts.
 
     Args:
-        numbers: Which. One that is ignored, as by nohup, stays so, also for what this process starts.
+        numbers: Which. One that is ignored, as by nohup, stays so.
     """
 
     def __init__(self, numbers: Sequence[int]) -> None:
