@@ -190,6 +190,9 @@ def test_witnesses_are_told_from_those_that_fail_by_themselves():
     assert is_witness(group)
     assert is_witness(b"RendezvousError: rank 1 died while the group formed\n")
     assert not any(is_witness(text) for text in (b"", REASON, b'raise PeerLost("x")\n', b"log: PeerLost: rank 1\n"))
+    # As torch.distributed's own hook writes it.
+    assert is_witness(b"[rank2]: torch.distributed.DistBackendError: PeerLost: rank 1 died\n")
+    assert is_failing(b"".join(b"[rank2]: " + line for line in REASON.splitlines(keepends=True)))
     assert is_failing(b"warning\n" + REASON)
     assert not any(is_failing(text) for text in (b"", b"warning\n", WITNESS))
 

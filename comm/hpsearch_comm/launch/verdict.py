@@ -12,8 +12,13 @@ from dataclasses import dataclass
 
 __all__ = ["Death", "Tracebacks", "Verdict", "is_failing", "is_witness"]
 
-_BEGIN = re.compile(rb"^[ |]*(?:\+ Exception Group )?Traceback \(most recent call last\):", re.MULTILINE)
-_WITNESS = re.compile(rb"^[ |]*(?:hpsearch_comm\.errors\.)?(?:PeerLost|RendezvousError): ", re.MULTILINE)
+# torch.distributed's own hook begins each line with the rank; groups of exceptions are drawn as a tree.
+_MARGIN = rb"^(?:\[rank\d+\]: ?)?[ |]*"
+_BEGIN = re.compile(_MARGIN + rb"(?:\+ Exception Group )?Traceback \(most recent call last\):", re.MULTILINE)
+_WITNESS = re.compile(
+    _MARGIN + rb"(?:hpsearch_comm\.errors\.|torch\.distributed\.DistBackendError: )?(?:PeerLost|RendezvousError): ",
+    re.MULTILINE,
+)
 _MOST_BYTES = 1 << 20
 """Of a traceback that is held back."""
 
