@@ -25,6 +25,7 @@ from hpsearch_comm.launch.frames import GREETING, Frame, FrameReader, Kind, pack
 from hpsearch_comm.launch.keeper import adopt_orphans, descendants, keep
 from hpsearch_comm.launch.place import hold_port, meeting_address
 from hpsearch_comm.launch.ranks import RankProcess, reap
+from hpsearch_comm.launch.signals import Signals
 from hpsearch_comm.launch.variables import SECRET, for_rank, without_other_launchers
 from hpsearch_comm.launch.version import source_digest, version
 
@@ -67,8 +68,6 @@ class Agent:
         """Those that have, whose children may still write."""
         self._input = memoryview(b"")
         self._started = self._gone = self._told_to_end = self._paused = False
-        self._told_by = 0
-        """The signal by which somebody wants this process to end."""
         self._kill_at: float | None = None
         self._clear_at: float | None = None
         """When what the ranks have left is told to end."""
@@ -78,28 +77,23 @@ class Agent:
     def run(self) -> int:
         """Serve until the ranks have ended and nothing is left of them; give the exit code."""
         adopt_orphans()
-        woken, waking = socket.socketpair()
-        with woken, waking:
-            for sock in (woken, waking):
-                sock.setblocking(False)
-            signal.set_wakeup_fd(waking.fileno(), warn_on_full_buffer=False)
-            signal.signal(signal.SIGCHLD, lambda *_: None)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, self._be_told)
-            self._selector.register(woken, _READ, lambda: woken.recv(_CHUNK))
+        with Signals((signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as signals:
             for descriptor in (0, 1):
                 os.set_blocking(descriptor, False)
+            self._selector.register(signals, _READ, lambda: None)
             self._selector.register(0, _READ, self._hear)
             self._greet()
             while not self._is_done():
                 for key, _ in self._selector.select(_TICK_SECONDS if self._is_ending() else 1.0):
                     key.data()
+                for number in signals.take():
+                    if number != signal.SIGCHLD:
+                        name = signal.Signals(number).name
+                        reason = f"expected the agent to stay until its ranks have ended, got {name}"
+                        self._fail(1, reason, _GRACE_SECONDS)
                 self._reap()
                 self._look_at_the_time()
         return 0
-
-    def _be_told(self, number: int, _frame: object) -> None:
-        self._told_by = number
 
     def _greet(self) -> None:
         facts = {
@@ -327,10 +321,6 @@ class Agent:
         if self._silence and not self._paused and not self._gone and now - self._heard > self._silence:
             print("the launcher was silent for too long", file=sys.stderr, flush=True)
             self._lose()
-        if self._told_by:
-            reason = f"expected the agent to stay until its ranks have ended, got {signal.Signals(self._told_by).name}"
-            self._told_by = 0
-            self._fail(1, reason, _GRACE_SECONDS)
         if self._kill_at is not None and now >= self._kill_at:
             for rank in self._ranks.values():
                 rank.signal(signal.SIGKILL)
