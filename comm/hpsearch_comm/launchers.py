@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["with_launcher"]
+__all__ = ["VARIABLES", "with_launcher"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +51,9 @@ _LAUNCHERS = (
     ),
 )
 """Those within first: mpirun and mpiexec may start their ranks, or their daemons, by srun."""
+
+VARIABLES = tuple(name for launcher in _LAUNCHERS for name in (launcher.rank, launcher.size))
+"""By which these launchers say which rank a process is."""
 
 
 def with_launcher(env: dict[str, str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from hpsearch_comm.benchmark.namespaces import INTERFACE, Namespaces
 from hpsearch_comm.benchmark.plan import Plan
 from hpsearch_comm.bootstrap.secret import new_secret
 from hpsearch_comm.errors import CommError, ConfigurationError
+from hpsearch_comm.launch.version import search_path
 
 __all__ = ["Outcome", "RankFailed", "measure"]
 
@@ -98,14 +99,12 @@ def _mpirun(plan: Plan, directory: Path) -> list[str]:
 
 def _environment(plan: Plan, directory: Path) -> dict[str, str]:
     """Give each rank one thread, and Gloo the interface that ours has."""
-    root = str(Path(__file__).parents[2])
-    path = os.environ.get("PYTHONPATH")
     return os.environ | {
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": INTERFACE if plan.namespaces else "lo",
         "TMPDIR": str(directory),  # where mpirun keeps its session
-        "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root,
+        "PYTHONPATH": search_path(),
     }
 
 

@@ -1,0 +1,67 @@
+"""The command `python -m hpsearch_comm.launch`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_comm.launch.command_line import make_parser, read_job
+from hpsearch_comm.launch.errors import LaunchError
+from hpsearch_comm.launch.launcher import Interrupted, Launcher
+from hpsearch_comm.launch.writer import Writer
+
+__all__ = ["main"]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line; give the exit code.
+
+    It is that of the rank that failed first, or 128 and the signal that killed it; 0 if all have ended well; 1 where
+    ranks couldn't be started or a host was lost; 2 where the command line can't be read.
+    """
+    _open_standard_streams()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, nobody would learn how an agent has ended
+    try:
+        return _run(words)
+    except KeyboardInterrupt:  # before the launcher, or after it, while a pager holds up the end
+        return 128 + signal.SIGINT
+
+
+def _run(words: Sequence[str] | None) -> int:
+    parser = make_parser()
+    try:
+        job = read_job(parser.parse_args(words), os.environ)
+    except ConfigurationError as error:
+        parser.error(str(error))
+    writer = Writer()
+    try:
+        with Launcher(job, writer) as launcher:
+            code = launcher.run()
+    except LaunchError as error:
+        writer.write(2, f"hpsearch_comm.launch: error: {error}\n".encode("utf-8", "replace"))
+        code = error.exit_code
+    except Interrupted as interrupted:
+        code = 128 + interrupted.number
+    writer.finish()
+    if isinstance(writer.error, BrokenPipeError):
+        return 128 + signal.SIGPIPE  # nobody reads any more, as with `| head`
+    if writer.error is not None:
+        print(f"hpsearch_comm.launch: error: expected to write the ranks' output, got: {writer.error}", file=sys.stderr)
+        return 1
+    return code
+
+
+def _open_standard_streams() -> None:
+    """Lead those that are closed nowhere, lest a file or a socket become one of them."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # which takes the lowest number that is free
+
+
+if __name__ == "__main__":
+    sys.exit(main())

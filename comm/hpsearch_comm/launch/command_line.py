@@ -1,0 +1,178 @@
+"""The command line of the launcher: what may stand there, and what is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpsearch_comm.bootstrap.secret import new_secret, parse_secret
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_comm.launch.hosts import (
+    LOCAL,
+    Host,
+    Share,
+    is_here,
+    merge_local,
+    parse_hostfile,
+    parse_hosts,
+    share_out,
+)
+from hpsearch_comm.launch.job import Job
+from hpsearch_comm.launch.ssh import Ssh
+from hpsearch_comm.launch.variables import SECRET, parse_exports
+
+__all__ = ["make_parser", "read_job"]
+
+_MOST_RANKS = 2**20
+_START_TIMEOUT = "HPSEARCH_COMM_START_TIMEOUT"
+_HEARTBEAT_TIMEOUT = "HPSEARCH_COMM_HEARTBEAT_TIMEOUT"
+_INTERFACE = "HPSEARCH_COMM_INTERFACE"
+_SECONDS = 60.0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Give the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hpsearch_comm.launch",
+        description="Start ranks on this host and on others, as horovodrun does: a script that calls "
+        "hpsearch_comm.init() needs nothing more.",
+        usage="%(prog)s -np N [-H HOST:SLOTS,...] [option]... {script.py | -m module | program} [argument]...",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("-np", "--num-proc", type=int, metavar="N", help="ranks to start (default: as many as the hosts have slots)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts, and how many ranks each takes")
+    where.add_argument("--hostfile", metavar="FILE", help="the same in a file: `host slots=N` or `host:N` on each line")
+    add("-m", "--module", action="store_true", help="the program is a Python module")
+    add("-x", "--env", action="append", default=[], metavar="NAME[=VALUE]", help="a variable for all ranks")
+    add("--wdir", metavar="DIR", help="directory to start in, on every host (default: this one)")
+    add("--python", metavar="PATH", help="Python interpreter on every host (default: the one that runs this)")
+    add("--output", type=Path, metavar="DIR", help="write what each rank writes to DIR/rank.N.txt as well")
+    add("--no-prefix", action="store_true", help="don't begin each line with its rank")
+    add("--interface", metavar="NAME", help="interface or network that joins the hosts, such as eth0 or 10.1.0.0/16")
+    add("--start-timeout", type=float, metavar="S", help="seconds until all hosts, then all ranks, must have come (60)")
+    add("--ssh-port", type=int, metavar="PORT", help="port of ssh on the other hosts")
+    add("--ssh-identity", metavar="FILE", help="private key for ssh")
+    add("--ssh-config", metavar="FILE", help="ssh's configuration in place of the user's")
+    add("--ssh-option", action="append", default=[], metavar="NAME=VALUE", help="as `ssh -o`")
+    add("-v", "--verbose", action="store_true", help="say what is started where")
+    add("program", help=argparse.SUPPRESS)
+    add("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> Job:
+    """Make a job of what the command line and the environment say.
+
+    Args:
+        arguments: What `make_parser()` has read.
+        env: The launcher's environment.
+
+    Raises:
+        ConfigurationError: They don't go together, or a file can't be read.
+    """
+    shares = _shares(arguments)
+    exports = parse_exports(arguments.env, env)
+    said = {**env, **exports}
+    interface = arguments.interface or said.get(_INTERFACE, "").strip() or None
+    if interface is not None:
+        _check_interface(interface, shares)
+    if arguments.interface:
+        exports[_INTERFACE] = arguments.interface
+    start_timeout = _seconds(said, _START_TIMEOUT)
+    if arguments.start_timeout is not None:
+        start_timeout = _positive(arguments.start_timeout, "--start-timeout")
+        exports[_START_TIMEOUT] = f"{start_timeout:g}"
+    if arguments.ssh_port is not None and not 1 <= arguments.ssh_port <= 65535:
+        raise ConfigurationError(f"expected --ssh-port from 1 to 65535, got {arguments.ssh_port}")
+    python = arguments.python or sys.executable
+    return Job(
+        shares=shares,
+        command=_command(python, arguments),
+        python=python,
+        directory=arguments.wdir or _current_directory(),
+        secret=(parse_secret(env[SECRET]) if env.get(SECRET, "").strip() else new_secret()).hex(),
+        environment=dict(env),
+        exports=exports,
+        interface=interface,
+        ssh=Ssh(arguments.ssh_port, arguments.ssh_identity, arguments.ssh_config, tuple(arguments.ssh_option)),
+        start_timeout=start_timeout,
+        silence=_seconds(said, _HEARTBEAT_TIMEOUT),
+        prefix=not arguments.no_prefix,
+        output=arguments.output,
+        verbose=arguments.verbose,
+    )
+
+
+def _shares(arguments: argparse.Namespace) -> tuple[Share, ...]:
+    size = arguments.num_proc
+    if size is not None and not 1 <= size <= _MOST_RANKS:
+        raise ConfigurationError(f"expected -np to be a whole number from 1 to {_MOST_RANKS}, got {size}")
+    if arguments.hosts is not None:
+        hosts = parse_hosts(arguments.hosts)
+    elif arguments.hostfile is not None:
+        hosts = parse_hostfile(_content(arguments.hostfile), arguments.hostfile)
+    elif size is None:
+        raise ConfigurationError("expected how many ranks to start (-np), or hosts with slots (-H or --hostfile)")
+    else:
+        hosts = (Host(LOCAL, size),)
+    hosts = merge_local(hosts, is_here)
+    return share_out(hosts, sum(host.slots for host in hosts) if size is None else size)
+
+
+def _command(python: str, arguments: argparse.Namespace) -> tuple[str, ...]:
+    if arguments.module:
+        return (python, "-m", arguments.program, *arguments.arguments)
+    if arguments.program.endswith(".py"):
+        return (python, arguments.program, *arguments.arguments)
+    return (arguments.program, *arguments.arguments)
+
+
+def _check_interface(interface: str, shares: Sequence[Share]) -> None:
+    try:
+        ipaddress.ip_address(interface)
+    except ValueError:
+        return
+    if len(shares) > 1:
+        raise ConfigurationError(
+            f"expected --interface (or {_INTERFACE}) to be an interface or a network, which all hosts have, got the "
+            f"address {interface} of a single one"
+        )
+
+
+def _content(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise ConfigurationError(
+            f"expected --hostfile to be a text file that can be read, got {file}: {error}"
+        ) from None
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109  # as it is, not as a path of parts
+    except OSError as error:
+        raise ConfigurationError(
+            f"expected a directory to start in, got {error.strerror} for this one: name another (--wdir)"
+        ) from None
+
+
+def _seconds(env: Mapping[str, str], name: str) -> float:
+    text = env.get(name, "").strip()
+    try:
+        return _positive(float(text), name) if text else _SECONDS
+    except ValueError:
+        raise ConfigurationError(f"expected {name} to be a number of seconds above 0, got {text!r}") from None
+
+
+def _positive(seconds: float, name: str) -> float:
+    if math.isfinite(seconds) and seconds > 0:
+        return seconds
+    raise ConfigurationError(f"expected {name} to be a number of seconds above 0, got {seconds:g}")

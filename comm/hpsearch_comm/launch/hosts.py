@@ -1,0 +1,154 @@
+"""Which hosts there are, how many ranks each takes, and which rank runs where: `-H`, hostfiles, and their mistakes.
+
+A hostfile's formats are those of Horovod and Open MPI (`host slots=N`, also with `max_slots`) and of MPICH (`host:N`).
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from hpsearch_comm.bootstrap.interface import is_local, resolve
+from hpsearch_comm.errors import ConfigurationError
+
+__all__ = ["LOCAL", "Host", "Share", "is_here", "merge_local", "parse_hostfile", "parse_hosts", "share_out"]
+
+LOCAL = "localhost"
+
+_NAME = re.compile(r"(?:[A-Za-z0-9_][\w.+-]*@)?(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])", re.ASCII)
+_MOST_SLOTS = 2**20
+_IGNORED = ("max_slots", "max-slots")
+"""Words of Open MPI's hostfile that bound oversubscription, which there is none of here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host, as the user names it."""
+
+    name: str
+    """A name, an address or an alias of ssh's, also with a user; IPv6 without brackets."""
+    slots: int
+    """How many ranks it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The ranks of one host."""
+
+    host: Host
+    ranks: range
+
+
+def parse_hosts(text: str) -> tuple[Host, ...]:
+    """Read `host1:2,host2:4`; without a number it is one slot. A host that is named twice has the slots of both.
+
+    Raises:
+        ConfigurationError: It can't be read; says which part.
+    """
+    return _joined(_colon(entry.strip(), f"-H {text}") for entry in text.split(","))
+
+
+def parse_hostfile(text: str, file: str) -> tuple[Host, ...]:
+    """Read a hostfile: a host per line, `host slots=N` or `host:N`; what follows a `#` is a comment.
+
+    Args:
+        text: Its content.
+        file: Its name, for errors.
+
+    Raises:
+        ConfigurationError: A line can't be read, or there is no host; names file and line.
+    """
+    hosts = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if words:
+            hosts.append(_line(words, f"{file}, line {number}"))
+    if not hosts:
+        raise ConfigurationError(f"expected a host in {file}, such as `host1 slots=2`, found none")
+    return _joined(hosts)
+
+
+def share_out(hosts: Sequence[Host], size: int) -> tuple[Share, ...]:
+    """Say which ranks run where: each host is filled in turn.
+
+    Raises:
+        ConfigurationError: There are fewer slots than ranks.
+    """
+    slots = sum(host.slots for host in hosts)
+    if size > slots:
+        listing = ", ".join(f"{host.name} {host.slots}" for host in hosts)
+        raise ConfigurationError(
+            f"expected at most as many processes (-np) as there are slots, got {size} for {slots} ({listing}): start "
+            "fewer, or give the hosts more slots"
+        )
+    shares, first = [], 0
+    for host in hosts:
+        last = min(size, first + host.slots)
+        if last > first:
+            shares.append(Share(host, range(first, last)))
+        first = last
+    return tuple(shares)
+
+
+def merge_local(hosts: Iterable[Host], here: Callable[[str], bool]) -> tuple[Host, ...]:
+    """Make one of all names of this host, at the place of the first, whose name becomes `localhost`."""
+    return _joined(Host(LOCAL, host.slots) if here(host.name) else host for host in hosts)
+
+
+def is_here(name: str) -> bool:
+    """Whether a name or an address is this host's, so that no ssh is needed. One with a user isn't."""
+    if "@" in name:
+        return False
+    if name.lower().rstrip(".") in (LOCAL, socket.gethostname().lower()):
+        return True
+    try:
+        return all(is_local(address) for address in resolve(name))
+    except ConfigurationError:
+        return False  # an alias of ssh's, or a mistake, of which ssh will speak
+
+
+def _line(words: Sequence[str], where: str) -> Host:
+    host = _colon(words[0], where)
+    slots = None
+    for word in words[1:]:
+        key, equals, value = word.partition("=")
+        if equals and key in _IGNORED:
+            _slots(value, where)
+        elif equals and key == "slots" and slots is None and host.name == _plain(words[0]):
+            slots = _slots(value, where)
+        else:
+            raise ConfigurationError(
+                f"expected a host and its slots, once, such as `host1 slots=2` or `host1:2`, got {' '.join(words)!r} "
+                f"in {where}"
+            )
+    return host if slots is None else Host(host.name, slots)
+
+
+def _colon(text: str, where: str) -> Host:
+    # An address of IPv6 has colons of its own, and stands in brackets.
+    found = re.fullmatch(r"((?:[^@:\[\]]*@)?\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", text)
+    if found is None or not _NAME.fullmatch(found[1]):
+        raise ConfigurationError(
+            f"expected a host, or a host and its slots, such as host1:2, user@host1:2 or [fd00::1]:2, got {text!r} in "
+            f"{where}"
+        )
+    return Host(_plain(found[1]), 1 if found[2] is None else _slots(found[2], where))
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", "").replace("]", "")
+
+
+def _slots(text: str, where: str) -> int:
+    if re.fullmatch(r"[0-9]{1,7}", text) and 1 <= int(text) <= _MOST_SLOTS:
+        return int(text)
+    raise ConfigurationError(f"expected slots to be a whole number from 1 to {_MOST_SLOTS}, got {text!r} in {where}")
+
+
+def _joined(hosts: Iterable[Host]) -> tuple[Host, ...]:
+    slots: dict[str, int] = {}
+    for host in hosts:
+        slots[host.name] = slots.get(host.name, 0) + host.slots
+    return tuple(Host(name, number) for name, number in slots.items())

@@ -1,0 +1,116 @@
+"""Leaves no process behind: the kernel hands orphans to the nearest ancestor that asks for them, which ends them.
+
+See prctl(2), PR_SET_CHILD_SUBREAPER and PR_SET_PDEATHSIG. What escapes: a process whose rank, agent and keeper are all
+killed by force at the same moment, as nobody is left to find it; a rank itself is ended by the kernel even then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["adopt_orphans", "descendants", "die_with", "end_descendants", "keep"]
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PATIENCE = 30.0
+"""Seconds after which a process that even SIGKILL doesn't end, such as one that waits for a dead disk, is left."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def keep(work: Callable[[], int]) -> int:
+    """Run this in a child process, and end whatever is left of its descendants behind it, however it ends.
+
+    Call it while the process has one thread. SIGTERM, SIGINT and SIGHUP go to the child.
+
+    Returns:
+        The child's exit code; 128 and the signal, if one killed it.
+    """
+    adopt_orphans()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, nobody would learn how a child has ended
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            die_with(parent, signal.SIGTERM)
+            code = work()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+    def pass_on(_number: int, _frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGTERM)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, pass_on)
+    while True:
+        ended, status = os.waitpid(-1, 0)
+        if ended == child:
+            break
+    end_descendants()
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with(parent: int, number: int) -> None:
+    """Have the kernel send this process a signal when its parent ends. Safe between fork and exec.
+
+    Args:
+        parent: The parent's process id, to see whether it has ended already. Its thread that forked must live on.
+        number: The signal.
+    """
+    _prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, *(ctypes.c_ulong(number) for number in (value, 0, 0, 0))) != 0:
+        raise OSError(ctypes.get_errno(), "prctl failed")
+
+
+def descendants(ancestor: int) -> list[int]:
+    """List the processes that descend from one, parents before their children; those that have ended count too."""
+    children: dict[int, list[int]] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError):
+                # The name, in parentheses, may hold anything.
+                fields = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()
+                children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = [ancestor]
+    for process in found:
+        found += children.get(process, [])
+    return found[1:]
+
+
+def end_descendants() -> None:
+    """Kill all descendants, and wait until they are gone."""
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        for process in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.01)
+    print(f"processes that can't be killed: {descendants(os.getpid())}", file=sys.stderr, flush=True)

@@ -1,0 +1,279 @@
+"""Starts an agent on each host, and goes on until all ranks have ended: the launcher itself."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from hpsearch_comm.launch.connection import Connection
+from hpsearch_comm.launch.errors import LaunchError
+from hpsearch_comm.launch.fleet import LAST_SECONDS, Fleet
+from hpsearch_comm.launch.frames import Frame, Kind, pack, pack_value
+from hpsearch_comm.launch.job import Job
+from hpsearch_comm.launch.output import STDERR, STDOUT, Output
+from hpsearch_comm.launch.signals import Signals
+from hpsearch_comm.launch.ssh import trouble
+from hpsearch_comm.launch.standard_input import StandardInput
+from hpsearch_comm.launch.startup import agent_process, compare_hosts, start_order, where_to_meet
+from hpsearch_comm.launch.verdict import Death, Verdict, is_witness
+from hpsearch_comm.launch.writer import Writer
+
+__all__ = ["Interrupted", "Launcher"]
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_PASSED_ON = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)
+_GRACE_SECONDS = 5.0
+"""For the others to end by themselves once a rank has failed, and again once they were told to."""
+_LONG_GRACE_SECONDS = 30.0
+"""The same, where a rank has written a traceback that is likely to be the reason, and hasn't ended yet."""
+_TICK_SECONDS = 0.1
+_ALIVE_PER_SILENCE = 6
+"""Words to an agent in the time after which it would count the launcher as gone."""
+
+
+class Interrupted(Exception):
+    """A signal came before the ranks were started.
+
+    Attributes:
+        number: The signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Launcher:
+    """Runs one job. Use it as a context: at its end the agents have ended, and with them all ranks.
+
+    Args:
+        job: What to start.
+        writer: Writes to standard output and error.
+
+    Raises:
+        LaunchError: A file for the ranks' output can't be written.
+    """
+
+    def __init__(self, job: Job, writer: Writer) -> None:
+        self._job = job
+        self._writer = writer
+        self._output = Output(writer, range(job.size), job.prefix, job.output)
+        self._fleet = Fleet(self._take, self._part, self._explain)
+        self._signals = Signals((*_PASSED_ON, signal.SIGTSTP))
+        self._input = StandardInput(self._fleet.selector, self._to_rank_0)
+        self._place: dict[str, Any] | None = None
+        self._running = False
+        self._verdict = Verdict()
+        self._decided = False
+        self._lost: list[str] = []
+        """What there is to say of hosts that were lost."""
+        self._failed_at: float | None = None
+        self._killed_at: float | None = None
+        """When the ranks are killed, since they were told to end."""
+        self._interrupted = False
+        self._next_word = 0.0
+
+    def __enter__(self) -> Launcher:
+        self._signals.__enter__()
+        self._fleet.selector.register(self._signals, selectors.EVENT_READ, lambda: None)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._fleet.dismiss()
+        finally:
+            self._signals.__exit__(kind, error, trace)
+            self._output.close()
+
+    def run(self) -> int:
+        """Start the ranks and wait until they have ended; give the exit code.
+
+        Raises:
+            LaunchError: A host can't be reached, or its ranks can't be started.
+            Interrupted: A signal came before they were.
+        """
+        self._connect()
+        self._start()
+        while self._fleet.is_open:
+            self._step()
+            if self._writer.error is not None:
+                self._decide()
+                self._end(_GRACE_SECONDS)
+        return self._close_the_case()
+
+    # Before the ranks run.
+
+    def _connect(self) -> None:
+        """Have an agent on each host."""
+        for share in self._job.shares:
+            command, environment = agent_process(self._job, share)
+            self._explain(f"ranks {share.ranks.start} to {share.ranks.stop - 1} on {share.host.name}: {command}")
+            self._fleet.open(share, command, environment)
+        self._wait(lambda: all(connection.greeting for connection in self._fleet.connections))
+        compare_hosts(self._fleet.connections)
+
+    def _start(self) -> None:
+        """Have the ranks started everywhere, once it is known where they meet."""
+        connections = self._fleet.connections
+        connections[0].send(pack_value(Kind.PLACE, where_to_meet(connections, self._job.interface)))
+        self._wait(lambda: self._place is not None)
+        assert self._place is not None
+        self._explain("the ranks meet at {address}, port {port}".format(**self._place))
+        self._running = True
+        for connection in connections:
+            connection.send(pack_value(Kind.START, start_order(self._job, connection, **self._place)))
+        self._input.open()
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        seconds = self._job.start_timeout
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                silent = [connection.name for connection in self._fleet.connections if connection.greeting is None]
+                raise LaunchError(
+                    f"expected an answer of {' and '.join(silent or [self._fleet.connections[0].name])} within "
+                    f"{seconds:g} s, got none: see that it can be reached, or give it more time (--start-timeout)"
+                )
+            self._step()
+
+    # While they run.
+
+    def _step(self) -> None:
+        """Wait a moment for something to happen, and deal with it."""
+        self._input.look()
+        self._fleet.step(_TICK_SECONDS, hear=not self._writer.is_full)
+        for number in self._signals.take():
+            self._take_signal(number)
+        self._look_at_the_time()
+
+    def _take(self, connection: Connection, frame: Frame) -> None:
+        if frame.kind is Kind.STDOUT:
+            self._output.feed(frame.number, STDOUT, frame.payload)
+        elif frame.kind is Kind.STDERR:
+            self._output.feed(frame.number, STDERR, frame.payload)
+        elif frame.kind is Kind.ENDED:
+            connection.living.discard(frame.number)
+            self._take_end(frame.number, int(frame.value))
+        elif frame.kind is Kind.TAKEN:
+            self._input.taken(more=frame.number == 0)
+        elif frame.kind is Kind.FOUND:
+            self._place = frame.value
+        elif frame.kind is Kind.FAILED:
+            raise LaunchError(f"{connection.name}: {frame.payload.decode('utf-8', 'replace')}", frame.number)
+
+    def _take_end(self, rank: int, code: int) -> None:
+        self._output.finish(rank)
+        if code == 0 or self._killed_at is not None:
+            self._output.release(rank)
+            return
+        self._verdict.hear(Death(rank, code, is_witness(self._output.tail(rank))))
+        self._failed_at = self._failed_at or time.monotonic()
+        if self._verdict.certain:
+            self._decide()
+
+    def _decide(self) -> None:
+        """Show what was held back until it is known which rank failed first."""
+        if not self._decided:
+            self._decided = True
+            first = self._verdict.first
+            self._output.decide(None if first is None else first.rank)
+
+    def _part(self, connection: Connection) -> None:
+        """Take note that nothing more comes from an agent."""
+        if not connection.living:
+            return
+        code = connection.exit_code()
+        if not self._running:
+            raise LaunchError(trouble(connection.name, self._job.python, code, connection.said, connection.local))
+        ranks = ", ".join(str(rank) for rank in sorted(connection.living))
+        said = connection.said.strip().splitlines()
+        self._lost.append(
+            f"expected {connection.name} to stay until its ranks have ended, lost it with rank {ranks}: "
+            f"{said[-1] if said else f'its agent, or ssh, ended with exit code {code}'}"
+        )
+        self._failed_at = self._failed_at or time.monotonic()
+
+    def _take_signal(self, number: int) -> None:
+        if number == signal.SIGTSTP:
+            self._pause()
+        elif not self._running:
+            if number in _ENDING:
+                raise Interrupted(number)
+        elif number == signal.SIGINT and self._interrupted:
+            self._output.say("interrupted again: the ranks are killed")
+            self._end(0.0)
+        else:
+            self._interrupted = self._interrupted or number == signal.SIGINT
+            self._fleet.tell_all(pack(Kind.SIGNAL, number))
+
+    def _pause(self) -> None:
+        """Stop the ranks, then this process, as the terminal asks; go on when it has the launcher go on."""
+        self._fleet.tell_all(pack(Kind.SIGNAL, signal.SIGSTOP))
+        self._fleet.flush(1.0)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._fleet.tell_all(pack(Kind.SIGNAL, signal.SIGCONT))
+
+    def _look_at_the_time(self) -> None:
+        now = time.monotonic()
+        self._output.look_at_the_time()
+        if now >= self._next_word:
+            self._next_word = now + self._job.silence / _ALIVE_PER_SILENCE
+            self._fleet.tell_all(pack(Kind.ALIVE))
+        if self._failed_at is not None and now - self._failed_at > self._grace():
+            self._decide()
+            self._end(_GRACE_SECONDS)
+        if self._killed_at is not None and now > self._killed_at + LAST_SECONDS:
+            self._fleet.give_up()
+
+    def _grace(self) -> float:
+        """Give how long the ranks may go on once one has failed: longer where the first to fail has yet to end."""
+        waiting = not self._verdict.certain and any(self._output.is_failing(rank) for rank in self._fleet.living)
+        return _LONG_GRACE_SECONDS if waiting else _GRACE_SECONDS
+
+    def _end(self, seconds: float) -> None:
+        """Have all agents end their ranks, and kill them after so many seconds. Another call may only hasten it."""
+        killed_at = time.monotonic() + seconds
+        if self._killed_at is None or killed_at < self._killed_at:
+            self._killed_at = killed_at
+            self._fleet.tell_all(pack(Kind.END, int(seconds * 1000)))
+
+    def _to_rank_0(self, data: bytes) -> None:
+        self._fleet.connections[0].send(pack(Kind.INPUT, 0, data))
+
+    def _explain(self, text: str) -> None:
+        if self._job.verbose:
+            self._output.say(text)
+
+    # Behind them.
+
+    def _close_the_case(self) -> int:
+        """Say how it ended; give the exit code."""
+        self._output.finish_all()
+        self._decide()
+        for text in self._lost:
+            self._output.say(text)
+        first = self._verdict.first
+        if first is None or (self._lost and first.witness):
+            killed = 128 + signal.SIGINT if self._interrupted else 1
+            return killed if self._lost or self._killed_at is not None else 0
+        host = next(it.name for it in self._fleet.connections if first.rank in it.share.ranks)
+        if first.code < 0:
+            how = f"was killed by signal {-first.code} ({_signal_name(-first.code)})"
+        else:
+            how = f"ended with exit code {first.code}"
+        self._output.say(f"rank {first.rank} on {host} {how}")
+        return first.exit_code
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most of the real-time ones have none
+        return "real-time"

@@ -1,0 +1,170 @@
+"""What ranks write, on its way to the terminal and to files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from hpsearch_comm.launch.errors import LaunchError
+from hpsearch_comm.launch.lines import Lines, Page
+from hpsearch_comm.launch.verdict import Tracebacks, is_failing, is_witness
+from hpsearch_comm.launch.writer import Writer
+
+__all__ = ["STDERR", "STDOUT", "Output"]
+
+STDOUT, STDERR = 1, 2
+_HELD_SECONDS = 5.0
+"""After which a traceback is shown whose rank goes on: it was caught, and only logged."""
+_PIECE_SECONDS = 0.2
+"""After which a terminal shows a line that isn't complete, such as a question."""
+_TAIL = 1 << 15
+"""Bytes of a rank's stderr that are kept, to see why it failed."""
+
+
+@dataclass(slots=True)
+class _Rank:
+    prefix: bytes
+    file: BinaryIO | None
+    lines: dict[int, Lines] = field(default_factory=lambda: {STDOUT: Lines(), STDERR: Lines()})
+    began: dict[int, float] = field(default_factory=dict)
+    """When the line that isn't complete was last added to, by stream."""
+    tracebacks: Tracebacks = field(default_factory=Tracebacks)
+    tail: bytes = b""
+
+
+class Output:
+    """Writes the lines of all ranks to this process's standard output and error, and all that each writes to a file.
+
+    Args:
+        writer: Writes to standard output and error.
+        ranks: All of them.
+        prefix: Whether each line begins with its rank.
+        directory: Where each rank's file is made; None for no files.
+
+    Raises:
+        LaunchError: A file can't be written.
+    """
+
+    def __init__(self, writer: Writer, ranks: Iterable[int], prefix: bool, directory: Path | None) -> None:
+        self._writer = writer
+        self._exits = ExitStack()
+        numbers = list(ranks)
+        width = len(str(numbers[-1]))
+        self._ranks: dict[int, _Rank] = {}
+        try:
+            if directory is not None:
+                directory.mkdir(parents=True, exist_ok=True)
+            for rank in numbers:
+                name = f"rank.{rank:0{width}}.txt"
+                file = None if directory is None else self._exits.enter_context((directory / name).open("wb"))
+                self._ranks[rank] = _Rank(f"[{rank}] ".encode() if prefix else b"", file)
+        except OSError as error:
+            self._exits.close()
+            raise _unwritable(error) from None
+        pages = {stream: Page(partial(writer.write, stream)) for stream in (STDOUT, STDERR)}
+        if _is_one_file(STDOUT, STDERR):  # a line of one must end there before one of the other begins
+            pages[STDERR] = pages[STDOUT]
+        self._pages = pages
+        self._terminals = {stream for stream in pages if os.isatty(stream)}
+        self._decided = False
+
+    def feed(self, rank: int, stream: int, data: bytes) -> None:
+        """Take what a rank has written.
+
+        Raises:
+            LaunchError: Its file can't be written.
+        """
+        state = self._ranks[rank]
+        if state.file is not None:
+            try:
+                state.file.write(data)
+                state.file.flush()
+            except OSError as error:
+                raise _unwritable(error) from None
+        if stream == STDERR:
+            state.tail = (state.tail + data)[-_TAIL:]
+        for line in state.lines[stream].feed(data):
+            self._put(rank, stream, line)
+        state.began[stream] = time.monotonic()
+
+    def finish(self, rank: int) -> None:
+        """Show what a rank that has ended has begun to write."""
+        for stream, lines in self._ranks[rank].lines.items():
+            if rest := lines.rest():
+                self._put(rank, stream, rest)
+
+    def finish_all(self) -> None:
+        """Show what anybody has begun to write, such as what a rank has left behind for a while."""
+        for rank in self._ranks:
+            self.finish(rank)
+
+    def tail(self, rank: int) -> bytes:
+        """Give the end of what a rank has written to stderr."""
+        return self._ranks[rank].tail
+
+    def is_failing(self, rank: int) -> bool:
+        """Whether a rank that still runs seems to be about to fail, and not because of another."""
+        return is_failing(self.tail(rank))
+
+    def release(self, rank: int) -> None:
+        """Show the traceback of a rank that was held back."""
+        state = self._ranks[rank]
+        for line in state.tracebacks.release():
+            self._show(rank, STDERR, line)
+
+    def decide(self, first: int | None) -> None:
+        """Show all tracebacks that were held back, from now on at once; that of the rank that failed first, first."""
+        for rank in (*([] if first is None else [first]), *self._ranks):
+            self.release(rank)
+        self._decided = True
+
+    def look_at_the_time(self) -> None:
+        """Show what has waited for long enough."""
+        now = time.monotonic()
+        held = {rank: since for rank, state in self._ranks.items() if (since := state.tracebacks.since) is not None}
+        if held and now - min(held.values()) > _HELD_SECONDS:
+            for rank in sorted(held, key=lambda rank: (is_witness(self.tail(rank)), held[rank])):
+                self.release(rank)
+        for rank, state in self._ranks.items():
+            for stream in self._terminals:
+                if state.lines[stream] and now - state.began[stream] > _PIECE_SECONDS:
+                    self._put(rank, stream, state.lines[stream].rest())
+
+    def say(self, text: str) -> None:
+        """Write a line of the launcher's own to standard error."""
+        self._pages[STDERR].put("launcher", b"hpsearch_comm.launch: ", f"{text}\n".encode("utf-8", "replace"))
+
+    def close(self) -> None:
+        """Close the files."""
+        self._exits.close()
+
+    def _put(self, rank: int, stream: int, piece: bytes) -> None:
+        tracebacks = self._ranks[rank].tracebacks
+        if stream == STDERR and not self._decided:
+            if tracebacks.hold(piece, time.monotonic()):
+                return
+            self.release(rank)
+        self._show(rank, stream, piece)
+
+    def _show(self, rank: int, stream: int, piece: bytes) -> None:
+        self._pages[stream].put((rank, stream), self._ranks[rank].prefix, piece)
+
+
+def _is_one_file(first: int, second: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(first), os.fstat(second))
+    except OSError:
+        return False
+
+
+def _unwritable(error: OSError) -> LaunchError:
+    return LaunchError(
+        f"expected files of the ranks' output to be written, got {error.strerror} for "
+        f"{error.filename or 'one of them'}: make room, or name another directory (--output)"
+    )

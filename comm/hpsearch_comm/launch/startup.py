@@ -1,0 +1,81 @@
+"""What is to be known, compared and told before ranks start on several hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpsearch_comm.launch.connection import Connection
+from hpsearch_comm.launch.errors import LaunchError
+from hpsearch_comm.launch.hosts import LOCAL, Share
+from hpsearch_comm.launch.job import Job
+from hpsearch_comm.launch.ssh import agent_command, remote_command
+from hpsearch_comm.launch.variables import SECRET, going_along
+from hpsearch_comm.launch.version import search_path, source_digest, version
+
+__all__ = ["agent_process", "compare_hosts", "start_order", "where_to_meet"]
+
+
+def agent_process(job: Job, share: Share) -> tuple[list[str], dict[str, str]]:
+    """Give the command line that brings up an agent on a host, and that process's environment: without the secret."""
+    environment = {name: value for name, value in job.environment.items() if name != SECRET}
+    path = search_path()
+    if share.host.name == LOCAL:
+        return agent_command(job.python), environment | {"PYTHONPATH": path}
+    remote = remote_command(job.python, path, job.silence)
+    return job.ssh.command(share.host.name, remote, job.silence), environment
+
+
+def compare_hosts(connections: Sequence[Connection]) -> None:
+    """See that all agents are of this very version, and each on another host.
+
+    Raises:
+        LaunchError: One isn't; names it.
+    """
+    digest, machines = source_digest(), dict[str, str]()
+    for connection in connections:
+        greeting = connection.greeting or {}
+        if greeting.get("digest") != digest:
+            raise LaunchError(
+                f"expected the same hpsearch_comm on {connection.name} as here ({version()}; source {digest}), got "
+                f"{greeting.get('version')}; source {greeting.get('digest')}. Install the same version on all hosts"
+            )
+        other = machines.setdefault(greeting["identity"], connection.name)
+        if other != connection.name:
+            raise LaunchError(
+                f"expected each host once, got {other} and {connection.name}, which are one: name it once, with all "
+                "its slots"
+            )
+
+
+def where_to_meet(connections: Sequence[Connection], interface: str | None) -> dict[str, Any]:
+    """Give what rank 0's agent has to know in order to find the place where the ranks meet."""
+    greetings = [connection.greeting or {} for connection in connections]
+    if connections[0].local:
+        seen = [address for greeting in greetings[1:] for address in greeting["ssh"][:1]]
+    else:
+        seen = greetings[0]["ssh"][1:]
+    return {"alone": len(connections) == 1, "interface": interface, "seen": seen}
+
+
+def start_order(job: Job, connection: Connection, address: str, port: int) -> dict[str, Any]:
+    """Give all that an agent has to know in order to start its ranks, the secret among it.
+
+    Args:
+        job: What is started.
+        connection: To the agent.
+        address: Where the ranks meet.
+        port: A port there that is kept for rank 0.
+    """
+    ranks = connection.share.ranks
+    return {
+        "ranks": [ranks.start, ranks.stop],
+        "size": job.size,
+        "address": address,
+        "port": port,
+        "secret": job.secret,
+        "command": job.command,
+        "directory": job.directory,
+        "environment": dict(job.environment) if connection.local else going_along(job.environment),
+        "exports": dict(job.exports),
+    }
