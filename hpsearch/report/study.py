@@ -26,6 +26,7 @@ from hpsearch.study.labels import Labels, labels_of
 from hpsearch.study.no_collections import no_collections
 from hpsearch.study.provenance import identity_of
 from hpsearch.study.standing import Standing
+from hpsearch.study.stored_sweep import stored_sweep
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score, TrialRow, TrialState
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _Entries = Callable[[], Iterator[Entry]]
 
-__all__ = ["BestTrial", "Study", "load", "stored_sweep", "study_of"]
+__all__ = ["BestTrial", "Study", "load", "study_of"]
 
 
 @dataclass(eq=False)
@@ -395,8 +396,3 @@ def study_of(
     return Study(
         path, standing.sweep, ended.state, ended.message, provenance, created, journaled, entries, record.get("rerun")
     )
-
-
-def stored_sweep(record: dict[str, Any]) -> Sweep:
-    """Give the sweep that a study was created with."""
-    return Sweep.from_json(record["sweep"])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hpsearch.errors import SweepError
 from hpsearch.events import Steered
-from hpsearch.report.study import stored_sweep
 from hpsearch.run.steering import answer
 from hpsearch.run.study_run import storage_errors, sweep_to_run
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.requests import Request
 from hpsearch.study.state import StudyState
+from hpsearch.study.stored_sweep import stored_sweep
 from hpsearch.study.warm_start import stored_warm_start
 
 __all__ = ["steer_idle"]

@@ -13,11 +13,11 @@ from hpsearch.observers import find_observer, make_observer, making_of
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.display import Display
 from hpsearch.observers.thread import Making, ObserverThread, close_all
-from hpsearch.report.study import stored_sweep
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.provenance import identity_of
+from hpsearch.study.stored_sweep import stored_sweep
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.reader import listed
 from hpsearch.sweep.sweep import Sweep

@@ -23,7 +23,7 @@ from hpsearch.observers.display import Display, Unfailing
 from hpsearch.observers.thread import ObserverThread
 from hpsearch.observers.times import Times
 from hpsearch.observers.watching import Watching
-from hpsearch.report.study import Study, load, stored_sweep
+from hpsearch.report.study import Study, load
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.observing import catch_up, observed_of, observers_of, records_of
 from hpsearch.run.on_end import run_on_end
@@ -40,6 +40,7 @@ from hpsearch.study.provenance import command_line, process_name, provenance
 from hpsearch.study.running_time import seconds_spent
 from hpsearch.study.settling import settle
 from hpsearch.study.state import StudyState
+from hpsearch.study.stored_sweep import stored_sweep
 from hpsearch.study.suggestions import direct_calls
 from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.sweep import Sweep

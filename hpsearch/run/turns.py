@@ -12,7 +12,6 @@ from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, SweepError
 from hpsearch.events import ASK_TELL, Asked, Ended, Event, Exhausted, Extended, Opened, Saved, Started
 from hpsearch.objective import Metric
-from hpsearch.report.study import stored_sweep
 from hpsearch.run.study_run import create_study, storage_errors, sweep_to_run
 from hpsearch.schedulers.base import Done
 from hpsearch.study.directory import StudyDirectory
@@ -20,6 +19,7 @@ from hpsearch.study.enough import Enough
 from hpsearch.study.journal import Journal
 from hpsearch.study.provenance import command_line, process_name
 from hpsearch.study.state import Next, StudyState
+from hpsearch.study.stored_sweep import stored_sweep
 from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.parts import Limits
 from hpsearch.sweep.sweep import Sweep

@@ -8,9 +8,9 @@ from typing import Any
 
 from hpsearch.events import Ended, Event, Failed, Opened, Started, Steered
 from hpsearch.observers.time_left import TimeLeft
-from hpsearch.report.study import stored_sweep
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.standing import Standing
+from hpsearch.study.stored_sweep import stored_sweep
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
 from hpsearch.trial import TrialRow, TrialState

@@ -15,7 +15,7 @@ import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import hpsearch_comm as comm
 from hpsearch_comm.bootstrap.handshake import Credentials
@@ -38,16 +38,17 @@ class Outcome:
     """Of the error: the rank that it names."""
 
 
-class ProcessRanks:
-    """Calls functions of a module on the ranks of new groups.
+class ServedRanks:
+    """A process that forks ranks which call functions of a module.
 
     Args:
-        module: Where the functions are; imported once. Each is called with the group and the arguments.
+        server: The module that it runs: it reads a request from each line, and writes the ranks' outcomes.
+        module: Where the functions are; imported once.
     """
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, server: str, module: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.comm.process_ranks", module],
+            [sys.executable, "-m", server, module],
             cwd=_ROOT,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
@@ -55,21 +56,36 @@ class ProcessRanks:
             text=True,
         )
 
-    def __enter__(self) -> ProcessRanks:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.communicate()
 
+    def request(self, *what: Any) -> list[Outcome]:
+        """Send a request; give how each rank ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+        return [Outcome(**outcome) for outcome in json.loads(self._process.stdout.readline())]
+
+
+class ProcessRanks(ServedRanks):
+    """Calls functions of a module on the ranks of new groups.
+
+    Args:
+        module: Where the functions are; imported once. Each is called with the group and the arguments.
+    """
+
+    def __init__(self, module: str) -> None:
+        super().__init__("tests.comm.process_ranks", module)
+
     def call(
         self, size: int, function: str, *arguments: Any, hosts: list[str] | None = None, **options: Any
     ) -> list[Outcome]:
         """Call a function on each rank of a new group; give how each ended, by rank."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([size, function, arguments, hosts, options]) + "\n")
-        self._process.stdin.flush()
-        return [Outcome(**outcome) for outcome in json.loads(self._process.stdout.readline())]
+        return self.request(size, function, arguments, hosts, options)
 
 
 class _ThroughParent(comm.Rendezvous):

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -20,12 +19,12 @@ import torch
 import torch.distributed as dist
 
 import hpsearch_comm as comm
-from tests.comm.process_ranks import Outcome
+from tests.comm.process_ranks import Outcome, ServedRanks
 
 _ROOT = Path(__file__).parents[2]
 
 
-class TorchRanks:
+class TorchRanks(ServedRanks):
     """Calls functions of a module on the ranks of new default groups.
 
     Args:
@@ -33,30 +32,13 @@ class TorchRanks:
     """
 
     def __init__(self, module: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.comm.torch_ranks", module],
-            cwd=_ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self) -> TorchRanks:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()
+        super().__init__("tests.comm.torch_ranks", module)
 
     def outcomes(
         self, size: int, function: str, *arguments: Any, backend: str = "hpsearch", timeout: float = 60.0, **env: str
     ) -> list[Outcome]:
         """Call a function on each rank; give how each ended, by rank."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([size, function, arguments, backend, timeout, env]) + "\n")
-        self._process.stdin.flush()
-        return [Outcome(**outcome) for outcome in json.loads(self._process.stdout.readline())]
+        return self.request(size, function, arguments, backend, timeout, env)
 
     def call(self, size: int, function: str, *arguments: Any, **options: Any) -> list[Any]:
         """Call a function on each rank; give the results by rank, of which none may have failed."""

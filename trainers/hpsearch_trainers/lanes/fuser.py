@@ -16,7 +16,7 @@ from hpsearch_trainers.lanes.shape_key import shape_key
 from hpsearch_trainers.memory import is_out_of_memory
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["Fuser", "Stepped"]
+__all__ = ["Fuser", "Stepped", "shared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +142,7 @@ class Fuser:
             # What is tried first has as many lanes as a pack may have, however many trainers there are.
             self._room[key] = (len(trainers) if key in self._tried else most) // 2
             return self._together(key, trainers)
-        lanes = len(trainers)
-        each = (time.perf_counter() - began) / lanes
-        of_each = zip(trainers, told, strict=True)
-        return {trainer: Stepped(metrics, lanes=lanes, seconds=each) for trainer, metrics in of_each}
+        return shared(trainers, told, time.perf_counter() - began)
 
     def _dissolved(self, key: Hashable, trainers: list[Trainer], error: BaseException) -> dict[Trainer, Stepped]:
         """Train each by itself after their pack raised; one of them is to blame, and raises alone, too."""
@@ -204,3 +201,10 @@ class Fuser:
         except BaseException as error:
             raised = error
         return Stepped(metrics, raised, alone_because=reason, seconds=time.perf_counter() - began)
+
+
+def shared(trainers: Sequence[Trainer], told: Sequence[dict[str, float]], seconds: float) -> dict[Trainer, Stepped]:
+    """Give what came of trainers that were trained together for so long."""
+    lanes = len(trainers)
+    of_each = zip(trainers, told, strict=True)
+    return {trainer: Stepped(metrics, lanes=lanes, seconds=seconds / lanes) for trainer, metrics in of_each}

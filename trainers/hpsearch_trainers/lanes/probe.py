@@ -141,8 +141,7 @@ def _outcomes(told: Sequence[Mapping[str, float]], trainers: Sequence[Trainer]) 
 
 def _same_outcomes(one: Any, other: Any) -> bool:
     (metrics, state), (other_metrics, other_state) = one, other
-    times = ("data_wait",)
-    told = {name: value for name, value in metrics.items() if name not in times}
+    told = {name: value for name, value in metrics.items() if name != "data_wait"}
     return same_bits(told, {name: other_metrics[name] for name in told}) and same_bits(state, other_state)
 
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from hpsearch_trainers.lanes.bits import about_the_same
 from hpsearch_trainers.lanes.errors import NotFusible
-from hpsearch_trainers.lanes.fuser import Fuser, Stepped
+from hpsearch_trainers.lanes.fuser import Fuser, Stepped, shared
 from hpsearch_trainers.lanes.probe import check_places
 from hpsearch_trainers.memory import is_out_of_memory
 from hpsearch_trainers.trainer import Trainer
@@ -70,10 +70,7 @@ class RoundingFuser(Fuser):
             for trainer in trainers:
                 self.release(trainer)  # so that each is looked at anew
             return {trainer: stepped for one in trainers for trainer, stepped in self._together(key, [one]).items()}
-        lanes = len(trainers)
-        each = (time.perf_counter() - began) / lanes
-        of_each = zip(trainers, told, strict=True)
-        return {trainer: Stepped(metrics, lanes=lanes, seconds=each) for trainer, metrics in of_each}
+        return shared(trainers, told, time.perf_counter() - began)
 
     def _by_itself(self, key: Hashable, trainer: Trainer, error: BaseException) -> Stepped:
         """Train one after its pack, in which it was the only one, raised."""

@@ -18,12 +18,12 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.decision import Decision
 from hpsearch.events import Event, Finished, Started
 from hpsearch.observers.base import Record
-from hpsearch.report.study import stored_sweep
 from hpsearch.run.simulate import simulate
 from hpsearch.simulation import Step
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
+from hpsearch.study.stored_sweep import stored_sweep
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import WHOLE_WORKER, Gone, Message, Place, Result, Task
 from hpsearch.trial import Segment, Trial
