@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from hpsearch_comm import Group, Handle
+from hpsearch_comm.operations.lanes import OutgoingLane
 from hpsearch_comm.shm.barrier import Barrier
 from hpsearch_comm.transport.mesh import Mesh
 
@@ -69,11 +70,22 @@ def killed_among_messages(group: Group, role: str) -> None:
     group.barrier()
     if group.rank == 2:
         if role == "receives a part":
-            group.send_async(torch.zeros(300 * COUNT), 0)
-            while not group._messages._outgoing or group._messages._outgoing[0].transfer is None:
-                pass
+            OutgoingLane._complete = _die_within  # type: ignore[assignment]
+            group.send(torch.zeros(300 * COUNT), 0)
         os.kill(os.getpid(), signal.SIGKILL)
     group.recv(torch.zeros(1), 0)
+
+
+_complete = OutgoingLane._complete
+
+
+def _die_within(lane: OutgoingLane) -> None:
+    _complete(lane)  # the envelope is through
+    assert lane._begin()
+    assert lane.transfer is not None
+    assert lane.transfer.advance()
+    assert not lane.transfer.done
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 _waits = 0

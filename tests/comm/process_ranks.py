@@ -47,14 +47,8 @@ class ServedRanks:
     """
 
     def __init__(self, server: str, module: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", server, module],
-            cwd=_ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._command = [sys.executable, "-m", server, module]
+        self._process = self._start()
 
     def __enter__(self) -> Self:
         return self
@@ -63,12 +57,32 @@ class ServedRanks:
         self._process.communicate()
 
     def request(self, *what: Any) -> list[Outcome]:
-        """Send a request; give how each rank ended."""
+        """Send a request; give how each rank ended.
+
+        Where a test breaks off meanwhile, as at its timeout, its ranks are killed: the next test has others.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(what) + "\n")
-        self._process.stdin.flush()
-        return [Outcome(**outcome) for outcome in json.loads(self._process.stdout.readline())]
+        try:
+            self._process.stdin.write(json.dumps(what) + "\n")
+            self._process.stdin.flush()
+            return [Outcome(**outcome) for outcome in json.loads(self._process.stdout.readline())]
+        except BaseException:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
+            self._process = self._start()
+            raise
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self._command,
+            cwd=_ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
 
 
 class ProcessRanks(ServedRanks):
