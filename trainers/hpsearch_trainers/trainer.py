@@ -25,12 +25,13 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hpsearch_comm import DataParallel, Group, SyncBatchNorm, convert_sync_batchnorm
+from hpsearch_comm import Group, SyncBatchNorm, convert_sync_batchnorm
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.architectures import architecture_of
 from hpsearch_trainers.batches import Batches
@@ -40,10 +41,13 @@ from hpsearch_trainers.forks import take_over
 from hpsearch_trainers.inheritance import Inherited, inherit
 from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.normalization import hold_statistics
+from hpsearch_trainers.optimizers import optimizer_of
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.scaling import Scaling, Stage, rate_factor, rule_for
 from hpsearch_trainers.shards import Shard, rows_of_rank
+from hpsearch_trainers.strategies import strategy_of
+from hpsearch_trainers.strategies.strategy import Trained
 from hpsearch_trainers.trial import Parametrized
 
 __all__ = ["Trainer"]
@@ -58,9 +62,9 @@ class Trainer(ABC):
     waiting for data; and what `Parts.measures` measure of the model, the mean over all workers.
 
     Args:
-        trial: Gives `params`; and `seed`, `group` (the workers; None or a group of one for one), `scaling` (see
-            `Scaling`) and `parent` (not None where the state to load is that of another trial, which this one was
-            forked from), if it has them.
+        trial: Gives `params`; and `seed`, `group` (its ranks; None or a group of one for one), `parallel` (see
+            `strategies`), `scaling` (see `Scaling`) and `parent` (not None where the state to load is that of another
+            trial, which this one was forked from), if it has them.
 
     Attributes:
         params: The trial's.
@@ -68,7 +72,7 @@ class Trainer(ABC):
         model: The model, on its device.
         optimizer: The optimizer.
         device: Where it trains: the GPU that is torch's current one, or the CPU.
-        group: The workers, or None for one.
+        group: Those ranks that train, or None for one.
         epoch: How many epochs are done.
 
     Raises:
@@ -81,40 +85,28 @@ class Trainer(ABC):
         warnings.filterwarnings("error", "Using a target size", UserWarning)
         # A group of one takes a millisecond to make, and isn't needed.
         group: Group | None = None if getattr(trial, "world_size", None) == 1 else getattr(trial, "group", None)
-        self.group = group if group is not None and group.size > 1 else None
+        ranks = group if group is not None and group.size > 1 else None
+        self._strategy = strategy_of(getattr(trial, "parallel", None) or {}, ranks)
+        self.group = self._strategy.workers
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.epoch = 0
         self._seed = int(getattr(trial, "seed", 0))
         self._forked = getattr(trial, "parent", None) is not None
         self._scaling = Scaling.from_dict(getattr(trial, "scaling", None) or {})
-        rank, width = (self.group.rank, self.group.size) if self.group is not None else (0, 1)
+        rank, width = self._strategy.part, self._strategy.parts
         parts = self.parts = self.build(trial.params)
         if not isinstance(parts, Parts):
             raise ConfigurationError(f"{type(self).__name__}.build must give Parts, got {type(parts).__name__}")
         self.model = parts.model.to(self.device)
         if self.group is not None and parts.batch_norm == "sync":
             self.model = convert_sync_batchnorm(self.model, self.group)
-        made = parts.optimizer
-        self.optimizer = made if isinstance(made, torch.optim.Optimizer) else made(self.model)
-        if not isinstance(self.optimizer, torch.optim.Optimizer):
-            raise ConfigurationError(
-                f"optimizer must be a torch.optim.Optimizer, or a function that makes one of the model, got one that "
-                f"gives {type(self.optimizer).__name__}"
-            )
-        known = {id(parameter) for parameter in self.model.parameters()}
-        others = sum(id(parameter) not in known for parameter in _parameters(self.optimizer))
-        if others > 0:
-            raise ConfigurationError(
-                f"optimizer must have parameters of the model alone, got {others} that it doesn't have, which would "
-                "be neither averaged over workers nor saved: make them a part of the model"
-            )
+        self.model = self._strategy.prepare(self.model)
+        self.optimizer = optimizer_of(parts, self.model)
         self._rates = Rates(self.optimizer)
         self._average = None
         if parts.average is not None:
             self._average = MovingAverage(self.model, parts.average)
-        self._parallel: DataParallel | None = None
-        if self.group is not None:
-            self._parallel = DataParallel(self.model, self.group, weighted=True)
+        self._strategy.bind(self._trained())
         self._synchronized = any(isinstance(layer, SyncBatchNorm) for layer in self.model.modules())
         self._train = Batches(parts.train, self.device, parts.loaders)
         self._validation = None
@@ -142,11 +134,21 @@ class Trainer(ABC):
         """Make model, optimizer, loss and data from the trial's parameters; the same on every worker."""
 
     def step(self) -> dict[str, float]:
-        """Train for an epoch and validate; every worker of the group calls it.
+        """Train for an epoch and validate; every rank of the trial calls it.
 
         Returns:
-            The metrics, the same on every worker.
+            The metrics, the same on every rank.
         """
+        self._strategy.start_epoch(self._trained(), self.epoch)
+        if self._strategy.trains:
+            return self._strategy.told(self._train_epoch())
+        self._serve_epoch()
+        return self._strategy.told(None)
+
+    def _trained(self) -> Trained:
+        return Trained(self.model, self.optimizer, self._autocast, self.parts.clip_norm, self._average)
+
+    def _train_epoch(self) -> dict[str, float]:
         began, waited = time.perf_counter(), self._train.waited
         self._seed_epoch()
         self.model.train()
@@ -160,6 +162,7 @@ class Trainer(ABC):
             for step, passes in enumerate(steps):
                 self._set_rate(self.epoch + step / self._shard.steps)
                 self._step(batches, [len(rows) for rows in passes], self._shard.rows_here(step), loss)
+        self._strategy.end_epoch()
         metrics = self._end_epoch(self._sum(loss), (self._train.waited - waited) / (time.perf_counter() - began))
         if self.group is not None:
             for model in (self.model, self._average):
@@ -167,6 +170,12 @@ class Trainer(ABC):
                     self.synchronize_buffers(model, self.group)
             metrics["data_wait"] = self._sum(torch.tensor(metrics["data_wait"])) / self.group.size
         return metrics | self.validate() | self._measured()
+
+    def _serve_epoch(self) -> None:
+        """Work for the ranks that train, for as long as their epoch takes."""
+        self._strategy.serve()
+        self._strategy.end_epoch()
+        self.epoch += 1
 
     def _end_epoch(self, loss: float, data_wait: float) -> dict[str, float]:
         """Count it; give what is told of it but for validation.
@@ -219,6 +228,8 @@ class Trainer(ABC):
         }
         if self._average is not None:
             state["average"] = self._average.state_dict()
+        if own := self._strategy.state_dict():
+            state["strategy"] = {"name": self._strategy.name, **own}
         architecture = architecture_of(self.model)
         if architecture is not None:
             state["architecture"] = architecture
@@ -236,6 +247,9 @@ class Trainer(ABC):
             self._average.load_state_dict(state["average"])
         elif self._average is not None:  # a fork from a trial without one: it begins with the model, as any does
             self._average.module.load_state_dict(state["model"])
+        own = state.get("strategy", {})
+        self._strategy.load_state_dict(own if own.get("name") == self._strategy.name else {})
+        self._strategy.loaded()
         self.epoch = state["epoch"]
         self._stages = [Stage(float(epoch), float(target)) for epoch, target in state["stages"]]
         if self._stages[-1].target != self._target:
@@ -314,28 +328,18 @@ class Trainer(ABC):
             rows: How many of them count: all, or none.
             total: Of the losses.
         """
-        self.optimizer.zero_grad()
-        if self._parallel is not None:
-            self._parallel.set_weight(rows)
+        self._strategy.start_step(rows)
         with contextlib.nullcontext() if rows > 0 else self._counting_for_nothing():
             for number, size in enumerate(sizes, 1):
                 inputs, targets = next(batches)
-                with self._without_averaging(number < len(sizes)):
-                    loss = self._loss(inputs, targets)
-                    share = loss * (size / rows) if len(sizes) > 1 else loss
-                    share.backward()  # type: ignore[no-untyped-call]
+                share = size / rows if len(sizes) > 1 else 1.0
+                loss_of = partial(self._loss_of, targets=targets)
+                loss = self._strategy.backward(inputs, loss_of, share, last=number == len(sizes))
                 if rows > 0:
-                    total.add_(loss.detach(), alpha=size)
-        if self.parts.clip_norm is not None:
-            # What the optimizer doesn't train may have gradients too, which nobody sets to zero.
-            nn.utils.clip_grad_norm_(_parameters(self.optimizer), self.parts.clip_norm)
-        self.optimizer.step()
+                    total.add_(loss, alpha=size)
+        self._strategy.update()
         if self._average is not None:
             self._average.update_parameters(self.model)
-
-    def _loss(self, inputs: Any, targets: Any) -> Tensor:
-        with self._autocast():
-            return self._loss_of(self.model(inputs), targets)
 
     def _loss_of(self, output: Any, targets: Any) -> Tensor:
         loss = self.parts.loss(output, targets)
@@ -352,9 +356,6 @@ class Trainer(ABC):
         hold_statistics(self.model, local_only=True)
         with buffers_kept(self.model):
             yield
-
-    def _without_averaging(self, wanted: bool) -> contextlib.AbstractContextManager[None]:
-        return self._parallel.no_sync() if wanted and self._parallel is not None else contextlib.nullcontext()
 
     def _set_rate(self, epoch: float) -> None:
         factor = rate_factor(self._stages, epoch, self._scaling.warmup_epochs)
@@ -386,7 +387,3 @@ class Trainer(ABC):
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         dtype = self.parts.autocast
         return torch.autocast(self.device.type, dtype) if dtype is not None else contextlib.nullcontext()
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,0 +1,39 @@
+"""The optimizer of a `Trainer`."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.optim import Optimizer
+
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.parts import Parts
+
+__all__ = ["optimizer_of", "parameters_of"]
+
+
+def optimizer_of(parts: Parts, model: nn.Module) -> Optimizer:
+    """Give the optimizer of a model, made of it where `parts` have a function for that.
+
+    Raises:
+        ConfigurationError: It is none, or has parameters that the model hasn't.
+    """
+    made = parts.optimizer
+    optimizer = made if isinstance(made, Optimizer) else made(model)
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigurationError(
+            f"optimizer must be a torch.optim.Optimizer, or a function that makes one of the model, got one that "
+            f"gives {type(optimizer).__name__}"
+        )
+    known = {id(parameter) for parameter in model.parameters()}
+    others = sum(id(parameter) not in known for parameter in parameters_of(optimizer))
+    if others > 0:
+        raise ConfigurationError(
+            f"optimizer must have parameters of the model alone, got {others} that it doesn't have, which would "
+            "be neither averaged over workers nor saved: make them a part of the model"
+        )
+    return optimizer
+
+
+def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    """Give the parameters that it trains, in order."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

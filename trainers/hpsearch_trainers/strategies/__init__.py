@@ -1,0 +1,37 @@
+"""The ways in which several ranks train one model: `parallel.strategy` of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hpsearch_comm import Group
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.nearest import nearest
+from hpsearch_trainers.strategies.allreduce import Allreduce
+from hpsearch_trainers.strategies.options import Options
+from hpsearch_trainers.strategies.strategy import Strategy
+
+__all__ = ["STRATEGIES", "Options", "Strategy", "strategy_of"]
+
+STRATEGIES: dict[str, type[Strategy]] = {kind.name: kind for kind in (Allreduce,)}
+"""By the word in a sweep."""
+
+
+def strategy_of(parallel: Mapping[str, Any], group: Group | None) -> Strategy:
+    """Make a rank's strategy; a collective, as it may form groups of its own.
+
+    Args:
+        parallel: The trial's: the sweep's keys, and over them the trial's own parameters.
+        group: All ranks of the trial; None for one, which `allreduce` leaves alone.
+
+    Raises:
+        ConfigurationError: It names no strategy, or one that can't be used so.
+    """
+    options = Options.from_dict(parallel)
+    if options.strategy not in STRATEGIES:
+        known = ", ".join(STRATEGIES)
+        hint = nearest(options.strategy, STRATEGIES)
+        raise ConfigurationError(f"parallel.strategy must be one of {known}, got {options.strategy!r}{hint}")
+    kind = STRATEGIES[options.strategy]
+    return Strategy(options, None) if group is None and kind is Allreduce else kind(options, group)

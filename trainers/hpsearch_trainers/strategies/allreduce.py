@@ -1,0 +1,37 @@
+"""Synchronous: gradients are averaged over all ranks while backward still runs, and each takes the same step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from hpsearch_comm import DataParallel
+from hpsearch_trainers.strategies.strategy import Strategy, Trained
+
+__all__ = ["Allreduce"]
+
+
+class Allreduce(Strategy):
+    """See `hpsearch_comm.DataParallel`; the mean is weighted by each rank's rows."""
+
+    name: ClassVar[str] = "allreduce"
+    least: ClassVar[int] = 2
+
+    def bind(self, trained: Trained) -> None:
+        """Average the model's gradients from now on."""
+        super().bind(trained)
+        assert self.group is not None
+        self._averaging = DataParallel(trained.model, self.group, weighted=True)
+
+    def start_step(self, rows: int) -> None:
+        """Begin a step in which this rank has so many rows."""
+        super().start_step(rows)
+        self._averaging.set_weight(rows)
+
+    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], share: float, *, last: bool) -> Tensor:
+        """Compute a loss; the last one's gradients are averaged."""
+        with contextlib.nullcontext() if last else self._averaging.no_sync():
+            return super().backward(inputs, loss_of, share, last=last)

@@ -1,0 +1,164 @@
+"""What a way to train one model on several ranks has to say; the loop around it is the `Trainer`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hpsearch_comm import Group
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.optimizers import parameters_of
+from hpsearch_trainers.strategies.options import Options
+
+__all__ = ["Strategy", "Trained"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a strategy trains."""
+
+    model: nn.Module
+    """What `Strategy.prepare` gave; the same on every rank."""
+    optimizer: Optimizer
+    """Of its parameters."""
+    autocast: Callable[[], AbstractContextManager[Any]]
+    """Makes the context of a forward pass."""
+    clip_norm: float | None = None
+    """Norm above which the gradient of a step is scaled down to it."""
+    average: nn.Module | None = None
+    """The moving average of the model, which the loop updates after each step."""
+
+
+class Strategy:
+    """How the ranks of a group train one model; this one is of a rank by itself: a gradient, then a step.
+
+    A `Trainer` makes one on every rank, calls `prepare`, makes the optimizer, calls `bind`, and then for each epoch:
+
+        start_epoch → (start_step → backward, once or more → update) for each step → end_epoch → validation, state
+
+    or, on a rank that doesn't train, `start_epoch → serve → end_epoch`.
+
+    Args:
+        options: The trial's `parallel`.
+        group: All ranks of the trial, two or more; None for one.
+
+    Attributes:
+        group: All of them.
+        workers: Those that train, over which metrics, buffers and statistics are summed up; None for one.
+        trains: Whether this rank does.
+
+    Raises:
+        ConfigurationError: An option can't be used, or not with so many ranks.
+    """
+
+    name: ClassVar[str] = "alone"
+    """As in a sweep's `parallel.strategy`."""
+    least: ClassVar[int] = 1
+    """Ranks that it takes, at least."""
+    reproducible: ClassVar[bool] = True
+    """The same trial gives the same numbers once more."""
+
+    def __init__(self, options: Options, group: Group | None) -> None:
+        self.group = group
+        self.workers = group
+        self.trains = True
+        size = 1 if group is None else group.size
+        if size < self.least:
+            raise ConfigurationError(
+                f"parallel.strategy {self.name} takes {self.least} workers or more, got {size}: raise "
+                "resources.workers_per_trial"
+            )
+
+    @property
+    def parts(self) -> int:
+        """Give into how many parts a global batch is divided."""
+        return 1 if self.workers is None else self.workers.size
+
+    @property
+    def part(self) -> int:
+        """Give which of them is this rank's; 0 on one that doesn't train."""
+        return 0 if self.workers is None else self.workers.rank
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        """Give the model to train, before there is an optimizer: another one, or with other parameters."""
+        return model
+
+    def bind(self, trained: Trained) -> None:
+        """Take what is trained; a collective.
+
+        Raises:
+            ConfigurationError: It can't be trained so.
+        """
+        self.trained = trained
+
+    def loaded(self) -> None:
+        """Take note that model and optimizer have another state, the same on every rank; a collective."""
+
+    def start_epoch(self, trained: Trained, epoch: int) -> None:
+        """Begin an epoch; a collective.
+
+        Args:
+            trained: What `bind` got, or what the user has put in its place since.
+            epoch: Epochs that are done.
+        """
+        self.trained = trained
+
+    def start_step(self, rows: int) -> None:
+        """Begin a step.
+
+        Args:
+            rows: Of the global batch, that are this rank's; 0 where there are too few, and its pass counts for nothing.
+        """
+        self.trained.optimizer.zero_grad()
+
+    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], share: float, *, last: bool) -> Tensor:
+        """Compute a loss and add its gradient.
+
+        Args:
+            inputs: Of some rows.
+            loss_of: Gives the mean loss of the model's output for them.
+            share: What the rows are of the step's on this rank.
+            last: No more of this step follow.
+
+        Returns:
+            The mean loss, without its graph.
+        """
+        with self.trained.autocast():
+            loss = loss_of(self.trained.model(inputs))
+        (loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def update(self) -> None:
+        """Step: from gradients to weights."""
+        if self.trained.clip_norm is not None:
+            # What the optimizer doesn't train may have gradients too, which nobody sets to zero.
+            nn.utils.clip_grad_norm_(parameters_of(self.trained.optimizer), self.trained.clip_norm)
+        self.trained.optimizer.step()
+
+    def serve(self) -> None:
+        """Work for the others for an epoch, on a rank that doesn't train."""
+        raise NotImplementedError
+
+    def end_epoch(self) -> None:
+        """Let model and optimizer hold what is validated and saved, on every rank; a collective."""
+
+    def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
+        """Give the metrics of an epoch, the same on every rank; a collective.
+
+        Args:
+            metrics: Those of the ranks that train; None on others.
+        """
+        assert metrics is not None
+        return dict(metrics)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what more continues the training with this strategy, the same on every rank; empty where nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from it; empty where the state was saved with another strategy."""
