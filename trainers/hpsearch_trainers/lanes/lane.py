@@ -86,6 +86,7 @@ class Lane:
         loss = parts.loss if isinstance(parts.loss, nn.Module) else None
         copied = copy.deepcopy((trainer.model, trainer.optimizer, trainer._average, loss))
         trainer.model, trainer.optimizer, trainer._average, loss = copied
+        trainer._strategy = copy.copy(trainer._strategy)  # or the lane's would keep the copied model
         trainer._rates = Rates(trainer.optimizer)
         trainer.parts = dataclasses.replace(parts, measures={}, loss=parts.loss if loss is None else loss)
         rows = _some(shard.rows, shard.batch, 2)

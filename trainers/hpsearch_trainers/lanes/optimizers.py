@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import optimizer as torch_optimizer
 
+from hpsearch_trainers.optimizers import parameters_of
+
 __all__ = ["Stepper", "stepper"]
 
 Stepper = Callable[[Sequence[Tensor | None]], None]
@@ -26,7 +28,7 @@ def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip
         parameters: In the order of the gradients.
         clip: Norm above which the gradients of the optimizer's parameters are scaled down to it.
     """
-    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    trained = parameters_of(optimizer)
 
     def step(gradients: Sequence[Tensor | None]) -> None:
         for parameter, gradient in zip(parameters, gradients, strict=True):

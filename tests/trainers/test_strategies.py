@@ -1,0 +1,100 @@
+"""What a trainer asks of how several ranks train it, and how that is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.lanes.lane import Lane
+from hpsearch_trainers.strategies import STRATEGIES, Options, Strategy, strategy_of
+from tests.comm.thread_ranks import run_ranks
+from tests.trainers.test_trainer import FakeTrial, Small
+
+
+def test_one_rank_has_nothing_to_agree_on():
+    assert type(strategy_of({}, None)) is Strategy
+    assert type(strategy_of({"strategy": "allreduce"}, None)) is Strategy
+    assert run_ranks(2, lambda group: strategy_of({"strategy": None}, group).name) == ["allreduce"] * 2
+
+
+def test_a_strategy_that_is_not_known_is_refused_with_the_nearest():
+    with pytest.raises(ConfigurationError, match=r"^parallel.strategy must be one of allreduce.*, got 'alreduce'; did"):
+        strategy_of({"strategy": "alreduce"}, None)
+    assert all(name == kind.name for name, kind in STRATEGIES.items())
+
+
+def test_too_few_ranks_for_a_strategy_are_refused():
+    class Pair(Strategy):
+        name = "pair"
+        least = 2
+
+    with pytest.raises(ConfigurationError, match=r"parallel.strategy pair takes 2 workers or more, got 1: raise res"):
+        Pair(Options(), None)
+
+
+@pytest.mark.parametrize(("given", "number"), [({}, 8), ({"period": None}, 8), ({"period": 1}, 1)])
+def test_options_are_whole_numbers(given, number):
+    assert Options.from_dict(given).whole("period", 8) == number
+
+
+@pytest.mark.parametrize("given", [0, -1, 1.0, True, "4"])
+def test_options_that_are_no_whole_numbers_are_refused(given):
+    with pytest.raises(ConfigurationError, match=f"parallel.period must be a whole number from 1, got {given!r}"):
+        Options.from_dict({"period": given}).whole("period", 8)
+
+
+def test_options_are_words():
+    options = Options.from_dict({"strategy": "pipeline", "schedule": "1f1b"})
+    assert options.one_of("schedule", ("gpipe", "1f1b")) == "1f1b"
+    assert options.one_of("momentum", ("keep", "average")) == "keep"
+    with pytest.raises(ConfigurationError, match=r"parallel.schedule must be one of gpipe, fifo, got '1f1b'"):
+        options.one_of("schedule", ("gpipe", "fifo"))
+
+
+def test_what_one_strategy_saved_is_not_given_to_another():
+    class Counting(Strategy):
+        name = "counting"
+        given: Any = None
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"count": 3}
+
+        def load_state_dict(self, state: Any) -> None:
+            self.given = dict(state)
+
+    def of(strategy: Strategy) -> Small:
+        trainer = Small(FakeTrial())
+        trainer._strategy = strategy
+        strategy.bind(trainer._trained())
+        return trainer
+
+    saved = of(Counting(Options(), None)).state_dict()
+    assert saved["strategy"] == {"name": "counting", "count": 3}
+    assert "strategy" not in Small(FakeTrial()).state_dict()
+    same, other = Counting(Options(), None), Counting(Options(), None)
+    of(same).load_state_dict(saved)
+    assert same.given == {"name": "counting", "count": 3}
+    of(other).load_state_dict({**saved, "strategy": {**saved["strategy"], "name": "another"}})
+    assert other.given == {}
+    Small(FakeTrial()).load_state_dict(saved)
+
+
+def test_a_model_put_in_place_of_another_is_trained_and_a_copy_leaves_no_trace():
+    trainer = Small(FakeTrial())
+    copied = Lane(trainer).on_fewer_rows()
+    copied.step()
+    assert copied._strategy.trained.model is copied.model
+    assert trainer._strategy.trained.model is trainer.model
+    trainer.model = Small(FakeTrial()).model
+    trainer.optimizer = replace_parameters(trainer)
+    before = [parameter.clone() for parameter in trainer.model.parameters()]
+    trainer.step()
+    assert not all(one.equal(other) for one, other in zip(before, trainer.model.parameters(), strict=True))
+
+
+def replace_parameters(trainer: Small) -> Any:
+    """Give an optimizer of the model that the trainer has now."""
+    kind, settings = type(trainer.optimizer), trainer.optimizer.defaults
+    return kind(trainer.model.parameters(), lr=settings["lr"])
