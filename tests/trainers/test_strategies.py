@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
+import torch
 
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.lanes.lane import Lane
@@ -94,7 +97,22 @@ def test_a_model_put_in_place_of_another_is_trained_and_a_copy_leaves_no_trace()
     assert not all(one.equal(other) for one, other in zip(before, trainer.model.parameters(), strict=True))
 
 
-def replace_parameters(trainer: Small) -> Any:
+def test_models_go_with_their_trainers():
+    """A circle of references would keep them until the collector comes by, and a pack then lacks the memory."""
+    trainer = Small(FakeTrial())
+    copied = Lane(trainer).on_fewer_rows()
+    gc.collect()
+    gc.disable()
+    try:
+        copied.step()
+        trainer.step()
+        models = weakref.ref(copied.model), weakref.ref(trainer.model)
+        del copied, trainer
+        assert [model() for model in models] == [None, None]
+    finally:
+        gc.enable()
+
+
+def replace_parameters(trainer: Small) -> torch.optim.Optimizer:
     """Give an optimizer of the model that the trainer has now."""
-    kind, settings = type(trainer.optimizer), trainer.optimizer.defaults
-    return kind(trainer.model.parameters(), lr=settings["lr"])
+    return torch.optim.SGD(trainer.model.parameters(), trainer.optimizer.defaults["lr"])

@@ -146,7 +146,9 @@ class Trainer(ABC):
         return self._strategy.told(None)
 
     def _trained(self) -> Trained:
-        return Trained(self.model, self.optimizer, self._autocast, self.parts.clip_norm, self._average)
+        # Nothing that leads back here: such a circle would keep models until Python's collector comes by.
+        autocast = partial(_autocast, self.device.type, self.parts.autocast)
+        return Trained(self.model, self.optimizer, autocast, self.parts.clip_norm, self._average)
 
     def _train_epoch(self) -> dict[str, float]:
         began, waited = time.perf_counter(), self._train.waited
@@ -385,5 +387,8 @@ class Trainer(ABC):
         return float(value)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        dtype = self.parts.autocast
-        return torch.autocast(self.device.type, dtype) if dtype is not None else contextlib.nullcontext()
+        return _autocast(self.device.type, self.parts.autocast)
+
+
+def _autocast(device: str, dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
+    return torch.autocast(device, dtype) if dtype is not None else contextlib.nullcontext()

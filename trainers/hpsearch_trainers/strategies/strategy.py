@@ -20,7 +20,7 @@ __all__ = ["Strategy", "Trained"]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a strategy trains."""
+    """What a strategy trains. Nothing in it leads back to the trainer, whose memory is then free when it goes."""
 
     model: nn.Module
     """What `Strategy.prepare` gave; the same on every rank."""
