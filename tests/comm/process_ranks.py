@@ -154,6 +154,7 @@ def _serve(module: str) -> None:
 def _run_rank(rank: int, size: int, channel: socket.socket, function: Any, arguments: Any, options: Any) -> None:
     # A rank that hangs is a bug; its stacks say where.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.stdout = sys.stderr  # what ranks print is no outcome
     outcome: dict[str, Any] = {}
     try:
         with comm.Group(rank, size, rendezvous=_ThroughParent(channel), secret=SECRET, **options) as group:

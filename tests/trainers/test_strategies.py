@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
+import threading
 import weakref
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
+from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.strategies import STRATEGIES, Options, Strategy, strategy_of
@@ -35,6 +39,42 @@ def test_too_few_ranks_for_a_strategy_are_refused():
 
     with pytest.raises(ConfigurationError, match=r"parallel.strategy pair takes 2 workers or more, got 1: raise res"):
         Pair(Options(), None)
+
+
+def test_what_a_strategy_refuses_is_named_with_its_reason():
+    class Picky(Strategy):
+        name = "picky"
+        refuses: ClassVar[Mapping[str, str]] = {"accumulate": "it has no memory to save"}
+
+    parts = Small(FakeTrial()).parts
+    Picky(Options(), None).check(parts)
+    words = "^parallel.strategy picky can't be used with accumulate: it has no memory to save$"
+    with pytest.raises(ConfigurationError, match=words):
+        Picky(Options(), None).check(dataclasses.replace(parts, accumulate=2))
+
+
+@pytest.mark.parametrize("batch_norm", ["local", "sync"])
+def test_a_failed_epoch_ends_those_of_the_others_while_its_rank_lives_on(batch_norm):
+    """Layers that meet in a group of their own would wait there, where nobody says that one won't come."""
+    ended = threading.Event()
+
+    def train(group: Group) -> str:
+        parts: dict[str, Any] = {"model": "cnn", "batch_norm": batch_norm}
+        if group.rank == 1:
+            parts["loss"] = fail
+        trainer = Small(FakeTrial(parts, group))
+        try:
+            trainer.step()
+        except Exception as error:
+            if group.rank == 1:
+                group.close(error)  # as a worker does at once, and it is long until the trainer itself goes
+                assert ended.wait(100)
+            else:
+                ended.set()
+            return type(error).__name__
+        return "nothing"
+
+    assert run_ranks(2, train, timeout=60.0) == ["PeerLost", "ArithmeticError"]
 
 
 @pytest.mark.parametrize(("given", "number"), [({}, 8), ({"period": None}, 8), ({"period": 1}, 1)])
@@ -111,6 +151,11 @@ def test_models_go_with_their_trainers():
         assert [model() for model in models] == [None, None]
     finally:
         gc.enable()
+
+
+def fail(output: Any, target: Any) -> Any:
+    """Give no loss."""
+    raise ArithmeticError("no loss today")
 
 
 def replace_parameters(trainer: Small) -> torch.optim.Optimizer:

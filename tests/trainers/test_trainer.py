@@ -34,6 +34,7 @@ class FakeTrial:
     scaling: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 7
     parent: int | None = None
+    parallel: Mapping[str, Any] = field(default_factory=dict)
 
 
 def data(rows: int = ROWS, seed: int = 1) -> tuple[Tensor, Tensor]:

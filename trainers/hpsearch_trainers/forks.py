@@ -9,7 +9,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["take_over"]
+from hpsearch_comm.errors import ConfigurationError
+
+__all__ = ["load_optimizer", "take_over"]
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, forked: bool, tells: bool) -> None:
+    """Give an optimizer the state that a trainer has saved.
+
+    Args:
+        optimizer: As it was made, and given to `Rates`.
+        state: The trainer's `state_dict()`.
+        forked: It may be another trial's.
+        tells: Print what isn't taken over.
+
+    Raises:
+        ConfigurationError: It is the trial's own, and its optimizer was of another class.
+    """
+    own = type(optimizer).__qualname__
+    saved = state.get("optimizer_class", own)
+    if forked:
+        begins = take_over(optimizer, state["optimizer"], same_class=saved == own)
+        if begins > 0 and tells:
+            print(f"the optimizer's state begins anew for {begins} parameters: the {saved} forked from had another")
+    elif saved == own:
+        optimizer.load_state_dict(state["optimizer"])
+    else:
+        raise ConfigurationError(
+            f"a trial's optimizer must be of the class that its state was saved with, {saved}, got {own}: put that "
+            "one back in build, or start the trial from zero"
+        )
 
 
 def take_over(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, same_class: bool = True) -> int:

@@ -37,7 +37,7 @@ from hpsearch_trainers.architectures import architecture_of
 from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.buffers import buffers_kept, synchronize_buffers
 from hpsearch_trainers.evaluation import evaluate
-from hpsearch_trainers.forks import take_over
+from hpsearch_trainers.forks import load_optimizer
 from hpsearch_trainers.inheritance import Inherited, inherit
 from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.normalization import hold_statistics
@@ -97,6 +97,7 @@ class Trainer(ABC):
         parts = self.parts = self.build(trial.params)
         if not isinstance(parts, Parts):
             raise ConfigurationError(f"{type(self).__name__}.build must give Parts, got {type(parts).__name__}")
+        self._strategy.check(parts)
         self.model = parts.model.to(self.device)
         if self.group is not None and parts.batch_norm == "sync":
             self.model = convert_sync_batchnorm(self.model, self.group)
@@ -118,7 +119,7 @@ class Trainer(ABC):
         self._shard = Shard(self._train.rows, batch, self._seed, rank, width)
         self._target = self._scaling.target(parts.batch_size, width, rule_for(self.optimizer))
         self._stages = [Stage(0.0, self._target)]
-        if rank == 0 and self._scaling.lr is None and self._target != 1.0:
+        if self._strategy.tells and self._scaling.lr is None and self._target != 1.0:
             rule = f"{rule_for(self.optimizer)}, the rule for {type(self.optimizer).__name__}"
             print(
                 f"{width} workers: a step has {self._shard.batch} rows in place of {parts.batch_size}, and the rate "
@@ -139,11 +140,15 @@ class Trainer(ABC):
         Returns:
             The metrics, the same on every rank.
         """
-        self._strategy.start_epoch(self._trained(), self.epoch)
-        if self._strategy.trains:
-            return self._strategy.told(self._train_epoch())
-        self._serve_epoch()
-        return self._strategy.told(None)
+        try:
+            self._strategy.start_epoch(self._trained(), self.epoch)
+            if self._strategy.trains:
+                return self._strategy.told(self._train_epoch())
+            self._serve_epoch()
+            return self._strategy.told(None)
+        except BaseException as error:
+            self._strategy.break_off(error)
+            raise
 
     def _trained(self) -> Trained:
         # Nothing that leads back here: such a circle would keep models until Python's collector comes by.
@@ -175,7 +180,8 @@ class Trainer(ABC):
 
     def _serve_epoch(self) -> None:
         """Work for the ranks that train, for as long as their epoch takes."""
-        self._strategy.serve()
+        steps = self._shard.steps
+        self._strategy.serve(steps, lambda step: self._set_rate(self.epoch + step / steps))
         self._strategy.end_epoch()
         self.epoch += 1
 
@@ -243,7 +249,7 @@ class Trainer(ABC):
         A forked trial takes over the state of another one, but not the settings of its optimizer: these are its own.
         """
         self.model.load_state_dict(state["model"])
-        self._load_optimizer(state)
+        load_optimizer(self.optimizer, state, forked=self._forked, tells=self._strategy.tells)
         self._rates = Rates(self.optimizer)
         if self._average is not None and "average" in state:
             self._average.load_state_dict(state["average"])
@@ -278,23 +284,8 @@ class Trainer(ABC):
                 averages = {name.removeprefix("module."): value for name, value in state["average"].items()}
                 self._average.n_averaged.copy_(averages.pop("n_averaged"))
                 inherit(self._average.module, averages, architecture, self._seed)
-        if self._shard.rank == 0:
+        if self._strategy.tells:
             print(f"{found}; the rest and the optimizer begin anew")
-
-    def _load_optimizer(self, state: Mapping[str, Any]) -> None:
-        own = type(self.optimizer).__qualname__
-        saved = state.get("optimizer_class", own)
-        if self._forked:
-            begins = take_over(self.optimizer, state["optimizer"], same_class=saved == own)
-            if begins > 0 and self._shard.rank == 0:
-                print(f"the optimizer's state begins anew for {begins} parameters: the {saved} forked from had another")
-        elif saved == own:
-            self.optimizer.load_state_dict(state["optimizer"])
-        else:
-            raise ConfigurationError(
-                f"a trial's optimizer must be of the class that its state was saved with, {saved}, got {own}: put that "
-                "one back in build, or start the trial from zero"
-            )
 
     def synchronize_buffers(self, model: nn.Module, group: Group) -> None:
         """Make the model's buffers one over all workers, at the end of each epoch; a collective.

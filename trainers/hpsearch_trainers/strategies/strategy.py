@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, ClassVar, NoReturn
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hpsearch_comm import Group
+from hpsearch_comm import Group, SyncBatchNorm
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.optimizers import parameters_of
+from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.strategies.options import Options
 
 __all__ = ["Strategy", "Trained"]
@@ -37,11 +39,12 @@ class Trained:
 class Strategy:
     """How the ranks of a group train one model; this one is of a rank by itself: a gradient, then a step.
 
-    A `Trainer` makes one on every rank, calls `prepare`, makes the optimizer, calls `bind`, and then for each epoch:
+    A `Trainer` makes one on every rank, calls `check` and `prepare`, makes the optimizer, calls `bind`, and then for
+    each epoch:
 
         start_epoch → (start_step → backward, once or more → update) for each step → end_epoch → validation, state
 
-    or, on a rank that doesn't train, `start_epoch → serve → end_epoch`.
+    or, on a rank that doesn't train, `start_epoch → serve → end_epoch`. An epoch that fails ends with `break_off`.
 
     Args:
         options: The trial's `parallel`.
@@ -51,6 +54,7 @@ class Strategy:
         group: All of them.
         workers: Those that train, over which metrics, buffers and statistics are summed up; None for one.
         trains: Whether this rank does.
+        formed: Groups that it has made of some of the ranks.
 
     Raises:
         ConfigurationError: An option can't be used, or not with so many ranks.
@@ -62,11 +66,16 @@ class Strategy:
     """Ranks that it takes, at least."""
     reproducible: ClassVar[bool] = True
     """The same trial gives the same numbers once more."""
+    exact: ClassVar[bool] = True
+    """Trains as one rank does with the same global batch, but for rounding."""
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What can't be used with it, and why: values of `Parts`, and what else a strategy finds in a model."""
 
     def __init__(self, options: Options, group: Group | None) -> None:
         self.group = group
         self.workers = group
         self.trains = True
+        self.formed: list[Group] = []
         size = 1 if group is None else group.size
         if size < self.least:
             raise ConfigurationError(
@@ -83,6 +92,32 @@ class Strategy:
     def part(self) -> int:
         """Give which of them is this rank's; 0 on one that doesn't train."""
         return 0 if self.workers is None else self.workers.rank
+
+    @property
+    def tells(self) -> bool:
+        """Say whether this rank is the one that prints for all."""
+        return self.group is None or self.group.rank == 0
+
+    def check(self, parts: Parts) -> None:
+        """Look at what is to be trained, and how.
+
+        Raises:
+            ConfigurationError: It has what the strategy refuses.
+        """
+        for part in fields(parts):
+            if part.name in self.refuses and getattr(parts, part.name) != part.default:
+                self.refuse(part.name)
+
+    def refuse(self, what: str) -> NoReturn:
+        """Say why something can't be used.
+
+        Args:
+            what: One of `refuses`.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(f"parallel.strategy {self.name} can't be used with {what}: {self.refuses[what]}")
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """Give the model to train, before there is an optimizer: another one, or with other parameters."""
@@ -140,8 +175,13 @@ class Strategy:
             nn.utils.clip_grad_norm_(parameters_of(self.trained.optimizer), self.trained.clip_norm)
         self.trained.optimizer.step()
 
-    def serve(self) -> None:
-        """Work for the others for an epoch, on a rank that doesn't train."""
+    def serve(self, steps: int, set_rate: Callable[[int], None]) -> None:
+        """Work for the others for an epoch, on a rank that doesn't train.
+
+        Args:
+            steps: Those of the epoch.
+            set_rate: Gives this rank's optimizer the rate of a step, from 0.
+        """
         raise NotImplementedError
 
     def end_epoch(self) -> None:
@@ -162,3 +202,14 @@ class Strategy:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from it; empty where the state was saved with another strategy."""
+
+    def break_off(self, error: BaseException) -> None:
+        """Tell the ranks that may be waiting for this one that its epoch has failed; those of `group` the caller tells.
+
+        Args:
+            error: Why.
+        """
+        layers = self.trained.model.modules()
+        of_layers = [layer.group for layer in layers if isinstance(layer, SyncBatchNorm)]
+        for group in (*self.formed, *of_layers):
+            group.close(error)

@@ -1,0 +1,151 @@
+"""What holds for every strategy: each is tried at the fewest ranks that it takes, and at what is named in `MORE`."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from hpsearch_trainers.strategies import STRATEGIES, Strategy
+from tests.comm.leftovers import shared_memory_files
+from tests.comm.process_ranks import Outcome, ProcessRanks
+from tests.trainers.strategies.problems import ODD
+from tests.trainers.strategies.ranks import trains, validates
+
+MORE: dict[str, tuple[int, Mapping[str, Any]]] = {
+    "allreduce of three": (3, {"strategy": "allreduce"}),
+}
+"""Strategies at other widths, or with other options, by a name for the test."""
+
+USES: dict[str, tuple[int, Mapping[str, Any]]] = {
+    name: (kind.least, {"strategy": name}) for name, kind in STRATEGIES.items()
+} | MORE
+"""All that is tried."""
+
+
+class Use:
+    """A strategy on so many ranks.
+
+    Args:
+        ranks: What starts them.
+        width: Their number.
+        parallel: The trial's.
+    """
+
+    def __init__(self, ranks: ProcessRanks, width: int, parallel: Mapping[str, Any]) -> None:
+        self._ranks, self.width, self.parallel = ranks, width, parallel
+
+    @property
+    def kind(self) -> type[Strategy]:
+        return STRATEGIES[self.parallel["strategy"]]
+
+    def outcomes(self, function: str, *arguments: Any) -> list[Outcome]:
+        """Give how each rank ended."""
+        return self._ranks.call(self.width, function, self.parallel, *arguments, timeout=60.0)
+
+    def working(self) -> list[int]:
+        """Give the ranks that train."""
+        return [rank for rank, outcome in enumerate(self.outcomes("working")) if outcome.result]
+
+    def curve(self, *arguments: Any, of: str = "trains") -> list[dict[str, float]]:
+        """Train, and give each epoch's metrics; those of all ranks must be equal."""
+        outcomes = self.outcomes(of, *arguments)
+        assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
+        assert all(outcome.result == outcomes[0].result for outcome in outcomes)
+        return list(outcomes[0].result)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[ProcessRanks]:
+    with ProcessRanks("tests.trainers.strategies.ranks") as server:
+        yield server
+
+
+@pytest.fixture(params=USES)
+def use(request: pytest.FixtureRequest, ranks: ProcessRanks) -> Iterator[Use]:
+    before = shared_memory_files()
+    yield Use(ranks, *USES[request.param])
+    assert shared_memory_files() <= before
+
+
+def without_times(metrics: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [{name: value for name, value in epoch.items() if name != "data_wait"} for epoch in metrics]
+
+
+def test_it_learns_what_can_be_learned(use):
+    metrics = use.curve("plain", 8)
+    assert metrics[-1]["accuracy"] > 0.9
+    assert metrics[-1]["loss"] < metrics[0]["loss"]
+
+
+def test_what_was_saved_continues(use, tmp_path):
+    whole = use.curve("plain", 4)
+    begun = use.curve("plain", 2, None, str(tmp_path / "state"))
+    ended = use.curve("plain", 2, str(tmp_path / "state"))
+    if use.kind.reproducible:
+        assert without_times(begun + ended) == without_times(whole)
+    else:
+        assert ended[0]["loss"] < begun[0]["loss"]
+
+
+def test_what_was_saved_is_what_was_validated_and_goes_on_alone(use, tmp_path):
+    metrics = use.curve("plain", 3, None, str(tmp_path / "state"))
+    alone = validates("plain", str(tmp_path / "state"))
+    assert alone == pytest.approx({name: metrics[-1][name] for name in alone}, rel=1e-5)
+    more = trains(None, {}, load=str(tmp_path / "state"))
+    assert more[0]["loss"] < metrics[0]["loss"]
+
+
+def test_a_state_of_one_rank_goes_on(use, tmp_path):
+    alone = trains(None, {}, epochs=4, save=str(tmp_path / "state"))
+    more = use.curve("plain", 2, str(tmp_path / "state"))
+    assert more[0]["loss"] < alone[0]["loss"]
+    if use.kind.exact:
+        ended = trains(None, {}, load=str(tmp_path / "state"))
+        assert [epoch["loss"] for epoch in more] == pytest.approx([epoch["loss"] for epoch in ended], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_it_may_not_have_thought_of(use, name, tmp_path):
+    """It is trained, to the same metrics everywhere, and saved as validated; or all ranks refuse it and say why."""
+    odd, saved = ODD[name], str(tmp_path / "state")
+    if odd.what in use.kind.refuses:
+        for outcome in use.outcomes("trains", name):
+            assert outcome.error == "ConfigurationError"
+            reason = f"parallel.strategy {use.kind.name} can't be used with {odd.what}: {use.kind.refuses[odd.what]}"
+            assert outcome.text == reason
+        return
+    metrics = use.curve(name, 3, None, saved)
+    assert all(math.isfinite(value) for epoch in metrics for value in epoch.values())
+    assert metrics[-1]["loss"] < metrics[0]["loss"]
+    alone = validates(name, saved)
+    assert alone == pytest.approx({name: metrics[-1][name] for name in alone}, rel=1e-4)
+    if use.kind.exact and odd.alike:
+        expected = [epoch["loss"] for epoch in trains(None, {}, name, 3)]
+        assert [epoch["loss"] for epoch in metrics] == pytest.approx(expected, abs=odd.rounding)
+
+
+def test_a_rank_that_is_killed_ends_the_others(use):
+    for victim in range(use.width):
+        for rank, outcome in enumerate(use.outcomes("disturbed", "killed", victim)):
+            if rank == victim:
+                assert outcome.code == -signal.SIGKILL
+            else:
+                assert outcome.error == "PeerLost", (victim, outcome)
+
+
+def test_what_a_rank_raises_ends_the_others(use):
+    for victim in use.working():
+        for rank, outcome in enumerate(use.outcomes("disturbed", "raises", victim)):
+            assert outcome.error == ("ValueError" if rank == victim else "PeerLost"), (victim, outcome)
+
+
+def test_a_slow_rank_changes_nothing(use):
+    slow = use.curve("slow", use.working()[-1], of="disturbed")
+    if use.kind.reproducible:
+        assert without_times(slow) == without_times(use.curve("plain", 3))
+    else:
+        assert slow[-1]["loss"] < slow[0]["loss"]
