@@ -6,8 +6,9 @@ import contextlib
 import os
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -361,14 +362,12 @@ class Group:
         """
         return self._work_queue.now(self._prepare.empty(shape, dtype))
 
-    def duplicate(self) -> Group:
+    def duplicate(self, timeout: float | None = None) -> Group:
         """Make another group of the same ranks, whose operations may interleave with this one's in any order.
 
-        It stands in this group's timeline, until this group is closed.
+        It stands in this group's timeline, until this group is closed, and has its timeout unless another is given.
         """
-        duplicate = self._form(list(range(self.size)), self._timeline)
-        assert duplicate is not None
-        return duplicate
+        return cast(Group, self._form(list(range(self.size)), self._timeline, timeout))
 
     def subgroup(self, ranks: Sequence[int]) -> Group | None:
         """Make another group, of some of these ranks; None on the others, which call it too. It isn't in the timeline.
@@ -376,9 +375,9 @@ class Group:
         Args:
             ranks: The same on every rank, in the order in which the new group numbers them.
         """
-        return self._form(check_members(ranks, self.size), None)
+        return self._form(check_members(ranks, self.size), None, None)
 
-    def _form(self, members: list[int], timeline: Timeline | NoTimeline | None) -> Group | None:
+    def _form(self, members: list[int], timeline: Timeline | NoTimeline | None, timeout: float | None) -> Group | None:
         self._work_queue.check()  # a call that is refused doesn't count, since the ranks would count differently
         self._related += 1
         inside = self.rank in members
@@ -387,7 +386,8 @@ class Group:
             addresses = self._work_queue.now(self._prepare.subgroup(members, address))
             if not inside:
                 return None
-            options = related_options(self._options, self._related, members, addresses, self._prepare.host.topology)
+            own = self._options if timeout is None else replace(self._options, timeout=timeout)
+            options = related_options(own, self._related, members, addresses, self._prepare.host.topology)
             return Group(**vars(options), listener=listener, timeline=timeline)
 
     def _preparation(self, tensor: torch.Tensor) -> HostOperations:
@@ -395,6 +395,6 @@ class Group:
         try:
             if tensor.is_cpu:  # much quicker than to ask for tensor.device.type
                 return self._prepare
-        except AttributeError:  # it isn't a tensor, which is found out there
-            return self._prepare
+        except AttributeError:
+            return self._prepare  # it isn't a tensor, which is found out there
         return self._devices.preparation(tensor.device, self._work_queue, self._prepare)

@@ -1,0 +1,209 @@
+"""The thread in which a process set's ranks agree on what is ready, and carry it out.
+
+A rank takes part in an exchange when it has something new to say. Others wait in theirs for it: nothing that they have
+announced can run without it. Only where ranks have announced different names is there more to it: then those whose
+announcement is awaited come again after a short while, if they have nothing new before that, so that the others' news
+aren't held up.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from hpsearch_comm.errors import CommError
+from hpsearch_comm.group import Group
+from hpsearch_comm.horovod.entry import Entry
+from hpsearch_comm.horovod.errors import HorovodInternalError
+from hpsearch_comm.horovod.exchange import exchange
+from hpsearch_comm.horovod.execution import carry_out, stand_in
+from hpsearch_comm.horovod.negotiation import AllJoined, Decision, Negotiation, Refuse, Run
+from hpsearch_comm.operations.work import Handle
+
+__all__ = ["Controller"]
+
+_LONGEST_PAUSE = 0.05
+
+
+class Controller:
+    """Runs the operations of one process set.
+
+    Args:
+        group: Carries operations out.
+        talk: Another group of the same ranks, in which they negotiate; its waits last as long as those of a script.
+        ranks: The process set's ranks, counted in the job.
+        cycle_time: Seconds after which an awaited rank comes again at first.
+        carriers: What carries out kinds of operations that concern the job rather than tensors.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        talk: Group,
+        ranks: list[int],
+        cycle_time: float,
+        carriers: dict[str, Callable[[Entry], None]] | None = None,
+    ) -> None:
+        self.group = group
+        self.ranks = ranks
+        self._talk = talk
+        self._cycle_time = cycle_time
+        self._carriers = carriers or {}
+        self._negotiation = Negotiation(group.rank, ranks)
+        self._wake = threading.Condition()
+        self._new: list[Entry] = []
+        self._under_way: dict[str, Entry] = {}
+        self._join: Handle[int] | None = None
+        self._join_said = False
+        self._closing = False
+        self._error: BaseException | None = None
+        self._process = os.getpid()
+        self._thread = threading.Thread(target=self._run, name=f"hpsearch-comm-horovod-{group.rank}", daemon=True)
+        self._thread.start()
+
+    def submit(self, entry: Entry) -> None:
+        """Take an operation, which runs when all ranks have asked for it.
+
+        Raises:
+            ValueError: One of the same name is under way.
+            HorovodInternalError: The job has ended.
+        """
+        with self._wake:
+            self._check()
+            if entry.request.name in self._under_way:
+                raise ValueError(
+                    f"names of operations under way must differ, but {entry.request.name} hasn't ended yet: wait for "
+                    "it with hvd.synchronize(handle), or give this one another name"
+                )
+            self._under_way[entry.request.name] = entry
+            self._new.append(entry)
+            self._wake.notify()
+
+    def join(self) -> Handle[int]:
+        """Let this rank take part with zeros in what it doesn't ask for, until all have joined."""
+        with self._wake:
+            self._check()
+            if self._join is None:
+                self._join = Handle("join")
+                self._wake.notify()
+            return self._join
+
+    def absent(self, name: str) -> list[int]:
+        """Name the ranks that an operation waits for, as far as that is known here."""
+        return self._negotiation.absent(name)
+
+    def close(self) -> None:
+        """End the thread, and what is still under way with HorovodInternalError."""
+        if self._process != os.getpid():
+            return
+        with self._wake:
+            self._closing = True
+            waited_for = self._under_way or self._join
+            self._wake.notify()
+        left = HorovodInternalError(
+            f"rank {self.ranks[self.group.rank]} has left the job by hvd.shutdown() or its end, while operations were "
+            "under way: wait for every handle on every rank before that"
+        )
+        if waited_for:
+            self._talk.close(left)
+            self.group.close(left)
+        self._thread.join()
+        self._end(left)
+        self._talk.close()
+        self.group.close()
+
+    def _check(self) -> None:
+        if self._process != os.getpid():
+            raise HorovodInternalError(
+                "a forked child, such as a worker of a data loader, has no part in the job: call collectives in the "
+                "process that called hvd.init()"
+            )
+        if self._error is not None:
+            raise HorovodInternalError(f"the job has ended: {self._error}") from self._error
+        if self._closing:
+            raise HorovodInternalError("the process set has been shut down")
+
+    def _run(self) -> None:
+        pause = self._cycle_time
+        try:
+            while True:
+                with self._wake:
+                    if not self._await_turn(pause):
+                        return
+                    entries, self._new = self._new, []
+                    join = self._join is not None and not self._join_said
+                    self._join_said |= join
+                message = self._negotiation.write([entry.request for entry in entries], join)
+                del entries
+                decisions = self._negotiation.take_in(exchange(self._talk, message))
+                self._obey(decisions)
+                pause = self._cycle_time if message or decisions else min(2 * pause, _LONGEST_PAUSE)
+        except BaseException as error:
+            self._end(error)
+
+    def _await_turn(self, pause: float) -> bool:
+        """Wait until this rank is to take part in an exchange; say whether it still is."""
+        news = False
+        while not self._closing:
+            news = bool(self._new) or (self._join is not None and not self._join_said)
+            if news or (self._negotiation.open and not self._negotiation.lacking):
+                return True
+            if not self._wake.wait(pause if self._negotiation.open else None) and self._negotiation.open:
+                return not self._closing
+        return False
+
+    def _obey(self, decisions: list[Decision]) -> None:
+        for decision in decisions:
+            if isinstance(decision, AllJoined):
+                joined, self._join, self._join_said = self._join, None, False
+                assert joined is not None
+                joined.finish(decision.last)
+            elif isinstance(decision, Refuse):
+                entry = self._take(decision.name)
+                if entry is not None:
+                    entry.handle.finish(error=HorovodInternalError(decision.reason))
+            else:
+                self._carry_out(decision)
+
+    def _carry_out(self, decision: Run) -> None:
+        entry = self._take(decision.request.name) or stand_in(decision.request)
+        try:
+            carrier = self._carriers.get(entry.request.kind)
+            if carrier is None:
+                carry_out(self.group, entry)
+            else:
+                carrier(entry)
+        except ValueError as error:  # of usage, the same on every rank; nothing has travelled
+            entry.handle.finish(error=error)
+        except BaseException as error:
+            entry.handle.finish(error=as_horovods(error))
+            raise
+
+    def _take(self, name: str) -> Entry | None:
+        with self._wake:
+            return self._under_way.pop(name, None)
+
+    def _end(self, error: BaseException) -> None:
+        """Let all who wait know, and all who come."""
+        with self._wake:
+            if self._error is None:
+                self._error = error
+            entries, self._under_way, self._new = list(self._under_way.values()), {}, []
+            join, self._join = self._join, None
+        waiting: list[Handle[Any]] = [entry.handle for entry in entries]
+        for handle in [*waiting, *([join] if join is not None else [])]:
+            handle.finish(error=as_horovods(error))
+        if not self._closing and isinstance(error, Exception) and not isinstance(error, CommError):
+            self._talk.close(error)
+            self.group.close(error)
+
+
+def as_horovods(error: BaseException) -> HorovodInternalError:
+    """Give the error as one that Horovod's scripts catch."""
+    if isinstance(error, HorovodInternalError):
+        return error
+    ours = HorovodInternalError(f"{type(error).__name__}: {error}")
+    ours.__cause__ = error
+    return ours

@@ -1,0 +1,14 @@
+"""What Horovod's scripts catch."""
+
+from __future__ import annotations
+
+from hpsearch_comm.errors import CommError
+
+__all__ = ["HorovodInternalError"]
+
+
+class HorovodInternalError(CommError, RuntimeError):
+    """A collective couldn't be carried out: the ranks ask for different things, or one of them is gone.
+
+    After a disagreement the job goes on; after a rank's death every operation raises this.
+    """

@@ -1,0 +1,131 @@
+"""Which operations are ready: the part of the negotiation that neither waits nor sends.
+
+Each rank announces what it is asked for, under a name. After each exchange every rank has seen the same messages, takes
+them in in the same way, and so comes to the same decisions in the same order: no rank is above the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpsearch_comm.errors import CommError
+from hpsearch_comm.horovod.disagreement import find_disagreement
+from hpsearch_comm.horovod.request import Request
+
+__all__ = ["AllJoined", "Decision", "Negotiation", "Refuse", "Run"]
+
+_JOIN = "join"
+_MOST_KNOWN = 4096
+"""Requests that have a number. A program with more of them just writes the others out each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Every rank that must take part has announced the same."""
+
+    request: Request
+    """That of the lowest rank which has announced it; those of the others may differ in the number of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The ranks have announced different things under one name, or one that can't be done now."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllJoined:
+    """Every rank has joined, and so none has any more."""
+
+    last: int
+    """The rank that came last."""
+
+
+Decision = Run | Refuse | AllJoined
+
+
+class Negotiation:
+    """What has been announced, by whom.
+
+    Args:
+        rank: This rank, counted in the process set.
+        ranks: The process set's ranks, counted in the job: what errors and `AllJoined` name.
+    """
+
+    def __init__(self, rank: int, ranks: Sequence[int]) -> None:
+        self._rank = rank
+        self._ranks = ranks
+        self._announced: dict[str, dict[int, Request]] = {}
+        self._joined: dict[int, None] = {}  # in the order in which they came
+        self._numbers: dict[Request, int] = {}
+        self._known: list[Request] = []
+
+    @property
+    def open(self) -> bool:
+        """Whether anything has been announced that isn't ready yet."""
+        return bool(self._announced) or bool(self._joined)
+
+    @property
+    def lacking(self) -> bool:
+        """Whether this rank is one that others wait for."""
+        if self._rank in self._joined:
+            return False
+        return bool(self._joined) or any(self._rank not in requests for requests in self._announced.values())
+
+    def absent(self, name: str) -> list[int]:
+        """Name the ranks that haven't announced it, as far as that is known here."""
+        requests = self._announced.get(name, {})
+        return [number for rank, number in enumerate(self._ranks) if rank not in requests and rank not in self._joined]
+
+    def write(self, requests: Sequence[Request], join: bool) -> bytes:
+        """Give this rank's message: what it is newly asked for, and whether it joins behind that."""
+        entries: list[Any] = [
+            number if (number := self._numbers.get(request)) is not None else request.write() for request in requests
+        ]
+        if join:
+            entries.append(_JOIN)
+        return json.dumps(entries, separators=(",", ":")).encode() if entries else b""
+
+    def take_in(self, messages: Sequence[bytes]) -> list[Decision]:
+        """Take in the messages of all ranks, by rank; give what is to be done now, the same on every rank."""
+        for rank, message in enumerate(messages):
+            if message:
+                self._read(rank, message)
+        decisions: list[Decision] = []
+        for name in [name for name in self._announced if not self.absent(name)]:
+            decisions.append(self._decide(name, self._announced.pop(name)))
+        if len(self._joined) == len(self._ranks):
+            decisions.append(AllJoined(self._ranks[next(reversed(self._joined))]))
+            self._joined.clear()
+        return decisions
+
+    def _read(self, rank: int, message: bytes) -> None:
+        try:
+            entries = json.loads(message)
+            for entry in entries:
+                if entry == _JOIN:
+                    self._joined[rank] = None
+                else:
+                    request = self._known[entry] if isinstance(entry, int) else Request.read(entry)
+                    self._announced.setdefault(request.name, {})[rank] = request
+        except (ValueError, TypeError, IndexError) as error:
+            raise CommError(
+                f"rank {rank} of the process set sent what can't be read ({error}): run one version on every rank"
+            ) from None
+
+    def _decide(self, name: str, requests: dict[int, Request]) -> Decision:
+        by_number = {self._ranks[rank]: request for rank, request in sorted(requests.items())}
+        reason = find_disagreement(by_number, [self._ranks[rank] for rank in sorted(self._joined)])
+        if reason is not None:
+            return Refuse(name, reason)
+        if ".noname." not in name:
+            for request in by_number.values():
+                if request not in self._numbers and len(self._known) < _MOST_KNOWN:
+                    self._numbers[request] = len(self._known)
+                    self._known.append(request)
+        return Run(next(iter(by_number.values())))

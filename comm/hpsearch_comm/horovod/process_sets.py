@@ -1,0 +1,70 @@
+"""Some of the job's ranks, which run operations among themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hpsearch_comm.horovod import job
+
+__all__ = ["ProcessSet", "global_process_set"]
+
+
+class ProcessSet:
+    """Some ranks. It can be used when it has been given to `init` or to `add_process_set`.
+
+    Args:
+        ranks: Their numbers in the job.
+
+    Attributes:
+        ranks: In ascending order.
+        process_set_id: Its number; None while it isn't registered.
+    """
+
+    process_set_id: int | None = None
+    mpi_comm = None
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        numbers = list(ranks) if isinstance(ranks, Iterable) else None
+        if numbers is None or any(type(number) is not int for number in numbers):
+            raise ValueError(f"a ProcessSet must be made of a list of ranks, got {ranks!r}")
+        self._ranks = sorted(numbers)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks, in ascending order."""
+        return self._ranks
+
+    def size(self) -> int | None:
+        """Give the number of ranks; None while the set isn't registered."""
+        return None if self.process_set_id is None else len(self.ranks)
+
+    def rank(self) -> int | None:
+        """Give this process's number in the set; None while that isn't registered.
+
+        Raises:
+            ValueError: This process isn't in it.
+        """
+        if self.process_set_id is None:
+            return None
+        if job.rank() not in self.ranks:
+            raise ValueError(f"rank {job.rank()} is not in the process set of ranks {self.ranks}")
+        return self.ranks.index(job.rank())
+
+    def included(self) -> bool:
+        """Say whether this process is in the set."""
+        return job.rank() in self.ranks
+
+    def __repr__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+
+class _GlobalProcessSet(ProcessSet):
+    process_set_id = 0
+
+    @property
+    def ranks(self) -> list[int]:
+        return list(range(job.size())) if job.is_initialized() else []
+
+
+global_process_set: ProcessSet = _GlobalProcessSet([])
+"""All ranks."""
