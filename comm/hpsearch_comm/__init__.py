@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from hpsearch_comm.group import Group
     from hpsearch_comm.operations.work import Handle, ReceiveHandle
+    from hpsearch_comm.shm.shared_memory import SharedMemory
 
 __all__ = [
     "CommError",
@@ -60,6 +61,7 @@ __all__ = [
     "RefusedError",
     "Rendezvous",
     "RendezvousError",
+    "SharedMemory",
     "StoreRendezvous",
     "SyncBatchNorm",
     "UsageError",
@@ -82,6 +84,7 @@ _PLACES = {
     "PeerLost RefusedError RendezvousError UsageError",
     "hpsearch_comm.group": "Group",
     "hpsearch_comm.operations.work": "Handle ReceiveHandle",
+    "hpsearch_comm.shm.shared_memory": "SharedMemory",
 }
 """Where the public names are, by module."""
 

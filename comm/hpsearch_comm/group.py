@@ -23,6 +23,7 @@ from hpsearch_comm.operations.messages import Receive, Send
 from hpsearch_comm.operations.work import Handle, ReceiveHandle
 from hpsearch_comm.operations.work_queue import WorkQueue
 from hpsearch_comm.options import Options
+from hpsearch_comm.shm.shared_memory import SharedMemory
 from hpsearch_comm.subgroup import check_members, related_options
 from hpsearch_comm.timeline import NoTimeline, Timeline, open_timeline
 from hpsearch_comm.timeline.clock import compare_clocks
@@ -65,6 +66,11 @@ class Group:
         timeline: Path of a trace of all operations, for chrome://tracing or Perfetto, beside which each rank writes its
             part, given on all of them; or the timeline of another group of the same ranks, which records those of both
             until that group is closed.
+
+    Attributes:
+        local_rank: This rank's place among the ranks of its host.
+        local_size: Number of ranks on this rank's host.
+        hosts: The ranks of each host, the hosts by their lowest rank.
 
     Raises:
         ConfigurationError: An argument can't be used, or doesn't fit those of other ranks.
@@ -130,7 +136,8 @@ class Group:
             raise
         self._abort_state = parts.abort_state
         self._messages = parts.messages
-        self._topology = parts.topology
+        topology = parts.topology
+        self.local_rank, self.local_size, self.hosts = topology.local_rank, topology.local_size, topology.hosts
         self._devices = Devices(self._options, parts.abort_state)
         self._work_queue = WorkQueue(rank, parts.abort_state, parts.history, self._timeline, float(timeout), name)
         # Devices before the goodbye, since NCCL's peers take leave of each other together.
@@ -144,23 +151,6 @@ class Group:
         except BaseException as error:
             self.close(error)
             raise
-
-    # What a group is.
-
-    @property
-    def local_rank(self) -> int:
-        """This rank's place among the ranks of its host."""
-        return self._topology.local_rank
-
-    @property
-    def local_size(self) -> int:
-        """Number of ranks on this rank's host."""
-        return self._topology.local_size
-
-    @property
-    def hosts(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks of each host, the hosts by their lowest rank."""
-        return self._topology.hosts
 
     @property
     def closed(self) -> bool:
@@ -361,6 +351,15 @@ class Group:
         memory for CUDA tensors.
         """
         return self._work_queue.now(self._prepare.empty(shape, dtype))
+
+    def share(self, nbytes: int, locks: int = 0) -> SharedMemory:
+        """Make one piece of memory, of zeros, that all ranks have, who must be on one host; every rank calls it alike.
+
+        Args:
+            nbytes: Of data.
+            locks: How many locks it has, for what ranks are to change in turn.
+        """
+        return self._work_queue.now(self._prepare.share(nbytes, locks))
 
     def duplicate(self, timeout: float | None = None) -> Group:
         """Make another group of the same ranks, whose operations may interleave with this one's in any order.

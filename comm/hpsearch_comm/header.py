@@ -13,7 +13,7 @@ Layout, little endian, fixed size; every field is bounds-checked when it is read
         10     1  device             0 for the host's memory, n for the n-th CUDA device that the rank has used
         11     5  zero
         16     8  sequence           the operation's number in its group, from 0
-        24     8  root               -1 where the operation has none; of send and recv, the tag
+        24     8  root               -1 where the operation has none; of send and recv, the tag; of share, the locks
         32    64  shape              8 numbers; of a tensor with more dimensions, the last one is their product
         96     8  step               the message's number within the operation, from 0
        104     8  bytes              of the payload that follows
@@ -63,11 +63,14 @@ OPERATIONS = (
     "compare_clocks",
     "agreement",
     "buckets",
+    "lock",
+    "await_counts",
+    "share",
     "send_recv",
     "envelope",
 )
-"""From first_cuda_use to buckets they are steps of this package's own, which no call of a user's could pass for; an
-envelope goes ahead of each tensor that two ranks send each other."""
+"""From first_cuda_use to buckets they are steps of this package's own, which no call of a user's could pass for; lock
+and await_counts are waits in shared memory; an envelope goes ahead of each tensor that two ranks send each other."""
 REDUCTIONS = ("none", "sum", "mean", "min", "max", "product", "band", "bor", "bxor")
 ALGORITHMS = ("none", "direct", "ring", "butterfly", "hierarchical", "naive", "tree", "pairwise", "nccl")
 DTYPES: tuple[torch.dtype, ...] = (
@@ -90,9 +93,10 @@ DTYPES: tuple[torch.dtype, ...] = (
     torch.float8_e5m2,
 )
 
-_WITHOUT_TENSOR = frozenset(("barrier", *OPERATIONS[OPERATIONS.index("first_cuda_use") : -2]))
+_WITHOUT_TENSOR = frozenset(("barrier", *OPERATIONS[OPERATIONS.index("first_cuda_use") : OPERATIONS.index("share")]))
 _MAGIC = int.from_bytes(b"HPSC", "little")
-_VERSION = 3
+_ROOTS = {"send_recv": "tag", "share": "locks"}
+_VERSION = 4
 _DIMENSIONS = 8
 _SIGNATURE = struct.Struct("<I7B5xqq8q")
 TAIL = struct.Struct("<qq")
@@ -178,7 +182,7 @@ class Signature:
         what = f"{kind} {list(self.shape)}, {self.nbytes:,} bytes"
         parts = [what if self.reduction == "none" else f"{self.reduction} of {what}"]
         if self.root >= 0:
-            parts.append(f"{'tag' if self.operation == 'send_recv' else 'root'} {self.root}")
+            parts.append(f"{_ROOTS.get(self.operation, 'root')} {self.root}")
         if self.device:
             parts.append("on cuda" if self.device == 1 else f"on cuda device {self.device} in order of first use")
         if self.algorithm != "none":

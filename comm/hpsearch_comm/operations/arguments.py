@@ -13,6 +13,7 @@ from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.header import DTYPES, Signature
 from hpsearch_comm.operations.contiguous import is_plain, may_share_elements
+from hpsearch_comm.shm.shared_memory import lies_in_shared_memory
 
 __all__ = [
     "Call",
@@ -99,8 +100,13 @@ def check_target(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Give the tensor, or say why no result can be written into it.
 
     Raises:
-        UsageError: Several of its elements lie in one place.
+        UsageError: Several of its elements lie in one place, or it is other ranks' memory too.
     """
+    if lies_in_shared_memory(tensor):
+        raise UsageError(
+            f"{name} must have memory of this rank's own, since a result is written into it while others may still "
+            "read theirs, got memory of Group.share: pass tensor.clone()"
+        )
     if not tensor.is_contiguous() and may_share_elements(tensor):
         raise UsageError(
             f"{name} must have memory of its own for each element, since a result is written into it, got a view of "

@@ -28,6 +28,7 @@ from hpsearch_comm.operations.objects import decode, encode
 from hpsearch_comm.operations.way import ThroughMemory, Turn, Way, allreduce, parts_of
 from hpsearch_comm.operations.work import UnderWay
 from hpsearch_comm.operations.work_queue import Prepared
+from hpsearch_comm.shm.shared_memory import SharedMemory
 
 __all__ = ["HostOperations"]
 
@@ -207,6 +208,22 @@ class HostOperations:
             raise UsageError(f"a tensor of shape {lengths} and {dtype} is too large for any memory: ask for less")
         call = self._call("empty", dtype, tuple(lengths), as_="barrier")
         return Prepared(call, lambda operation: self.host.shm.empty(operation, nbytes).view(dtype).view(lengths))
+
+    def share(self, nbytes: int, locks: int) -> Prepared[SharedMemory]:
+        """Prepare `Group.share`."""
+        for name, value in (("nbytes", nbytes), ("locks", locks)):
+            number = whole_number(value)
+            if number is None or not 0 <= number < _MOST_BYTES:
+                raise UsageError(f"{name} of share must be a number from 0 to {_MOST_BYTES - 1}, got {value!r}")
+        shm = self.host.shm
+        if shm.size != self._size:
+            hosts = [list(ranks) for ranks in self.host.topology.hosts]
+            raise UsageError(
+                f"share needs all ranks on one host, got {hosts}: start them on one, without transport='tcp', by which "
+                "each counts as a host of its own"
+            )
+        call = self._call("share", torch.uint8, (int(nbytes),), int(locks), as_="barrier")
+        return Prepared(call, lambda operation: shm.share(operation, int(nbytes), int(locks)))
 
     def _prepared(self, call: Call, work: Callable[[Way, Turn], tuple[T, UnderWay | None]]) -> Prepared[T]:
         """Put a call together with what carries it out, which gives its result, and what of it is still under way."""

@@ -12,11 +12,13 @@ from hpsearch_comm.errors import CommError
 from hpsearch_comm.shm.barrier import views_of
 from hpsearch_comm.shm.memfd import Memfd, tensor_over
 
-__all__ = ["BufferTable", "SharedBuffer", "stride_of"]
+__all__ = ["HUGE", "POPULATE", "BufferTable", "SharedBuffer", "advise", "stride_of"]
 
 _PAGE = mmap.PAGESIZE
-_HUGE = 2 << 20
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14; Python has no name for it
+HUGE = 2 << 20
+"""Bytes of a huge page."""
+POPULATE = 23
+"""MADV_POPULATE_WRITE, since Linux 5.14; Python has no name for it."""
 
 
 class SharedBuffer:
@@ -74,11 +76,11 @@ class BufferTable:
         stride = memfd.nbytes // size
         own = memfd.map(index * stride, stride)
         whole = memfd.map()
-        if nbytes >= _HUGE:
+        if nbytes >= HUGE:
             for mapping in (own, whole):
-                _advise(mapping, mmap.MADV_HUGEPAGE)
+                advise(mapping, mmap.MADV_HUGEPAGE)
         # Touched now by its own rank: on its node of the machine, and where memory is short an error, not a crash.
-        _advise(own, _POPULATE_WRITE)
+        advise(own, POPULATE)
         tensor = tensor_over(own, 0, nbytes)
         base = tensor.data_ptr()
         buffers = self._buffers
@@ -98,11 +100,16 @@ class BufferTable:
 
 def stride_of(nbytes: int) -> int:
     """Give the distance between two ranks' parts: whole pages, huge ones where they pay."""
-    unit = _HUGE if nbytes >= _HUGE else _PAGE
+    unit = HUGE if nbytes >= HUGE else _PAGE
     return -(-nbytes // unit) * unit
 
 
-def _advise(mapping: mmap.mmap, advice: int) -> None:
+def advise(mapping: mmap.mmap, advice: int) -> None:
+    """Tell the kernel how a mapping is used, as far as it knows what that means.
+
+    Raises:
+        CommError: It should be populated, and there is no memory left.
+    """
     try:
         mapping.madvise(advice)
     except OSError as error:

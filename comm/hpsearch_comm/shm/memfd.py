@@ -10,22 +10,26 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import re
 import select
 import socket
 import struct
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from hpsearch_comm.errors import CommError, PeerLost, RefusedError
 from hpsearch_comm.failure.operation import Operation, Wait
+from hpsearch_comm.shm.cgroups import MEMBERSHIP, ROOT, limits
 
-__all__ = ["Memfd", "tensor_over"]
+__all__ = ["Memfd", "check_available", "tensor_over"]
 
 _NOTE = struct.Struct("<4sqq")  # magic, number, bytes
 _MAGIC = b"HPSM"
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_MEMINFO = Path("/proc/meminfo")
 _SLICE = 0.05
 """Longest wait in seconds between two looks at whether the group still stands."""
 
@@ -131,6 +135,28 @@ class Memfd:
                 f"expected sealed memory of {self.nbytes:,} bytes, got {size:,} bytes with seals {seals:#x}: "
                 "the same version of hpsearch_comm must run on every rank"
             )
+
+
+def check_available(nbytes: int, meminfo: Path = _MEMINFO, membership: Path = MEMBERSHIP, root: Path = ROOT) -> None:
+    """Say so before as much memory as the machine or the container hasn't got is touched, which would end processes.
+
+    Args:
+        nbytes: That are to be used.
+        meminfo: What the kernel says of the machine's memory.
+        membership: See `cgroups.limits`.
+        root: Likewise.
+
+    Raises:
+        CommError: There is less.
+    """
+    limit = [text for text in limits("memory", ("memory.max",), ("memory.limit_in_bytes",), membership, root)]
+    free = re.search(r"^MemAvailable: *(\d+) kB", meminfo.read_text(), re.MULTILINE) if meminfo.exists() else None
+    there = [(int(text), "the container's limit") for text in limit if text.isdecimal()]
+    if free is not None:
+        there.append((1024 * int(free[1]), "what is free"))
+    most, what = min(there, default=(nbytes, ""))
+    if nbytes > most:
+        raise CommError(f"{nbytes:,} bytes of shared memory can't be had, as {what} is {most:,} bytes: ask for less")
 
 
 def tensor_over(mapping: mmap.mmap, offset: int, nbytes: int) -> torch.Tensor:

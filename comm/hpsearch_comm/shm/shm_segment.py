@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import socket
 import struct
@@ -17,10 +18,11 @@ from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import SIGNATURE_BYTES, Signature
 from hpsearch_comm.shm import futex
 from hpsearch_comm.shm.barrier import LINE, Barrier, Bell, Words
-from hpsearch_comm.shm.buffers import BufferTable, SharedBuffer, stride_of
+from hpsearch_comm.shm.buffers import HUGE, POPULATE, BufferTable, SharedBuffer, advise, stride_of
 from hpsearch_comm.shm.cores import core_quota, usable_cores
-from hpsearch_comm.shm.memfd import Memfd, tensor_over
+from hpsearch_comm.shm.memfd import Memfd, check_available, tensor_over
 from hpsearch_comm.shm.message_slots import SLOT_BYTES, MessageSlots
+from hpsearch_comm.shm.shared_memory import Member, SharedMemory, size_of
 from hpsearch_comm.shm.slots import Slots
 from hpsearch_comm.shm.staging import CHUNK, Staging, piece_bytes
 
@@ -200,6 +202,32 @@ class ShmSegment:
             own = self._buffers.add(memfd, self._made, nbytes, self.index, self.size)
         self.barrier.wait(operation)
         return own
+
+    def share(self, operation: Operation, nbytes: int, locks: int) -> SharedMemory:
+        """Make one piece of memory for all members; every member calls it.
+
+        Args:
+            operation: Its signature must tell the size and the locks.
+            nbytes: Of data.
+            locks: How many.
+        """
+        self.meet(operation)
+        self._made += 1
+        size = size_of(self.size, locks, nbytes)
+        if self.index == 0:
+            check_available(size)
+        with contextlib.closing(self._share(operation, size, self._made)) as memfd:
+            mapping = memfd.map()
+        if nbytes >= HUGE:
+            advise(mapping, mmap.MADV_HUGEPAGE)
+        member = Member(self.members[self.index], self.members, operation.timeout, self._abort_state)
+        memory = SharedMemory(mapping, nbytes, locks, member)
+        if self.index == 0:
+            advise(mapping, POPULATE)  # where memory is short an error now, not a crash later
+            for lock in memory.locks:
+                lock.make()
+        self.barrier.wait(operation)
+        return memory
 
     def find(self, tensor: torch.Tensor) -> tuple[SharedBuffer, int] | None:
         """Say in which shared buffer a contiguous tensor lies, and at which byte; None for other memory."""

@@ -1,0 +1,75 @@
+"""Mutexes in shared memory whose holder's death is told to whoever comes next: POSIX's robust ones, through ctypes.
+
+The kernel knows which of them a thread holds, and marks them when it ends, however it ends. A process that is killed
+therefore never leaves others waiting.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from typing import Any
+
+from hpsearch_comm.errors import CommError
+
+__all__ = ["MUTEX_BYTES", "give_back", "lock", "make_mutex", "try_lock"]
+
+MUTEX_BYTES = 48
+"""What the C library's pthread_mutex_t takes at most, on the machines that torch runs on."""
+
+_PROCESS_SHARED = _ROBUST = 1  # PTHREAD_PROCESS_SHARED and PTHREAD_MUTEX_ROBUST, of glibc and of musl
+_ATTRIBUTE_BYTES = 64
+_MONOTONIC = 1  # CLOCK_MONOTONIC
+
+_keeping_lock: Any = ctypes.PyDLL(None)
+_releasing_lock: Any = ctypes.CDLL(None)
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def make_mutex(address: int) -> None:
+    """Make one, free, in memory that nobody uses yet.
+
+    Raises:
+        CommError: The C library has none that are robust and can be waited for until a time.
+    """
+    attributes = ctypes.create_string_buffer(_ATTRIBUTE_BYTES)
+    try:
+        codes = [
+            _keeping_lock.pthread_mutexattr_init(attributes),
+            _keeping_lock.pthread_mutexattr_setpshared(attributes, _PROCESS_SHARED),
+            _keeping_lock.pthread_mutexattr_setrobust(attributes, _ROBUST),
+            _keeping_lock.pthread_mutex_init(ctypes.c_void_p(address), attributes),
+        ]
+        missing = "" if _releasing_lock.pthread_mutex_clocklock else "pthread_mutex_clocklock"
+    except AttributeError as error:
+        codes, missing = [], str(error)
+    if missing or any(codes):
+        why = missing or ", ".join(os.strerror(code) for code in codes if code)
+        raise CommError(
+            f"locks in shared memory need POSIX's robust mutexes, which can't be had here ({why}): the C library must "
+            "be glibc 2.30 or newer"
+        )
+
+
+def try_lock(address: int) -> int:
+    """Take it if it is free. Gives 0, EBUSY, EOWNERDEAD, with which it is taken too, or ENOTRECOVERABLE."""
+    return int(_keeping_lock.pthread_mutex_trylock(ctypes.c_void_p(address)))
+
+
+def lock(address: int, seconds: float) -> int:
+    """Wait for it, for so many seconds at most. Gives what `try_lock` does, but ETIMEDOUT in place of EBUSY."""
+    until = time.clock_gettime(_MONOTONIC) + seconds
+    span = _Timespec(int(until), int(until % 1 * 1e9))
+    return int(
+        _releasing_lock.pthread_mutex_clocklock(ctypes.c_void_p(address), ctypes.c_int(_MONOTONIC), ctypes.byref(span))
+    )
+
+
+def give_back(address: int) -> None:
+    """Let the next one have it. After EOWNERDEAD nobody will: all get ENOTRECOVERABLE from then on."""
+    code = _keeping_lock.pthread_mutex_unlock(ctypes.c_void_p(address))
+    assert code == 0, os.strerror(code)
