@@ -19,7 +19,7 @@ Data = Dataset[Any] | Sequence[Tensor]
 """Pairs of input and target: tensors whose first dimension counts the rows, or a map-style data set that gives them."""
 
 _BATCH_NORMS = ("local", "sync")
-_REPORTED = ("loss", "validation_loss", "learning_rate", "global_batch", "data_wait")
+_REPORTED = ("loss", "validation_loss", "learning_rate", "global_batch", "data_wait", "bytes_per_rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,9 @@ class Parts:
     measures: Mapping[str, Callable[[nn.Module], float]] = field(default_factory=dict)
     """By name, what is measured of the model itself after each validation, as `measures.latency`; it is in eval mode.
     Of several workers the mean."""
+    pipeline: Sequence[nn.Module] | None = None
+    """For the strategy `pipeline`: modules with the model's parameters that, called one after another, compute what it
+    does. They may be others than the model's own. An nn.Sequential needs none."""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "validation_batch_size", "accumulate"):
@@ -85,6 +88,10 @@ class Parts:
                 if name in _REPORTED or (kind == "measures" and name in self.metrics):
                     whose = "which a Trainer reports" if name in _REPORTED else "which is a metric, too"
                     raise ConfigurationError(f"a metric must have a name of its own, got {name!r}, {whose}")
+        if self.pipeline is not None and not (
+            isinstance(self.pipeline, Sequence) and all(isinstance(module, nn.Module) for module in self.pipeline)
+        ):
+            raise ConfigurationError(f"pipeline must be a list of modules, as they are called, got {self.pipeline!r}")
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ConfigurationError("model must have a parameter to train, got none that requires a gradient")
 

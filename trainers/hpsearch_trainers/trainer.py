@@ -308,7 +308,7 @@ class Trainer(ABC):
         if len(rows) == 0:
             return [rows if self._synchronized else torch.zeros(1, dtype=torch.int64)]
         fewest = self._shard.rows_of(step) // self._shard.width
-        count = max(1, min(self.parts.accumulate, fewest))
+        count = max(1, min(self.parts.accumulate * self._strategy.passes, fewest))
         parts = (rows_of_rank(len(rows), count, number) for number in range(count))
         return [rows[part.start : part.stop] for part in parts]
 
@@ -364,7 +364,7 @@ class Trainer(ABC):
             torch.cuda.manual_seed(seed)
 
     def _epoch_seed(self) -> int:
-        return self._drawn(f"rank {self._shard.rank}")
+        return self._drawn(f"rank {self._strategy.stream}")
 
     def _drawn(self, what: str) -> int:
         """Give the seed of something in this epoch, from 0 to 2**63 - 1."""

@@ -13,7 +13,7 @@ from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 from hpsearch_comm.header import DTYPES, dtype_named
 
-__all__ = ["broadcast_optimizer_state", "broadcast_parameters", "broadcast_tensors"]
+__all__ = ["broadcast_optimizer_state", "broadcast_parameters", "broadcast_state", "broadcast_tensors"]
 
 
 def broadcast_parameters(
@@ -58,23 +58,40 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, group: Group, ro
         UsageError: The root's state holds what can't travel; raised on all.
     """
     check_agreement(group, "an optimizer's parameters", _describe_groups(optimizer))
+    parameters = [parameter for settings in optimizer.param_groups for parameter in settings["params"]]
+    device = parameters[0].device if parameters else torch.device("cpu")
+    own = optimizer.state_dict() if group.rank == root else None
+    state = broadcast_state(own, group, root, device, "state_dict()")
+    if group.rank != root:
+        optimizer.load_state_dict(state)
+
+
+def broadcast_state(value: Any, group: Group, root: int, device: torch.device, name: str) -> Any:
+    """Give every rank the root's state: numbers, strings, tensors, and lists, tuples and dicts of them; a collective.
+
+    Args:
+        value: The root's; that of others isn't looked at.
+        group: The ranks.
+        root: The rank whose state counts.
+        device: Where tensors go that lie on the root's GPU.
+        name: What it is, for the error.
+
+    Raises:
+        UsageError: It holds what can't travel; raised on all.
+    """
     tensors: list[torch.Tensor] = []
     message: str | None = None
     if group.rank == root:
         try:
-            message = json.dumps({"state": _pack(optimizer.state_dict(), tensors, "state_dict()")})
+            message = json.dumps({"state": _pack(value, tensors, name)})
         except UsageError as error:
             message = json.dumps({"error": str(error)})
     received = json.loads(group.broadcast_object(message, root))
     if "error" in received:
         raise UsageError(received["error"])
-    if group.rank == root:
-        broadcast_tensors(tensors, group, root)
-        return
-    parameters = [parameter for settings in optimizer.param_groups for parameter in settings["params"]]
-    state = _unpack(received["state"], tensors, parameters[0].device if parameters else torch.device("cpu"))
+    state = value if group.rank == root else _unpack(received["state"], tensors, device)
     broadcast_tensors(tensors, group, root)
-    optimizer.load_state_dict(state)
+    return state
 
 
 def _describe_groups(optimizer: torch.optim.Optimizer) -> list[str]:

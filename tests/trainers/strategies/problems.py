@@ -49,23 +49,16 @@ class _Unused(nn.Module):
         self.frozen = nn.Linear(FEATURES, FEATURES)
         self.frozen.requires_grad_(False)
         self.unused = nn.Linear(3, 3)
-        self.used = _layers()
 
     def forward(self, inputs: Tensor) -> Any:
-        return self.used(inputs + self.frozen(inputs))
+        return inputs + self.frozen(inputs)
 
 
-class _Tied(nn.Module):
-    """One weight in two layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
-        self.second.weight = self.first.weight
-        self.head = nn.Linear(FEATURES, 2)
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.head(torch.tanh(self.second(torch.tanh(self.first(inputs)))))
+def _tied() -> nn.Module:
+    """Give a model with one weight in two layers."""
+    first, second = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+    second.weight = first.weight
+    return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), nn.Linear(FEATURES, 2))
 
 
 class _Sparse(nn.Module):
@@ -74,10 +67,13 @@ class _Sparse(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(2 * FEATURES + 5, 4, sparse=True)
-        self.head = nn.Linear(4, 2)
 
     def forward(self, inputs: Tensor) -> Any:
-        return self.head(self.table(2 * torch.arange(FEATURES) + (inputs > 0)).mean(1))
+        return self.table(2 * torch.arange(FEATURES) + (inputs > 0)).mean(1)
+
+
+def _looked_up() -> nn.Module:
+    return nn.Sequential(_Sparse(), nn.Tanh(), nn.Linear(4, 2))
 
 
 def _sgd(parameters: Any, **settings: Any) -> torch.optim.Optimizer:
@@ -131,17 +127,17 @@ ODD = {
         },
     ),
     "groups": Odd("groups of parameters", lambda model: {"optimizer": _groups(model)}),
-    "unused": Odd("parameters without a gradient", model=_Unused),
-    "tied": Odd("shared parameters", model=_Tied),
-    "sparse": Odd("sparse gradients", model=_Sparse),
+    "unused": Odd("parameters without a gradient", model=lambda: nn.Sequential(_Unused(), _layers())),
+    "tied": Odd("shared parameters", model=_tied),
+    "sparse": Odd("sparse gradients", model=_looked_up),
     "sparse_adam": Odd(
         "sparse gradients",
         lambda model: {
             "optimizer": torch.optim.SparseAdam(
-                [parameter for name, parameter in model.named_parameters() if name == "table.weight"], lr=0.05
+                [parameter for name, parameter in model.named_parameters() if name == "0.table.weight"], lr=0.05
             )
         },
-        model=_Sparse,
+        model=_looked_up,
     ),
     "few_rows": Odd("few rows", rows=81),  # in batches of 20: the last one has a single row
     "double": Odd("float64", lambda model: {"optimizer": _sgd(model.double().parameters())}),

@@ -10,11 +10,12 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.nearest import nearest
 from hpsearch_trainers.strategies.allreduce import Allreduce
 from hpsearch_trainers.strategies.options import Options
+from hpsearch_trainers.strategies.pipeline import Pipeline
 from hpsearch_trainers.strategies.strategy import Strategy
 
 __all__ = ["STRATEGIES", "Options", "Strategy", "strategy_of"]
 
-STRATEGIES: dict[str, type[Strategy]] = {kind.name: kind for kind in (Allreduce,)}
+STRATEGIES: dict[str, type[Strategy]] = {kind.name: kind for kind in (Allreduce, Pipeline)}
 """By the word in a sweep."""
 
 

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from hpsearch_comm import Group, SyncBatchNorm
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.strategies.options import Options
@@ -32,7 +33,7 @@ class Trained:
     """Makes the context of a forward pass."""
     clip_norm: float | None = None
     """Norm above which the gradient of a step is scaled down to it."""
-    average: nn.Module | None = None
+    average: MovingAverage | None = None
     """The moving average of the model, which the loop updates after each step."""
 
 
@@ -55,6 +56,7 @@ class Strategy:
         workers: Those that train, over which metrics, buffers and statistics are summed up; None for one.
         trains: Whether this rank does.
         formed: Groups that it has made of some of the ranks.
+        passes: Backward passes into which each of the trainer's is divided.
 
     Raises:
         ConfigurationError: An option can't be used, or not with so many ranks.
@@ -76,6 +78,7 @@ class Strategy:
         self.workers = group
         self.trains = True
         self.formed: list[Group] = []
+        self.passes = 1
         size = 1 if group is None else group.size
         if size < self.least:
             raise ConfigurationError(
@@ -98,6 +101,11 @@ class Strategy:
         """Say whether this rank is the one that prints for all."""
         return self.group is None or self.group.rank == 0
 
+    @property
+    def stream(self) -> int:
+        """Give the number of the random numbers that this rank draws from: those with one number draw the same."""
+        return self.part
+
     def check(self, parts: Parts) -> None:
         """Look at what is to be trained, and how.
 
@@ -108,16 +116,18 @@ class Strategy:
             if part.name in self.refuses and getattr(parts, part.name) != part.default:
                 self.refuse(part.name)
 
-    def refuse(self, what: str) -> NoReturn:
+    def refuse(self, what: str, where: str = "") -> NoReturn:
         """Say why something can't be used.
 
         Args:
             what: One of `refuses`.
+            where: It was found, if that isn't clear.
 
         Raises:
             ConfigurationError: Always.
         """
-        raise ConfigurationError(f"parallel.strategy {self.name} can't be used with {what}: {self.refuses[what]}")
+        reason = self.refuses[what] if not where else f"{self.refuses[what]}; here {where}"
+        raise ConfigurationError(f"parallel.strategy {self.name} can't be used with {what}: {reason}")
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """Give the model to train, before there is an optimizer: another one, or with other parameters."""
@@ -161,7 +171,8 @@ class Strategy:
             last: No more of this step follow.
 
         Returns:
-            The mean loss, without its graph.
+            The mean loss, without its graph. Summed up over the passes and over the workers, each times its rows, it
+            is what the step's loss is made of; so a pass may tell of others, and a worker tell nothing.
         """
         with self.trained.autocast():
             loss = loss_of(self.trained.model(inputs))

@@ -1,0 +1,117 @@
+"""A model and the state of its optimizer, divided among ranks while they train, and whole between two epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hpsearch_comm import Group
+from hpsearch_comm.data_parallel.broadcast import broadcast_state, broadcast_tensors
+from hpsearch_trainers.optimizers import parameters_of
+
+__all__ = ["Divided", "clip_by_norm_of_all", "drop_states", "gather_states", "largest"]
+
+
+class Divided:
+    """Parameters and buffers, each of which one rank has.
+
+    Args:
+        tensors: Each with its rank, the same on every rank.
+        group: The ranks.
+    """
+
+    def __init__(self, tensors: Iterable[tuple[Tensor, int]], group: Group) -> None:
+        self._group = group
+        self._tensors = list(tensors)
+        # A meta tensor keeps shape and strides, and no memory.
+        self._others = [
+            (tensor, torch.empty_like(tensor, device="meta", requires_grad=False))
+            for tensor, rank in self._tensors
+            if rank != group.rank and isinstance(tensor, nn.Parameter)
+        ]
+
+    def release(self) -> None:
+        """Give back the memory of the other ranks' parameters, which have no elements from here on."""
+        for tensor, _ in self._others:
+            tensor.data = tensor.new_empty(0)
+
+    def gather(self) -> None:
+        """Have all of them, as their ranks do; a collective."""
+        for tensor, layout in self._others:
+            tensor.data = torch.empty_like(layout, device=tensor.device)
+        for root in range(self._group.size):
+            broadcast_tensors((tensor for tensor, rank in self._tensors if rank == root), self._group, root)
+
+
+def drop_states(optimizer: Optimizer, ranks: Mapping[int, int], rank: int) -> None:
+    """Forget the state of the parameters of other ranks.
+
+    Args:
+        optimizer: Of parameters.
+        ranks: The rank of each, by its id.
+        rank: This one.
+    """
+    for parameter in parameters_of(optimizer):
+        if ranks[id(parameter)] != rank:
+            optimizer.state.pop(parameter, None)
+
+
+def gather_states(optimizer: Optimizer, ranks: Mapping[int, int], group: Group) -> None:
+    """Let rank 0, which saves it, have the state of all parameters; a collective.
+
+    Args:
+        optimizer: Of parameters, the same on every rank.
+        ranks: The rank of each, by its id.
+        group: The ranks.
+
+    Raises:
+        UsageError: A state holds what can't travel.
+    """
+    parameters = parameters_of(optimizer)
+    for root in range(1, group.size):
+        own: dict[int, Any] = {}
+        if group.rank == root:
+            places = (place for place, parameter in enumerate(parameters) if parameter in optimizer.state)
+            own = {place: optimizer.state[parameters[place]] for place in places}
+        states = broadcast_state(own, group, root, parameters[0].device, "the optimizer's state")
+        if group.rank == 0:
+            optimizer.state.update({parameters[place]: state for place, state in states.items()})
+
+
+def clip_by_norm_of_all(parameters: Iterable[nn.Parameter], limit: float, group: Group) -> None:
+    """Scale gradients down to a norm over those of all ranks; a collective.
+
+    Args:
+        parameters: Those of other ranks have no gradient here.
+        limit: See `Parts.clip_norm`.
+        group: The ranks.
+    """
+    own = [parameter for parameter in parameters if parameter.grad is not None]
+    norm = nn.utils.get_total_norm(parameter.grad for parameter in own if parameter.grad is not None)
+    squares = group.allreduce(norm.double().square().cpu(), op="sum")
+    nn.utils.clip_grads_with_norm_(own, limit, squares.sqrt().to(norm))
+
+
+def largest(tensors: Iterable[Tensor | None], optimizer: Optimizer, group: Group) -> float:
+    """Give how many bytes the rank has that has most of them; a collective.
+
+    Args:
+        tensors: Of this rank, each once; without their gradients.
+        optimizer: Its state counts as well.
+        group: The ranks.
+    """
+    held = [tensor for tensor in tensors if tensor is not None]
+    gradients = [tensor.grad for tensor in held if tensor.grad is not None]
+    states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    count = torch.tensor(float(sum(_bytes(tensor) for tensor in (*held, *gradients, *states))), dtype=torch.float64)
+    return float(group.allreduce(count, op="max"))
+
+
+def _bytes(tensor: Tensor) -> int:
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices().nbytes + tensor._values().nbytes
+    return tensor.nbytes

@@ -1,0 +1,231 @@
+"""Each rank holds a stage of the model, through which the micro-batches of a step go one after another.
+
+GPipe (Huang et al. 2019, arXiv:1811.06965), or one forward, one backward (PipeDream, Narayanan et al. 2019), but with a
+step's passes all taken before it, so that they see the same weights: `micro_batches` has the orders. The gradient is
+that of the whole batch, and the step that of one process, to rounding.
+
+All ranks read the same rows: the first one uses the inputs, the last one the targets, and only that one knows a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hpsearch_comm import Group, broadcast_parameters
+from hpsearch_trainers.optimizers import parameters_of
+from hpsearch_trainers.parts import Parts
+from hpsearch_trainers.strategies.channel import Channel, packed, unpacked
+from hpsearch_trainers.strategies.divided import Divided, clip_by_norm_of_all, drop_states, gather_states, largest
+from hpsearch_trainers.strategies.micro_batches import FORWARD, SCHEDULES, order_of
+from hpsearch_trainers.strategies.options import Options
+from hpsearch_trainers.strategies.same_output import check_same_output
+from hpsearch_trainers.strategies.stages import Stages, cut
+from hpsearch_trainers.strategies.strategy import Strategy, Trained
+
+__all__ = ["Pipeline"]
+
+_PER_STAGE = 2
+"""Micro-batches for each stage, by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class _MicroBatch:
+    inputs: Any
+    loss_of: Callable[[Any], Tensor]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """What backward needs of a micro-batch that has gone forward."""
+
+    inputs: list[Tensor]
+    """Received from the stage before."""
+    outputs: list[Tensor]
+    """Sent to the next stage; of the last one the loss, times its share."""
+
+
+class Pipeline(Strategy):
+    """Stages of a model; see above."""
+
+    name: ClassVar[str] = "pipeline"
+    least: ClassVar[int] = 2
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "batch_norm": "layers see one micro-batch at a time. Leave it at `local`, or take another normalization",
+            "shared parameters": "copies in two stages would go apart. Untie the layers that share it",
+        }
+    )
+
+    def __init__(self, options: Options, group: Group | None) -> None:
+        super().__init__(options, group)
+        assert group is not None
+        self._group = group
+        self._schedule = options.one_of("schedule", SCHEDULES)
+        self.passes = options.whole("micro_batches", _PER_STAGE * group.size)
+        self._micro_batches: list[_MicroBatch] = []
+        self._whole = True
+        self._checked = False
+
+    @property
+    def parts(self) -> int:
+        """Give 1: every rank has all rows."""
+        return 1
+
+    @property
+    def part(self) -> int:
+        """Give 0, the number of that part."""
+        return 0
+
+    @property
+    def stream(self) -> int:
+        """Give the stage, which draws random numbers of its own."""
+        return self._group.rank
+
+    def check(self, parts: Parts) -> None:
+        """Look at what is to be trained, and at the parts that it names."""
+        super().check(parts)
+        self._named = parts.pipeline
+
+    def bind(self, trained: Trained) -> None:
+        """Cut the model, whose weights are rank 0's."""
+        super().bind(trained)
+        rank, size = self._group.rank, self._group.size
+        device = self._device = parameters_of(trained.optimizer)[0].device
+        for module in self._named or ():
+            module.to(device)  # what it has beside the model's own
+        stages = cut(trained.model, self._named, size)
+        if stages.shared:
+            self.refuse("shared parameters", stages.shared)
+        self._all_layers = [layer for stage in stages.layers for layer in stage]
+        self._layers = stages.layers[rank]
+        own, inside = (set(_modules(layers)) for layers in (self._layers, [trained.model]))
+        self._beside = own - inside
+        self._in_place = any(getattr(module, "inplace", False) for module in self._layers[0].modules())
+        self._before = None if rank == 0 else Channel(self._group, rank - 1, device)
+        self._after = None if rank == size - 1 else Channel(self._group, rank + 1, device)
+        self._divide(trained, stages)
+        broadcast_parameters(trained.model.state_dict(), self._group)
+
+    def _divide(self, trained: Trained, stages: Stages) -> None:
+        models = [trained.model]
+        if trained.average is not None:
+            models.append(trained.average.module)
+        tensors = [
+            (tensor, owners[name])
+            for model in models
+            for named, owners in (
+                (model.named_parameters(), stages.owner),
+                (model.named_buffers(), stages.buffer_owner),
+            )
+            for name, tensor in named
+            if name in owners
+        ]
+        self._own = [tensor for tensor, rank in tensors if rank == self._group.rank]
+        self._divided = Divided(tensors, self._group)
+        self._ranks = {id(tensor): rank for tensor, rank in tensors}
+
+    def start_epoch(self, trained: Trained, epoch: int) -> None:
+        """Begin an epoch, with another model where the user has put one in its place."""
+        if trained.model is not self.trained.model:
+            self.bind(trained)
+            self._checked = False
+        super().start_epoch(trained, epoch)
+        self._whole = True
+
+    def start_step(self, rows: int) -> None:
+        """Begin a step."""
+        super().start_step(rows)
+        for module in self._beside:
+            module.training = self.trained.model.training
+
+    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], share: float, *, last: bool) -> Tensor:
+        """Put a micro-batch off until there are all that go through the pipeline at once; the last one tells of all."""
+        if self._whole:
+            self._begin(inputs)
+        self._micro_batches.append(_MicroBatch(inputs, loss_of, share))
+        if last or len(self._micro_batches) == self.passes:
+            waiting, self._micro_batches = self._micro_batches, []
+            return self._run(waiting) / share
+        return torch.zeros((), device=self._device)
+
+    def _begin(self, inputs: Any) -> None:
+        """Let go of the other stages, in an epoch's first step."""
+        self._whole = False
+        if self._named is not None and not self._checked:
+            check_same_output(self.trained.model, nn.Sequential(*self._all_layers), inputs, "Parts.pipeline")
+        self._checked = True
+        drop_states(self.trained.optimizer, self._ranks, self._group.rank)
+        self._divided.release()
+
+    def _run(self, micro_batches: Sequence[_MicroBatch]) -> Tensor:
+        """Take them through the stage, forward and backward; give their losses, each times its share, on the last."""
+        total = torch.zeros((), device=self._device)
+        under_way: dict[int, _Passed] = {}
+        for direction, number in order_of(self._schedule, self._group.size, self._group.rank, len(micro_batches)):
+            if direction == FORWARD:
+                passed = under_way[number] = self._forward(micro_batches[number])
+                if self._after is None:
+                    total += passed.outputs[0].detach()
+            else:
+                self._backward(under_way.pop(number))
+        for channel in (self._before, self._after):
+            if channel is not None:
+                channel.flush()
+        return total
+
+    def _forward(self, micro_batch: _MicroBatch) -> _Passed:
+        received: list[Tensor] = []
+        output = micro_batch.inputs
+        if self._before is not None:
+            received = [tensor for tensor in self._before.receive() if tensor is not None]
+            output = packed([tensor.clone() for tensor in received] if self._in_place else received)
+        with self.trained.autocast():
+            for layer in self._layers:
+                output = layer(output)
+            if self._after is None:
+                loss = micro_batch.loss_of(output)
+                return _Passed(received, [loss if micro_batch.share == 1.0 else loss * micro_batch.share])
+        outputs = unpacked(output, self._group.rank)
+        self._after.send(outputs)
+        return _Passed(received, outputs)
+
+    def _backward(self, passed: _Passed) -> None:
+        if self._after is None:
+            passed.outputs[0].backward()  # type: ignore[no-untyped-call]
+        else:
+            pairs = zip(passed.outputs, self._after.receive(), strict=True)
+            needed = [(output, gradient) for output, gradient in pairs if gradient is not None and output.requires_grad]
+            if needed:
+                torch.autograd.backward([output for output, _ in needed], [gradient for _, gradient in needed])
+        if self._before is not None:
+            self._before.send([tensor.grad for tensor in passed.inputs])
+
+    def update(self) -> None:
+        """Step with this stage's parameters; a gradient is clipped by its norm over all stages."""
+        optimizer, limit = self.trained.optimizer, self.trained.clip_norm
+        if limit is not None:
+            clip_by_norm_of_all(parameters_of(optimizer), limit, self._group)
+        optimizer.step()
+
+    def end_epoch(self) -> None:
+        """Let every rank have the whole model and its average, and rank 0 the optimizer's state."""
+        self._bytes = largest(self._own, self.trained.optimizer, self._group)
+        if not self._whole:
+            self._divided.gather()
+            gather_states(self.trained.optimizer, self._ranks, self._group)
+        self._whole = True
+
+    def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
+        """Give the metrics, and the memory of the rank that has most."""
+        return super().told(metrics) | {"bytes_per_rank": self._bytes}
+
+
+def _modules(layers: Iterable[nn.Module]) -> Iterator[nn.Module]:
+    return (module for layer in layers for module in layer.modules())

@@ -1,0 +1,148 @@
+"""Where a model is cut into the stages of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from hpsearch_comm.errors import ConfigurationError
+
+__all__ = ["Stages", "cut", "cut_evenly"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """A model in parts that are called one after another."""
+
+    layers: tuple[tuple[nn.Module, ...], ...]
+    """Of each stage, in the order in which they are called."""
+    owner: dict[str, int]
+    """The stage of each parameter, by its name in the model."""
+    buffer_owner: dict[str, int]
+    """The stage of each buffer that is a layer's."""
+    shared: str
+    """Says which of them are in several stages; nothing where none are."""
+
+
+def cut(model: nn.Module, named: Sequence[nn.Module] | None, count: int) -> Stages:
+    """Cut a model into stages, of which the one with the most bytes of parameters has as few as can be.
+
+    Args:
+        model: An nn.Sequential, whose nested ones are cut as well; or any, with `named`.
+        named: See `Parts.pipeline`.
+        count: Number of stages.
+
+    Raises:
+        ConfigurationError: It can't be cut so.
+    """
+    layers = list(named) if named is not None else list(_layers(_sequential(model)))
+    if len(layers) < count:
+        raise ConfigurationError(
+            f"a pipeline of {count} workers takes a model of {count} layers or more, got {len(layers)}: lower "
+            "resources.workers_per_trial, or name smaller modules in Parts.pipeline"
+        )
+    sizes = [sum(parameter.nbytes for parameter in layer.parameters()) for layer in layers]
+    starts = cut_evenly(sizes, count)
+    stages = tuple(tuple(layers[start:end]) for start, end in zip(starts, [*starts[1:], len(layers)], strict=True))
+    parameters = [[value for layer in stage for value in layer.parameters()] for stage in stages]
+    buffers = [[value for layer in stage for value in layer.buffers()] for stage in stages]
+    of_parameter, of_buffer = (
+        _stages_of(model.named_parameters(), parameters),
+        _stages_of(model.named_buffers(), buffers),
+    )
+    _check_all(model, of_parameter, {id(value) for values in parameters for value in values})
+    shared = [
+        f"{name} in stages {' and '.join(map(str, numbers))}"
+        for name, numbers in (of_parameter | of_buffer).items()
+        if len(numbers) > 1
+    ]
+    owner, buffer_owner = ({name: numbers[0] for name, numbers in found.items()} for found in (of_parameter, of_buffer))
+    return Stages(stages, owner, buffer_owner, ", ".join(shared))
+
+
+def cut_evenly(sizes: Sequence[int], count: int) -> list[int]:
+    """Cut a row of sizes into runs of one or more, so that the largest sum is as small as can be.
+
+    Args:
+        sizes: From 0.
+        count: Number of runs, at most as many as sizes.
+
+    Returns:
+        Where each run starts. Where several ways are as good, the first runs are the longest.
+    """
+    least, most = max(sizes), sum(sizes)
+    while least < most:
+        middle = (least + most) // 2
+        if len(_runs(sizes, middle, 1)) <= count:
+            most = middle
+        else:
+            least = middle + 1
+    return _runs(sizes, least, count)
+
+
+def _runs(sizes: Sequence[int], most: int, count: int) -> list[int]:
+    """Fill runs up to a sum one after another, each as far as `count` runs can still be made; give their starts."""
+    starts, total = [0], 0
+    for place, size in enumerate(sizes):
+        must_start = len(sizes) - place == count - len(starts)
+        if place > 0 and (total + size > most or must_start):
+            starts.append(place)
+            total = 0
+        total += size
+    return starts
+
+
+def _sequential(model: nn.Module) -> nn.Sequential:
+    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward or _hooked(model):
+        raise ConfigurationError(
+            "a pipeline takes an nn.Sequential without hooks, or a model whose parts Parts.pipeline names, got "
+            f"{type(model).__name__}: give Parts(pipeline=[...]), modules with its parameters that compute the same "
+            "when they are called one after another"
+        )
+    return model
+
+
+def _layers(model: nn.Sequential) -> Iterator[nn.Module]:
+    for layer in model:
+        if type(layer) is nn.Sequential and not _hooked(layer):
+            yield from _layers(layer)
+        else:
+            yield layer
+
+
+def _hooked(module: nn.Module) -> bool:
+    return any(
+        (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+            module._backward_hooks,
+            module._backward_pre_hooks,
+        )
+    )
+
+
+def _stages_of(named: Iterable[tuple[str, Tensor]], of_stages: Sequence[Sequence[Tensor]]) -> dict[str, list[int]]:
+    """Give the stages in which each tensor is, of those that are in any."""
+    stages: dict[int, list[int]] = {}
+    for number, tensors in enumerate(of_stages):
+        for tensor in {id(tensor) for tensor in tensors}:
+            stages.setdefault(tensor, []).append(number)
+    return {name: stages[id(tensor)] for name, tensor in named if id(tensor) in stages}
+
+
+def _check_all(model: nn.Module, owners: Collection[str], in_stages: set[int]) -> None:
+    missing = [name for name, _ in model.named_parameters() if name not in owners]
+    if missing:
+        names = ", ".join(missing[:3])
+        raise ConfigurationError(
+            f"the modules of Parts.pipeline must have all parameters of the model, got none with {names}"
+            f"{' and more' if len(missing) > 3 else ''}: add the modules that use them"
+        )
+    others = in_stages - {id(parameter) for parameter in model.parameters()}
+    if others:
+        raise ConfigurationError(
+            f"the modules of Parts.pipeline must have parameters of the model alone, got {len(others)} others, which "
+            "would be neither trained nor saved: make them of the model's own modules"
+        )
