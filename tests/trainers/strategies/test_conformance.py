@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import signal
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ from tests.trainers.strategies.ranks import trains, validates
 MORE: dict[str, tuple[int, Mapping[str, Any]]] = {
     "allreduce of three": (3, {"strategy": "allreduce"}),
     "pipeline of three, one forward one backward": (3, {"strategy": "pipeline", "schedule": "1f1b"}),
+    "two workers and a server": (3, {"strategy": "parameter_server"}),
+    "two workers and two servers": (4, {"strategy": "parameter_server", "servers": 2}),
 }
 """Strategies at other widths, or with other options, by a name for the test."""
 
@@ -27,17 +31,15 @@ USES: dict[str, tuple[int, Mapping[str, Any]]] = {
 """All that is tried."""
 
 
+@dataclass(frozen=True)
 class Use:
-    """A strategy on so many ranks.
+    """A strategy on so many ranks."""
 
-    Args:
-        ranks: What starts them.
-        width: Their number.
-        parallel: The trial's.
-    """
-
-    def __init__(self, ranks: ProcessRanks, width: int, parallel: Mapping[str, Any]) -> None:
-        self._ranks, self.width, self.parallel = ranks, width, parallel
+    ranks: ProcessRanks
+    """What starts them."""
+    width: int
+    parallel: Mapping[str, Any]
+    """The trial's."""
 
     @property
     def kind(self) -> type[Strategy]:
@@ -45,7 +47,7 @@ class Use:
 
     def outcomes(self, function: str, *arguments: Any) -> list[Outcome]:
         """Give how each rank ended."""
-        return self._ranks.call(self.width, function, self.parallel, *arguments, timeout=60.0)
+        return self.ranks.call(self.width, function, self.parallel, *arguments, timeout=60.0)
 
     def working(self) -> list[int]:
         """Give the ranks that train."""
@@ -98,6 +100,21 @@ def test_what_was_saved_is_what_was_validated_and_goes_on_alone(use, tmp_path):
     assert alone == pytest.approx({name: metrics[-1][name] for name in alone}, rel=1e-5)
     more = trains(None, {}, load=str(tmp_path / "state"))
     assert more[0]["loss"] < metrics[0]["loss"]
+    if use.kind.exact:
+        whole = trains(None, {}, epochs=5)
+        assert [epoch["loss"] for epoch in metrics + more] == pytest.approx(
+            [epoch["loss"] for epoch in whole], abs=1e-4
+        )
+
+
+def test_a_state_of_another_width_goes_on_or_is_refused(use, tmp_path):
+    begun = use.curve("plain", 2, None, str(tmp_path / "state"))
+    wider = dataclasses.replace(use, width=use.width + 1)
+    outcomes = wider.outcomes("trains", "plain", 2, str(tmp_path / "state"))
+    if any(outcome.error for outcome in outcomes):
+        assert {outcome.error for outcome in outcomes} == {"ConfigurationError"}
+    else:
+        assert all(outcome.result[-1]["loss"] < begun[0]["loss"] for outcome in outcomes)
 
 
 def test_a_state_of_one_rank_goes_on(use, tmp_path):
@@ -110,6 +127,9 @@ def test_a_state_of_one_rank_goes_on(use, tmp_path):
 
 
 @pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize(
+    "use", [pytest.param(name, marks=pytest.mark.exhaustive if name in MORE else ()) for name in USES], indirect=True
+)
 def test_what_it_may_not_have_thought_of(use, name, tmp_path):
     """It is trained, to the same metrics everywhere, and saved as validated; or all ranks refuse it and say why."""
     odd, saved = ODD[name], str(tmp_path / "state")

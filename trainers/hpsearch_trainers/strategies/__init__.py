@@ -10,12 +10,13 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.nearest import nearest
 from hpsearch_trainers.strategies.allreduce import Allreduce
 from hpsearch_trainers.strategies.options import Options
+from hpsearch_trainers.strategies.parameter_server import ParameterServer
 from hpsearch_trainers.strategies.pipeline import Pipeline
 from hpsearch_trainers.strategies.strategy import Strategy
 
 __all__ = ["STRATEGIES", "Options", "Strategy", "strategy_of"]
 
-STRATEGIES: dict[str, type[Strategy]] = {kind.name: kind for kind in (Allreduce, Pipeline)}
+STRATEGIES: dict[str, type[Strategy]] = {kind.name: kind for kind in (Allreduce, ParameterServer, Pipeline)}
 """By the word in a sweep."""
 
 

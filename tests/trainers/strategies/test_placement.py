@@ -1,0 +1,66 @@
+"""What servers hold: everything once, in shares of about as many bytes."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpsearch_trainers.strategies.placement import Bucket, Piece, Placed, place
+
+PARAMETERS = st.builds(
+    Placed,
+    st.integers(0, 5000),
+    st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+def test_the_example_of_the_file():
+    buckets = place([Placed(elements, torch.float32, True) for elements in (800, 40, 100, 60)], 2)
+    held = [[piece for bucket in buckets if bucket.server == server for piece in bucket.pieces] for server in range(2)]
+    assert held == [
+        [Piece(3, 0, 60), Piece(2, 0, 50), Piece(0, 0, 400)],
+        [Piece(2, 50, 100), Piece(1, 0, 40), Piece(0, 400, 800)],
+    ]
+    assert sorted(bucket.elements for bucket in buckets) == [490, 510]
+
+
+@given(st.lists(PARAMETERS, max_size=12), st.integers(1, 4), st.integers(1, 20_000))
+def test_each_element_is_held_once(parameters, servers, bucket_bytes):
+    buckets = place(parameters, servers, bucket_bytes)
+    for number, parameter in enumerate(parameters):
+        pieces = [piece for bucket in buckets for piece in bucket.pieces if piece.number == number]
+        runs = sorted((piece.start, piece.stop) for piece in pieces)
+        assert runs[0][0] == 0
+        assert runs[-1][1] == parameter.elements
+        assert all(before[1] == after[0] for before, after in itertools.pairwise(runs))
+        assert len(runs) == 1 or parameter.can_be_cut
+    for bucket in buckets:
+        assert 0 <= bucket.server < servers
+        assert bucket.elements == sum(piece.stop - piece.start for piece in bucket.pieces)
+        assert {parameters[piece.number].dtype for piece in bucket.pieces} == {bucket.dtype}
+        assert bucket.sparse == parameters[bucket.pieces[0].number].sparse
+        assert len(bucket.pieces) == 1 or not bucket.sparse
+        first = sum(piece.stop - piece.start for piece in bucket.pieces[:-1]) * bucket.dtype.itemsize
+        assert first < bucket_bytes
+    assert _numbers(buckets) == sorted(_numbers(buckets), reverse=True)
+
+
+def _numbers(buckets: list[Bucket]) -> list[int]:
+    return [bucket.pieces[0].number for bucket in buckets]
+
+
+@given(
+    st.lists(st.builds(Placed, st.integers(1, 5000), st.just(torch.float32), st.just(True)), min_size=1),
+    st.integers(2, 4),
+)
+def test_no_server_has_much_more_than_its_share(parameters, servers):
+    load = [0] * servers
+    for bucket in place(parameters, servers):
+        load[bucket.server] += bucket.bytes
+    share = sum(load) / servers
+    assert max(load) <= share * 9 / 8 + 4 * servers * len(parameters)

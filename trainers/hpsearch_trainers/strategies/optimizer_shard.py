@@ -1,0 +1,153 @@
+"""A server's part of an optimizer: the same object, which for an epoch has pieces of parameters in place of parameters.
+
+So its class, its settings, and whoever sets its rate, work on the pieces as on one rank. Between epochs the optimizer
+is whole again, with the state of all servers' pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hpsearch_comm import Group
+from hpsearch_comm.data_parallel.broadcast import broadcast_state
+from hpsearch_trainers.layerwise import Layerwise
+from hpsearch_trainers.strategies.placement import Piece
+
+__all__ = ["OptimizerShard", "trains_each_parameter", "trains_elements"]
+
+_OF_ELEMENTS = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
+_OF_PARAMETERS = (*_OF_ELEMENTS, "Adafactor", "Muon", "SparseAdam")
+"""torch's. What is missing looks over all parameters, as LBFGS does."""
+
+
+def trains_elements(optimizer: Optimizer) -> bool:
+    """Say whether a step with some elements of a parameter needs nothing of the others, as is known of torch's own."""
+    return _is_of_torch(optimizer, _OF_ELEMENTS)
+
+
+def trains_each_parameter(optimizer: Optimizer) -> bool:
+    """Say whether a step with one parameter needs nothing of the others.
+
+    Known of torch's own, LARS and LAMB; another optimizer says so by an attribute `trains_each_parameter`.
+    """
+    known = _is_of_torch(optimizer, _OF_PARAMETERS) or isinstance(optimizer, Layerwise)
+    return known or bool(getattr(optimizer, "trains_each_parameter", False))
+
+
+def _is_of_torch(optimizer: Optimizer, names: Iterable[str]) -> bool:
+    # The very class: what is derived from it may do anything.
+    return any(type(optimizer) is getattr(torch.optim, name, None) for name in names)
+
+
+class OptimizerShard:
+    """Gives an optimizer pieces in place of its parameters, until `close`.
+
+    Args:
+        optimizer: Whole; its state may be that of a checkpoint.
+        parameters: Those that the servers train, by number. Others stay out until `close`.
+        pieces: This server's.
+
+    Attributes:
+        held: For each piece a parameter, in the memory of the model's.
+    """
+
+    def __init__(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter], pieces: Sequence[Piece]) -> None:
+        self._optimizer, self._parameters = optimizer, parameters
+        self._all = [list(group["params"]) for group in optimizer.param_groups]
+        self._state = dict(optimizer.state)
+        self.held = {piece: _held(parameters[piece.number], piece) for piece in pieces}
+        of_parameter: dict[int, list[Piece]] = {}
+        for piece in pieces:
+            of_parameter.setdefault(id(parameters[piece.number]), []).append(piece)
+        optimizer.state.clear()
+        for group, members in zip(optimizer.param_groups, self._all, strict=True):
+            mine = [(member, piece) for member in members for piece in of_parameter.get(id(member), ())]
+            group["params"] = [self.held[piece] for _, piece in mine]
+            for member, piece in mine:
+                if member in self._state:
+                    optimizer.state[self.held[piece]] = _cut(self._state[member], member, piece)
+
+    def close(self) -> list[Any]:
+        """Give the optimizer its parameters back.
+
+        Returns:
+            The state of the pieces, for `assemble`.
+        """
+        saved = [
+            [piece.number, piece.start, {name: _dense(value) for name, value in self._optimizer.state[held].items()}]
+            for piece, held in self.held.items()
+            if held in self._optimizer.state
+        ]
+        self._optimizer.state.clear()
+        self._optimizer.state.update(self._state)
+        for group, members in zip(self._optimizer.param_groups, self._all, strict=True):
+            group["params"] = members
+        return saved
+
+
+def assemble(
+    optimizer: Optimizer, parameters: Sequence[nn.Parameter], group: Group, servers: Iterable[int], own: list[Any]
+) -> None:
+    """Give an optimizer, on every rank, the state that the servers have; a collective.
+
+    Args:
+        optimizer: Whole.
+        parameters: Those that the servers train, by number.
+        group: All ranks.
+        servers: The ranks of it that have a part.
+        own: What `OptimizerShard.close` gave, on one of them.
+    """
+    device = parameters[0].device
+    found: dict[int, dict[int, Mapping[str, Any]]] = {}
+    for server in servers:
+        for number, start, state in broadcast_state(own, group, server, device, "the optimizer's state"):
+            found.setdefault(number, {})[start] = state
+    for number, parameter in enumerate(parameters):
+        optimizer.state.pop(parameter, None)
+        if number in found:
+            optimizer.state[parameter] = _joined([found[number][start] for start in sorted(found[number])], parameter)
+
+
+def _dense(value: Any) -> Any:
+    # Such as the velocity of sparse gradients, which soon has all rows. What is dense goes on to the same numbers.
+    return value.to_dense() if isinstance(value, Tensor) and value.layout is not torch.strided else value
+
+
+def _held(parameter: nn.Parameter, piece: Piece) -> nn.Parameter:
+    if piece.stop - piece.start == parameter.numel():
+        return parameter
+    return nn.Parameter(parameter.detach().view(-1)[piece.start : piece.stop])
+
+
+def _cut(state: Mapping[str, Any], parameter: Tensor, piece: Piece) -> dict[str, Any]:
+    """Give a piece's part of what is kept for a parameter: a run of what has its shape, and all of anything else."""
+    if piece.stop - piece.start == parameter.numel():
+        return dict(state)
+
+    def part(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if value.shape == parameter.shape:
+            return value.reshape(-1)[piece.start : piece.stop].clone()
+        return value.clone()
+
+    return {name: part(value) for name, value in state.items()}
+
+
+def _joined(parts: Sequence[Mapping[str, Any]], parameter: Tensor) -> dict[str, Any]:
+    """Undo `_cut`."""
+    first = parts[0]
+    if len(parts) == 1:
+        return dict(first)
+
+    def whole(name: str, value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.dim() == 0:
+            return value
+        return torch.cat([part[name] for part in parts]).view(parameter.shape)
+
+    return {name: whole(name, value) for name, value in first.items()}

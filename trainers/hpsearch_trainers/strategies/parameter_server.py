@@ -1,0 +1,129 @@
+"""Synchronous, with servers: workers push gradients, servers step, workers fetch weights.
+
+After Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014), with sequential
+consistency, runs of a parameter's elements as keys, and no replication.
+
+    worker    backward [ bucket 0 | bucket 1 | bucket 2 ]      wait, next step
+                            push ↓     push ↓     push ↓       ↑ fetch 0, 1, 2
+    server    ............. [ mean, step ][ mean, step ][ mean, step ]
+
+A bucket travels as soon as backward has its gradients, and comes back as soon as its server has stepped: while backward
+goes on, into memory of its own. Only where the gradient's norm is clipped must the servers have all buckets first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from hpsearch_comm import Group, SyncBatchNorm
+from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
+from hpsearch_comm.data_parallel.shares import Shares
+from hpsearch_trainers.strategies.optimizer_shard import (
+    OptimizerShard,
+    assemble,
+    trains_each_parameter,
+    trains_elements,
+)
+from hpsearch_trainers.strategies.options import Options
+from hpsearch_trainers.strategies.served import Served
+from hpsearch_trainers.strategies.server_side import ServerSide
+from hpsearch_trainers.strategies.strategy import Trained
+from hpsearch_trainers.strategies.worker_side import WorkerSide
+
+__all__ = ["ParameterServer"]
+
+_OTHER_OPTIMIZER = "an optimizer that looks over all parameters"
+
+
+class ParameterServer(Served):
+    """The last `parallel.servers` ranks hold the weights, in shards balanced by bytes, and step your optimizer."""
+
+    name: ClassVar[str] = "parameter_server"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            _OTHER_OPTIMIZER: "each server has a part of them; one of your own whose step treats each parameter by "
+            "itself says so by an attribute `trains_each_parameter = True`"
+        }
+    )
+
+    def __init__(self, options: Options, group: Group | None) -> None:
+        super().__init__(options, group)
+        self._together = self.ranks.subgroup(self.servers) if len(self.servers) > 1 else None
+        if self._together is not None:
+            self.formed.append(self._together)
+
+    def bind(self, trained: Trained) -> None:
+        """See `Served.bind`."""
+        if not trains_each_parameter(trained.optimizer):
+            self.refuse(_OTHER_OPTIMIZER)
+        super().bind(trained)
+        layers = [layer for layer in trained.model.modules() if isinstance(layer, SyncBatchNorm)]
+        self._shares = Shares(self.workers) if layers and self.workers is not None else None
+        for layer in layers:
+            layer.exchange.share = partial(_own_share, self._shares)
+
+    def start_epoch(self, trained: Trained, epoch: int) -> None:
+        """Place what is trained on the servers."""
+        super().start_epoch(trained, epoch)
+        parameters = self._parameters = self.trained_parameters()
+        buckets = self.buckets(parameters, can_be_cut=trains_elements(trained.optimizer))
+        if self.trains:
+            self._worker = WorkerSide(parameters, buckets, self.ranks, self.servers)
+            return
+        mine = {tag: bucket for tag, bucket in enumerate(buckets) if self.servers[bucket.server] == self.ranks.rank}
+        pieces = [piece for bucket in mine.values() for piece in bucket.pieces]
+        self._shard = OptimizerShard(trained.optimizer, parameters, pieces)
+        held, workers = self._shard.held, self.parts
+        self._server = ServerSide(mine, held, trained.optimizer, self.ranks, workers, trained.clip_norm, self._together)
+
+    def start_step(self, rows: int) -> None:
+        """See `Strategy.start_step`."""
+        super().start_step(rows)
+        if self._shares is not None:
+            self._shares.announce(rows)
+        self._worker.start(rows)
+
+    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], share: float, *, last: bool) -> Tensor:
+        """Compute a loss; the last one's gradients are pushed as they arrive."""
+        self._worker.last_pass = last
+        return super().backward(inputs, loss_of, share, last=last)
+
+    def update(self) -> None:
+        """Push what backward didn't reach, and fetch the weights."""
+        self._worker.finish()
+        if self._shares is not None:
+            self._shares.spend()
+
+    def serve(self, steps: int, set_rate: Callable[[int], None]) -> None:
+        """See `Strategy.serve`."""
+        for step in range(steps):
+            set_rate(step)
+            self._server.step()
+        self._server.close()
+
+    def end_epoch(self) -> None:
+        """Let every rank have all weights, and the optimizer's state of all servers."""
+        own: list[Any] = []
+        if self.trains:
+            self._worker.close()
+            del self._worker
+        else:
+            own = self._shard.close()
+            del self._shard, self._server
+        broadcast_tensors(self._parameters, self.ranks)
+        assemble(self.trained.optimizer, self._parameters, self.ranks, self.servers, own)
+
+    def break_off(self, error: BaseException) -> None:
+        """See `Strategy.break_off`."""
+        if hasattr(self, "_worker"):
+            self._worker.close()
+        super().break_off(error)
+
+
+def _own_share(shares: Shares | None) -> float:
+    return 1.0 if shares is None else shares.share().own

@@ -1,0 +1,124 @@
+"""Which server holds what of a model, and what travels together.
+
+A parameter of more than an eighth of a server's fair share is cut into equal runs, one for each server (as MXNet's
+key-value store does with large arrays); of the others, the largest first, each goes to the server that has the least.
+So no server has more than about an eighth above its share.
+
+    parameter   0         1    2        3      two servers, whose fair share is 500 elements
+    elements    800       40   100      60
+    server 0    0..400         0..50    60     510
+    server 1    400..800  40   50..100         490
+
+What a server has is cut into buckets, in the order in which backward reaches the parameters: each travels as soon as it
+has all its gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+__all__ = ["Bucket", "Piece", "Placed", "place"]
+
+_BUCKET_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A parameter, as far as its place goes."""
+
+    elements: int
+    dtype: torch.dtype
+    can_be_cut: bool = False
+    """A run of its elements can be trained apart from the rest."""
+    sparse: bool = False
+    """Its gradients are."""
+
+    @property
+    def bytes(self) -> int:
+        """Give the bytes of its elements."""
+        return self.elements * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of a parameter's elements; often all of them."""
+
+    number: int
+    """Of the parameter."""
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Pieces of one dtype on one server that travel together; a parameter with sparse gradients is alone in its own."""
+
+    server: int
+    """From 0."""
+    dtype: torch.dtype
+    sparse: bool
+    pieces: list[Piece] = field(default_factory=list)
+    elements: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Give the bytes of its elements."""
+        return self.elements * self.dtype.itemsize
+
+    def take(self, piece: Piece) -> None:
+        """Put a piece behind the others."""
+        self.pieces.append(piece)
+        self.elements += piece.stop - piece.start
+
+
+def place(parameters: Sequence[Placed], servers: int, bucket_bytes: int = _BUCKET_BYTES) -> list[Bucket]:
+    """Divide parameters among servers, balanced by bytes.
+
+    Args:
+        parameters: In the order of the forward pass, as far as that is known.
+        servers: Their number.
+        bucket_bytes: From which on a bucket takes nothing more.
+
+    Returns:
+        The buckets of all servers, those first whose gradients come first.
+    """
+    made: list[Bucket] = []
+    filling: dict[tuple[int, torch.dtype], Bucket] = {}
+    for server, piece in _pieces(parameters, servers):
+        parameter = parameters[piece.number]
+        key = server, parameter.dtype
+        bucket = filling.pop(key, None)
+        if bucket is None or parameter.sparse:
+            made.append(Bucket(server, parameter.dtype, parameter.sparse))
+            if bucket is not None:
+                filling[key] = bucket
+            bucket = made[-1]
+        bucket.take(piece)
+        if not parameter.sparse and bucket.bytes < bucket_bytes:
+            filling[key] = bucket
+    return made
+
+
+def _pieces(parameters: Sequence[Placed], servers: int) -> Iterator[tuple[int, Piece]]:
+    """Give each piece and its server, the last parameter's first."""
+    share = sum(parameter.bytes for parameter in parameters) / servers
+    cut = {
+        number
+        for number, parameter in enumerate(parameters)
+        if parameter.can_be_cut and parameter.elements >= servers > 1 and parameter.bytes > share / 8
+    }
+    load, holder = [0] * servers, {}
+    for number in sorted(range(len(parameters)), key=lambda number: -parameters[number].bytes):
+        if number not in cut:
+            holder[number] = min(range(servers), key=load.__getitem__)
+            load[holder[number]] += parameters[number].bytes
+    for number in reversed(range(len(parameters))):
+        elements = parameters[number].elements
+        if number in holder:
+            yield holder[number], Piece(number, 0, elements)
+        else:
+            for server in range(servers):
+                yield server, Piece(number, elements * server // servers, elements * (server + 1) // servers)

@@ -1,0 +1,191 @@
+"""What travels between a worker and a server: a bucket's gradients one way, and its weights back.
+
+A push is one message of bytes: a header of float64 numbers, the rows that the gradients are a mean over and for each
+piece whether it has one, and then the elements. Of a parameter with sparse gradients the header is followed by two
+messages, the rows looked up and their values, or by one where the gradient is dense after all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hpsearch_comm import Group
+from hpsearch_comm.operations.work import Handle
+from hpsearch_trainers.strategies.placement import Bucket
+
+__all__ = ["DensePush", "DensePushes", "Push", "Pushes", "SparsePush", "SparsePushes"]
+
+_NONE, _DENSE, _SPARSE = 0.0, 1.0, 2.0
+_SHORT = (torch.float16, torch.bfloat16)
+
+
+class Message:
+    """A bucket in bytes.
+
+    Attributes:
+        bytes: What travels, uint8 and 1-D.
+        header: Rows, and for each piece what it has; float64 and 1-D.
+        elements: Of all pieces, 1-D.
+        parts: Those of each piece.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        count = 1 + len(bucket.pieces)
+        after = 16 * (-(-count // 2))  # elements begin where any dtype may
+        self.bytes = torch.zeros(after + bucket.bytes, dtype=torch.uint8, device="cpu")
+        self.header = self.bytes[: 8 * count].view(torch.float64)
+        self.elements = self.bytes[after:].view(bucket.dtype)
+        self.parts = torch.split(self.elements, [piece.stop - piece.start for piece in bucket.pieces])
+
+
+class DensePush:
+    """A worker's end of a bucket's gradients.
+
+    Args:
+        bucket: Whose.
+        group: All ranks.
+        server: The rank that has it.
+        tag: Of its messages.
+    """
+
+    def __init__(self, bucket: Bucket, group: Group, server: int, tag: int) -> None:
+        self._message = Message(bucket)
+        self._group, self._server, self._tag = group, server, tag
+        self._sending: Handle[Tensor] | None = None
+
+    def send(self, rows: float, gradients: Sequence[Tensor | None]) -> None:
+        """Send them.
+
+        Args:
+            rows: Those that they are a mean over; 0 where they count for nothing.
+            gradients: Of each piece, 1-D; None where there is none.
+        """
+        if self._sending is not None:
+            self._sending.wait()
+        self._message.header[0] = rows
+        for place, (gradient, part) in enumerate(zip(gradients, self._message.parts, strict=True), 1):
+            self._message.header[place] = _NONE if gradient is None else _DENSE
+            if gradient is None:
+                part.zero_()
+            else:
+                part.copy_(gradient)
+        self._sending = self._group.send_async(self._message.bytes, self._server, self._tag)
+
+
+class DensePushes:
+    """A server's end of them: those of all workers.
+
+    Args:
+        bucket: Whose.
+        group: All ranks.
+        workers: Their number; the first ranks.
+        tag: Of the messages.
+    """
+
+    def __init__(self, bucket: Bucket, group: Group, workers: int, tag: int) -> None:
+        self._messages = [Message(bucket) for _ in range(workers)]
+        self._group, self._tag = group, tag
+        self._coming: list[Handle[Tensor]] = []
+
+    def expect(self) -> None:
+        """Be ready for those of a step."""
+        self._coming = [
+            self._group.recv_async(message.bytes, worker, self._tag) for worker, message in enumerate(self._messages)
+        ]
+
+    def mean(self) -> list[Tensor | None]:
+        """Wait for them; give the mean over all rows for each piece, None where nobody has a gradient.
+
+        They are added up in the order of ranks, so that the sum has the same bits each time.
+        """
+        for coming in self._coming:
+            coming.wait()
+        counting = [message for message in self._messages if message.header[0] > 0]
+        total = sum(float(message.header[0]) for message in counting)
+        first, *others = counting
+        mean = first.elements.float() if first.elements.dtype in _SHORT else first.elements
+        mean *= float(first.header[0]) / total
+        for message in others:
+            mean.add_(message.elements, alpha=float(message.header[0]) / total)
+        if mean is not first.elements:
+            first.elements.copy_(mean)
+        has = torch.stack([message.header[1:] for message in counting]).any(0).tolist()
+        return [part if one else None for part, one in zip(first.parts, has, strict=True)]
+
+
+class SparsePush:
+    """As `DensePush`, of one parameter whose gradients are sparse; a gradient has the parameter's shape."""
+
+    def __init__(self, _bucket: Bucket, group: Group, server: int, tag: int) -> None:
+        self._group, self._server, self._tag = group, server, tag
+        self._sending: list[Handle[Tensor]] = []
+
+    def send(self, rows: float, gradients: Sequence[Tensor | None]) -> None:
+        """See `DensePush.send`."""
+        for sending in self._sending:
+            sending.wait()
+        (gradient,) = gradients
+        header = torch.tensor([rows, _NONE, 0.0], dtype=torch.float64, device="cpu")
+        parts: list[Tensor] = []
+        if rows > 0 and gradient is not None:
+            if gradient.layout is torch.sparse_coo and gradient.sparse_dim() == 1:
+                gradient = gradient.coalesce()
+                parts = [gradient.indices()[0], gradient.values()]
+                header[1], header[2] = _SPARSE, len(parts[1])
+            else:
+                parts = [gradient.to_dense()]
+                header[1], header[2] = _DENSE, len(parts[0])
+        self._sending = [
+            self._group.send_async(part.detach().cpu().contiguous(), self._server, self._tag)
+            for part in (header, *parts)
+        ]
+
+
+class SparsePushes:
+    """As `DensePushes`, of one parameter whose gradients are sparse."""
+
+    def __init__(self, bucket: Bucket, group: Group, workers: int, tag: int, shape: torch.Size) -> None:
+        self._headers = [torch.zeros(3, dtype=torch.float64, device="cpu") for _ in range(workers)]
+        self._dtype, self._group, self._tag, self._shape = bucket.dtype, group, tag, shape
+        self._coming: list[Handle[Tensor]] = []
+
+    def expect(self) -> None:
+        """See `DensePushes.expect`."""
+        self._coming = [
+            self._group.recv_async(header, worker, self._tag) for worker, header in enumerate(self._headers)
+        ]
+
+    def mean(self) -> list[Tensor | None]:
+        """See `DensePushes.mean`; sparse where all are."""
+        found: list[tuple[float, Tensor | None]] = []
+        for worker, coming in enumerate(self._coming):
+            rows, kind, length = coming.wait().tolist()
+            found.append((rows, self._receive(worker, kind, int(length))))
+        total = sum(rows for rows, _ in found)
+        shares = [(rows / total, gradient) for rows, gradient in found if gradient is not None]
+        if not shares:
+            return [None]
+        if any(not gradient.is_sparse for _, gradient in shares):
+            shares = [(share, gradient.to_dense()) for share, gradient in shares]
+        wide = torch.float32 if self._dtype in _SHORT else self._dtype
+        mean = functools.reduce(torch.add, (gradient.to(wide) * share for share, gradient in shares))
+        return [mean.coalesce().to(self._dtype) if mean.is_sparse else mean.to(self._dtype)]
+
+    def _receive(self, worker: int, kind: float, length: int) -> Tensor | None:
+        if kind == _NONE:
+            return None
+        values = torch.empty(length, *self._shape[1:], dtype=self._dtype, device="cpu")
+        if kind == _DENSE:
+            return self._group.recv(values, worker, self._tag)
+        rows = torch.empty(length, dtype=torch.int64, device="cpu")
+        self._group.recv(rows, worker, self._tag)
+        self._group.recv(values, worker, self._tag)
+        return torch.sparse_coo_tensor(rows[None], values, self._shape, check_invariants=False)
+
+
+Push = DensePush | SparsePush
+Pushes = DensePushes | SparsePushes

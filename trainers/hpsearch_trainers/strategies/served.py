@@ -1,0 +1,94 @@
+"""What strategies with servers have in common: the last ranks hold the weights for the others, which train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from hpsearch_comm import Group, broadcast_parameters
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.optimizers import parameters_of
+from hpsearch_trainers.strategies.options import Options
+from hpsearch_trainers.strategies.placement import Bucket, Placed, place
+from hpsearch_trainers.strategies.strategy import Strategy, Trained
+
+__all__ = ["Served"]
+
+
+class Served(Strategy):
+    """Divides ranks into workers and servers.
+
+    Attributes:
+        servers: The ranks that serve.
+    """
+
+    least: ClassVar[int] = 2
+
+    def __init__(self, options: Options, group: Group | None) -> None:
+        super().__init__(options, group)
+        assert group is not None
+        self.ranks = group
+        count = options.whole("servers", 1)
+        if count >= group.size:
+            raise ConfigurationError(
+                f"parallel.servers must leave a worker to train: got {count} of {group.size} ranks, which count both "
+                "servers and workers; lower it, or raise resources.workers_per_trial"
+            )
+        self._workers = group.size - count
+        self.servers = range(self._workers, group.size)
+        self.trains = group.rank < self._workers
+        self.workers = group.subgroup(range(self._workers)) if self._workers > 1 else None
+        self.formed = [] if self.workers is None else [self.workers]
+
+    @property
+    def parts(self) -> int:
+        """See `Strategy.parts`."""
+        return self._workers
+
+    @property
+    def part(self) -> int:
+        """See `Strategy.part`."""
+        return self.ranks.rank if self.trains else 0
+
+    def bind(self, trained: Trained) -> None:
+        """Begin with rank 0's weights and buffers everywhere."""
+        super().bind(trained)
+        broadcast_parameters([*trained.model.named_parameters(), *trained.model.named_buffers()], self.ranks)
+
+    def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
+        """See `Strategy.told`."""
+        told: dict[str, float] = self.ranks.broadcast_object(metrics)
+        return told
+
+    def trained_parameters(self) -> list[nn.Parameter]:
+        """Give the parameters that servers train, in order."""
+        return [parameter for parameter in parameters_of(self.trained.optimizer) if parameter.requires_grad]
+
+    def buckets(self, parameters: list[nn.Parameter], *, can_be_cut: bool) -> list[Bucket]:
+        """Divide parameters among the servers.
+
+        Args:
+            parameters: What `trained_parameters` gave.
+            can_be_cut: Those in one run of memory whose gradients aren't sparse may be.
+        """
+        sparse = _sparse_ones(self.trained.model)
+        return place(
+            [
+                Placed(
+                    parameter.numel(),
+                    parameter.dtype,
+                    can_be_cut and parameter.is_contiguous() and parameter not in sparse,
+                    parameter in sparse,
+                )
+                for parameter in parameters
+            ],
+            len(self.servers),
+        )
+
+
+def _sparse_ones(model: nn.Module) -> set[Tensor]:
+    """Give the parameters whose gradients have the rows alone that were looked up."""
+    tables = (layer for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag))
+    return {table.weight for table in tables if table.sparse}

@@ -1,0 +1,123 @@
+"""A server's side of a synchronous parameter server: the mean of what workers push, a step with it, weights back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hpsearch_comm import Group
+from hpsearch_comm.operations.work import Handle
+from hpsearch_trainers.strategies.placement import Bucket, Piece
+from hpsearch_trainers.strategies.pushes import DensePushes, SparsePushes
+
+__all__ = ["ServerSide"]
+
+
+class ServerSide:
+    """Takes the steps of one epoch with this server's pieces.
+
+    Args:
+        buckets: This server's, by the tag of their messages.
+        held: The parameter of each piece.
+        optimizer: Of these parameters alone.
+        group: All ranks.
+        workers: How many of them, the first ones, train.
+        clip_norm: Norm above which the gradient of a step, over all servers, is scaled down to it.
+        together: The servers, where there are several.
+    """
+
+    def __init__(
+        self,
+        buckets: Mapping[int, Bucket],
+        held: Mapping[Piece, nn.Parameter],
+        optimizer: Optimizer,
+        group: Group,
+        workers: int,
+        clip_norm: float | None,
+        together: Group | None,
+    ) -> None:
+        self._optimizer, self._group, self._workers = optimizer, group, workers
+        self._clip_norm, self._together = clip_norm, together
+        self._served = [_Served(bucket, tag, held, group, workers) for tag, bucket in buckets.items()]
+
+    def step(self) -> None:
+        """Take one."""
+        for served in self._served:
+            served.pushes.expect()
+        for served in self._served:
+            served.take_mean()
+            if self._clip_norm is None:
+                self._step([served])
+        if self._clip_norm is not None:
+            clip([one.grad for served in self._served for one in served.parameters], self._clip_norm, self._together)
+            self._step(self._served)
+
+    def close(self) -> None:
+        """Wait until all has been sent."""
+        for served in self._served:
+            served.wait()
+
+    def _step(self, ready: Sequence[_Served]) -> None:
+        self._optimizer.step()  # with those parameters that have a gradient
+        for served in ready:
+            served.reply()
+
+
+class _Served:
+    """A bucket and its parameters."""
+
+    def __init__(
+        self, bucket: Bucket, tag: int, held: Mapping[Piece, nn.Parameter], group: Group, workers: int
+    ) -> None:
+        self.parameters = [held[piece] for piece in bucket.pieces]
+        self.pushes: DensePushes | SparsePushes = (
+            SparsePushes(bucket, group, workers, tag, self.parameters[0].shape)
+            if bucket.sparse
+            else DensePushes(bucket, group, workers, tag)
+        )
+        self._group, self._workers, self._tag = group, workers, tag
+        self._weights = torch.empty(bucket.elements, dtype=bucket.dtype, device="cpu")
+        self._sending: list[Handle[Tensor]] = []
+
+    def take_mean(self) -> None:
+        """Give the parameters the mean of the workers' gradients."""
+        for parameter, gradient in zip(self.parameters, self.pushes.mean(), strict=True):
+            if gradient is not None:
+                gradient = gradient if gradient.is_sparse else gradient.view(parameter.shape)
+                parameter.grad = gradient.to(parameter.device)
+
+    def reply(self) -> None:
+        """Send the weights to all workers, and forget the gradients."""
+        self.wait()
+        sizes = [parameter.numel() for parameter in self.parameters]
+        for parameter, part in zip(self.parameters, torch.split(self._weights, sizes), strict=True):
+            part.copy_(parameter.detach().reshape(-1))
+            parameter.grad = None
+        self._sending = [self._group.send_async(self._weights, worker, self._tag) for worker in range(self._workers)]
+
+    def wait(self) -> None:
+        """Wait until the weights have been sent."""
+        for sending in self._sending:
+            sending.wait()
+
+
+def clip(gradients: Sequence[Tensor | None], limit: float, servers: Group | None) -> None:
+    """Scale gradients down to a norm, as `torch.nn.utils.clip_grad_norm_` does; a collective of the servers.
+
+    Args:
+        gradients: This server's.
+        limit: The largest norm, over all servers' gradients.
+        servers: They; None for one.
+    """
+    values = [one.coalesce().values() if one.is_sparse else one for one in gradients if one is not None]
+    square = torch.tensor([sum(float(value.norm()) ** 2 for value in values)], dtype=torch.float64, device="cpu")
+    if servers is not None:
+        servers.allreduce(square, op="sum")
+    factor = limit / (math.sqrt(float(square)) + 1e-6)
+    if not factor >= 1.0:  # nor where it is no number
+        for value in values:
+            value.mul_(factor)

@@ -1,0 +1,112 @@
+"""A worker's side of a parameter server: gradients leave while backward goes on, and weights come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from hpsearch_comm import Group
+from hpsearch_comm.operations.work import Handle
+from hpsearch_trainers.strategies.placement import Bucket, Piece
+from hpsearch_trainers.strategies.pushes import DensePush, SparsePush
+
+__all__ = ["WorkerSide"]
+
+
+class WorkerSide:
+    """Pushes the gradients of one epoch's steps, and fetches the weights.
+
+    Args:
+        parameters: Those that servers train, by number.
+        buckets: Of all servers.
+        group: All ranks.
+        servers: Which of them serve.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], buckets: Sequence[Bucket], group: Group, servers: Sequence[int]
+    ) -> None:
+        self._parameters, self._buckets = parameters, buckets
+        self._group, self._servers = group, servers
+        self._pushes = [
+            (SparsePush if bucket.sparse else DensePush)(bucket, group, servers[bucket.server], tag)
+            for tag, bucket in enumerate(buckets)
+        ]
+        self._weights = [torch.empty(bucket.elements, dtype=bucket.dtype, device="cpu") for bucket in buckets]
+        self._coming: list[Handle[Tensor]] = []
+        self._buckets_of: dict[int, list[int]] = {}
+        for place, bucket in enumerate(buckets):
+            for piece in bucket.pieces:
+                self._buckets_of.setdefault(piece.number, []).append(place)
+        self._missing: list[int] = []
+        """Of each bucket: gradients that are still to come; -1 when it has been sent."""
+        self._rows = 0
+        self.last_pass = False
+        """Whether gradients that arrive are complete."""
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(self._arrived, number))  # type: ignore[no-untyped-call]
+            for number, parameter in enumerate(parameters)
+        ]
+
+    def start(self, rows: int) -> None:
+        """Begin a step.
+
+        Args:
+            rows: What this worker's gradients will be a mean over; 0 where they count for nothing.
+        """
+        self._rows = rows
+        self._missing = [len(bucket.pieces) for bucket in self._buckets]
+        self._coming = [
+            self._group.recv_async(weights, self._servers[bucket.server], tag)
+            for tag, (bucket, weights) in enumerate(zip(self._buckets, self._weights, strict=True))
+        ]
+
+    def finish(self) -> None:
+        """Push what is left, and wait for the weights."""
+        for place, missing in enumerate(self._missing):
+            if missing >= 0:
+                self._push(place)
+        for bucket, weights, coming in zip(self._buckets, self._weights, self._coming, strict=True):
+            coming.wait()
+            with torch.no_grad():
+                sizes = [piece.stop - piece.start for piece in bucket.pieces]
+                for piece, part in zip(bucket.pieces, torch.split(weights, sizes), strict=True):
+                    _put(self._parameters[piece.number], piece, part)
+
+    def close(self) -> None:
+        """Follow backward passes no more."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _arrived(self, number: int, _parameter: Tensor) -> None:
+        if not self.last_pass:
+            return
+        for place in self._buckets_of[number]:
+            self._missing[place] -= 1
+            if self._missing[place] == 0:
+                self._push(place)
+
+    def _push(self, place: int) -> None:
+        self._missing[place] = -1
+        bucket = self._buckets[place]
+        gradients = [self._parameters[piece.number].grad for piece in bucket.pieces]
+        if not bucket.sparse:
+            gradients = [
+                None if gradient is None else _flat(gradient)[piece.start : piece.stop]
+                for piece, gradient in zip(bucket.pieces, gradients, strict=True)
+            ]
+        self._pushes[place].send(self._rows, gradients)
+
+
+def _flat(gradient: Tensor) -> Tensor:
+    return (gradient.to_dense() if gradient.layout is not torch.strided else gradient).reshape(-1)
+
+
+def _put(parameter: Tensor, piece: Piece, elements: Tensor) -> None:
+    if piece.stop - piece.start == parameter.numel():
+        parameter.copy_(elements.view(parameter.shape))
+    else:
+        parameter.view(-1)[piece.start : piece.stop].copy_(elements)
