@@ -97,6 +97,7 @@ class CharLM(Trainer):
             validation_batch_size=64,
             schedule=warmup(float(params.get("warmup_epochs", 0.1))),
             clip_norm=1.0,
+            pipeline=model.parts(),
         )
 
 
@@ -115,10 +116,43 @@ class _Transformer(nn.Module):
 
     def forward(self, tokens: Tensor) -> Any:
         """Give the logits, of shape (rows, length, characters), from tokens of shape (rows, length)."""
-        length = tokens.shape[1]
-        mask = nn.Transformer.generate_square_subsequent_mask(length, device=tokens.device)
-        places = self.places(torch.arange(length, device=tokens.device))
-        return self.head(self.layers(self.characters(tokens) + places, mask=mask, is_causal=True))
+        features = _embedded(tokens, self.characters, self.places)
+        return self.head(self.layers(features, mask=_mask(features), is_causal=True))
+
+    def parts(self) -> list[nn.Module]:
+        """Give modules with the same weights that compute the same one after another."""
+        layers: Any = self.layers
+        return [_Embedding(self.characters, self.places), *map(_Layer, layers.layers), layers.norm, self.head]
+
+
+class _Embedding(nn.Module):
+    def __init__(self, characters: nn.Embedding, places: nn.Embedding) -> None:
+        super().__init__()
+        self.characters, self.places = characters, places
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Give features, of shape (rows, length, features)."""
+        return _embedded(tokens, self.characters, self.places)
+
+
+class _Layer(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, features: Tensor) -> Any:
+        """Give features of the same shape."""
+        return self.layer(features, src_mask=_mask(features), is_causal=True)
+
+
+def _embedded(tokens: Tensor, characters: nn.Embedding, places: nn.Embedding) -> Tensor:
+    features: Tensor = characters(tokens) + places(torch.arange(tokens.shape[1], device=tokens.device))
+    return features
+
+
+def _mask(features: Tensor) -> Tensor:
+    """Let no character see those behind it."""
+    return nn.Transformer.generate_square_subsequent_mask(features.shape[1], device=features.device)
 
 
 def _number(text: str, target: BinaryIO) -> None:

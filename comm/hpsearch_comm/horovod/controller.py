@@ -18,8 +18,9 @@ from hpsearch_comm.group import Group
 from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.errors import HorovodInternalError
 from hpsearch_comm.horovod.exchange import exchange
-from hpsearch_comm.horovod.execution import carry_out, stand_in
+from hpsearch_comm.horovod.execution import carry_out, reduce_all, stand_in
 from hpsearch_comm.horovod.negotiation import AllJoined, Decision, Negotiation, Refuse, Run
+from hpsearch_comm.horovod.settings import Settings
 from hpsearch_comm.operations.work import Handle
 
 __all__ = ["Controller"]
@@ -34,7 +35,7 @@ class Controller:
         group: Carries operations out.
         talk: Another group of the same ranks, in which they negotiate; its waits last as long as those of a script.
         ranks: The process set's ranks, counted in the job.
-        cycle_time: Seconds after which an awaited rank comes again at first.
+        settings: The environment's.
         carriers: What carries out kinds of operations that concern the job rather than tensors.
     """
 
@@ -43,13 +44,13 @@ class Controller:
         group: Group,
         talk: Group,
         ranks: list[int],
-        cycle_time: float,
+        settings: Settings,
         carriers: dict[str, Callable[[Entry], None]] | None = None,
     ) -> None:
         self.group = group
         self.ranks = ranks
         self._talk = talk
-        self._cycle_time = cycle_time
+        self._settings = settings
         self._carriers = carriers or {}
         self._negotiation = Negotiation(group.rank, ranks)
         self._wake = threading.Condition()
@@ -126,7 +127,7 @@ class Controller:
             raise HorovodInternalError("the process set has been shut down")
 
     def _run(self) -> None:
-        pause = self._cycle_time
+        pause = self._settings.cycle_seconds
         try:
             while True:
                 with self._wake:
@@ -139,7 +140,7 @@ class Controller:
                 del entries
                 decisions = self._negotiation.take_in(exchange(self._talk, message))
                 self._obey(decisions)
-                pause = self._cycle_time if message or decisions else min(2 * pause, _LONGEST_PAUSE)
+                pause = self._settings.cycle_seconds if message or decisions else min(2 * pause, _LONGEST_PAUSE)
         except BaseException as error:
             self._end(error)
 
@@ -155,31 +156,34 @@ class Controller:
         return False
 
     def _obey(self, decisions: list[Decision]) -> None:
-        for decision in decisions:
-            if isinstance(decision, AllJoined):
-                joined, self._join, self._join_said = self._join, None, False
-                assert joined is not None
-                joined.finish(decision.last)
-            elif isinstance(decision, Refuse):
-                entry = self._take(decision.name)
-                if entry is not None:
-                    entry.handle.finish(error=HorovodInternalError(decision.reason))
-            else:
-                self._carry_out(decision)
-
-    def _carry_out(self, decision: Run) -> None:
-        entry = self._take(decision.request.name) or stand_in(decision.request)
+        for refusal in decisions:
+            if isinstance(refusal, Refuse) and (refused := self._take(refusal.name)) is not None:
+                refused.handle.finish(error=HorovodInternalError(refusal.reason))
+        runs = [decision.request for decision in decisions if isinstance(decision, Run)]
+        entries = [self._take(request.name) or stand_in(request) for request in runs]
         try:
-            carrier = self._carriers.get(entry.request.kind)
-            if carrier is None:
-                carry_out(self.group, entry)
-            else:
-                carrier(entry)
-        except ValueError as error:  # of usage, the same on every rank; nothing has travelled
-            entry.handle.finish(error=error)
+            self._carry_out(entries)
         except BaseException as error:
-            entry.handle.finish(error=as_horovods(error))
+            for entry in entries:
+                if not entry.handle.done():
+                    entry.handle.finish(error=as_horovods(error))
             raise
+        if decisions and isinstance(decisions[-1], AllJoined):
+            with self._wake:
+                joined, self._join, self._join_said = self._join, None, False
+            assert joined is not None
+            joined.finish(decisions[-1].last)
+
+    def _carry_out(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            carrier = self._carriers.get(entry.request.kind)
+            if carrier is not None:
+                carrier(entry)
+            elif entry.request.kind != "allreduce":
+                carry_out(self.group, entry)
+        reductions = [entry for entry in entries if entry.request.kind == "allreduce"]
+        if reductions:
+            reduce_all(self.group, reductions, self._settings.fusion_bytes)
 
     def _take(self, name: str) -> Entry | None:
         with self._wake:

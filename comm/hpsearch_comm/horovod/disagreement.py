@@ -11,6 +11,8 @@ __all__ = ["find_disagreement"]
 
 _OWN_ROWS = frozenset(("allgather", "alltoall"))
 """Kinds in which each rank may have another number of rows."""
+_ADDING = frozenset((ReduceOp.SUM, ReduceOp.AVERAGE, ReduceOp.ADASUM))
+"""Operators to which zeros add nothing."""
 _SHARES_ROWS = _OWN_ROWS | {"reducescatter"}
 
 
@@ -30,7 +32,7 @@ def find_disagreement(requests: Mapping[int, Request], joined: Sequence[int]) ->
                     f"rank {first_rank} and {theirs} on rank {rank}"
                 )
     absent = [rank for rank in joined if rank not in requests]
-    if absent and not (first.kind == "allreduce" and first.op in (ReduceOp.SUM, ReduceOp.AVERAGE)):
+    if absent and not (first.kind == "allreduce" and first.op in _ADDING):
         what = first.kind if first.op is None or first.kind != "allreduce" else f"allreduce with op={first.op}"
         return (
             f"{first.name} can't be carried out while rank {absent[0]} has joined: it could only give zeros, which "

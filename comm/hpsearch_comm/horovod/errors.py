@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpsearch_comm.errors import CommError
 
-__all__ = ["HorovodInternalError"]
+__all__ = ["HorovodInternalError", "MissingError"]
 
 
 class HorovodInternalError(CommError, RuntimeError):
@@ -12,3 +12,7 @@ class HorovodInternalError(CommError, RuntimeError):
 
     After a disagreement the job goes on; after a rank's death every operation raises this.
     """
+
+
+class MissingError(HorovodInternalError, NotImplementedError):
+    """A part of Horovod's that isn't there. Nothing has been announced, and the job goes on."""

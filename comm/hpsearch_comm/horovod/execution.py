@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
+from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 from hpsearch_comm.header import dtype_named
+from hpsearch_comm.horovod.adasum import adasum
 from hpsearch_comm.horovod.entry import Entry
+from hpsearch_comm.horovod.fusion import plan_batches
 from hpsearch_comm.horovod.request import ReduceOp, Request
 
-__all__ = ["carry_out", "stand_in"]
+__all__ = ["carry_out", "reduce_all", "stand_in"]
 
-_NAMES = {ReduceOp.SUM: "sum", ReduceOp.MIN: "min", ReduceOp.MAX: "max", ReduceOp.PRODUCT: "product"}
+_NAMES = {
+    ReduceOp.AVERAGE: "mean",
+    ReduceOp.SUM: "sum",
+    ReduceOp.MIN: "min",
+    ReduceOp.MAX: "max",
+    ReduceOp.PRODUCT: "product",
+}
 
 
 def stand_in(request: Request) -> Entry:
@@ -23,51 +32,101 @@ def stand_in(request: Request) -> Entry:
 
 
 def carry_out(group: Group, entry: Entry) -> None:
-    """Carry an operation out, and give its results to whoever waits for them."""
-    _KINDS[entry.request.kind](group, entry)
+    """Carry out an operation that is no allreduce, and give its results to whoever waits for them."""
+    try:
+        _KINDS[entry.request.kind](group, entry)
+    except UsageError as error:  # of what all ranks agree on, so that nothing has travelled
+        entry.handle.finish(error=error)
 
 
-def _allreduce(group: Group, entry: Entry) -> None:
-    results = []
-    for source in entry.sources:
-        output = torch.empty_like(source) if entry.in_place is None else source
-        reduce(group, entry.request, source, output)
-        results.append(output)
-    entry.finish(results)
+def reduce_all(group: Group, entries: Sequence[Entry], limit: int) -> None:
+    """Carry out allreduces, small ones together; each ends when all of its tensors are reduced.
+
+    Args:
+        group: The ranks.
+        entries: The same in the same order on every rank.
+        limit: Bytes that travel together at most.
+    """
+    outputs = [
+        list(entry.sources) if entry.in_place is not None else [torch.empty_like(source) for source in entry.sources]
+        for entry in entries
+    ]
+    left = [len(entry.sources) for entry in entries]
+    errors: dict[int, UsageError] = {}
+    for batch in plan_batches([entry.request for entry in entries], limit):
+        request = entries[batch[0][0]].request
+        sources = [entries[number].sources[which] for number, which in batch]
+        targets = [outputs[number][which] for number, which in batch]
+        try:
+            _reduce_together(group, request, sources, targets)
+        except UsageError as error:  # as above
+            errors |= {number: error for number, _ in batch}
+        for number, _ in batch:
+            left[number] -= 1
+            if not left[number]:
+                _end(entries[number], outputs[number], errors.get(number))
+    for number, entry in enumerate(entries):
+        if not entry.sources:
+            _end(entry, outputs[number], None)
 
 
-def reduce(group: Group, request: Request, source: torch.Tensor, output: torch.Tensor) -> None:
-    """Reduce one tensor over the ranks into `output`, which may be the tensor itself."""
+def _end(entry: Entry, results: Sequence[torch.Tensor], error: UsageError | None) -> None:
+    if error is None:
+        entry.finish(results)
+    else:
+        entry.handle.finish(error=error)
+
+
+def _reduce_together(
+    group: Group, request: Request, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]
+) -> None:
+    if len(sources) == 1:
+        _reduce(group, request, sources[0], targets[0])
+        return
+    together = torch.cat([source.reshape(-1) for source in sources])
+    _reduce(group, request, together, together)
+    parts = torch.split(together, [source.numel() for source in sources])
+    for target, part in zip(targets, parts, strict=True):
+        target.copy_(part.view(target.shape))
+
+
+def _reduce(group: Group, request: Request, source: torch.Tensor, target: torch.Tensor) -> None:
+    """Reduce one tensor over the ranks into `target`, which may be the tensor itself."""
     source = scale(source, request.prescale_factor)
-    group.allreduce(source, group_op(request.op, source.dtype), out=output)
-    settle(output, request, group.size)
+    if request.op is ReduceOp.ADASUM:
+        target.copy_(adasum(group, source))
+    else:
+        group.allreduce(source, _group_op(request.op, source.dtype), out=target)
+    _settle(target, request, group.size)
 
 
-def group_op(op: ReduceOp | None, dtype: torch.dtype) -> str:
-    """Name the group's operator. Integers are added, and divided by `settle`."""
-    if op is ReduceOp.AVERAGE:
-        return "mean" if dtype.is_floating_point or dtype.is_complex else "sum"
+def _group_op(op: ReduceOp | None, dtype: torch.dtype) -> str:
+    """Name the group's operator. Integers are added, and divided by `_settle`."""
     assert op is not None
-    return _NAMES[op]
+    return "sum" if op is ReduceOp.AVERAGE and not _is_float(dtype) else _NAMES[op]
 
 
-def settle(output: torch.Tensor, request: Request, size: int) -> None:
-    """Make what the group has reduced the result, in place: postscale_factor, and the average of integers."""
+def _settle(target: torch.Tensor, request: Request, size: int) -> None:
+    """Make what has been reduced the result, in place: postscale_factor, and the average of integers."""
     if request.postscale_factor != 1.0:
-        output.copy_(scale(output, request.postscale_factor))
-    if request.op is ReduceOp.AVERAGE and group_op(request.op, output.dtype) == "sum":
-        output.copy_(torch.div(output, size, rounding_mode="floor"))
+        target.copy_(scale(target, request.postscale_factor))
+    if request.op is ReduceOp.AVERAGE and not _is_float(target.dtype):
+        target.copy_(torch.div(target, size, rounding_mode="trunc"))
 
 
 def scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
     """Multiply by a factor: integers in float64, cut off towards zero, short floats in float32, others as they are."""
     if factor == 1.0:
         return tensor
-    if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+    if not _is_float(tensor.dtype):
         return (tensor.to(torch.float64) * factor).to(tensor.dtype)
     if tensor.dtype.itemsize < 4:
         return (tensor.to(torch.float32) * factor).to(tensor.dtype)
     return tensor * factor
+
+
+def _is_float(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
 
 
 def _allgather(group: Group, entry: Entry) -> None:
@@ -77,40 +136,39 @@ def _allgather(group: Group, entry: Entry) -> None:
 def _broadcast(group: Group, entry: Entry) -> None:
     (source,), (root,) = entry.sources, entry.request.numbers
     if entry.in_place is not None:
-        output = source
+        target = source
     elif group.rank == root:
-        output = source.clone()
+        target = source.clone()
     else:
-        output = torch.empty_like(source)
-    entry.finish([group.broadcast(output, root)])
+        target = torch.empty_like(source)
+    entry.finish([group.broadcast(target, root)])
 
 
 def _alltoall(group: Group, entry: Entry) -> None:
     (source,) = entry.sources
-    splits = [source.shape[0] // group.size] * group.size if entry.splits is None else entry.splits
-    rows, coming = group.alltoall(source, splits)
-    entry.handle.finish((rows, torch.tensor(coming, dtype=torch.int32)))
+    assert entry.splits is not None
+    rows, coming = group.alltoall(source[: sum(entry.splits)], entry.splits)
+    entry.handle.finish((rows, coming))
 
 
 def _reducescatter(group: Group, entry: Entry) -> None:
     results = []
     for source in entry.sources:
-        source = scale(source, entry.request.prescale_factor)
-        output = group.reduce_scatter(source, group_op(entry.request.op, source.dtype))
-        settle(output, entry.request, group.size)
-        results.append(output)
+        scaled = scale(source, entry.request.prescale_factor)
+        result = group.reduce_scatter(scaled, _group_op(entry.request.op, scaled.dtype))
+        _settle(result, entry.request, group.size)
+        results.append(result)
     entry.finish(results)
 
 
-def _barrier(group: Group, entry: Entry) -> None:
+def _barrier(_group: Group, entry: Entry) -> None:
     entry.handle.finish()  # that all have come is what the negotiation has found
 
 
 _KINDS: dict[str, Callable[[Group, Entry], None]] = {
-    "allreduce": _allreduce,
     "allgather": _allgather,
+    "barrier": _barrier,
     "broadcast": _broadcast,
     "alltoall": _alltoall,
     "reducescatter": _reducescatter,
-    "barrier": _barrier,
 }

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 from hpsearch_comm.horovod.handles import start, synchronize
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
+from hpsearch_comm.horovod.request import ReduceOp
+from hpsearch_comm.operations.arguments import whole_number
 
-__all__ = ["allgather", "allgather_async", "broadcast", "broadcast_", "broadcast_async", "broadcast_async_"]
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "alltoall",
+    "alltoall_async",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+]
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
@@ -18,14 +34,29 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Give every rank the tensors of all, one behind the other along the first dimension.
+    """Give every rank the tensors of all, one behind the other along the first dimension; gradients flow through it.
 
     Args:
         tensor: First dimensions may differ between ranks; the others, and the dtype, may not.
         name: See `allreduce`.
-        process_set: The ranks, whose order is that of the rows.
+        process_set: The ranks, in whose order the rows come.
     """
-    return synchronize(allgather_async(tensor, name, process_set))  # type: ignore[no-any-return]
+    (result,) = _Allgather.apply(name, process_set, False, tensor)  # type: ignore[no-untyped-call]
+    return result  # type: ignore[no-any-return]
+
+
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Gather several tensors that go together, in the background; see `allgather`."""
+    return start("allgather", tensors, name, process_set, grouped=True)
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[torch.Tensor]:
+    """Gather several tensors that go together; see `allgather`."""
+    return list(_Allgather.apply(name, process_set, True, *tensors))  # type: ignore[no-untyped-call]
 
 
 def broadcast_async(
@@ -52,7 +83,7 @@ def broadcast_(
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Give every rank the root's tensor.
+    """Give every rank the root's tensor; gradients flow through it.
 
     Args:
         tensor: Of the same shape and dtype on every rank.
@@ -60,4 +91,136 @@ def broadcast(
         name: See `allreduce`.
         process_set: The ranks.
     """
-    return synchronize(broadcast_async(tensor, root_rank, name, process_set))  # type: ignore[no-any-return]
+    return _Broadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Send some rows to each rank, in the background; the result is a pair whether `splits` is given or not.
+
+    See `alltoall`.
+    """
+    dtype = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
+    rows = tensor.shape[0] if isinstance(tensor, torch.Tensor) and tensor.dim() else 0
+    return start(
+        "alltoall",
+        [tensor],
+        name,
+        process_set,
+        splits=lambda size: _split_rows(rows, splits, size),
+        finally_=lambda result: (result[0], torch.tensor(result[1], dtype=dtype)),
+    )
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send some rows to each rank, and get some from each; gradients flow through it.
+
+    Args:
+        tensor: Dimensions behind the first, and the dtype, are the same on every rank.
+        splits: Rows for each rank, in turn; those behind them go nowhere. Without it, each gets equally many.
+        name: See `allreduce`.
+        process_set: The ranks.
+
+    Returns:
+        The rows that came, in the order of ranks; with `splits`, a pair of that and the number from each rank.
+    """
+    rows, coming = _Alltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
+    return rows if splits is None else (rows, coming)
+
+
+def _split_rows(rows: int, splits: torch.Tensor | Sequence[int] | None, size: int) -> list[int]:
+    """Give the rows for each rank.
+
+    Raises:
+        ValueError: They can't be shared out so.
+    """
+    if splits is None:
+        if rows % size:
+            raise ValueError(
+                f"alltoall without splits needs a number of rows that {size} ranks can share evenly, got {rows}: pass "
+                "splits, the rows for each rank"
+            )
+        return [rows // size] * size
+    counts = [whole_number(count) for count in (splits.tolist() if isinstance(splits, torch.Tensor) else splits)]
+    whole = [count for count in counts if count is not None and count >= 0]
+    if len(whole) != len(counts) or len(whole) != size or sum(whole) > rows:
+        raise ValueError(
+            f"splits must be {size} whole numbers from 0, one for each rank, of {rows} rows together at most, got "
+            f"{splits!r}"
+        )
+    return whole
+
+
+class _Allgather(torch.autograd.Function):
+    """The gradient is the mean, over the ranks, of those of the rows that came from here."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: str | None, process_set: ProcessSet, grouped: bool, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
+        ctx.process_set = process_set
+        result = synchronize(start("allgather", tensors, name, process_set, grouped=grouped))
+        return tuple(result) if grouped else (result,)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        process_set: ProcessSet = ctx.process_set
+        means = start("allreduce", gradients, None, process_set, grouped=True, op=ReduceOp.AVERAGE)
+        counts = synchronize(allgather_async(torch.tensor([ctx.rows]), None, process_set))
+        starts = counts[: process_set.rank()].sum(0).tolist()
+        own = [
+            mean.narrow(0, start, rows) for mean, start, rows in zip(synchronize(means), starts, ctx.rows, strict=True)
+        ]
+        return None, None, None, *own
+
+
+class _Broadcast(torch.autograd.Function):
+    """The root's gradient is the mean of all ranks'; the others' tensors have no part in the result."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+    ) -> torch.Tensor:
+        ctx.root_rank, ctx.process_set = root_rank, process_set
+        return synchronize(broadcast_async(tensor, root_rank, name, process_set))  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        process_set: ProcessSet = ctx.process_set
+        mean = synchronize(start("allreduce", gradients, None, process_set, op=ReduceOp.AVERAGE))
+        at_root = process_set.rank() == process_set.ranks.index(ctx.root_rank)
+        return mean if at_root else torch.zeros_like(mean), None, None, None
+
+
+class _Alltoall(torch.autograd.Function):
+    """The gradients of rows go back to where those came from."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        splits: torch.Tensor | Sequence[int] | None,
+        name: str | None,
+        process_set: ProcessSet,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, coming = synchronize(alltoall_async(tensor, splits, name, process_set))
+        ctx.coming, ctx.shape, ctx.process_set = coming, tensor.shape, process_set
+        ctx.mark_non_differentiable(coming)
+        return rows, coming
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        back, _ = synchronize(alltoall_async(gradients[0], ctx.coming, None, ctx.process_set))
+        gradient = back.new_zeros(ctx.shape)  # rows that went nowhere have none
+        gradient[: len(back)] = back
+        return gradient, None, None, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 
 from hpsearch_comm.errors import CommTimeoutError
 from hpsearch_comm.horovod.entry import Entry
+from hpsearch_comm.horovod.errors import MissingError
 from hpsearch_comm.horovod.job import current_job
 from hpsearch_comm.horovod.process_sets import ProcessSet
 from hpsearch_comm.horovod.request import ReduceOp, Request
@@ -21,7 +22,6 @@ from hpsearch_comm.operations.work import Handle
 __all__ = ["poll", "start", "synchronize"]
 
 _log = logging.getLogger(__name__)
-_STALL_SECONDS = 60.0
 _numbers = itertools.count()
 
 
@@ -29,6 +29,8 @@ _numbers = itertools.count()
 class _UnderWay:
     handle: Handle[Any]
     absent: Callable[[str], list[int]]
+    stall_seconds: float
+    finally_: Callable[[Any], Any] | None
 
 
 _under_way: dict[int, _UnderWay] = {}
@@ -36,7 +38,7 @@ _under_way: dict[int, _UnderWay] = {}
 
 def start(
     kind: str,
-    tensors: list[torch.Tensor],
+    tensors: Sequence[torch.Tensor],
     name: str | None,
     process_set: ProcessSet,
     *,
@@ -44,53 +46,67 @@ def start(
     grouped: bool = False,
     op: ReduceOp | None = None,
     root_rank: int | None = None,
-    splits: list[int] | None = None,
+    splits: Callable[[int], list[int]] | None = None,
+    finally_: Callable[[Any], Any] | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
     """Start an operation of this kind; give its handle.
+
+    Args:
+        kind: See `Request`.
+        tensors: What it is about.
+        name: The user's, or None.
+        process_set: The ranks.
+        in_place: Whether the results go into the tensors.
+        grouped: Whether the result is a tuple of tensors rather than one.
+        op: Of a reduction.
+        root_rank: Of a broadcast, counted in the job.
+        splits: Gives an alltoall's rows for each rank, by the number of ranks.
+        finally_: Makes what `synchronize` gives of the result.
+        prescale_factor: Of a reduction.
+        postscale_factor: Of a reduction.
 
     Raises:
         ValueError: An argument can't be used. Nothing has been announced.
         HorovodInternalError: There is no job, or it has ended.
     """
     job = current_job()
-    number = process_set.process_set_id
-    full_name = job.name(f"grouped_{kind}" if grouped else kind, name, -1 if number is None else number)
-    sources = [check_tensor(f"hvd.{kind}", tensor) for tensor in tensors]
-    for source in sources:
-        if not source.is_cpu:
-            raise ValueError(
-                f"hvd.{kind} takes tensors on the CPU here, got one on {source.device}: move it with tensor.cpu(), or "
-                "train with hpsearch_comm.DataParallel, which takes CUDA tensors"
-            )
-        if in_place:
-            check_target(f"hvd.{kind}_'s tensor", source)
-    if number is None:
-        raise ValueError(f"{process_set} has not been registered: pass it to hvd.init() or hvd.add_process_set()")
-    controller = job.controller(number)
+    full_name = job.name(f"grouped_{kind}" if grouped else kind, name, process_set.process_set_id or 0)
+    controller = job.controller(process_set.process_set_id)
+    sources = [_check(kind, tensor, in_place) for tensor in tensors]
     request = Request(
         full_name,
         kind,
         tuple((str(source.dtype).removeprefix("torch."), tuple(source.shape)) for source in sources),
         op,
-        () if root_rank is None else (_root(root_rank, process_set),),
+        () if root_rank is None else (_root(root_rank, controller.ranks),),
         float(prescale_factor),
         float(postscale_factor),
     )
-    entry = Entry(request, sources, tensors if in_place else None, splits, grouped)
+    rows = None if splits is None else splits(len(controller.ranks))
+    entry = Entry(request, sources, tensors if in_place else None, rows, grouped)
     controller.submit(entry)
     handle = next(_numbers)
-    _under_way[handle] = _UnderWay(entry.handle, controller.absent)
+    _under_way[handle] = _UnderWay(entry.handle, controller.absent, job.settings.stall_seconds, finally_)
     return handle
 
 
-def _root(root_rank: int, process_set: ProcessSet) -> int:
-    if root_rank not in process_set.ranks:
-        raise ValueError(
-            f"root_rank must be one of the process set's ranks {process_set.ranks}, counted in the job, got {root_rank}"
+def _check(kind: str, tensor: torch.Tensor, in_place: bool) -> torch.Tensor:
+    """Give the tensor's memory without history."""
+    source = check_tensor(f"hvd.{kind}", tensor)
+    if not source.is_cpu:
+        raise MissingError(
+            f"hvd.{kind} takes tensors on the CPU, got one on {source.device}: move it with tensor.cpu(), or train "
+            "with hpsearch_comm.DataParallel or DistributedOptimizer, which take CUDA tensors"
         )
-    return process_set.ranks.index(root_rank)
+    return check_target(f"hvd.{kind}_'s tensor", source) if in_place else source
+
+
+def _root(root_rank: int, ranks: list[int]) -> int:
+    if root_rank not in ranks:
+        raise ValueError(f"root_rank must be one of the process set's ranks, {ranks}, got {root_rank!r}")
+    return ranks.index(root_rank)
 
 
 def poll(handle: int) -> bool:
@@ -111,19 +127,21 @@ def synchronize(handle: int) -> Any:
     if under_way is None:
         return None
     try:
-        return wait(under_way.handle, under_way.absent)
+        result = wait(under_way.handle, under_way.absent, under_way.stall_seconds)
+        return result if under_way.finally_ is None else under_way.finally_(result)
     finally:
         _under_way.pop(handle, None)
 
 
-def wait(handle: Handle[Any], absent: Callable[[str], list[int]]) -> Any:
+def wait(handle: Handle[Any], absent: Callable[[str], list[int]], stall_seconds: float) -> Any:
     """Wait for an operation, and say so now and then when it takes long."""
-    waited = 0.0
+    waited, patience = 0.0, stall_seconds
     while not handle.done():
         try:
-            return handle.wait(_STALL_SECONDS)
+            return handle.wait(patience)
         except CommTimeoutError:
-            waited += _STALL_SECONDS
+            waited += patience
+            patience = waited  # ever more rarely
             _log.warning(
                 "%s has waited %.0f s for ranks %s, which have not called it", handle.name, waited, absent(handle.name)
             )

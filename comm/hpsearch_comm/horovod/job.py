@@ -1,116 +1,150 @@
-"""The job that this process belongs to between `init` and `shutdown`."""
+"""The job that this process belongs to between `init` and `shutdown`, and its place there."""
 
 from __future__ import annotations
 
-import atexit
 import itertools
-import os
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from hpsearch_comm import environment
 from hpsearch_comm.group import Group
 from hpsearch_comm.horovod.controller import Controller
+from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.errors import HorovodInternalError
+from hpsearch_comm.horovod.request import Request
+from hpsearch_comm.horovod.settings import Settings
 
 __all__ = [
     "Job",
     "cross_rank",
     "cross_size",
     "current_job",
-    "init",
     "is_homogeneous",
     "is_initialized",
     "local_rank",
     "local_size",
     "rank",
-    "shutdown",
+    "set_current_job",
     "size",
 ]
 
 _PATIENCE = 1e6
-"""Seconds for which a rank waits until another one asks for the same, eleven days: as long as scripts may do."""
-_CYCLE_TIME = 1.0
+"""Seconds for which a rank waits until others ask for the same, eleven days: as long as their scripts need."""
+_ADD, _REMOVE = "add_process_set", "remove_process_set"
 
 
 class Job:
-    """The ranks of a start of the script.
+    """The ranks of a start of the script, and the process sets that they have made.
 
     Args:
-        group: Of all ranks.
+        group: Of all ranks; closed with this.
+        settings: The environment's.
+
+    Attributes:
+        group: See above.
+        settings: See above.
+        sets: The ranks of each process set, by its number, in all of them; 0 is that of all ranks.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, settings: Settings) -> None:
         self.group = group
-        milliseconds = float(os.environ.get("HOROVOD_CYCLE_TIME") or _CYCLE_TIME)
-        everybody = list(range(group.size))
-        self.controllers = {0: Controller(group, group.duplicate(_PATIENCE), everybody, milliseconds / 1e3)}
+        self.settings = settings
+        self.sets: dict[int, list[int]] = {0: list(range(group.size))}
+        self._set_numbers = itertools.count(1)
         self._counts: dict[tuple[int, str], itertools.count[int]] = {}
+        self._counting = threading.Lock()
+        self._controllers = {0: self._control(group, self.sets[0])}
 
-    def name(self, kind: str, name: str | None, process_set: int = 0) -> str:
+    def name(self, kind: str, name: str | None, process_set: int) -> str:
         """Give an operation's full name; those without one are numbered as they come, in each process set by kind."""
-        number = next(self._counts.setdefault((process_set, kind), itertools.count(1)))
-        return f"{kind}.{name}" if name else f"{kind}.noname.{number}"
+        if name:
+            return f"{kind}.{name}"
+        with self._counting:
+            return f"{kind}.noname.{next(self._counts.setdefault((process_set, kind), itertools.count(1)))}"
 
-    def controller(self, process_set_id: int) -> Controller:
+    def controller(self, process_set: int | None) -> Controller:
         """Give what runs the operations of a process set.
 
         Raises:
             ValueError: It isn't registered, or this rank isn't in it.
         """
-        controller = self.controllers.get(process_set_id)
-        if controller is None:
-            raise ValueError("the process set has not been registered, or has been removed")
-        return controller
+        if process_set is None or process_set not in self.sets:
+            raise ValueError(
+                "the process set has not been registered, or has been removed since: pass it to hvd.init() or to "
+                "hvd.add_process_set(), on every rank"
+            )
+        if process_set not in self._controllers:
+            raise ValueError(
+                f"rank {self.group.rank} is not in the process set, whose ranks are {self.sets[process_set]}: "
+                "they alone call operations with it"
+            )
+        return self._controllers[process_set]
+
+    def add_set(self, ranks: Sequence[int]) -> int:
+        """Make a process set; every rank calls it. Give its number.
+
+        Raises:
+            ValueError: There is one of these ranks, or they aren't ranks of this job.
+            HorovodInternalError: The ranks don't ask for the same; the job goes on.
+        """
+        if not ranks or len(set(ranks)) != len(ranks) or not set(ranks) <= set(self.sets[0]):
+            raise ValueError(
+                f"a process set must have one or more ranks from 0 to {self.group.size - 1}, each of them once, got "
+                f"{list(ranks)}"
+            )
+        if list(ranks) in self.sets.values():
+            raise ValueError(f"there is a process set of ranks {list(ranks)} already: use that one, or remove it")
+        number: int = self._ask_all(_ADD, ranks)
+        return number
+
+    def remove_set(self, number: int) -> None:
+        """Remove a process set; every rank calls it. What is under way in it ends with HorovodInternalError."""
+        self._ask_all(_REMOVE, self.sets[number])
 
     def close(self) -> None:
         """Leave the job."""
-        for controller in reversed(self.controllers.values()):
+        for controller in reversed(self._controllers.values()):
             controller.close()
+
+    def _ask_all(self, kind: str, ranks: Sequence[int]) -> int:
+        entry = Entry(Request(self.name(kind, None, 0), kind, numbers=tuple(ranks)))
+        self._controllers[0].submit(entry)
+        number: int = entry.handle.wait()
+        return number
+
+    def _add(self, entry: Entry) -> None:
+        """Carry `add_set` out, in the thread in which all ranks' operations run."""
+        ranks = list(entry.request.numbers)
+        group = self.group.subgroup(ranks)
+        number = next(self._set_numbers)
+        if group is not None:
+            self._controllers[number] = self._control(group, ranks)
+        self.sets[number] = ranks
+        entry.handle.finish(number)
+
+    def _remove(self, entry: Entry) -> None:
+        number = next(number for number, ranks in self.sets.items() if ranks == list(entry.request.numbers))
+        del self.sets[number]
+        controller = self._controllers.pop(number, None)
+        if controller is not None:
+            controller.close()
+        entry.handle.finish(number)
+
+    def _control(self, group: Group, ranks: list[int]) -> Controller:
+        carriers: dict[str, Callable[[Entry], None]] = {}
+        if group is self.group:
+            carriers = {_ADD: self._add, _REMOVE: self._remove}
+        return Controller(group, group.duplicate(_PATIENCE), ranks, self.settings, carriers)
 
 
 _job: Job | None = None
-_lock = threading.RLock()
-_starts = 0
+_NOT_INITIALIZED = "Horovod has not been initialized: call hvd.init() before this"
 
 
-def init(comm: Sequence[int] | None = None, process_sets: Any = None) -> None:
-    """Start, or join, the job that the launcher has described in the environment; without one, a job of one rank.
-
-    A second call changes nothing. After `shutdown` another job of the same ranks may be started.
-
-    Args:
-        comm: None, or all ranks in order: subsets are process sets here.
-        process_sets: None.
-
-    Raises:
-        ValueError: An argument can't be used.
-    """
-    global _job, _starts
-    with _lock:
-        if _job is not None:
-            return
-        group = environment.init(name=f"horovod {_starts}")
-        _starts += 1
-        _job = Job(group)
-        # After the group's own, so that it runs before that.
-        atexit.register(shutdown)
-
-
-def shutdown() -> None:
-    """Leave the job. Other ranks that still need this one get HorovodInternalError."""
+def set_current_job(job: Job | None) -> Job | None:
+    """Make this the job of this process; give the one that it was in."""
     global _job
-    with _lock:
-        job, _job = _job, None
-        atexit.unregister(shutdown)
-    if job is not None:
-        job.close()
-
-
-def is_initialized() -> bool:
-    """Say whether `init` has been called, and `shutdown` not since."""
-    return _job is not None
+    before, _job = _job, job
+    return before
 
 
 def current_job() -> Job:
@@ -124,13 +158,9 @@ def current_job() -> Job:
     return _job
 
 
-_NOT_INITIALIZED = "Horovod has not been initialized: call hvd.init() before this"
-
-
-def _group() -> Group:
-    if _job is None:
-        raise ValueError(_NOT_INITIALIZED)
-    return _job.group
+def is_initialized() -> bool:
+    """Say whether `init` has been called, and `shutdown` not since."""
+    return _job is not None
 
 
 def rank() -> int:
@@ -154,15 +184,13 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """Give the number of this rank's host, among those that have as many ranks as this one's local rank needs."""
-    group = _group()
-    return [host for host in group.hosts if len(host) > group.local_rank].index(_own_host(group))
+    """Give the number of this rank's host, among those that have a rank with this local rank."""
+    return [host[_group().local_rank] for host in _hosts_with_local_rank()].index(rank())
 
 
 def cross_size() -> int:
     """Give the number of hosts that have a rank with this local rank."""
-    group = _group()
-    return sum(len(host) > group.local_rank for host in group.hosts)
+    return len(_hosts_with_local_rank())
 
 
 def is_homogeneous() -> bool:
@@ -170,5 +198,11 @@ def is_homogeneous() -> bool:
     return len({len(host) for host in _group().hosts}) == 1
 
 
-def _own_host(group: Group) -> tuple[int, ...]:
-    return next(host for host in group.hosts if group.rank in host)
+def _hosts_with_local_rank() -> list[tuple[int, ...]]:
+    return [host for host in _group().hosts if len(host) > _group().local_rank]
+
+
+def _group() -> Group:
+    if _job is None:
+        raise ValueError(_NOT_INITIALIZED)
+    return _job.group

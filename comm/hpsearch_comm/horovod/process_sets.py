@@ -6,17 +6,16 @@ from collections.abc import Iterable
 
 from hpsearch_comm.horovod import job
 
-__all__ = ["ProcessSet", "global_process_set"]
+__all__ = ["ProcessSet", "add_process_set", "forget_process_sets", "global_process_set", "remove_process_set"]
 
 
 class ProcessSet:
-    """Some ranks. It can be used when it has been given to `init` or to `add_process_set`.
+    """Some ranks. It can be used when it has been given to `init` or to `add_process_set` on every rank.
 
     Args:
         ranks: Their numbers in the job.
 
     Attributes:
-        ranks: In ascending order.
         process_set_id: Its number; None while it isn't registered.
     """
 
@@ -46,8 +45,8 @@ class ProcessSet:
         """
         if self.process_set_id is None:
             return None
-        if job.rank() not in self.ranks:
-            raise ValueError(f"rank {job.rank()} is not in the process set of ranks {self.ranks}")
+        if not self.included():
+            raise ValueError(f"rank {job.rank()} is not in the process set, whose ranks are {self.ranks}")
         return self.ranks.index(job.rank())
 
     def included(self) -> bool:
@@ -68,3 +67,41 @@ class _GlobalProcessSet(ProcessSet):
 
 global_process_set: ProcessSet = _GlobalProcessSet([])
 """All ranks."""
+
+_registered: list[ProcessSet] = []
+
+
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Register a process set; every rank calls it with the same ranks, those outside too.
+
+    Raises:
+        ValueError: There is one of the same ranks, or they aren't ranks of this job.
+        HorovodInternalError: The ranks don't ask for the same; the job goes on.
+    """
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    process_set.process_set_id = job.current_job().add_set(process_set.ranks)
+    _registered.append(process_set)
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Remove a process set; every rank calls it. What is under way in it ends with HorovodInternalError.
+
+    Returns:
+        Whether there was one; that of all ranks stays.
+    """
+    number = process_set.process_set_id
+    if not number:
+        return False
+    job.current_job().remove_set(number)
+    for registered in [each for each in _registered if each.process_set_id == number]:
+        registered.process_set_id = None
+        _registered.remove(registered)
+    return True
+
+
+def forget_process_sets() -> None:
+    """Let those of a job that has ended count as not registered."""
+    while _registered:
+        _registered.pop().process_set_id = None

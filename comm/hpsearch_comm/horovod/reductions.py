@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hpsearch_comm.horovod.compression import Compression, Compressor
+from hpsearch_comm.horovod.errors import MissingError
 from hpsearch_comm.horovod.gathering import allgather_async
 from hpsearch_comm.horovod.handles import start, synchronize
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
@@ -37,7 +38,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Reduce the ranks' tensors into a new one, in the background; see `allreduce`."""
-    return _start([tensor], average, name, op, prescale_factor, postscale_factor, process_set)
+    return _start([tensor], name, reduce_op(op, average), prescale_factor, postscale_factor, process_set)
 
 
 def allreduce_async_(
@@ -50,7 +51,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Reduce the ranks' tensors in place, in the background; see `allreduce`."""
-    return _start([tensor], average, name, op, prescale_factor, postscale_factor, process_set, in_place=True)
+    return _start([tensor], name, reduce_op(op, average), prescale_factor, postscale_factor, process_set, in_place=True)
 
 
 def allreduce_(
@@ -63,7 +64,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce the ranks' tensors in place; see `allreduce`."""
-    handle = allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
+    op = reduce_op(op, average)
+    handle = allreduce_async_(tensor, None, name, op, prescale_factor, postscale_factor, process_set)
     return synchronize(handle)  # type: ignore[no-any-return]
 
 
@@ -109,7 +111,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Reduce several tensors that run together, in the background; see `allreduce`."""
-    return _start(tensors, average, name, op, prescale_factor, postscale_factor, process_set, grouped=True)
+    return _start(tensors, name, reduce_op(op, average), prescale_factor, postscale_factor, process_set, grouped=True)
 
 
 def grouped_allreduce_async_(
@@ -123,7 +125,14 @@ def grouped_allreduce_async_(
 ) -> int:
     """Reduce several tensors that run together, in place and in the background; see `allreduce`."""
     return _start(
-        tensors, average, name, op, prescale_factor, postscale_factor, process_set, in_place=True, grouped=True
+        tensors,
+        name,
+        reduce_op(op, average),
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        in_place=True,
+        grouped=True,
     )
 
 
@@ -137,7 +146,8 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> tuple[torch.Tensor, ...]:
     """Reduce several tensors that run together, in place; see `allreduce`."""
-    handle = grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
+    op = reduce_op(op, average)
+    handle = grouped_allreduce_async_(tensors, None, name, op, prescale_factor, postscale_factor, process_set)
     return synchronize(handle)  # type: ignore[no-any-return]
 
 
@@ -212,9 +222,8 @@ def reduce_op(op: int | None, average: bool | None) -> ReduceOp:
 
 def _start(
     tensors: Sequence[torch.Tensor],
-    average: bool | None,
     name: str | None,
-    op: int | None,
+    op: ReduceOp,
     prescale_factor: float,
     postscale_factor: float,
     process_set: ProcessSet,
@@ -222,17 +231,27 @@ def _start(
     in_place: bool = False,
     grouped: bool = False,
 ) -> int:
+    if op is ReduceOp.ADASUM:
+        _check_adasum(tensors, len(process_set.ranks))
     return start(
         "allreduce",
-        list(tensors),
+        tensors,
         name,
         process_set,
         in_place=in_place,
         grouped=grouped,
-        op=reduce_op(op, average),
+        op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
     )
+
+
+def _check_adasum(tensors: Sequence[torch.Tensor], size: int) -> None:
+    if size & (size - 1):
+        raise MissingError(f"Adasum takes 1, 2, 4, 8 or another power of two ranks, got {size}: use op=hvd.Average")
+    for tensor in tensors:
+        if not tensor.dtype.is_floating_point:
+            raise ValueError(f"Adasum takes tensors of a floating dtype, got {tensor.dtype}: use op=hvd.Sum")
 
 
 class _Allreduce(torch.autograd.Function):
@@ -266,7 +285,5 @@ def _reduce(
     process_set: ProcessSet,
     grouped: bool,
 ) -> tuple[torch.Tensor, ...]:
-    result = synchronize(
-        _start(tensors, None, name, op, prescale_factor, postscale_factor, process_set, grouped=grouped)
-    )
+    result = synchronize(_start(tensors, name, op, prescale_factor, postscale_factor, process_set, grouped=grouped))
     return result if grouped else (result,)

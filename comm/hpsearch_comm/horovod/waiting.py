@@ -1,0 +1,32 @@
+"""barrier and join: what ranks do together without any tensor of their own."""
+
+from __future__ import annotations
+
+from hpsearch_comm.horovod.handles import start, synchronize, wait
+from hpsearch_comm.horovod.job import current_job
+from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
+
+__all__ = ["barrier", "join"]
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Return when every rank of the process set has called it."""
+    synchronize(start("barrier", [], None, process_set, grouped=True))
+
+
+def join(device: int = -1) -> int:
+    """Take part, with zeros, in the allreduces of ranks that have more data than this one, until all have joined.
+
+    An average still divides by the number of all ranks. The other ranks' allgather, broadcast, alltoall and
+    reducescatter end with HorovodInternalError meanwhile, and so do allreduces with op Min, Max and Product.
+
+    Args:
+        device: Of no meaning here; zeros are made where they are needed.
+
+    Returns:
+        The rank that joined last, on all ranks.
+    """
+    job = current_job()
+    controller = job.controller(0)
+    last: int = wait(controller.join(), controller.absent, job.settings.stall_seconds)
+    return last

@@ -1,0 +1,129 @@
+"""The parts of hpsearch_comm.horovod that need no ranks: which tensors go together, Adasum of two, the variables."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hpsearch_comm as comm
+import hpsearch_comm.horovod as hvd
+from hpsearch_comm.horovod.adasum import combine
+from hpsearch_comm.horovod.exchange import FRAME_BYTES, exchange
+from hpsearch_comm.horovod.fusion import SMALL_BYTES, plan_batches
+from hpsearch_comm.horovod.request import ReduceOp, Request
+from hpsearch_comm.horovod.settings import Settings
+from tests.comm.thread_ranks import run_ranks
+
+sizes = st.one_of(st.integers(0, 64), st.integers(SMALL_BYTES // 4 - 2, SMALL_BYTES // 4 + 2))
+requests = st.builds(
+    Request,
+    st.just("x"),
+    st.just("allreduce"),
+    st.lists(st.tuples(st.sampled_from(["float32", "float64"]), sizes.map(lambda size: (size,))), max_size=4).map(
+        tuple
+    ),
+    st.sampled_from([ReduceOp.SUM, ReduceOp.AVERAGE, ReduceOp.ADASUM]),
+    prescale_factor=st.sampled_from([1.0, 0.5]),
+)
+
+
+@given(st.lists(requests, max_size=6), st.sampled_from([0, 100, 1 << 20]))
+def test_each_tensor_is_in_one_batch_and_batches_are_of_one_kind_and_bounded(ready, limit):
+    batches = plan_batches(ready, limit)
+    places = [place for batch in batches for place in batch]
+    assert sorted(places) == [(at, which) for at, request in enumerate(ready) for which in range(len(request.tensors))]
+    for batch in batches:
+        kinds = {(ready[at].tensors[which][0], ready[at].op, ready[at].prescale_factor) for at, which in batch}
+        assert len(kinds) == 1
+        ((dtype, op, _),) = kinds
+        each = [ready[at].tensors[which][1][0] * (4 if dtype == "float32" else 8) for at, which in batch]
+        assert len(batch) == 1 or (sum(each) <= limit and max(each) <= SMALL_BYTES and op is not ReduceOp.ADASUM)
+
+
+def test_small_tensors_of_a_kind_go_together():
+    small = Request("a", "allreduce", (("float32", (8,)),) * 3, ReduceOp.SUM)
+    large = Request("b", "allreduce", (("float32", (SMALL_BYTES,)),), ReduceOp.SUM)
+    assert plan_batches([small, large, small], 1 << 20) == [[(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (2, 2)], [(1, 0)]]
+
+
+vectors = st.lists(st.floats(-8, 8, width=32), min_size=3, max_size=3).map(torch.tensor)
+
+
+@given(vectors, vectors)
+def test_adasum_of_two_is_the_papers(first, second):
+    def length(of: Any) -> float:
+        return math.fsum(value * value for value in of.tolist())
+
+    product = math.fsum(a * b for a, b in zip(first.tolist(), second.tolist(), strict=True))
+    shares = [1 - product / (2 * length(of)) if length(of) else 1.0 for of in (first, second)]
+    expected = [shares[0] * a + shares[1] * b for a, b in zip(first.tolist(), second.tolist(), strict=True)]
+    torch.testing.assert_close(combine(first, second), torch.tensor(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_adasum_adds_what_is_orthogonal_averages_what_is_equal_and_keeps_what_is_alone():
+    one, other, zero = torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0]), torch.zeros(2)
+    assert combine(one, other).tolist() == [3.0, 4.0]
+    assert combine(one, one).tolist() == [3.0, 0.0]
+    assert combine(one, zero).tolist() == combine(zero, one).tolist() == [3.0, 0.0]
+    assert combine(zero, zero).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "lengths", [(0, 0, 0), (1, 0, 30), (0, FRAME_BYTES - 4, 0), (FRAME_BYTES - 3, 0, 2), (9, 5000, 777)]
+)
+def test_messages_of_all_lengths_come_through(lengths):
+    messages = [bytes((rank * 7 + at) % 256 for at in range(length)) for rank, length in enumerate(lengths)]
+    assert run_ranks(3, lambda group: exchange(group, messages[group.rank])) == [messages] * 3
+
+
+def test_variables_say_how_it_runs():
+    assert Settings.read({}) == Settings(0.001, 2 << 20, 60.0)
+    assert Settings.read({"HOROVOD_CYCLE_TIME": " 3.5 ", "HOROVOD_FUSION_THRESHOLD": "0"}) == Settings(0.0035, 0, 60.0)
+    assert Settings.read({"HOROVOD_STALL_CHECK_TIME_SECONDS": "5"}).stall_seconds == 5
+    assert Settings.read({"HOROVOD_STALL_CHECK_TIME_SECONDS": "0"}).stall_seconds == math.inf
+    assert Settings.read({"HOROVOD_STALL_CHECK_DISABLE": "1"}).stall_seconds == math.inf
+
+
+@pytest.mark.parametrize("text", ["-1", "fast", "nan", "inf"])
+def test_a_variable_that_is_no_number_is_named(text):
+    with pytest.raises(
+        comm.ConfigurationError, match=f"expected HOROVOD_CYCLE_TIME to be a number from 0, got '{text}'"
+    ):
+        Settings.read({"HOROVOD_CYCLE_TIME": text})
+
+
+@pytest.mark.parametrize("ranks", [3, None, [0.5], ["0"], [True]])
+def test_a_process_set_is_made_of_ranks(ranks):
+    with pytest.raises(ValueError, match="must be made of a list of ranks"):
+        hvd.ProcessSet(ranks)
+
+
+def test_before_init_there_is_no_job():
+    assert not hvd.is_initialized()
+    for ask in (hvd.rank, hvd.size, hvd.local_rank, hvd.local_size, hvd.cross_rank, hvd.cross_size):
+        with pytest.raises(ValueError, match=r"call hvd.init\(\) before this"):
+            ask()
+    with pytest.raises(hvd.HorovodInternalError, match=r"call hvd.init\(\) before this"):
+        hvd.allreduce(torch.ones(1))
+    hvd.shutdown()
+
+
+def test_it_says_what_it_is_built_on():
+    assert not any(ask() for ask in (hvd.mpi_built, hvd.mpi_enabled, hvd.gloo_built, hvd.gloo_enabled))
+    assert not any(ask() for ask in (hvd.nccl_built, hvd.ddl_built, hvd.ccl_built, hvd.cuda_built, hvd.rocm_built))
+    with pytest.raises(ValueError, match="no MPI"):
+        hvd.mpi_threads_supported()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_compression_gives_back_the_dtype(dtype):
+    tensor = torch.tensor([1, 2, 3], dtype=dtype)
+    short, context = hvd.Compression.fp16.compress(tensor)
+    assert short.dtype is (torch.float16 if dtype.is_floating_point else dtype)
+    assert torch.equal(hvd.Compression.fp16.decompress(short, context), tensor)
+    assert hvd.Compression.none.compress(tensor)[0] is tensor

@@ -1,0 +1,81 @@
+"""The character transformer on several ranks by torch's own FSDP2; called on the ranks of torch_ranks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch._dynamo  # which optimizers import when the first is made: here it is there before ranks are forked
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from hpsearch_comm import Group
+from hpsearch_trainers.char_lm import CharLM
+from hpsearch_trainers.parts import Parts
+from hpsearch_trainers.shards import Shard
+from tests.trainers.test_trainer import FakeTrial
+
+__all__ = ["params", "plain_losses", "trainer", "with_fsdp"]
+
+BATCH, STEPS = 8, 8
+_building = threading.Lock()
+
+
+def params(path: str, **more: Any) -> dict[str, Any]:
+    """Give the parameters of a small one."""
+    return {
+        "data": path,
+        "length": 16,
+        "layers": 3,
+        "heads": 2,
+        "features": 16,
+        "lr": 0.01,
+        "batch_size": BATCH,
+    } | more
+
+
+def trainer(path: str, group: Group | None = None, **parallel: Any) -> CharLM:
+    """Give its trainer on a rank."""
+    return _Seeded(FakeTrial(params(path), group, parallel=parallel))
+
+
+class _Seeded(CharLM):
+    def build(self, params: Mapping[str, Any]) -> Parts:
+        """Make the parts; ranks may be threads, which share torch's generator."""
+        with _building:
+            torch.manual_seed(5)
+            return super().build(params)
+
+
+def plain_losses(path: str, rank: int = 0, size: int = 1, *, shard: bool = False) -> list[float]:
+    """Train in a plain loop on this rank's share of some batches; give the mean loss of each over the share."""
+    parts = trainer(path).parts
+    model: Any = parts.model
+    if shard:
+        mesh = init_device_mesh("cpu", (size,))
+        for layer in model.layers.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.01)
+    inputs, targets = parts.train  # type: ignore[misc]
+    losses = []
+    for _, rows in zip(range(STEPS), Shard(len(inputs), BATCH, 7, rank, size).epoch(0), strict=False):
+        optimizer.zero_grad()
+        loss = parts.loss(model(inputs[rows]), targets[rows])
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def with_fsdp(path: str) -> list[float]:
+    """Train with each layer sharded by itself; give the losses over all ranks."""
+    losses = torch.tensor(plain_losses(path, dist.get_rank(), dist.get_world_size(), shard=True))
+    dist.all_reduce(losses)
+    found: list[float] = (losses / dist.get_world_size()).tolist()
+    return found
