@@ -116,18 +116,33 @@ def test_numbers_without_a_form_in_json_and_nested_values_travel():
     assert run_ranks(2, work) == [value, value]
 
 
+def test_sparse_tensors_travel():
+    """As SGD's velocity is, of a parameter with sparse gradients."""
+    value = torch.eye(3).to_sparse() + torch.eye(3).to_sparse()
+
+    def work(group):
+        optimizer = Strange([nn.Parameter(torch.ones(1))], lr=0.1)
+        optimizer.value = [value, torch.zeros(4, 2).to_sparse()] if group.rank == 0 else None
+        broadcast_optimizer_state(optimizer, group)
+        found: Any = optimizer.value
+        assert all(tensor.layout is torch.sparse_coo and tensor.is_coalesced() for tensor in found)
+        return [tensor.to_dense().tolist() for tensor in found]
+
+    assert run_ranks(2, work) == [[(2 * torch.eye(3)).tolist(), torch.zeros(4, 2).tolist()]] * 2
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
         ({"seen": {1, 2}}, r"state_dict\(\)\['value'\]\['seen'\] is a set, which can't be broadcast"),
         ({(1, 2): 3}, r"the keys of state_dict\(\)\['value'\] must be strings or integers"),
-        (torch.eye(2).to_sparse(), r"state_dict\(\)\['value'\] is a torch.sparse_coo tensor"),
+        (torch.eye(2).to_mkldnn(), r"state_dict\(\)\['value'\] is a torch._mkldnn tensor"),
         (
             [torch.empty(2, dtype=torch.float8_e4m3fnuz)],
             r"state_dict\(\)\['value'\]\[0\] is a tensor of torch.float8_e4m3fnuz",
         ),
     ],
-    ids=["a set", "a key", "a sparse tensor", "a dtype"],
+    ids=["a set", "a key", "a layout", "a dtype"],
 )
 def test_what_can_not_travel_is_an_error_on_every_rank(value, message):
     def work(group):

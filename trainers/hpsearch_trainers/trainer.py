@@ -117,13 +117,14 @@ class Trainer(ABC):
                 raise ConfigurationError("validation data must have at least one row, got 0: leave `validation` out")
         batch = self._scaling.global_batch(parts.batch_size, width)
         self._shard = Shard(self._train.rows, batch, self._seed, rank, width)
-        self._target = self._scaling.target(parts.batch_size, width, rule_for(self.optimizer))
+        rule = self._strategy.rate_rule or rule_for(self.optimizer)
+        self._target = self._scaling.target(parts.batch_size, width, rule)
         self._stages = [Stage(0.0, self._target)]
         if self._strategy.tells and self._scaling.lr is None and self._target != 1.0:
-            rule = f"{rule_for(self.optimizer)}, the rule for {type(self.optimizer).__name__}"
             print(
                 f"{width} workers: a step has {self._shard.batch} rows in place of {parts.batch_size}, and the rate "
-                f"goes to {self._target:g} times its own ({rule}; scaling.lr names another)"
+                f"goes to {self._target:g} times its own ({rule}, the rule for {type(self.optimizer).__name__}; "
+                "scaling.lr names another)"
             )
 
         inherited = None if getattr(trial, "start", 0) else getattr(trial, "parent_checkpoint", None)

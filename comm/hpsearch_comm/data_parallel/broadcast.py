@@ -112,8 +112,12 @@ def _pack(value: Any, tensors: list[torch.Tensor], where: str) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, torch.Tensor):
+        if value.layout is torch.sparse_coo:
+            value = value.coalesce()
+            parts = [_pack(part, tensors, where) for part in (value.indices(), value.values())]
+            return ["sparse", list(value.shape), *parts]
         if value.layout is not torch.strided:
-            raise UsageError(f"{where} is a {value.layout} tensor, only dense ones can be broadcast")
+            raise UsageError(f"{where} is a {value.layout} tensor, only dense and sparse_coo ones can be broadcast")
         if value.dtype not in DTYPES:
             raise UsageError(f"{where} is a tensor of {value.dtype}, which can't be broadcast: convert it first")
         tensors.append(value)
@@ -148,6 +152,11 @@ def _unpack(value: Any, tensors: list[torch.Tensor], device: torch.device) -> An
         place = device if where == device.type else torch.device(where)
         tensors.append(torch.empty(shape, dtype=dtype_named(dtype), device=place))
         return tensors[-1]
+    if kind == "sparse":
+        shape, *parts = content
+        indices, values = (_unpack(part, tensors, device) for part in parts)
+        # Over the same memory, where the indices are only to come.
+        return torch.sparse_coo_tensor(indices, values, shape, check_invariants=False, is_coalesced=True)
     if kind == "dict":
         return {key: _unpack(item, tensors, device) for key, item in content}
     items = [_unpack(item, tensors, device) for item in content]

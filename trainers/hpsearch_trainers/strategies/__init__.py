@@ -9,6 +9,7 @@ from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.nearest import nearest
 from hpsearch_trainers.strategies.allreduce import Allreduce
+from hpsearch_trainers.strategies.hogwild import Hogwild, Locked
 from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.parameter_server import ParameterServer
 from hpsearch_trainers.strategies.pipeline import Pipeline
@@ -16,7 +17,16 @@ from hpsearch_trainers.strategies.strategy import Strategy
 
 __all__ = ["STRATEGIES", "Options", "Strategy", "strategy_of"]
 
-STRATEGIES: dict[str, type[Strategy]] = {kind.name: kind for kind in (Allreduce, ParameterServer, Pipeline)}
+STRATEGIES: dict[str, type[Strategy]] = {
+    kind.name: kind
+    for kind in (
+        Allreduce,
+        Hogwild,
+        Locked,
+        ParameterServer,
+        Pipeline,
+    )
+}
 """By the word in a sweep."""
 
 

@@ -72,6 +72,8 @@ class Strategy:
     """Trains as one rank does with the same global batch, but for rounding."""
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What can't be used with it, and why: values of `Parts`, and what else a strategy finds in a model."""
+    rate_rule: ClassVar[str | None] = None
+    """By which rule of `scaling` the rate follows the global batch where a sweep names none; None: the optimizer's."""
 
     def __init__(self, options: Options, group: Group | None) -> None:
         self.group = group
@@ -184,6 +186,10 @@ class Strategy:
         if self.trained.clip_norm is not None:
             # What the optimizer doesn't train may have gradients too, which nobody sets to zero.
             nn.utils.clip_grad_norm_(parameters_of(self.trained.optimizer), self.trained.clip_norm)
+        self.step()
+
+    def step(self) -> None:
+        """Let the optimizer take its step."""
         self.trained.optimizer.step()
 
     def serve(self, steps: int, set_rate: Callable[[int], None]) -> None:

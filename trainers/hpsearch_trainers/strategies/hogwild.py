@@ -1,0 +1,180 @@
+"""Asynchronous in one memory: Hogwild (Niu et al., 2011, algorithm 1), and the same with locks.
+
+There is one copy of the weights, in memory that the workers of a host share. Each worker computes a gradient from its
+own rows and the weights as they are, and steps straight into them, whatever the others do meanwhile:
+
+    worker 0    read w ─ gradient ─ w += step      read w ─ gradient ─ w += step
+    worker 1          read w ─ gradient ─ w += step    read w ─ gradient ─ w += step
+
+An element is read and written whole, but two workers that add to one at the same moment may lose one of the sums. Where
+gradients are sparse that is rare: a step of SGD, SparseAdam or Adagrad with the gradient of
+`nn.Embedding(..., sparse=True)` touches the rows that were looked up, and no others.
+
+`locked` is what the paper compares with (AIG there): weights are read as they are too, but each bucket of them is
+updated under a lock of its own, so that no step in it is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from torch import nn
+
+from hpsearch_comm import Group, broadcast_parameters
+from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.strategies.one_copy import OneCopy, storages_of
+from hpsearch_trainers.strategies.options import Options
+from hpsearch_trainers.strategies.own_states import gather_states, take_state
+from hpsearch_trainers.strategies.strategy import Strategy, Trained
+
+__all__ = ["Hogwild", "Locked"]
+
+_BUCKET = 1 << 20
+"""Bytes of weights from which on a bucket takes no more parameters."""
+
+
+class Hogwild(Strategy):
+    """Steps without locks. The optimizer's state is each worker's own, as in torch's example of Hogwild.
+
+    A checkpoint has rank 0's in the usual place, and the others' beside it, for a trial that goes on with as many
+    workers.
+    """
+
+    name: ClassVar[str] = "hogwild"
+    least: ClassVar[int] = 2
+    reproducible: ClassVar[bool] = False
+    exact: ClassVar[bool] = False
+    rate_rule: ClassVar[str | None] = "none"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"batch_norm": "synchronized layers need all workers in each step; statistics of local ones are averaged"}
+    )
+    group: Group
+
+    def __init__(self, options: Options, group: Group | None) -> None:
+        super().__init__(options, group)
+        hosts = [list(ranks) for ranks in self.group.hosts]
+        if len(hosts) > 1:
+            raise ConfigurationError(
+                f"parallel.strategy {self.name} needs all workers on one host, whose memory they share, got {hosts}: "
+                "lower resources.workers_per_trial to what a host has, or take another strategy"
+            )
+        self._copy: OneCopy | None = None
+        self._others: list[Any] = []
+
+    def bind(self, trained: Trained) -> None:
+        """Take what is trained; every worker begins with rank 0's."""
+        super().bind(trained)
+        self._check(trained.model)
+        broadcast_parameters(trained.model.state_dict(), self.group)
+
+    def start_epoch(self, trained: Trained, epoch: int) -> None:
+        """Begin an epoch: all have come, and none reads any more what was saved.
+
+        The weights move into the shared memory now, and not before: what is made of a model until then, such as a
+        child that inherits, every worker makes of its own.
+        """
+        super().start_epoch(trained, epoch)
+        held = self._copy is not None and self._copy.holds(trained.model.parameters())
+        if not all(self.group.allgather_object(held)):
+            self._check(trained.model)
+            self._copy = OneCopy(trained.model, self.group, self._locks())
+
+    def start_step(self, rows: int) -> None:
+        """Begin a step with so many rows of this worker's own."""
+        super().start_step(rows)
+        self._rows = rows
+
+    def update(self) -> None:
+        """Step, where there were rows: else not even momentum moves the weights."""
+        if self._rows > 0:
+            super().update()
+        assert self._copy is not None
+        self._copy.memory.advance()
+
+    def end_epoch(self) -> None:
+        """Wait for the steps of all, and gather what only one worker has."""
+        assert self._copy is not None
+        self._copy.memory.wait()
+        self.group.barrier()
+        self._others = gather_states(self.trained.optimizer, self.group)
+        if self.trained.average is not None:
+            broadcast_tensors(self.trained.average.parameters(), self.group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the states of the other workers' optimizers; on rank 0."""
+        kind = type(self.trained.optimizer).__qualname__
+        return {"optimizer_class": kind, "states": self._others} if self._others else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with this worker's own state where there were as many workers, else with rank 0's."""
+        states, rank = state.get("states", []), self.group.rank
+        own = type(self.trained.optimizer).__qualname__
+        if rank > 0 and len(states) == self.group.size - 1 and state["optimizer_class"] == own:
+            take_state(self.trained.optimizer, states[rank - 1])
+
+    def loaded(self) -> None:
+        """Let no worker go on before all have loaded, as they load into one memory."""
+        self.group.barrier()
+
+    def _locks(self) -> int:
+        return 0
+
+    def _check(self, model: nn.Module) -> None:
+        elsewhere = next((one.device for one in model.parameters() if one.device.type != "cpu"), None)
+        if elsewhere is not None:
+            raise ConfigurationError(
+                f"parallel.strategy {self.name} needs the weights in the host's memory, which all workers write to, "
+                f"got a model on {elsewhere}: run it where no GPU is seen (CUDA_VISIBLE_DEVICES=''), or take another "
+                "strategy"
+            )
+
+
+class Locked(Hogwild):
+    """Updates one bucket of weights after the other, each under its lock."""
+
+    name: ClassVar[str] = "locked"
+
+    def start_epoch(self, trained: Trained, epoch: int) -> None:
+        """Begin an epoch, with the parameters that the optimizer has now."""
+        super().start_epoch(trained, epoch)
+        place = self._buckets(trained.model)
+        number = {one: place[one.untyped_storage().data_ptr()] for one in trained.model.parameters() if one.numel() > 0}
+        groups = [held["params"] for held in trained.optimizer.param_groups]
+        taken = sorted({number[one] for params in groups for one in params if one.numel() > 0})
+        first = len(taken) * self.group.rank // self.group.size  # each worker begins with another one
+        self._order = [
+            (bucket, [[one for one in params if number.get(one) == bucket] for params in groups])
+            for bucket in (*taken[first:], *taken[:first])
+        ]
+
+    def step(self) -> None:
+        """Let the optimizer see the parameters of one bucket at a time."""
+        assert self._copy is not None
+        optimizer = self.trained.optimizer
+        groups = optimizer.param_groups
+        everything = [held["params"] for held in groups]
+        try:
+            for bucket, parts in self._order:
+                for held, params in zip(groups, parts, strict=True):
+                    held["params"] = params
+                with self._copy.memory.locks[bucket]:
+                    optimizer.step()
+        finally:
+            for held, params in zip(groups, everything, strict=True):
+                held["params"] = params
+
+    def _locks(self) -> int:
+        return 1 + max(self._buckets(self.trained.model).values(), default=-1)
+
+    def _buckets(self, model: nn.Module) -> dict[int, int]:
+        """Give the bucket of each piece of memory, by its address."""
+        buckets, bucket, filled = {}, 0, 0
+        for storage in storages_of(model.parameters()):
+            if filled >= _BUCKET:
+                bucket, filled = bucket + 1, 0
+            buckets[storage.data_ptr()] = bucket
+            filled += storage.nbytes()
+        return buckets

@@ -1,0 +1,44 @@
+"""States of optimizers that each worker has for itself, and that a checkpoint brings back to each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from hpsearch_comm import Group
+from hpsearch_comm.data_parallel.broadcast import broadcast_state
+from hpsearch_trainers.forks import take_over
+
+__all__ = ["gather_states", "take_state"]
+
+
+def gather_states(optimizer: Optimizer, group: Group) -> list[Any]:
+    """Give rank 0 what the optimizers of all other workers have learned, in the order of ranks; a collective.
+
+    Args:
+        optimizer: This worker's.
+        group: The workers.
+
+    Returns:
+        On rank 0, a list of one less than there are workers; elsewhere an empty one.
+    """
+    mine, states = optimizer.state_dict()["state"], []
+    for rank in range(1, group.size):
+        state = broadcast_state(mine, group, rank, name="an optimizer's state", device=torch.device("cpu"))
+        if group.rank == 0:
+            states.append(state)
+    return states
+
+
+def take_state(optimizer: Optimizer, state: Mapping[Any, Any]) -> None:
+    """Give a worker's optimizer back what it had learned, as far as it suits its settings, which stay.
+
+    Args:
+        optimizer: Of the class that it was.
+        state: One of those that were gathered.
+    """
+    optimizer.state.clear()
+    take_over(optimizer, {"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
