@@ -24,7 +24,7 @@ this rank's loss alone, Σ g becomes Σ_r s_r g / s_r', r' being the rank whose 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -37,7 +37,19 @@ from torch.nn.parameter import is_lazy
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 
-__all__ = ["SyncBatchNorm", "convert_sync_batchnorm"]
+__all__ = ["Exchange", "Statistics", "SyncBatchNorm", "convert_sync_batchnorm"]
+
+
+class Statistics(Protocol):
+    """What statistics need of the ranks; a `Group` has it."""
+
+    def allgather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Give all ranks' tensors behind each other."""
+        ...
+
+    def allreduce(self, tensor: torch.Tensor, op: str) -> torch.Tensor:
+        """Sum the ranks' tensors in place, with the op sum."""
+        ...
 
 
 class Exchange:
@@ -50,7 +62,7 @@ class Exchange:
 
     __slots__ = ("group", "share")
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Statistics) -> None:
         self.group = group
         self.share: Callable[[], float] = lambda: 1.0
 
@@ -78,7 +90,8 @@ class SyncBatchNorm(_BatchNorm):
     Args:
         num_features: Channels: the size of the input's dimension 1.
         group: The ranks. Nothing else may use it while a forward or backward pass runs, so give it a group of its own,
-            `group.duplicate()`, which all layers of a model may share. `convert_sync_batchnorm` does.
+            `group.duplicate()`, which all layers of a model may share. `convert_sync_batchnorm` does. Or what other
+            layers exchange statistics through.
         eps: Added to the variance.
         momentum: Of the running statistics; None for the mean over all batches.
         affine: Whether there are a weight and a bias.
@@ -90,7 +103,7 @@ class SyncBatchNorm(_BatchNorm):
     def __init__(
         self,
         num_features: int,
-        group: Group,
+        group: Group | Exchange,
         eps: float = 1e-5,
         momentum: float | None = 0.1,
         affine: bool = True,
@@ -99,12 +112,14 @@ class SyncBatchNorm(_BatchNorm):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
-        self.exchange = Exchange(group)
+        self.exchange = group if isinstance(group, Exchange) else Exchange(group)
 
     @property
     def group(self) -> Group:
         """The ranks."""
-        return self.exchange.group
+        group = self.exchange.group
+        assert isinstance(group, Group)
+        return group
 
     @_disable_dynamo  # which would trace a collective with tensors that have no memory
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -122,7 +137,7 @@ class SyncBatchNorm(_BatchNorm):
             return functional.batch_norm(
                 input, self.running_mean, self.running_var, self.weight, self.bias, batch_statistics, 0.0, self.eps
             )
-        mean, square, count = _gather_statistics(input, self.group)
+        mean, square, count = _gather_statistics(input, self.exchange.group)
         if count < 2:
             raise UsageError(
                 f"batch normalization needs at least 2 values for each channel in training, all ranks together have "
@@ -187,7 +202,7 @@ _REPLACED = (_BatchNorm.forward, nn.SyncBatchNorm.forward, SyncBatchNorm.forward
 """What batch normalizations do that become one over all ranks."""
 
 
-def _gather_statistics(input: torch.Tensor, group: Group) -> tuple[torch.Tensor, torch.Tensor, float]:
+def _gather_statistics(input: torch.Tensor, group: Statistics) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Give mean and sum of squared deviations of each channel over all ranks, in float64, and the number of values."""
     channels = input.shape[1]
     count = input.numel() // channels if channels else 0

@@ -43,6 +43,13 @@ from hpsearch_comm.horovod.job import (
     size,
 )
 from hpsearch_comm.horovod.lifetime import init, shutdown
+from hpsearch_comm.horovod.objects import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from hpsearch_comm.horovod.optimizer import DistributedOptimizer
 from hpsearch_comm.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hpsearch_comm.horovod.reductions import (
     allreduce,
@@ -62,12 +69,14 @@ from hpsearch_comm.horovod.scattering import (
     reducescatter,
     reducescatter_async,
 )
+from hpsearch_comm.horovod.sync_batch_norm import SyncBatchNorm
 from hpsearch_comm.horovod.waiting import barrier, join
 
 __all__ = [
     "Adasum",
     "Average",
     "Compression",
+    "DistributedOptimizer",
     "HorovodInternalError",
     "Max",
     "Min",
@@ -75,9 +84,11 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",
+    "allgather_object",
     "allreduce",
     "allreduce_",
     "allreduce_async",
@@ -89,6 +100,9 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
     "ccl_built",
     "cross_rank",
     "cross_size",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hpsearch_comm.errors import CommError
+from hpsearch_comm.errors import CommError, UsageError
 
-__all__ = ["HorovodInternalError", "MissingError"]
+__all__ = ["HorovodInternalError", "MissingError", "OrderError"]
 
 
 class HorovodInternalError(CommError, RuntimeError):
@@ -16,3 +16,7 @@ class HorovodInternalError(CommError, RuntimeError):
 
 class MissingError(HorovodInternalError, NotImplementedError):
     """A part of Horovod's that isn't there. Nothing has been announced, and the job goes on."""
+
+
+class OrderError(UsageError, AssertionError):
+    """An optimizer was called when it can't be: where Horovod raises AssertionError."""

@@ -1,0 +1,137 @@
+"""Gradients that are reduced together: a parameter's alone, or those of a group of parameters."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from hpsearch_comm.errors import UsageError
+from hpsearch_comm.horovod.objects import broadcast_object
+from hpsearch_comm.horovod.process_sets import ProcessSet
+
+__all__ = ["Bundle", "form_groups", "name_parameters"]
+
+
+class Bundle:
+    """Parameters whose gradients are reduced in one operation.
+
+    Args:
+        parameters: One, or those of a group.
+        name: By which the ranks find each other.
+        grouped: Whether it is a group.
+
+    Attributes:
+        left: Backward passes that each parameter's gradient still needs.
+        handle: Of the operation that is under way; None before.
+        contexts: What decompresses each result.
+    """
+
+    __slots__ = ("contexts", "grouped", "handle", "left", "name", "parameters")
+
+    def __init__(self, parameters: Sequence[torch.Tensor], name: str, grouped: bool) -> None:
+        self.parameters = tuple(parameters)
+        self.name = name
+        self.grouped = grouped
+        self.left: dict[torch.Tensor, int] = {}
+        self.handle: Any = None
+        self.contexts: list[Any] = []
+
+    def reset(self, passes: int) -> None:
+        """Begin anew, with so many backward passes to come."""
+        self.left = dict.fromkeys(self.parameters, passes)
+        self.handle, self.contexts = None, []
+
+    def begun(self, passes: int) -> bool:
+        """Whether a gradient has come, of so many for each parameter, or all are being reduced."""
+        return self.handle is not None or any(left < passes for left in self.left.values())
+
+
+def name_parameters(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+) -> dict[torch.Tensor, str]:
+    """Give the parameters of an optimizer with their names.
+
+    Args:
+        optimizer: Has the parameters.
+        named_parameters: Their names; None to name them by their places.
+
+    Raises:
+        UsageError: They aren't pairs, a name stands for two of them, or one has no name.
+    """
+    stepped = [
+        (f"group {number}, parameter {index}", parameter)
+        for number, settings in enumerate(optimizer.param_groups)
+        for index, parameter in enumerate(settings["params"])
+    ]
+    named = stepped if named_parameters is None else list(named_parameters)
+    for pair in named:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise UsageError(
+                f"named_parameters must be pairs of a name and a parameter, got {type(pair).__name__}: pass "
+                "model.named_parameters()"
+            )
+    twice = sorted(name for name, count in Counter(name for name, _ in named).items() if count > 1)
+    if twice:
+        raise UsageError(
+            f"each name in named_parameters must stand for one parameter, {', '.join(twice)} stand for several: put "
+            "another prefix before the names of each model"
+        )
+    names = {parameter: name for name, parameter in sorted(named, key=lambda pair: pair[0])}
+    for place, parameter in stepped:
+        if parameter not in names:
+            raise UsageError(
+                f"named_parameters must name every parameter of the optimizer, but lack {place}, of shape "
+                f"{list(parameter.shape)}: pass model.named_parameters() of the whole model"
+            )
+    return {parameter: names[parameter] for _, parameter in stepped}
+
+
+def form_groups(
+    names: dict[torch.Tensor, str], groups: int | Sequence[Sequence[torch.Tensor]] | None, process_set: ProcessSet
+) -> list[Bundle]:
+    """Divide the parameters into bundles; a collective if a number of groups is given.
+
+    Args:
+        names: Those whose gradients are reduced.
+        groups: None, the number of groups, or the parameters of each group; those in none are reduced alone.
+        process_set: The ranks that reduce them.
+
+    Raises:
+        UsageError: groups is something else.
+    """
+    if groups is None:
+        return [Bundle([parameter], name, False) for parameter, name in names.items()]
+    if isinstance(groups, list | tuple):
+        _check_groups(groups)
+        grouped = {parameter for group in groups for parameter in group}
+        formed = [[parameter for parameter in group if parameter in names] for group in groups]
+        formed += [[parameter] for parameter in names if parameter not in grouped]
+    elif type(groups) is int and groups > 0:
+        # A rank whose parameters come in another order must divide them in the same way.
+        order = broadcast_object(list(names.values()), process_set.ranks[0], process_set=process_set)
+        places = {name: place for place, name in enumerate(order)}
+        parameters = sorted(names, key=lambda parameter: places[names[parameter]])
+        whole, rest = divmod(len(parameters), groups)
+        bounds = [number * whole + min(number, rest) for number in range(groups + 1)]
+        formed = [parameters[begin:end] for begin, end in itertools.pairwise(bounds)]
+    else:
+        raise UsageError(f"groups must be a number of groups above 0, or a list of lists of parameters, got {groups!r}")
+    return [Bundle(group, names[group[0]], True) for group in formed if group]
+
+
+def _check_groups(groups: Sequence[Sequence[torch.Tensor]]) -> None:
+    seen: set[torch.Tensor] = set()
+    for number, group in enumerate(groups):
+        for parameter in group:
+            if not isinstance(parameter, torch.Tensor):
+                raise UsageError(f"groups must be lists of parameters, got {type(parameter).__name__} in list {number}")
+            if parameter in seen:
+                raise UsageError(
+                    f"a parameter can be in one group, but one of shape {list(parameter.shape)} in list {number} is "
+                    "in another one too"
+                )
+            seen.add(parameter)

@@ -1,0 +1,211 @@
+"""Beginning alike, and objects that travel between ranks.
+
+Objects travel as pickles, as Horovod's do: reading one can run code of the rank that wrote it. Ranks are processes of
+one user that have proven the job's secret to each other.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from hpsearch_comm.errors import UsageError
+from hpsearch_comm.horovod.errors import HorovodInternalError
+from hpsearch_comm.horovod.gathering import allgather, broadcast_, broadcast_async_
+from hpsearch_comm.horovod.handles import synchronize
+from hpsearch_comm.horovod.job import rank
+from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
+
+__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
+
+
+def broadcast_parameters(
+    params: Mapping[str, torch.Tensor] | Iterable[torch.Tensor] | Iterable[tuple[str, torch.Tensor]], root_rank: int
+) -> None:
+    """Let all ranks have the root's tensors, in place.
+
+    Args:
+        params: `model.state_dict()`, `model.named_parameters()` or `model.parameters()`. Names must be the same on all
+            ranks, and without names the order.
+        root_rank: Whose tensors count.
+
+    Raises:
+        UsageError: Something else is given; it is a ValueError.
+        HorovodInternalError: The ranks' tensors have different shapes or dtypes.
+    """
+    if isinstance(params, Mapping):
+        named: list[tuple[str | None, Any]] = sorted(params.items())
+    elif isinstance(params, Iterable) and not isinstance(params, torch.Tensor | str):
+        named = [item if isinstance(item, tuple) else (None, item) for item in params]
+    else:
+        raise UsageError(
+            f"params must be a dict of tensors, or tensors with or without names, got {type(params).__name__}: pass "
+            "model.state_dict()"
+        )
+    for name, tensor in named:
+        if not isinstance(tensor, torch.Tensor):
+            raise UsageError(
+                f"params must be tensors, got {type(tensor).__name__} under the name {name}: leave it out, and send it "
+                "with hvd.broadcast_object"
+            )
+    handles = [broadcast_async_(tensor.detach(), root_rank, name) for name, tensor in named]
+    failure: HorovodInternalError | None = None
+    for handle in handles:  # all of them, so that none is under way behind an error
+        try:
+            synchronize(handle)
+        except HorovodInternalError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Give the root's object on all ranks; on the root the given one itself.
+
+    Args:
+        obj: What `pickle` can write; not used but on the root.
+        root_rank: Whose object counts, counted in the job.
+        name: By which the ranks find each other; without one, the n-th call on a rank belongs to the n-th on another.
+        process_set: The ranks.
+
+    Raises:
+        UsageError: The root's object can't be pickled; raised on all ranks.
+    """
+    mine = rank() == root_rank
+    data, reason = _pickled(obj) if mine else (b"", "")
+    length = torch.tensor([-1 if reason else len(data)])
+    broadcast_(length, root_rank, name and f"{name}.length", process_set)
+    _check_pickled({root_rank: int(length)}, reason)
+    content = torch.frombuffer(bytearray(data), dtype=torch.uint8) if mine else torch.empty(int(length)).byte()
+    broadcast_(content, root_rank, name and f"{name}.content", process_set)
+    return obj if mine else pickle.loads(content.numpy().tobytes())
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Give the objects of all ranks, in the order of ranks.
+
+    Args:
+        obj: What `pickle` can write.
+        name: By which the ranks find each other; without one, the n-th call on a rank belongs to the n-th on another.
+
+    Raises:
+        UsageError: A rank's object can't be pickled; raised on all ranks.
+    """
+    data, reason = _pickled(obj)
+    lengths = allgather(torch.tensor([-1 if reason else len(data)]), name and f"{name}.lengths").tolist()
+    _check_pickled(dict(enumerate(lengths)), reason)
+    content = allgather(torch.frombuffer(bytearray(data), dtype=torch.uint8), name and f"{name}.content")
+    return [pickle.loads(part.numpy().tobytes()) for part in torch.split(content, lengths)]
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Let all ranks' optimizers have the root's state and options, whether or not they have stepped yet.
+
+    An optimizer without a state gets gradients of zero for parameters that have none, as Horovod's scripts expect.
+
+    Args:
+        optimizer: Of the same class, with the same groups of the same parameters, on every rank.
+        root_rank: Whose state counts.
+        model: Says which parameters have sparse gradients.
+
+    Raises:
+        UsageError: It is torch.optim.LBFGS, as in Horovod, or the ranks' groups of parameters differ; raised on all.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise UsageError("the state of torch.optim.LBFGS can't be broadcast: make the optimizer behind a restart anew")
+    _check_groups(optimizer)
+    if not optimizer.state_dict()["state"]:
+        _give_gradients(optimizer, model)
+    mine = rank() == root_rank
+    tensors: list[torch.Tensor] = []
+    data, reason = _pickled(optimizer.state_dict(), tensors) if mine else (b"", "")
+    kinds = [(tensor.dtype, tensor.shape) for tensor in tensors]
+    data, reason, kinds = broadcast_object((data, reason, kinds), root_rank, "optimizer_state")
+    if reason:
+        raise UsageError(f"an optimizer's state must be what pickle can write to travel, got {reason}")
+    if not mine:
+        tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in kinds]
+    broadcast_parameters([(f"optimizer_state.{number}", tensor) for number, tensor in enumerate(tensors)], root_rank)
+    if not mine:
+        optimizer.load_state_dict(_Giving(io.BytesIO(data), tensors).load())
+
+
+class _Taking(pickle.Pickler):
+    """Writes an object but for its dense tensors, which it puts into a list."""
+
+    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._tensors = tensors
+
+    def persistent_id(self, obj: Any) -> int | None:
+        """Give a dense tensor's place in the list."""
+        if not isinstance(obj, torch.Tensor) or obj.layout is not torch.strided:
+            return None
+        self._tensors.append(obj)
+        return len(self._tensors) - 1
+
+
+class _Giving(pickle.Unpickler):
+    """Reads an object, and puts the tensors where they were."""
+
+    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_load(self, pid: int) -> torch.Tensor:
+        """Give the tensor of a place."""
+        return self._tensors[pid]
+
+
+def _pickled(obj: Any, tensors: list[torch.Tensor] | None = None) -> tuple[bytes, str]:
+    """Give an object as bytes, or the reason why it can't be; its dense tensors go into the list, if there is one."""
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL) if tensors is None else _Taking(file, tensors)
+    try:
+        pickler.dump(obj)
+    except Exception as error:  # whatever an object's own code raises
+        return b"", f"{type(obj).__name__}: {error}"
+    return file.getvalue(), ""
+
+
+def _check_pickled(lengths: Mapping[int, int], reason: str) -> None:
+    unpicklable = [number for number, length in lengths.items() if length < 0]
+    if unpicklable:
+        told = f", got {reason}" if reason else ""
+        raise UsageError(
+            f"an object must be one that pickle can write to travel, rank {unpicklable[0]}'s can't{told}: send what it "
+            "is made of"
+        )
+
+
+def _check_groups(optimizer: torch.optim.Optimizer) -> None:
+    shapes = [[list(parameter.shape) for parameter in group["params"]] for group in optimizer.param_groups]
+    first, *others = allgather_object(f"{type(optimizer).__name__} with {shapes}", "optimizer_state.groups")
+    for number, other in enumerate(others, 1):
+        if other != first:
+            raise UsageError(
+                "an optimizer must be of one class and have the same groups of parameters on all ranks, but is a "
+                f"{first} on rank 0 and a {other} on rank {number} (the shapes by group)"
+            )
+
+
+def _give_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
+    sparse = {
+        layer.weight
+        for layer in (model.modules() if model is not None else ())
+        if isinstance(layer, torch.nn.Embedding | torch.nn.EmbeddingBag) and layer.sparse
+    }
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad and parameter.grad is None:
+                zeros = torch.zeros_like(parameter, requires_grad=False)
+                lone_rows = parameter in sparse or isinstance(optimizer, torch.optim.SparseAdam)
+                parameter.grad = zeros.to_sparse(1) if lone_rows else zeros

@@ -1,0 +1,383 @@
+"""An optimizer whose gradients, or steps, are those of all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from hpsearch_comm.errors import UsageError
+from hpsearch_comm.horovod.bundles import Bundle, form_groups, name_parameters
+from hpsearch_comm.horovod.compression import Compression, Compressor
+from hpsearch_comm.horovod.errors import MissingError, OrderError
+from hpsearch_comm.horovod.handles import synchronize
+from hpsearch_comm.horovod.job import size
+from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
+from hpsearch_comm.horovod.reductions import allreduce_async, grouped_allreduce_async, sparse_allreduce_async
+from hpsearch_comm.horovod.request import ReduceOp
+
+__all__ = ["Distributed", "DistributedOptimizer"]
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = ReduceOp.AVERAGE,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Give an optimizer of the same class, with the same groups and state, that steps on the gradients of all ranks.
+
+    A gradient is reduced as soon as it has been computed, while `loss.backward()` goes on; `step()` waits for all. One
+    that this rank didn't compute counts as zero. Use the given optimizer no more: the new one takes its place.
+
+    With op=Adasum each rank steps on its own gradients, and the differences that these steps make are combined, each
+    parameter's alone.
+
+    Args:
+        optimizer: Whose groups and state it has.
+        named_parameters: Of the model, `model.named_parameters()`: the names by which the ranks find each other. They
+            must be the same on all ranks. None names the parameters by their places in the optimizer.
+        compression: What travels in place of a gradient.
+        backward_passes_per_step: Backward passes whose gradients are summed before they are reduced.
+        op: Average, Sum, Min, Max, Product or Adasum.
+        gradient_predivide_factor: With op=Average, gradients are divided by it before they are summed, and by the
+            number of ranks over it behind that, where sums would be too large for their dtype.
+        num_groups: Deprecated: groups.
+        groups: A number of groups, or a list of lists of parameters: gradients of a group are reduced at once.
+        sparse_as_dense: Whether sparse gradients are made dense to be reduced, and sparse again.
+        process_set: The ranks that reduce gradients. Others step on their own.
+
+    Raises:
+        UsageError: An argument can't be used, or a parameter's name is missing or stands for two; it is a ValueError.
+        MissingError: Adasum is asked for with a process set of some ranks.
+    """
+    if isinstance(optimizer, Distributed):
+        raise UsageError("the optimizer must not be a DistributedOptimizer already: its gradients are reduced once")
+    op = ReduceOp(op)
+    if gradient_predivide_factor != 1.0 and op is not ReduceOp.AVERAGE:
+        raise UsageError(f"gradient_predivide_factor goes with op=hvd.Average alone, got op={op}")
+    if num_groups:
+        warnings.warn("num_groups is deprecated in favour of groups", DeprecationWarning, stacklevel=2)
+        groups = num_groups if groups is None else groups
+    kind = Combined if op is ReduceOp.ADASUM and size() > 1 else Averaged
+    cls: Any = type(
+        type(optimizer).__name__, (kind, type(optimizer)), {"__module__": __name__, "__doc__": kind.__doc__}
+    )
+    distributed: Distributed = cls.__new__(cls)
+    # But for a scheduler's own step, that the given one may have.
+    distributed.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
+    distributed._compression = compression
+    distributed._op = op
+    distributed._predivide = gradient_predivide_factor
+    distributed._sparse_as_dense = sparse_as_dense
+    distributed.process_set = process_set
+    distributed._parameter_names = name_parameters(optimizer, named_parameters)
+    distributed._check_passes(backward_passes_per_step)
+    distributed.backward_passes_per_step = backward_passes_per_step
+    distributed._begin(groups)
+    return distributed
+
+
+class Distributed(torch.optim.Optimizer):
+    """What both kinds have in common. The class of the given optimizer comes behind it, and does the steps.
+
+    Attributes:
+        backward_passes_per_step: Backward passes before a step.
+        process_set: The ranks that reduce gradients.
+    """
+
+    backward_passes_per_step: int
+    process_set: ProcessSet
+    _compression: type[Compressor]
+    _op: ReduceOp
+    _predivide: float
+    _sparse_as_dense: bool
+    _parameter_names: dict[torch.Tensor, str]
+
+    def _begin(self, groups: int | Sequence[Sequence[torch.Tensor]] | None) -> None:
+        raise NotImplementedError
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change the number of backward passes before a step; between two steps."""
+        self._check_passes(passes)
+        self.backward_passes_per_step = passes
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: the gradients of the group's parameters would differ between ranks.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            f"a group of parameters can't be added to a DistributedOptimizer, got {sorted(param_group)}: their "
+            "gradients wouldn't be reduced. Add it to an optimizer of the same class, and wrap that"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            "a DistributedOptimizer can't be copied or pickled, as it belongs to this process's rank: save its "
+            "state_dict()"
+        )
+
+    def _check_passes(self, passes: int) -> None:
+        if type(passes) is not int or passes < 1:
+            raise UsageError(f"backward_passes_per_step must be an integer of 1 or more, got {passes!r}")
+
+    def _steps(self) -> list[torch.Tensor]:
+        return [parameter for settings in self.param_groups for parameter in settings["params"]]
+
+
+class Averaged(Distributed):
+    """Steps on gradients that have been reduced over the ranks."""
+
+    def _begin(self, groups: int | Sequence[Sequence[torch.Tensor]] | None) -> None:
+        self._synchronized = False
+        self._should_synchronize = True
+        self._sparse_dims: dict[torch.Tensor, int] = {}
+        self._bundles: list[Bundle] = []
+        if size() > 1 and self.process_set.included():
+            names = {tensor: name for tensor, name in self._parameter_names.items() if tensor.requires_grad}
+            self._bundles = form_groups(names, groups, self.process_set)
+        self._reset()
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(_Came(self, bundle))  # type: ignore[no-untyped-call]
+            for bundle in self._bundles
+            for parameter in bundle.parameters
+        ]
+        weakref.finalize(self, _remove, hooks)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change the number of backward passes before a step; between two steps."""
+        self._check_between_steps("set_backward_passes_per_step()")
+        super().set_backward_passes_per_step(passes)
+        self._reset()
+
+    def synchronize(self) -> None:
+        """Wait until every gradient is that of all ranks.
+
+        Raises:
+            HorovodInternalError: One couldn't be reduced.
+        """
+        try:
+            for bundle in self._bundles:
+                if bundle.handle is None and any(map(_takes_part, bundle.parameters)):
+                    self._launch(bundle)
+            for bundle in self._bundles:
+                if bundle.handle is not None:
+                    self._finish(bundle)
+        finally:
+            self._reset()
+        self._synchronized = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Let `step()` within take gradients as they are, as after `synchronize()` and clipping them."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step on the gradients of all ranks.
+
+        Args:
+            closure: Evaluates the model anew; its gradients are reduced each time.
+        """
+        if self._should_synchronize:
+            if self._synchronized:
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): "
+                    "gradients are reduced a second time. Call step() within `with optimizer.skip_synchronize():`",
+                    stacklevel=2,
+                )
+            if closure is None:
+                self.synchronize()
+            else:
+                closure = self._reducing(closure)
+        self._synchronized = False
+        return super().step(closure)
+
+    step.hooked = True  # type: ignore[attr-defined]  # torch's hooks run in the step of the class behind this one
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients.
+
+        Raises:
+            OrderError: Some are being reduced; it is an AssertionError.
+        """
+        self._check_between_steps("zero_grad()")
+        super().zero_grad(set_to_none)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state on this rank; `broadcast_optimizer_state` brings it to the others."""
+        self._reset()
+        self._synchronized, self._should_synchronize = False, True
+        super().load_state_dict(state_dict)
+
+    def _reset(self) -> None:
+        for bundle in self._bundles:
+            bundle.reset(self.backward_passes_per_step)
+
+    def _check_between_steps(self, what: str) -> None:
+        begun = [bundle.name for bundle in self._bundles if bundle.begun(self.backward_passes_per_step)]
+        if begun:
+            raise OrderError(
+                f"optimizer.{what} must come before loss.backward() or behind optimizer.step(), got it while the "
+                f"gradient of {begun[0]} is on its way: call step() or synchronize() first"
+            )
+
+    def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def evaluate() -> Any:
+            loss = closure()
+            self.synchronize()
+            return loss
+
+        return evaluate
+
+    def _came(self, bundle: Bundle, parameter: torch.Tensor) -> None:
+        """Take note of a gradient; reduce those of the bundle when the last of them is there."""
+        if bundle.left[parameter] == 0:
+            raise OrderError(
+                f"step() must follow {self.backward_passes_per_step} backward passes, but the gradient of "
+                f"{self._parameter_names[parameter]} was computed once more before it: pass a larger "
+                "backward_passes_per_step to add up gradients of several passes"
+            )
+        bundle.left[parameter] -= 1
+        if not any(bundle.left.values()):
+            self._launch(bundle)
+
+    def _launch(self, bundle: Bundle) -> None:
+        gradients = [self._gradient(parameter, bundle) for parameter in bundle.parameters]
+        if gradients[0].is_sparse:
+            bundle.handle = sparse_allreduce_async(gradients[0], bundle.name, self._op, self.process_set)
+            return
+        compressed = [self._compression.compress(gradient) for gradient in gradients]
+        bundle.contexts = [context for _, context in compressed]
+        # Not in place: until the backward pass ends, other nodes may read what autograd has made a gradient of.
+        tensors = [tensor for tensor, _ in compressed]
+        options = {
+            "name": bundle.name,
+            "op": self._op,
+            "prescale_factor": 1.0 / self._predivide,
+            "postscale_factor": self._predivide,
+            "process_set": self.process_set,
+        }
+        if bundle.grouped:
+            bundle.handle = grouped_allreduce_async(tensors, **options)  # type: ignore[arg-type]
+        else:
+            bundle.handle = allreduce_async(tensors[0], **options)  # type: ignore[arg-type]
+
+    def _gradient(self, parameter: torch.Tensor, bundle: Bundle) -> torch.Tensor:
+        """Give a gradient as it is reduced: zeros where this rank has computed none."""
+        gradient = parameter.grad
+        if gradient is None:
+            # Sparse, if it has ever been: other ranks send theirs so.
+            gradient = torch.zeros_like(parameter, requires_grad=False)
+            if parameter in self._sparse_dims:
+                gradient = gradient.to_sparse(self._sparse_dims[parameter])
+            parameter.grad = gradient
+        if not gradient.is_sparse:
+            return gradient.detach()
+        self._sparse_dims[parameter] = gradient.sparse_dim()
+        if self._sparse_as_dense:
+            return gradient.to_dense()
+        if bundle.grouped:
+            raise UsageError(
+                f"a sparse gradient can't be reduced in a group, as that of {self._parameter_names[parameter]}: pass "
+                "sparse_as_dense=True, or no groups"
+            )
+        return gradient
+
+    def _finish(self, bundle: Bundle) -> None:
+        if callable(bundle.handle):
+            bundle.parameters[0].grad = bundle.handle().coalesce()
+            return
+        results = synchronize(bundle.handle)
+        for parameter, result, context in zip(
+            bundle.parameters, results if bundle.grouped else [results], bundle.contexts, strict=True
+        ):
+            reduced = self._compression.decompress(result, context)
+            assert parameter.grad is not None
+            parameter.grad = reduced.to_sparse(parameter.grad.sparse_dim()) if parameter.grad.is_sparse else reduced
+
+
+class Combined(Distributed):
+    """Steps on this rank's gradients, and combines the steps of all ranks by Adasum (Maleki et al., 2021)."""
+
+    def _begin(self, groups: int | Sequence[Sequence[torch.Tensor]] | None) -> None:
+        if self.process_set is not global_process_set:
+            raise MissingError(f"op=hvd.Adasum combines the steps of all ranks, got {self.process_set}")
+
+    def synchronize(self) -> None:
+        """Do nothing: gradients stay this rank's own."""
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Refuse: a step is always combined with those of the other ranks.
+
+        Raises:
+            OrderError: Always; it is an AssertionError.
+        """
+        raise OrderError("skip_synchronize() doesn't go with op=hvd.Adasum: a step always is that of all ranks")
+        yield
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step, and let the step be that of all ranks.
+
+        Args:
+            closure: Evaluates the model anew.
+        """
+        parameters = [parameter for parameter in self._steps() if parameter.requires_grad]
+        before = [parameter.detach().clone() for parameter in parameters]
+        loss = super().step(closure)
+        handles = []
+        for parameter, start in zip(parameters, before, strict=True):
+            delta, context = self._compression.compress(parameter.detach() - start)
+            handle = allreduce_async(delta, name=self._parameter_names[parameter], op=self._op)
+            handles.append((handle, context))
+        for parameter, start, (handle, context) in zip(parameters, before, handles, strict=True):
+            parameter.copy_(start.add_(self._compression.decompress(synchronize(handle), context)))
+        return loss
+
+    step.hooked = True  # type: ignore[attr-defined]
+
+
+class _Came:
+    """Tells an optimizer that a gradient has been computed, as long as there is one."""
+
+    def __init__(self, optimizer: Averaged, bundle: Bundle) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self._bundle = bundle
+
+    def __call__(self, parameter: torch.Tensor) -> None:
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            optimizer._came(self._bundle, parameter)
+
+
+def _takes_part(parameter: torch.Tensor) -> bool:
+    """Whether a parameter's gradient is reduced: not that of one that has been frozen since."""
+    return parameter.requires_grad or parameter.grad is not None
+
+
+def _remove(hooks: Sequence[RemovableHandle]) -> None:
+    for hook in hooks:
+        hook.remove()
