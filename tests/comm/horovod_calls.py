@@ -102,6 +102,7 @@ def refusals() -> list[str]:
     wrong: list[Callable[[], object]] = [
         lambda: hvd.allreduce(rows, op=17),
         lambda: hvd.allreduce(rows, average=True, op=hvd.Sum),
+        lambda: hvd.allreduce(rows, "the name"),  # type: ignore[arg-type]
         lambda: hvd.allreduce(rows.to_sparse()),
         lambda: hvd.allreduce([1.0]),  # type: ignore[arg-type]
         lambda: hvd.allreduce_(torch.ones(1).expand(3)),

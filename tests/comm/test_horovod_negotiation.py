@@ -120,6 +120,7 @@ def test_ranks_that_have_joined_are_waited_for_by_nobody():
     assert all(negotiation.open for negotiation in ranks)
     assert cycle(ranks, [SUM], [], []) == []
     assert ranks[0].absent(SUM.name) == [2]
+    assert ranks[0].absent(GATHER.name) == []
     assert cycle(ranks, [], [], [SUM], joining=(2,)) == [Run(SUM)]
     assert cycle(ranks, [SUM], [], [], joining=(0,)) == [Run(SUM), AllJoined(0)]
     assert not any(negotiation.open for negotiation in ranks)

@@ -82,6 +82,7 @@ def test_what_cant_be_carried_out_is_refused_and_the_job_goes_on(ranks):
     starts = [
         "ValueError: op must be one of hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product, got 17",
         "ValueError: pass op alone, which replaces average, got op=<ReduceOp.SUM: 1> and average=True",
+        "ValueError: average must be True or False, got 'the name'",
         "UsageError: hvd.allreduce takes a dense tensor, got one of layout sparse_coo",
         "UsageError: hvd.allreduce takes a torch.Tensor, got list",
         "UsageError: hvd.allreduce_'s tensor must have memory of its own",

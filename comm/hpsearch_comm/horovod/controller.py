@@ -91,9 +91,11 @@ class Controller:
                 self._wake.notify()
             return self._join
 
-    def absent(self, name: str) -> list[int]:
-        """Name the ranks that an operation waits for, as far as that is known here."""
-        return self._negotiation.absent(name)
+    def awaited(self, name: str) -> str:
+        """Say for whom an operation waits, as far as that is known here."""
+        absent = self._negotiation.absent(name)
+        others = [number for rank, number in enumerate(self.ranks) if rank != self.group.rank]
+        return f"ranks {absent}, which have not called it" if absent else f"some of ranks {others}"
 
     def close(self) -> None:
         """End the thread, and what is still under way with HorovodInternalError."""
@@ -122,7 +124,7 @@ class Controller:
                 "process that called hvd.init()"
             )
         if self._error is not None:
-            raise HorovodInternalError(f"the job has ended: {self._error}") from self._error
+            raise HorovodInternalError(f"the job has ended: {as_horovods(self._error)}") from self._error
         if self._closing:
             raise HorovodInternalError("the process set has been shut down")
 

@@ -28,7 +28,7 @@ _numbers = itertools.count()
 @dataclass(slots=True)
 class _UnderWay:
     handle: Handle[Any]
-    absent: Callable[[str], list[int]]
+    awaited: Callable[[str], str]
     stall_seconds: float
     finally_: Callable[[Any], Any] | None
 
@@ -88,7 +88,7 @@ def start(
     entry = Entry(request, sources, tensors if in_place else None, rows, grouped)
     controller.submit(entry)
     handle = next(_numbers)
-    _under_way[handle] = _UnderWay(entry.handle, controller.absent, job.settings.stall_seconds, finally_)
+    _under_way[handle] = _UnderWay(entry.handle, controller.awaited, job.settings.stall_seconds, finally_)
     return handle
 
 
@@ -127,13 +127,13 @@ def synchronize(handle: int) -> Any:
     if under_way is None:
         return None
     try:
-        result = wait(under_way.handle, under_way.absent, under_way.stall_seconds)
+        result = wait(under_way.handle, under_way.awaited, under_way.stall_seconds)
         return result if under_way.finally_ is None else under_way.finally_(result)
     finally:
         _under_way.pop(handle, None)
 
 
-def wait(handle: Handle[Any], absent: Callable[[str], list[int]], stall_seconds: float) -> Any:
+def wait(handle: Handle[Any], awaited: Callable[[str], str], stall_seconds: float) -> Any:
     """Wait for an operation, and say so now and then when it takes long."""
     waited, patience = 0.0, stall_seconds
     while not handle.done():
@@ -142,7 +142,5 @@ def wait(handle: Handle[Any], absent: Callable[[str], list[int]], stall_seconds:
         except CommTimeoutError:
             waited += patience
             patience = waited  # ever more rarely
-            _log.warning(
-                "%s has waited %.0f s for ranks %s, which have not called it", handle.name, waited, absent(handle.name)
-            )
+            _log.warning("%s has waited %g s for %s", handle.name, waited, awaited(handle.name))
     return handle.wait()

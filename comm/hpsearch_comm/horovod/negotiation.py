@@ -78,9 +78,11 @@ class Negotiation:
         return bool(self._joined) or any(self._rank not in requests for requests in self._announced.values())
 
     def absent(self, name: str) -> list[int]:
-        """Name the ranks that haven't announced it, as far as that is known here."""
-        requests = self._announced.get(name, {})
-        return [number for rank, number in enumerate(self._ranks) if rank not in requests and rank not in self._joined]
+        """Name the ranks that haven't announced it, in the job's numbers; none where nothing is known of it."""
+        said = self._announced.get(name)
+        if said is None:
+            return []
+        return [number for rank, number in enumerate(self._ranks) if rank not in said and rank not in self._joined]
 
     def write(self, requests: Sequence[Request], join: bool) -> bytes:
         """Give this rank's message: what it is newly asked for, and whether it joins behind that."""

@@ -210,6 +210,8 @@ def reduce_op(op: int | None, average: bool | None) -> ReduceOp:
     if average is not None:
         if op is not None:
             raise ValueError(f"pass op alone, which replaces average, got op={op!r} and average={average!r}")
+        if not isinstance(average, bool):
+            raise ValueError(f"average must be True or False, got {average!r}: name and op are given by their names")
         message = "average is deprecated in favour of op: pass op=hvd.Average or op=hvd.Sum"
         warnings.warn(message, DeprecationWarning, stacklevel=3)
         return ReduceOp.AVERAGE if average else ReduceOp.SUM
