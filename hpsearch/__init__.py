@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         When,
     )
     from hpsearch.sweep.file import load_sweep
-    from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Search, Sweep
+    from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Parallel, Resources, Scaling, Search, Sweep
     from hpsearch.trainable.current import current_trial
     from hpsearch.trainable.running_trial import RunningTrial
 
@@ -97,6 +97,7 @@ __all__ = [
     "Metric",
     "Normal",
     "Ordinal",
+    "Parallel",
     "Repeat",
     "Rerun",
     "Resources",
@@ -151,7 +152,7 @@ _PLACES = {
         "Ordinal Repeat Space Uniform When"
     ),
     "hpsearch.sweep.file": "load_sweep",
-    "hpsearch.sweep.sweep": "Checkpoints Limits Metric Resources Scaling Search Sweep",
+    "hpsearch.sweep.sweep": "Checkpoints Limits Metric Parallel Resources Scaling Search Sweep",
     "hpsearch.trainable.current": "current_trial",
     "hpsearch.trainable.running_trial": "RunningTrial",
 }

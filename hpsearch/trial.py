@@ -189,6 +189,8 @@ class TrialRow:
     """Trials of which it was trained as one computation, at most; it is no part of the result."""
     reverted: str = ""
     """Why it was taken back from more workers, in words; empty where it never was."""
+    asynchronous: bool = False
+    """Its workers didn't wait for each other: run once more it gives other numbers."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All that was reported at `iterations`, NaN included, of a failed trial too; empty where nothing was."""
     value_iteration: int = 0

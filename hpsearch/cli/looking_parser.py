@@ -51,6 +51,8 @@ def add_looking(commands: Commands) -> None:
     command.add_argument("--sort", metavar="NAME[:desc]", help=text)
     text = "the first N, of those that --sort sorts, or else the best"
     command.add_argument("--top", type=positive, metavar="N", help=text)
+    text = "group them by a column, a parameter or a metric: how many, the best and the median of each value"
+    command.add_argument("--by", metavar="NAME", help=text)
     comma_list(command, "--columns", str, "NAME", "these alone, in this order, of columns, parameters and metrics")
 
     text = "show a study's best trial, or its front"

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from hpsearch.cli.which_study import directory_of, loaded
 from hpsearch.errors import HpsearchError
+from hpsearch.objective import Objective
 from hpsearch.report.best import weighted
+from hpsearch.report.groups import groups_of, groups_to_csv, groups_to_json, groups_to_table
 from hpsearch.report.layout import screen_of
 from hpsearch.report.outline import constants_of, outlined
 from hpsearch.report.segments import segments_to_csv, segments_to_json, segments_to_table
@@ -24,18 +26,7 @@ __all__ = ["trials"]
 
 def trials(given: argparse.Namespace) -> int:
     """List the trials, or their segments."""
-    asked = {
-        "--front": given.front,
-        "--weights": given.weights is not None,
-        "--where": given.where is not None,
-        "--sort": given.sort is not None,
-        "--top": given.top is not None,
-        "--columns": given.columns is not None,
-    }
-    if given.segments and (named := [option for option, is_there in asked.items() if is_there]):
-        raise HpsearchError(f"--segments: lists those of all trials; leave {' and '.join(named)} out")
-    if given.weights is not None and given.sort is not None:
-        raise HpsearchError("--weights: sorts the trials by their worth; leave it or --sort out")
+    _check_together(given)
     study = loaded(directory_of(given))
     if given.segments:
         if given.format == "table":
@@ -48,12 +39,35 @@ def trials(given: argparse.Namespace) -> int:
     return 0
 
 
+def _check_together(given: argparse.Namespace) -> None:
+    """Check that options are given which can stand together."""
+    asked = {
+        "--front": given.front,
+        "--weights": given.weights is not None,
+        "--where": given.where is not None,
+        "--sort": given.sort is not None,
+        "--top": given.top is not None,
+        "--columns": given.columns is not None,
+        "--metrics": given.metrics,
+        "--by": given.by is not None,
+    }
+    named = [option for option, is_there in asked.items() if is_there]
+    if given.segments and (others := [option for option in named if option != "--metrics"]):
+        raise HpsearchError(f"--segments: lists those of all trials; leave {' and '.join(others)} out")
+    if given.by is not None and (others := [one for one in named if one not in ("--front", "--where", "--by")]):
+        raise HpsearchError(f"--by: lists groups, the one with the best trial first; leave {' and '.join(others)} out")
+    if given.weights is not None and given.sort is not None:
+        raise HpsearchError("--weights: sorts the trials by their worth; leave it or --sort out")
+
+
 def _listed(given: argparse.Namespace, study: Study) -> str:
     objective, space = study.sweep.objective, study.sweep.parameters
     every = study.trials
     names = space.columns(row.params for row in every)
     fields = Fields(every, names, objective)
     rows, worth = _chosen(given, study, every, fields)
+    if given.by is not None:
+        return _grouped(given, rows, fields, objective)
     if given.columns is not None:
         chosen = [fields.find(name, "--columns") for name in given.columns]
         if given.format == "table":
@@ -72,6 +86,15 @@ def _listed(given: argparse.Namespace, study: Study) -> str:
     shown, heads = outlined(rows, space)
     constants = constants_of(heads, space)
     return rows_to_table(shown, heads, objective, given.times, given.metrics, worth, constants, screen_of(sys.stdout))
+
+
+def _grouped(given: argparse.Namespace, rows: Sequence[TrialRow], fields: Fields, objective: Objective) -> str:
+    field = fields.find(given.by, "--by")
+    groups = groups_of(rows, field, objective)
+    if given.format == "table":
+        return groups_to_table(groups, field, objective, given.times, screen_of(sys.stdout))
+    as_text = {"csv": groups_to_csv, "json": groups_to_json}[given.format]
+    return as_text(groups, field, objective, given.times)
 
 
 def _chosen(

@@ -111,6 +111,8 @@ def facts_of(trial: EndedTrial) -> dict[str, str | int | float]:
     }
     if row.value is not None:
         facts["value"] = row.value
+    if row.asynchronous:
+        facts["asynchronous"] = "yes"
     if row.parent is not None:
         facts["parent"] = row.parent
     return facts

@@ -28,7 +28,7 @@ _PARAMS = "params."
 _METRICS = "metrics."
 _VALUES = "values."
 _ITERATIONS = ("iteration", "iterations")
-_OURS = ("trial", "state", "iterations", "value", "feasible", "width", "seconds")
+_OURS = ("trial", "state", "iterations", "value", "feasible", "width", "asynchronous", "seconds")
 """Columns of our own tables, beside the params and the metrics."""
 
 _UNENDED = (TrialState.STOPPED, TrialState.WAITING, TrialState.RUNNING)

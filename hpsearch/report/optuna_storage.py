@@ -166,6 +166,7 @@ def _trial(
         "checkpoint": row.checkpoint,
         "reason": row.reason,
         "reverted": row.reverted,
+        "asynchronous": row.asynchronous or None,
         "failure": None if row.failure is None else row.failure.message,
         **{f"metrics.{name}": strict_json(value) for name, value in row.metrics.items()},
         **{f"params.{name}": json.dumps(value) for name, value in row.params.items() if name not in held},

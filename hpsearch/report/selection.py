@@ -25,6 +25,7 @@ _OWN: Mapping[str, _Read] = {
     "iterations": lambda row: row.iterations,
     "width": lambda row: row.width,
     "lanes": lambda row: row.lanes,
+    "asynchronous": lambda row: row.asynchronous,
     "parent": lambda row: row.parent,
     "inherited": lambda row: row.inherited,
     "seconds": lambda row: row.seconds,

@@ -2,8 +2,9 @@
 
 CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...,width`, and equal rows give equal
 bytes: no times unless they are asked for. Where several metrics decide `values.<name>` stand in place of `value`; where
-outcomes are constrained `feasible` follows. Where trials were forked `parent` and `inherited` follow. A trial need not
-have every param. Behind them stand all that was reported, `metrics.<name>`, where asked for.
+outcomes are constrained `feasible` follows. Where some trials give other numbers when they run once more,
+`asynchronous` follows, and where trials were forked `parent` and `inherited`. A trial need not have every param. Behind
+them stand all that was reported, `metrics.<name>`, where asked for.
 
 JSON has no numbers for what isn't finite: there they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
 """
@@ -116,6 +117,8 @@ def rows_to_json(
         if row.parent is not None:
             entry["parent"] = row.parent
             entry["inherited"] = row.inherited
+        if row.asynchronous:
+            entry["asynchronous"] = True
         if row.reverted:
             entry["reverted"] = row.reverted
         if row.failure is not None:
@@ -191,6 +194,8 @@ def _columns(
     }
     if any(row.lanes != 1 for row in rows):
         columns["lanes"] = [row.lanes for row in rows]
+    if any(row.asynchronous for row in rows):
+        columns["asynchronous"] = [row.asynchronous for row in rows]
     if any(row.parent is not None for row in rows):
         columns["parent"] = [absent if row.parent is None else row.parent for row in rows]
         columns["inherited"] = [absent if row.inherited is None else row.inherited for row in rows]

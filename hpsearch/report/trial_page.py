@@ -154,6 +154,7 @@ def page_record(page: TrialPage, log_lines: int) -> dict[str, Any]:
         "decisions": [{"action": made.action, "reason": made.reason} for made in page.decisions],
         "failure": None if row.failure is None else asdict(row.failure),
         "reverted": row.reverted or None,
+        "asynchronous": row.asynchronous,
         "segments": [asdict(segment) for segment in page.segments],
         "seconds": row.seconds,
         "curves": {name: [list(point) for point in curve] for name, curve in page.curves.items()},
@@ -172,6 +173,8 @@ def page_lines(page: TrialPage, pasted: str, log_lines: int, screen: Screen) -> 
         yield from _told_cut(page.cut, study.sweep.objective.goals[0].name)
     if row.reverted:
         yield f"taken back  {one_line(row.reverted)}"
+    if row.asynchronous:
+        yield "repeats     never: its workers didn't wait for each other"
     if row.parent is not None:
         yield f"forked      from trial {row.parent}" + (
             "" if row.inherited is None else f" at iteration {row.inherited}"

@@ -70,6 +70,8 @@ def rows_to_table(
         columns.append(Column("width", [str(row.width) for row in rows]))
     if any(row.lanes != 1 for row in rows):
         columns.append(Column("lanes", [str(row.lanes) for row in rows]))
+    if any(row.asynchronous for row in rows):
+        columns.append(Column("asynchronous", ["yes" if row.asynchronous else "" for row in rows], is_text=True))
     if times:
         columns.append(Column("time", [duration(row.seconds) for row in rows]))
     if any(row.reverted for row in rows):

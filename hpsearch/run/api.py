@@ -29,9 +29,9 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
 from hpsearch.space import Space
 from hpsearch.study.directory import StudyDirectory
-from hpsearch.sweep.file import scaling_from_mapping, search_from_mapping
+from hpsearch.sweep.file import parallel_from_mapping, scaling_from_mapping, search_from_mapping
 from hpsearch.sweep.parameters import with_distributions
-from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Resources, Scaling, Search, Sweep
+from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Parallel, Resources, Scaling, Search, Sweep
 from hpsearch.sweep.table_name import is_table, table_and_task
 from hpsearch.trial import Goal
 
@@ -66,6 +66,7 @@ def search(
     fuse: Literal["auto", "rounding"] = "auto",
     fresh_process: bool = False,
     scaling: Scaling | Mapping[str, Any] | None = None,
+    parallel: Parallel | Mapping[str, Any] | None = None,
     max_time: float | None = None,
     trial_timeout: float | None = None,
     max_retries: int = 0,
@@ -131,6 +132,8 @@ def search(
             `trials_per_worker` trials, on which results then depend.
         fresh_process: Run each segment in a worker process that ran nothing before; on Ray only.
         scaling: How batch and learning rate follow the workers of a trial: a `Scaling`, or a mapping of its keys.
+        parallel: How several workers train one trial: a `Parallel`, or a mapping of its keys; parameters of the group
+            `parallel` stand over it.
         max_time: Seconds after which the sweep ends; it can be resumed with more.
         trial_timeout: Seconds that one trial may run.
         max_retries: How often a trial that raises is tried again, from its newest checkpoint.
@@ -213,6 +216,9 @@ def search(
                 fuse,
             ),
             scaling=scaling if isinstance(scaling, Scaling) else scaling_from_mapping(scaling or {}),
+            parallel=parallel
+            if parallel is None or isinstance(parallel, Parallel)
+            else parallel_from_mapping(parallel),
             limits=Limits(max_time, trial_timeout, max_retries, max_failures, patience),
             checkpoints=Checkpoints(keep_checkpoints, checkpoint_every),
             seed=seed,

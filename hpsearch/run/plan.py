@@ -13,6 +13,7 @@ from hpsearch.events import Finished, Started
 from hpsearch.objective import Objective, without_targets
 from hpsearch.observers.base import Record
 from hpsearch.report.wording import counted, up_to
+from hpsearch.run.parallel_notes import parallel_notes
 from hpsearch.run.plan_space import space_lines
 from hpsearch.run.simulate import Nobody, simulate
 from hpsearch.schedulers.base import RungView
@@ -152,7 +153,8 @@ def plan_text(plan: Plan) -> str:
     """Give the plan as a person reads it."""
     lines = [f"{plan.sweep.name}: {_method(plan.sweep)}", *_lag(plan.sweep), ""]
     if plan.sweep.unbounded:
-        return "\n".join([*lines, *_goals(plan.sweep.objective), *space_lines(plan.sweep), *_unbounded(plan)]) + "\n"
+        told = [*_goals(plan.sweep.objective), *space_lines(plan.sweep), *_parallel(plan.sweep)]
+        return "\n".join([*lines, *told, *_unbounded(plan)]) + "\n"
     brackets: dict[int, list[RungView]] = {}
     for rung in plan.rungs:
         brackets.setdefault(rung.bracket, []).append(rung)
@@ -166,6 +168,7 @@ def plan_text(plan: Plan) -> str:
         *_seed(plan.sweep),
         *_goals(plan.sweep.objective),
         *space_lines(plan.sweep),
+        *_parallel(plan.sweep),
         f"trials       {plan.trials:,}",
         f"trial-rungs  {plan.segments:,}",
     ]
@@ -208,6 +211,14 @@ def _goals(objective: Objective) -> list[str]:
         return []
     lines = [f"decides      {objective.aim}"]
     return lines + [f"{'within':<13}{constraint}" for constraint in objective.constraints]
+
+
+def _parallel(sweep: Sweep) -> list[str]:
+    """Say how several workers train one trial, where the sweep does, and what that means."""
+    if not sweep.strategies.named:
+        return []
+    lines = [f"parallel     {', '.join(sweep.strategies.possible)}"]
+    return lines + [f"{'':<13}{note}" for note in parallel_notes(sweep)]
 
 
 def _step(plan: Plan, rung: RungView) -> str:

@@ -46,6 +46,7 @@ def shapes_lines(plan: Plan, search_path: Sequence[str]) -> list[str]:
         threads=sweep.resources.cpus_per_worker,
         parameters=sweep.parameters,
         scaling=sweep.scaling.for_trainers(),
+        strategies=sweep.strategies,
         lanes=lanes,
         rounded=sweep.resources.fuse == "rounding",
         mkl_cbwr=os.environ.get("MKL_CBWR", "AUTO"),

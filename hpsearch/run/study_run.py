@@ -28,6 +28,7 @@ from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.observing import catch_up, observed_of, observers_of, records_of
 from hpsearch.run.on_end import run_on_end
 from hpsearch.run.orchestrator import Orchestrator
+from hpsearch.run.parallel_notes import parallel_notes
 from hpsearch.run.retrying import retries
 from hpsearch.run.searcher_process import ProcessCalls
 from hpsearch.study.directory import StudyDirectory, next_directory
@@ -234,6 +235,8 @@ def _go_on(
         run.display.note("seed 0, the default: every sweep with it tries the same trials; give another for others")
     if (known_as := sweep.searcher.known_as) is not None:
         run.display.note(f"method {sweep.method} is {known_as} here")
+    for words in parallel_notes(sweep):
+        run.display.note(words)
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
     stored = stored_sweep(record)
     warm_start = stored_warm_start(record)
@@ -345,6 +348,7 @@ def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str, mkl_cbwr: s
         threads=sweep.resources.cpus_per_worker,
         parameters=sweep.parameters,
         scaling=sweep.scaling.for_trainers(),
+        strategies=sweep.strategies,
         widest=sweep.resources.widest,
         lanes=sweep.resources.lanes,
         rounded=sweep.resources.fuse == "rounding",

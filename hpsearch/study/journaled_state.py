@@ -59,7 +59,9 @@ class JournaledState:
 
     def __init__(self, sweep: Sweep) -> None:
         self._keep_all = sweep.checkpoints.keep == "all"
-        self.records = TrialRecords(sweep.objective, sweep.resources.workers_per_trial)
+        self.records = TrialRecords(
+            sweep.objective, sweep.resources.workers_per_trial, sweep.strategies.is_asynchronous
+        )
         self.requeued: list[int] = []
         """Sorted: trials whose segment must be started again."""
         self.pruned: dict[int, bool] = {}

@@ -54,6 +54,7 @@ class TrialRecord:
     __slots__ = (
         "_saved",
         "alone",
+        "asynchronous",
         "attempts",
         "bracket",
         "checkpoint",
@@ -81,8 +82,10 @@ class TrialRecord:
         "width",
     )
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: Trial, asynchronous: bool = False) -> None:
         self.trial = trial
+        self.asynchronous = asynchronous
+        """Its ranks don't wait for each other: run once more it gives other numbers."""
         self.state = TrialState.WAITING
         self.result = TrialResult(trial.start) if trial.start else _NOTHING
         self.checkpoint = self.source
@@ -276,6 +279,7 @@ class TrialRecord:
             width=self.width,
             lanes=self.lanes,
             reverted=self.reverted,
+            asynchronous=self.asynchronous,
             metrics=self.result.metrics,
             value_iteration=self.result.value_iteration,
             parent=None if parent is None else parent.number,

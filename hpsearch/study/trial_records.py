@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from hpsearch.events import Started
 from hpsearch.objective import Objective
 from hpsearch.study.pack_users import PackUsers
 from hpsearch.study.trial_record import DECIDED, TrialRecord
 from hpsearch.trainable.addresses import place_of
-from hpsearch.trial import Failure, Report, Segment, StateAt, TrialRow, TrialState
+from hpsearch.trial import Failure, Params, Report, Segment, StateAt, TrialRow, TrialState
 
 __all__ = ["TERMINAL", "TrialRecords", "owner_of"]
 
@@ -21,10 +21,16 @@ TERMINAL = DECIDED | {TrialState.FAILED}
 class TrialRecords:
     """The records of all trials, with the best and the counts kept up as they change."""
 
-    def __init__(self, objective: Objective, least_width: int = 1) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        least_width: int = 1,
+        is_asynchronous: Callable[[Params], bool] = lambda params: False,
+    ) -> None:
         self.least_width = least_width
         """Workers that a trial needs: as many are never too many."""
         self._objective = objective
+        self._is_asynchronous = is_asynchronous
         self._all: list[TrialRecord] = []
         self._leaders: dict[int, TrialRow] = {}  # as they were asked for last
         self._changed: set[int] = set()  # since then
@@ -68,7 +74,7 @@ class TrialRecords:
         """Note that a segment runs."""
         segment = event.segment
         if event.new is not None:
-            self._all.append(TrialRecord(event.new))
+            self._all.append(TrialRecord(event.new, self._is_asynchronous(event.new.params)))
             self.counts[TrialState.WAITING] += 1
             self._hold(self._all[-1])
         record = self._all[segment.trial]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from hpsearch.checks import KeyPath, key_text
 from hpsearch.settings import settings_fields
+from hpsearch.sweep.parallel import STRATEGY
 from hpsearch.sweep.parts import SECTIONS
 from hpsearch.trial import Value
 
@@ -46,20 +47,26 @@ def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Give the keys that two sweeps differ in, with what each has there, in words; what counts as in `difference`."""
-    there, here = _leaves(one), _leaves(other)
+    width_counts = _trains_as_wide_as_it_is(one) or _trains_as_wide_as_it_is(other)
+    there, here = (_leaves(sweep, width_counts) for sweep in (one, other))
     pairs = {key: (there.get(key, _ABSENT), here.get(key, _ABSENT)) for key in [*there, *here]}
     return {
         key_text(key): (_said(left), _said(right)) for key, (left, right) in pairs.items() if not _same(left, right)
     }
 
 
-def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
-    """Flatten what counts to key paths and values; what a parameter may be is a value, however deep."""
+def _leaves(sweep: Mapping[str, Any], width_counts: bool) -> dict[KeyPath, Value]:
+    """Flatten what counts to key paths and values; what a parameter may be is a value, however deep.
+
+    Args:
+        sweep: As JSON.
+        width_counts: The number of a trial's workers is among it.
+    """
     out: dict[KeyPath, Value] = {}
     for section, given in sweep.items():
         if section in ("parameters", "draws", "points_to_try", "observers", "on_end", "source"):
             continue
-        how = _how(section, given)
+        how = _how(section, given, width_counts)
         leaves: dict[KeyPath, Value] = {(section,): given}
         if isinstance(given, Mapping):
             leaves = {(section, key): value for key, value in given.items()}
@@ -79,11 +86,29 @@ def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
     return out
 
 
-def _how(section: str, given: Any) -> Collection[str]:
+def _how(section: str, given: Any, width_counts: bool) -> Collection[str]:
     """Give the keys of a section that say how a sweep is run."""
     how = _HOW.get(section, set())
+    if section != "resources":
+        return how
     # Computations of so many trials round as so many do.
-    return how - {"trials_per_worker"} if section == "resources" and given.get("fuse") == "rounding" else how
+    rounded = {"trials_per_worker"} if given.get("fuse") == "rounding" else set()
+    return how - rounded - ({"workers_per_trial"} if width_counts else set())
+
+
+def _trains_as_wide_as_it_is(sweep: Mapping[str, Any]) -> bool:
+    """Say whether trials may train by another strategy than allreduce: on more workers they are other trainings."""
+    named = (sweep.get("parallel") or {}).get("strategy", "allreduce")
+    return named != "allreduce" or STRATEGY in _names(sweep["parameters"])
+
+
+def _names(parameters: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Give the flat names at the top, and in groups there."""
+    for item in parameters:
+        if "path" in item:
+            name = ".".join(item["path"])
+            yield name
+            yield from (f"{name}.{inner}" for inner in _names(item.get("parameters", ())))
 
 
 def _same(one: object, other: object) -> bool:

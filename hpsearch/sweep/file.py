@@ -24,14 +24,23 @@ from hpsearch.space import Space
 from hpsearch.sweep.document import Document, read_document
 from hpsearch.sweep.overrides import Override, apply_overrides, dotted_path
 from hpsearch.sweep.parameters import read_constraints, read_parameters
-from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling, Search
+from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Resources, Scaling, Search
 from hpsearch.sweep.reader import Kind, Table, command_or_line, listed, observer_names, section, words
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
 from hpsearch.sweep.wandb import BAND_KEYS, HINTS, IGNORED, METRIC_IGNORED, as_bands, wandb_notes
 from hpsearch.trial import Params
 
-__all__ = ["TOP_KEYS", "load_sweep", "locate", "scaling_from_mapping", "sweep_from_mapping", "sweep_notes"]
+__all__ = [
+    "TOP_KEYS",
+    "load_sweep",
+    "locate",
+    "parallel_from_mapping",
+    "scaling_from_mapping",
+    "search_from_mapping",
+    "sweep_from_mapping",
+    "sweep_notes",
+]
 
 _REQUIRED = {
     "method": "method: random",
@@ -247,6 +256,15 @@ def scaling_from_mapping(value: object, path: KeyPath = ("scaling",)) -> Scaling
     return section(Scaling, value, path)
 
 
+def parallel_from_mapping(value: object, path: KeyPath = ("parallel",)) -> Parallel:
+    """Read the `parallel` of a sweep: the same keys, the same rules.
+
+    Raises:
+        InvalidKey: A key is wrong.
+    """
+    return section(Parallel, value, path)
+
+
 def search_from_mapping(value: object, path: KeyPath = ("search",)) -> Search:
     """Read the `search` of a sweep: the same keys, the same rules.
 
@@ -270,6 +288,7 @@ _READERS: Mapping[str, Kind[Any]] = {
     "resources": functools.partial(section, Resources),
     "search": search_from_mapping,
     "scaling": scaling_from_mapping,
+    "parallel": parallel_from_mapping,
     "limits": functools.partial(section, Limits),
     "checkpoints": functools.partial(section, Checkpoints),
     "seed": integer,

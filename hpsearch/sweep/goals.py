@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from hpsearch.checks import InvalidKey, KeyPath, Mistakes, shown
 from hpsearch.objective import Metric, Objective, OutcomeConstraint
 from hpsearch.schedulers import KNOWN as SCHEDULERS
+from hpsearch.schedulers import settings_named
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.searchers import Searcher, unfit_for
 
-__all__ = ["check_who_ranks", "checked_metric", "checked_outcome_constraints"]
+__all__ = ["check_forks", "check_who_ranks", "checked_metric", "checked_outcome_constraints"]
 
 _INSTEAD = {"metric": "one metric", "outcome_constraints": "left out"}
 """Keys that somebody may not take, to what must be there."""
@@ -111,3 +112,28 @@ def check_who_ranks(
             f"must be {_INSTEAD[key]} where early_terminate is of type {early.kind}, which compares single numbers",
             f"take one of {', '.join(able)}",
         )
+
+
+def check_forks(
+    objective: Objective, method: str, searcher: type[Searcher] | None, early: EarlyTerminate | None
+) -> None:
+    """Check that there are parameters for forks, and forks for a searcher that is made for them.
+
+    Raises:
+        InvalidKey: There aren't.
+    """
+    forks = early is not None and early.forks
+    if forks and searcher is not None and not searcher.explores:
+        raise InvalidKey(
+            ("method",),
+            f"must be a searcher that explores, as early_terminate forks trials, got {method}",
+            "pbt and random do, or one of your own with explores = True",
+        )
+    if searcher is not None and not forks and searcher.over and settings_named(searcher.over).forks:
+        problem = f"must be one that forks trials where method is {method}, got {early and early.kind}"
+        raise InvalidKey(("early_terminate", "type"), problem, f"{searcher.over} does; or take method random")
+    scopes = {goal.scope for goal in objective.goals} - {"last"}
+    if early is not None and early.newest and scopes:
+        (scope,) = scopes
+        problem = f"must be last where early_terminate is of type {early.kind}, got {scope}"
+        raise InvalidKey(("metric", "scope"), f"{problem}: it compares the states that it copies", "remove it")

@@ -1,4 +1,4 @@
-"""The parts of a sweep besides its space: metric, resources, scaling, limits, checkpoints."""
+"""The parts of a sweep besides its space: metric, resources, scaling, parallel, limits, checkpoints."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from hpsearch.checks import InvalidKey
 from hpsearch.objective import Metric
 from hpsearch.searchers.settings import Search
 from hpsearch.settings import HOW, AtLeast, Count, Seconds, Settings
+from hpsearch.sweep.parallel import Parallel
 
-__all__ = ["SECTIONS", "Checkpoints", "Limits", "MaxFailures", "Metric", "Resources", "Scaling", "Search"]
+__all__ = ["SECTIONS", "Checkpoints", "Limits", "MaxFailures", "Metric", "Parallel", "Resources", "Scaling", "Search"]
 
 _LANES = 16
 """A core is busy with so many small networks: more of them gain nothing."""
@@ -158,6 +159,7 @@ SECTIONS: Mapping[str, type[Settings]] = {
     "search": Search,
     "resources": Resources,
     "scaling": Scaling,
+    "parallel": Parallel,
     "limits": Limits,
     "checkpoints": Checkpoints,
 }

@@ -13,6 +13,7 @@ __all__ = ["BEFORE", "BEFORE_KEYS", "space_of"]
 BEFORE: Mapping[str, Any] = {
     "draws": FormerSpace.law,
     "scaling": {},
+    "parallel": None,
     "search": {},
     "observers": ("tensorboard",),
     "on_end": None,

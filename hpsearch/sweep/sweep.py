@@ -18,7 +18,8 @@ from hpsearch.seeds import SEED_LIMIT
 from hpsearch.settings import Settings
 from hpsearch.space import Broken, Space
 from hpsearch.sweep.difference import difference
-from hpsearch.sweep.goals import check_who_ranks, checked_metric, checked_outcome_constraints
+from hpsearch.sweep.goals import check_forks, check_who_ranks, checked_metric, checked_outcome_constraints
+from hpsearch.sweep.parallel import Parallel, Strategies
 from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Resources, Scaling, Search
 from hpsearch.sweep.reader import command_or_line
 from hpsearch.sweep.stored import BEFORE, BEFORE_KEYS, space_of
@@ -30,6 +31,7 @@ __all__ = [
     "Limits",
     "Method",
     "Metric",
+    "Parallel",
     "Resources",
     "Scaling",
     "Search",
@@ -82,6 +84,8 @@ class Sweep:
     """Flat names to values, tried first. With `random`, what a point leaves out is drawn."""
     resources: Resources = field(default_factory=Resources)
     scaling: Scaling = field(default_factory=Scaling)
+    parallel: Parallel | None = None
+    """How several workers train one trial; `strategies` joins it with the parameters of that name."""
     limits: Limits = field(default_factory=Limits)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     seed: int = 0
@@ -110,7 +114,8 @@ class Sweep:
             raise InvalidKey(("seed",), f"must be between 0 and {SEED_LIMIT - 1}, got {self.seed}")
         self._take_halving(searcher)
         self._check_how_long(searcher)
-        self._check_forks(searcher)
+        self.strategies.check(self.resources)
+        check_forks(self.objective, self.method, searcher, self.early_terminate)
         check_who_ranks(self.objective, self.method, searcher, self.early_terminate)
         if searcher is not None:
             self._check_search(searcher)
@@ -155,6 +160,11 @@ class Sweep:
         """What makes one of its trials better than another."""
         constraints = (OutcomeConstraint.parse(given) for given in self.outcome_constraints)
         return Objective(self.metric, tuple(constraints))
+
+    @cached_property
+    def strategies(self) -> Strategies:
+        """What its trials may be told of how they are parallel."""
+        return Strategies(self.parallel, self.parameters)
 
     @property
     def unbounded(self) -> bool:
@@ -215,7 +225,7 @@ class Sweep:
         kinds: dict[str, type] = {"parameters": Space, "early_terminate": EarlyTerminate, **sections}
         for key, kind in kinds.items():
             given = getattr(self, key)
-            if not isinstance(given, kind) and (key != "early_terminate" or given is not None):
+            if not isinstance(given, kind) and (key not in ("early_terminate", "parallel") or given is not None):
                 raise InvalidKey((key,), f"must be a {kind.__name__}, got {shown(given)}")
 
     def _check_what_runs(self) -> None:
@@ -296,25 +306,6 @@ class Sweep:
                 f"must not be given beside method {self.method}, which takes none",
                 "remove them; a searcher of your own takes them by has_options = True",
             )
-
-    def _check_forks(self, searcher: type[Searcher] | None) -> None:
-        """Check that there are parameters for forks, and forks for a searcher that is made for them."""
-        early = self.early_terminate
-        forks = early is not None and early.forks
-        if forks and searcher is not None and not searcher.explores:
-            raise InvalidKey(
-                ("method",),
-                f"must be a searcher that explores, as early_terminate forks trials, got {self.method}",
-                "pbt and random do, or one of your own with explores = True",
-            )
-        if searcher is not None and not forks and searcher.over and settings_named(searcher.over).forks:
-            problem = f"must be one that forks trials where method is {self.method}, got {early and early.kind}"
-            raise InvalidKey(("early_terminate", "type"), problem, f"{searcher.over} does; or take method random")
-        scopes = {goal.scope for goal in self.objective.goals} - {"last"}
-        if early is not None and early.newest and scopes:
-            (scope,) = scopes
-            problem = f"must be last where early_terminate is of type {early.kind}, got {scope}"
-            raise InvalidKey(("metric", "scope"), f"{problem}: it compares the states that it copies", "remove it")
 
     def _check_how_long(self, searcher: type[Searcher] | None) -> None:
         if self.max_iter is not None:

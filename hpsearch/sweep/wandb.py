@@ -120,6 +120,7 @@ HINTS: Mapping[str, Mapping[str, str]] = {
         ),
         **dict.fromkeys(settings_fields(Resources), "it stands under resources"),
         **dict.fromkeys(("warmup_epochs", "max_global_batch"), "it stands under scaling"),
+        "strategy": "it stands under parallel",
         **dict.fromkeys(settings_fields(Limits), "it stands under limits"),
         **dict.fromkeys(("goal", "target"), "it stands under metric"),
     },

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpsearch.objective import Objective
 
-__all__ = ["Assignment"]
+__all__ = ["Assignment", "ignored_parallel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,17 @@ class Assignment:
     """Workers that run the segment."""
     scaling: dict[str, Any] = field(default_factory=dict)
     """How batch and rate follow the number of workers, as the sweep has it."""
+    parallel: dict[str, Any] = field(default_factory=dict)
+    """How the workers train it together: `strategy`, and what else the sweep says; empty where it says nothing."""
     parent: int | None = None
     """The trial that this one is forked from, where it begins as its fork: without a checkpoint of its own."""
     parent_checkpoint: str | None = None
     """That trial's checkpoint, absolute. Where the fork goes on at an iteration, `checkpoint` is the same."""
+
+    @property
+    def strategy(self) -> str:
+        """How the workers train it together."""
+        return str(self.parallel.get("strategy", "allreduce"))
 
     @property
     def must_report(self) -> bool:
@@ -64,3 +71,11 @@ class Assignment:
     def due(self, iteration: int) -> bool:
         """Say whether a checkpoint inside the segment is due at this iteration."""
         return self.save_every is not None and iteration % self.save_every == 0
+
+
+def ignored_parallel(strategy: str) -> str:
+    """Say that a trainable trains as it pleases where the sweep names a strategy."""
+    return (
+        f"the sweep has parallel.strategy {strategy}, but the trainable never looked at trial.parallel: derive it from "
+        "hpsearch_trainers.Trainer, let it do what trial.parallel says, or take the strategy out of the sweep"
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hpsearch.errors import TrainableError
 from hpsearch.trainable import checkpoints, random_state
-from hpsearch.trainable.assignment import Assignment
+from hpsearch.trainable.assignment import Assignment, ignored_parallel
 from hpsearch.trainable.metrics import example, to_numbers
 from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.storage import writing
@@ -83,6 +83,7 @@ class RunningTrial:
         self.rank = assignment.rank
         self.world_size = assignment.world_size
         self.scaling = assignment.scaling
+        self._parallel_is_known = assignment.strategy == "allreduce"
         self._form = _group_of_one if form is None else form
         self._group: Group | None = None
         self.generators = random_state.capture
@@ -142,6 +143,16 @@ class RunningTrial:
         group, self._group = self._group, None
         if group is not None:
             group.close(error)
+
+    @property
+    def parallel(self) -> dict[str, Any]:
+        """How several workers are to train it: `strategy`, and what else the sweep says; empty where it says nothing.
+
+        A sweep may compare strategies: a trainable that reports without a look at this has failed, unless `strategy` is
+        `allreduce`.
+        """
+        self._parallel_is_known = True
+        return dict(self._assignment.parallel)
 
     @property
     def directory(self) -> Path:
@@ -342,6 +353,8 @@ class RunningTrial:
             random_state.restore(saved)
 
     def _check_turn(self) -> None:
+        if not self._parallel_is_known:
+            raise TrainableError(ignored_parallel(self._assignment.strategy))
         if self._step is not None and self._iteration == self._step:
             raise TrainableError(
                 f"every step of trial.iterations() must report once, but iteration {self._step} did twice: "

@@ -69,6 +69,7 @@ class Columns:
         self._metrics: dict[str, None] = {}
         self._forked = False
         self._wide = sweep.resources.widest > 1
+        self._asynchronous = bool(sweep.strategies.asynchronous)
         self.all = self._made()
         """In their order."""
 
@@ -103,6 +104,8 @@ class Columns:
             columns.append(TrialColumn("parent", lambda row: row.parent))
         if self._wide:
             columns.append(TrialColumn("width", lambda row: row.width))
+        if self._asynchronous:
+            columns.append(TrialColumn("asynchronous", lambda row: "yes" if row.asynchronous else None, is_text=True))
         columns.append(TrialColumn("time", lambda row: row.seconds or None, duration))
         columns.append(TrialColumn("why", lambda row: row.reason or None, shortened_text, is_text=True))
         return columns

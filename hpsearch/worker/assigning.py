@@ -41,6 +41,7 @@ def assignment_of(job: Job, root: Path, trial: Trial, segment: Segment, rank: in
         rank=rank,
         world_size=segment.width,
         scaling=dict(job.scaling),
+        parallel={} if job.strategies is None else job.strategies.of(trial.params),
         parent=None if parent is None else parent.number,
         parent_checkpoint=None if parent is None else path,
     )

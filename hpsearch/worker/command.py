@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hpsearch.errors import CheckpointError, StorageError, TrainableError, UnwritableError
 from hpsearch.threads import thread_environment
 from hpsearch.trainable import checkpoints
-from hpsearch.trainable.assignment import Assignment
+from hpsearch.trainable.assignment import Assignment, ignored_parallel
 from hpsearch.trainable.current import CUT_FILE
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.macros import expand
@@ -300,6 +300,8 @@ class _Script:
         self._kill_at = time.monotonic() + _GRACE
 
     def _take_report(self, number: int, line: dict[str, Any]) -> None:
+        if self._assignment.strategy != "allreduce":  # a line says nothing of who looked at it
+            raise TrainableError(ignored_parallel(self._assignment.strategy))
         iteration = self._attempt.iteration + 1
         if self._attempt.ended:
             self._end_all()  # it goes on beyond its segment

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from hpsearch.objective import Objective
 from hpsearch.space import Space
+from hpsearch.sweep.parallel import Strategies
 from hpsearch.trial import Report
 
 __all__ = ["Channel", "CommandLine", "Job"]
@@ -47,6 +48,8 @@ class Job:
     """Says how trainables see flat parameters; None: as they are."""
     scaling: Mapping[str, Any] = field(default_factory=dict)
     """How batch and rate follow the number of workers: `batch`, `lr`, `warmup_epochs`, `max_global_batch`."""
+    strategies: Strategies | None = None
+    """Says how several workers train one trial; None: by allreduce."""
     widest: int = 1
     """Workers that a trial may get."""
     lanes: int = 1

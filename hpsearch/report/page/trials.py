@@ -56,6 +56,8 @@ def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) 
     for place, goal in enumerate(goals):
         columns.append((goal.name, numbers([row.values[place] if row.values else None for row in rows])))
     columns += [(name, cells) for name, cells in params.items() if name not in same]
+    if any(row.asynchronous for row in rows):
+        columns.append(("asynchronous", ["yes" if row.asynchronous else "" for row in rows]))
     if endings.brackets:
         columns.append(("bracket", [endings.bracket(row) for row in rows]))
     columns.append(("why it ended", [endings.why(row) for row in rows]))

@@ -150,3 +150,37 @@ def test_mistakes_of_a_benchmark(here, hpsearch_command, words, code, expected):
 def test_a_sweep_file_may_name_a_table_and_a_task_in_it(table, named):
     (table / "t.yaml").write_text(yaml.safe_dump({**SWEEP, "trainable": named}))
     assert hpsearch.load_sweep(table / "t.yaml").trainable == named
+
+
+def test_a_search_over_strategies_ends_with_a_table_by_strategy(here, hpsearch_command):
+    given = {"hogwild": 0.5, "pipeline": 0.25, "allreduce": 0.75}
+    pd.DataFrame(
+        [{"how": how, "epoch": epoch, "loss": loss / epoch} for how, loss in given.items() for epoch in (1, 2)]
+    ).to_csv(here / "c.csv", index=False)
+    (here / "table.yaml").write_text(yaml.safe_dump({**TABLE, "parameters": {"parallel.strategy": "how"}}))
+    strategy = {"parallel": {"parameters": {"strategy": {"values": [*given]}}}}
+    sweep = {**SWEEP, "method": "grid", "parameters": strategy, "early_terminate": None, "max_iter": 2}
+    (here / "t.yaml").write_text(yaml.safe_dump({**sweep, "resources": {"workers_per_trial": 2}}))
+    note = (
+        "parallel.strategy hogwild: workers don't wait for each other, so the same trial gives other numbers each time"
+    )
+    assert f"             {note}" in hpsearch_command("plan", "t.yaml").out
+    answer = hpsearch_command("run", "t.yaml", "--backend", "simulated", "--workers", 4)
+    assert answer.code == 0, answer
+    assert note in answer.out
+    _, trials, strategies, _ = re.split(
+        r"^ *(?=trial |parallel\.strategy   trials|best: )", answer.out, flags=re.MULTILINE
+    )
+    assert [line.split()[-1] for line in trials.splitlines()[2:5]] == ["2", "yes", "2"]  # the width, but for hogwild
+    lines = [line.split() for line in strategies.splitlines()[2:5]]
+    assert [line[:4] for line in lines] == [
+        ["pipeline", "1", "0.125", "0.125"],
+        ["hogwild", "1", "0.25", "0.25"],
+        ["allreduce", "1", "0.375", "0.375"],
+    ]
+    assert lines[1][4] == "yes"
+    assert [row.asynchronous for row in hpsearch.load("runs/t-1").trials] == [True, False, False]
+    assert "repeats     never" in hpsearch_command("trial", "runs/t-1", "0").out
+    assert (
+        hpsearch_command("trials", "runs/t-1", "--where", "asynchronous", "--columns", "trial").out.split()[-1] == "0"
+    )

@@ -175,3 +175,32 @@ def test_a_value_that_is_nan_is_none_and_can_be_asked_for_as_it_was_reported(ran
     told = json.loads(hpsearch_command("trials", "study", "--columns", "loss,metrics.loss", "--format", "json").out)
     assert told[3] == {"value": None, "metrics.loss": "NaN"}
     assert math.isclose(told[0]["value"], 0.2)
+
+
+def test_groups_have_a_line_each(ran, hpsearch_command):
+    assert hpsearch_command("trials", "study", "--by", "opt", "--format", "csv").out == (
+        "params.opt,trials,failed,best.loss,median.loss,asynchronous\nadam,2,0,0.04,0.16999999999999998,False\nsgd,3,1,0.2,0.2,False\n"
+    )
+    (adam,) = json.loads(
+        hpsearch_command("trials", "study", "--by", "opt", "--format", "json", "--where", "lr < 0.05", "--times").out
+    )
+    assert (adam["params.opt"], adam["trials"], adam["best.loss"]) == ("adam", 1, 0.04)
+    assert adam["seconds"] >= 0
+    lines = hpsearch_command("trials", "study", "--by", "params.width").out.splitlines()
+    assert [line.split()[:2] for line in lines[3:7]] == [["4", "1"], ["2", "1"], ["1", "2"], ["3", "1"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--by", "opt", "--sort", "lr", "--top", 1), "--by: lists groups, the one with the best trial first; leave"),
+        (("--by", "opt", "--columns", "lr"), "leave --columns out"),
+        (("--by", "opt", "--metrics"), "leave --metrics out"),
+        (("--by", "opt", "--segments"), "--segments: lists those of all trials; leave --by out"),
+        (("--by", "optt"), "--by: must name what trials have, got 'optt'; did you mean opt?"),
+    ],
+)
+def test_groups_stand_alone(ran, hpsearch_command, words, problem):
+    answer = hpsearch_command("trials", "study", *words)
+    assert answer.code == 1
+    assert problem in answer.err

@@ -58,6 +58,21 @@ def test_csv_has_exactly_the_columns_in_the_order_of_the_sweep():
     )
 
 
+def test_trials_that_give_other_numbers_each_time_are_marked_where_there_are_any():
+    rows = [row(0, 0.5), replace(row(1, 0.25), asynchronous=True)]
+    assert rows_to_csv(rows, ["lr"]) == (
+        "trial,state,iterations,value,params.lr,width,asynchronous\n"
+        "0,complete,3,0.5,0.1,1,False\n1,complete,3,0.25,0.1,1,True\n"
+    )
+    assert [entry.get("asynchronous") for entry in json.loads(rows_to_json(rows, ["lr"]))] == [None, True]
+    assert list(trials_dataframe(rows, ["lr"])["asynchronous"]) == [False, True]
+    lines = rows_to_table(rows, ["lr"], VALUE).splitlines()
+    assert lines[1].split()[-1] == "asynchronous"
+    assert [line.split()[-1] for line in lines[3:5]] == ["0.1", "yes"]
+    for text in (rows_to_csv(rows[:1], NAMES), rows_to_json(rows[:1], NAMES), rows_to_table(rows[:1], NAMES, VALUE)):
+        assert "asynchronous" not in text
+
+
 def test_times_are_there_only_when_asked_for():
     assert rows_to_csv([row(0, 0.5)], ["lr"], times=True) == (
         "trial,state,iterations,value,params.lr,width,seconds\n0,complete,3,0.5,0.1,1,1.5\n"

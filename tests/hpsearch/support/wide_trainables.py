@@ -141,3 +141,10 @@ def leaves_a_mark(trial: RunningTrial) -> None:
     Path(trial.directory / "mark").write_text(str(trial.rank))
     for _ in trial.iterations():
         trial.report({"loss": 1.0})
+
+
+def tells_how_it_is_parallel(trial: RunningTrial) -> None:
+    """Print what the trial says of it."""
+    print(f"rank {trial.rank}: {trial.parallel}")
+    for _ in trial.iterations():
+        trial.report({"loss": 1.0})

@@ -234,7 +234,7 @@ def test_json_that_is_no_sweep_is_one_error(broken):
         Sweep.from_json(broken)
 
 
-LATER = {"draws", "scaling", "search", "observers", "on_end", "outcome_constraints"}
+LATER = {"draws", "scaling", "parallel", "search", "observers", "on_end", "outcome_constraints"}
 """Keys that sweeps of former versions lack."""
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -335,3 +336,46 @@ def test_a_wide_report_that_breaks_the_contract_is_told_on_rank_0(assignment: As
         return "none"
 
     assert run_ranks(2, work) == ["contract", "peer"]
+
+
+# How its workers train it.
+
+
+def test_it_says_how_it_is_parallel(assignment: Assignment) -> None:
+    assert RunningTrial(assignment, Listening()).parallel == {}
+    told = {"strategy": "pipeline", "micro_batches": 4}
+    trial = RunningTrial(replace(assignment, parallel=told), Listening())
+    trial.parallel["micro_batches"] = 5
+    assert trial.parallel == told
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_strategy_that_nobody_looked_at_is_no_trials_strategy(assignment: Assignment, looks: bool) -> None:
+    told = replace(assignment, parallel={"strategy": "pipeline"})
+    listening = Listening()
+    trial = RunningTrial(told, listening)
+    if looks:
+        assert trial.parallel
+        trial.report({"loss": 1.0})
+        trial.assign(replace(told, start=1), listening, None)  # it is known from here on
+        trial.report({"loss": 1.0})
+        assert listening.iterations == [1, 2]
+        return
+    for _ in range(2):
+        with pytest.raises(
+            TrainableError, match=r"^the sweep has parallel\.strategy pipeline, but the train"
+        ) as caught:
+            trial.report({"loss": 1.0})
+    assert failure_of(caught.value).kind == "contract"
+    assert listening.iterations == []
+
+
+def test_allreduce_is_what_a_loop_of_ones_own_does_anyway(assignment: Assignment) -> None:
+    listening = Listening()
+    RunningTrial(replace(assignment, parallel={"strategy": "allreduce"}), listening).report({"loss": 1.0})
+    assert listening.iterations == [1]
+
+
+def test_an_assignment_of_a_strategy_travels_to_scripts(assignment: Assignment) -> None:
+    told = replace(assignment, parallel={"strategy": "pipeline", "micro_batches": 4})
+    assert Assignment.from_json(json.loads(json.dumps(told.to_json()))).parallel == told.parallel

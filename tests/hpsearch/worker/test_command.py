@@ -16,6 +16,7 @@ import pytest
 
 from hpsearch.objective import Metric, Objective
 from hpsearch.space import Space
+from hpsearch.sweep.parallel import Parallel, Strategies
 from hpsearch.task import SegmentResult
 from hpsearch.trainable import checkpoints
 from hpsearch.trial import Parent, Segment, Trial
@@ -100,6 +101,22 @@ def test_a_shell_script_reports_and_continues_from_its_checkpoint(script: Script
     assert second.checkpoint is not None
     assert (checkpoints.read_state(script.root / second.checkpoint) / "count").read_text() == "4\n"
     assert script.file("output.log") == "counted to 3\n"
+
+
+def test_a_script_of_lines_says_nothing_of_the_strategy_that_the_sweep_asks_for(script: Script) -> None:
+    script.open(COUNTS_IN_SH, SH)
+    assert script.worker is not None
+    script.worker.close()
+    command = CommandLine("script", SH, str(script.folder))
+    objective = Objective(Metric("loss"))
+    strategies = Strategies(Parallel("pipeline"), SPACE)
+    script.worker = Worker(
+        Job(str(script.root), "sweep", command, (), objective, None, 1, SPACE, strategies=strategies), script.root
+    )
+    result = script.run(0, 3)
+    assert result.failure is not None
+    assert (result.failure.kind, result.reports) == ("contract", ())
+    assert result.failure.message.startswith("the sweep has parallel.strategy pipeline, but the trainable never looked")
 
 
 def test_a_checkpoint_may_be_a_single_file(script: Script) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from hpsearch.space import Space
+from hpsearch.sweep.parallel import Parallel, Strategies
 from hpsearch.task import SegmentResult
 from hpsearch.trial import Segment, Trial
 from tests.hpsearch.support import wide_trainables as trainables
@@ -49,6 +51,31 @@ def test_ranks_compute_together_and_rank_0_speaks_for_them(tmp_path: Path) -> No
     assert (directory / "output.log").read_text() == f"rank 0 {told}"
     assert (directory / "rank-1" / "output.log").read_text() == f"rank 1 {told}"
     assert [path.name for path in (directory / "rank-1").iterdir()] == ["output.log"]
+
+
+def strategies_of(name: str, **more: Any) -> Strategies:
+    """Give those of a sweep that has a parameter `parallel.micro_batches`."""
+    space = Space.from_parameters({"lr": 0.1, "parallel": {"micro_batches": [1, 2, 3]}})
+    return Strategies(Parallel(name, **more), space)  # type: ignore[arg-type]
+
+
+def test_all_ranks_are_told_how_the_trial_is_parallel(tmp_path: Path) -> None:
+    strategies = strategies_of("pipeline", schedule="1f1b")
+    trial = replace(TRIAL, params={**TRIAL.params, "parallel.micro_batches": 3})
+    with Workers(tmp_path, trainables.tells_how_it_is_parallel, strategies=strategies) as workers:
+        workers.start(wide(0, 1), trial=trial)
+        assert kinds([result for result, _ in workers.results([0, 1])]) == [None, None]
+    directory = tmp_path / "trials" / "00003" / "1"
+    told = "{'strategy': 'pipeline', 'micro_batches': 3, 'schedule': '1f1b'}\n"
+    assert (directory / "output.log").read_text() == f"rank 0: {told}"
+    assert (directory / "rank-1" / "output.log").read_text() == f"rank 1: {told}"
+
+
+def test_a_loop_that_ignores_the_strategy_has_failed_on_all_ranks(tmp_path: Path) -> None:
+    with Workers(tmp_path, trainables.leaves_a_mark, strategies=strategies_of("pipeline")) as workers:
+        results = workers.run(wide(0, 1))
+        assert kinds(results) == ["contract", "contract"]
+        assert "never looked at trial.parallel" in str(results[0].failure)
 
 
 def test_each_rank_has_a_directory_of_its_own(tmp_path: Path) -> None:

@@ -1,0 +1,138 @@
+"""Trials grouped by what they have in common."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpsearch.objective import Metric, Objective, OutcomeConstraint
+from hpsearch.report.groups import Group, groups_of, groups_to_csv, groups_to_json, groups_to_table
+from hpsearch.report.selection import Fields
+from hpsearch.space.expressions import ABSENT
+from hpsearch.trial import Failure, JointScore, Score, TrialRow, TrialState, Value
+
+LOSS = Objective(Metric("loss"))
+
+
+def row(number: int, group: Value, score: Score | None, **more: object) -> TrialRow:
+    params = {} if group is ABSENT else {"how": group}
+    made = TrialRow(number, TrialState.COMPLETE, 1, score, params, "random", None, None, float(number), "")
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def grouped(rows: Sequence[TrialRow], objective: Objective = LOSS) -> list[Group]:
+    return groups_of(rows, Fields(rows, ["how"], objective).find("how", "--by"), objective)
+
+
+def failed(number: int, group: Value) -> TrialRow:
+    return row(number, group, None, state=TrialState.FAILED, failure=Failure("raised", "no", ""))
+
+
+def test_each_value_has_a_line_and_the_one_with_the_best_trial_comes_first():
+    rows = [row(1, "a", 3.0), row(2, "b", 1.0), row(3, "a", 5.0), failed(4, "a"), row(5, "c", None), row(6, "b", 9.0)]
+    assert grouped(rows) == [
+        Group("b", 2, 0, False, [1.0], [5.0], 4.0),
+        Group("a", 3, 1, False, [3.0], [4.0], 2.0),
+        Group("c", 1, 0, False, [None], [None], 5.0),
+    ]
+
+
+def test_trials_without_it_are_a_group_and_so_is_null():
+    rows = [
+        row(1, ABSENT, 1.0),
+        row(2, None, 2.0),
+        row(3, "", 3.0),
+        row(4, True, 4.0),
+        row(5, 1, 5.0),
+        row(6, 1.0, 6.0),
+    ]
+    assert [(group.value, group.trials) for group in grouped(rows)] == [
+        (ABSENT, 1),
+        (None, 1),
+        ("", 1),
+        (True, 1),
+        (1, 1),
+        (1.0, 1),
+    ]
+    assert [type(group.value) for group in grouped(rows)[3:]] == [bool, int, float]
+
+
+def test_several_goals_have_a_best_and_a_median_each():
+    two = Objective((Metric("loss"), Metric("accuracy", "maximize")))
+    rows = [
+        row(1, "a", JointScore((1.0, 0.5))),
+        row(2, "a", JointScore((3.0, 0.9))),
+        row(3, "b", JointScore((2.0, 0.95))),
+    ]
+    found = {str(group.value): (group.best, group.median) for group in grouped(rows, two)}
+    assert found == {"a": ([1.0, 0.9], [2.0, 0.7]), "b": ([2.0, 0.95], [2.0, 0.95])}
+
+
+def test_trials_that_break_constraints_are_counted_and_no_more():
+    bounded = Objective(Metric("loss"), (OutcomeConstraint.parse("ms <= 2"),))
+    rows = [row(1, "a", JointScore((1.0,), (0.5,))), row(2, "a", JointScore((4.0,), (-0.5,)))]
+    assert grouped(rows, bounded) == [Group("a", 2, 0, False, [4.0], [4.0], 1.5)]
+
+
+def test_without_a_metric_trials_are_counted():
+    (group,) = grouped([row(1, "a", None), row(2, "a", None)], Objective(None))
+    assert (group.trials, group.best, group.median) == (2, [], [])
+
+
+def test_the_table_shows_what_there_is():
+    field = Fields([row(1, "a", 1.0)], ["how"], LOSS).find("how", "--by")
+    rows = [row(1, "a", 3.0), row(2, "b", 1.0, asynchronous=True), row(3, "a", 5.0), row(4, ABSENT, 7.0)]
+    lines = groups_to_table(grouped(rows), field, LOSS).splitlines()
+    assert lines[1].split() == ["how", "trials", "best", "loss", "median", "asynchronous"]
+    assert [line.split() for line in lines[3:6]] == [["b", "1", "1", "1", "yes"], ["a", "2", "3", "4"], ["1", "7", "7"]]
+    plain = groups_to_table(grouped([*rows[:1], failed(9, "a")]), field, LOSS, times=True).splitlines()
+    assert plain[1].split() == ["how", "trials", "failed", "best", "loss", "median", "median", "time"]
+
+
+def test_csv_and_json_hold_the_same():
+    rows = [row(1, "a", 0.1 + 0.2), failed(2, "b"), row(3, ABSENT, 2.0)]
+    field = Fields(rows, ["how"], LOSS).find("how", "--by")
+    assert groups_to_csv(grouped(rows), field, LOSS, times=True) == (
+        "params.how,trials,failed,best.loss,median.loss,asynchronous,seconds\n"
+        "a,1,0,0.30000000000000004,0.30000000000000004,False,1.0\n"
+        ",1,0,2.0,2.0,False,3.0\n"
+        "b,1,1,,,False,\n"
+    )
+    told = json.loads(groups_to_json(grouped(rows), field, LOSS))
+    assert told[0] == {
+        "params.how": "a",
+        "trials": 1,
+        "failed": 0,
+        "best.loss": 0.1 + 0.2,
+        "median.loss": 0.1 + 0.2,
+        "asynchronous": False,
+    }
+    assert groups_to_csv([], field, LOSS) == "params.how\n"
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.none() | st.floats(-5, 5)), max_size=12))
+@pytest.mark.parametrize("goal", ["minimize", "maximize"])
+def test_any_trials_are_each_in_one_group(goal, given):
+    objective = Objective(Metric("loss", goal))
+    rows = [row(number, group, score) for number, (group, score) in enumerate(given)]
+    field = Fields(rows, ["how"], objective).find("how", "--by")
+    lines = {
+        line["params.how"]: line
+        for line in csv.DictReader(io.StringIO(groups_to_csv(grouped(rows, objective), field, objective)))
+    }
+    assert lines.keys() == {group for group, _ in given}
+    for name, line in lines.items():
+        scores = [score for group, score in given if group == name and score is not None]
+        assert int(line["trials"]) == sum(group == name for group, _ in given)
+        best = (min if goal == "minimize" else max)(scores, default=None)
+        assert line["best.loss"] == ("" if best is None else repr(best))
+        assert line["median.loss"] == ("" if best is None else repr(median(scores)))
