@@ -29,6 +29,7 @@ _BENCHMARKS = (
     "scale",
     "designed",
     "comm",
+    "hogwild",
 )
 
 

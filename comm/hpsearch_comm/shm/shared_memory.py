@@ -24,7 +24,7 @@ from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.header import Signature
 from hpsearch_comm.shm import robust
-from hpsearch_comm.shm.barrier import LINE, SLICE
+from hpsearch_comm.shm.barrier import LINE, SLICE, look
 from hpsearch_comm.shm.memfd import tensor_over
 
 __all__ = ["Member", "SharedLock", "SharedMemory", "lies_in_shared_memory", "size_of"]
@@ -168,6 +168,16 @@ class SharedLock:
         robust.make_mutex(self._address)
 
     def _wait(self) -> int:
+        """Look for some time, as it is soon given back as a rule, then sleep."""
+        code = errno.EBUSY
+
+        def ended() -> bool:
+            nonlocal code
+            code = robust.try_lock(self._address)
+            return code != errno.EBUSY
+
+        if look(ended, hold=False):
+            return code
         wait, turns = self._member.wait("lock", self._number), self._words[_TURNS]
         while (code := robust.lock(self._address, SLICE)) == errno.ETIMEDOUT:
             if turns != (turns := self._words[_TURNS]):

@@ -346,6 +346,24 @@ def test_a_step_that_fails_leaves_the_optimizer_whole(monkeypatch):
     assert run_ranks(2, work) == [4, 4]
 
 
+def test_an_optimizer_that_needs_all_weights_at_once_is_refused_under_locks():
+    class Own(torch.optim.SGD):
+        pass
+
+    class Says(Own):
+        trains_each_parameter = True
+
+    def work(group: Group) -> str:
+        small(group, "hogwild", optimizer=lambda model: Own(model.parameters(), 0.1)).step()
+        small(group, "locked", optimizer=lambda model: Says(model.parameters(), 0.1)).step()
+        with pytest.raises(ConfigurationError) as caught:
+            small(group, "locked", optimizer=lambda model: Own(model.parameters(), 0.1))
+        return str(caught.value)
+
+    for text in run_ranks(2, work):
+        assert "locked can't be used with an optimizer that looks over all parameters: it steps with the" in text
+
+
 def test_workers_on_several_hosts_are_refused(strategy):
     def work(group: Group) -> str:
         with pytest.raises(ConfigurationError) as caught:

@@ -26,12 +26,14 @@ from hpsearch_comm import Group, broadcast_parameters
 from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.strategies.one_copy import OneCopy, storages_of
+from hpsearch_trainers.strategies.optimizer_shard import trains_each_parameter
 from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.own_states import gather_states, take_state
 from hpsearch_trainers.strategies.strategy import Strategy, Trained
 
 __all__ = ["Hogwild", "Locked"]
 
+_OTHER_OPTIMIZER = "an optimizer that looks over all parameters"
 _BUCKET = 1 << 20
 """Bytes of weights from which on a bucket takes no more parameters."""
 
@@ -136,6 +138,19 @@ class Locked(Hogwild):
     """Updates one bucket of weights after the other, each under its lock."""
 
     name: ClassVar[str] = "locked"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            **Hogwild.refuses,
+            _OTHER_OPTIMIZER: "it steps with the parameters of one bucket at a time; one of your own whose step treats "
+            "each parameter by itself says so by an attribute `trains_each_parameter = True`",
+        }
+    )
+
+    def bind(self, trained: Trained) -> None:
+        """See `Hogwild.bind`."""
+        if not trains_each_parameter(trained.optimizer):
+            self.refuse(_OTHER_OPTIMIZER)
+        super().bind(trained)
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
         """Begin an epoch, with the parameters that the optimizer has now."""
