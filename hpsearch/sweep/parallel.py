@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from hpsearch.checks import InvalidKey, KeyPath, nearest
-from hpsearch.settings import Count, Settings, settings_fields
+from hpsearch.settings import AtLeast, Count, Settings, settings_fields
 from hpsearch.space import Choice, Derived, Distribution, Space
 from hpsearch.space.distribution import Numeric
 from hpsearch.space.parameter import Declared, Group, Structure
@@ -26,18 +26,19 @@ _PREFIX = f"{SECTION}."
 STRATEGY = f"{SECTION}.strategy"
 """Flat name of the parameter that says which strategy a trial has."""
 
-_Strategy = Literal["allreduce", "parameter_server", "hogwild", "locked", "pipeline"]
+_Strategy = Literal["allreduce", "parameter_server", "downpour", "hogwild", "locked", "pipeline"]
 
 KEYS: Mapping[str, Sequence[str]] = {
     "allreduce": (),
     "parameter_server": ("servers",),
+    "downpour": ("servers", "n_push", "n_fetch", "max_delay", "warm_start"),
     "hogwild": (),
     "locked": (),
     "pipeline": ("micro_batches", "schedule"),
 }
 """By strategy, the keys that are its own. Trainers read them; here they are checked before anything runs."""
 
-ASYNCHRONOUS = frozenset({"hogwild", "locked"})
+ASYNCHRONOUS = frozenset({"downpour", "hogwild", "locked"})
 """Strategies whose ranks don't wait for each other: the same trial gives other numbers each time."""
 
 
@@ -48,7 +49,15 @@ class Parallel(Settings):
     strategy: _Strategy = "allreduce"
     """[What the workers of a trial tell each other](parallel.md), when, and whose weights count."""
     servers: Count | None = None
-    """`parameter_server`: how many of a trial's workers hold weights for the others; none: 1."""
+    """`parameter_server`, `downpour`: how many of a trial's workers hold weights for the others; none: 1."""
+    n_push: Count | None = None
+    """`downpour`: steps between two pushes of gradients; none: 1."""
+    n_fetch: Count | None = None
+    """`downpour`: steps between two fetches of weights; none: 1."""
+    max_delay: Annotated[int, AtLeast(0)] | None = None
+    """`downpour`: steps by which a worker may be ahead of the slowest one; none: any number."""
+    warm_start: Annotated[int, AtLeast(0)] | None = None
+    """`downpour`: epochs at the beginning in which workers take turns; none: 0."""
     micro_batches: Count | None = None
     """`pipeline`: into how many a step's rows are divided; none: twice the workers."""
     schedule: Literal["gpipe", "1f1b"] | None = None

@@ -22,6 +22,11 @@ MORE: dict[str, tuple[int, Mapping[str, Any]]] = {
     "pipeline of three, one forward one backward": (3, {"strategy": "pipeline", "schedule": "1f1b"}),
     "two workers and a server": (3, {"strategy": "parameter_server"}),
     "two workers and two servers": (4, {"strategy": "parameter_server", "servers": 2}),
+    "downpour of two": (3, {"strategy": "downpour"}),
+    "downpour of two, with a delay": (
+        4,
+        {"strategy": "downpour", "servers": 2, "n_push": 2, "n_fetch": 3, "max_delay": 1, "warm_start": 1},
+    ),
 }
 """Strategies at other widths, or with other options, by a name for the test."""
 

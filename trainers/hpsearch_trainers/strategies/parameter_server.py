@@ -21,7 +21,6 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from hpsearch_comm import Group, SyncBatchNorm
-from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.data_parallel.shares import Shares
 from hpsearch_trainers.strategies.optimizer_shard import (
     OptimizerShard,
@@ -71,7 +70,7 @@ class ParameterServer(Served):
         """Place what is trained on the servers."""
         super().start_epoch(trained, epoch)
         parameters = self._parameters = self.trained_parameters()
-        buckets = self.buckets(parameters, can_be_cut=trains_elements(trained.optimizer))
+        buckets = self._buckets = self.buckets(parameters, can_be_cut=trains_elements(trained.optimizer))
         if self.trains:
             self._worker = WorkerSide(parameters, buckets, self.ranks, self.servers)
             return
@@ -115,7 +114,7 @@ class ParameterServer(Served):
         else:
             own = self._shard.close()
             del self._shard, self._server
-        broadcast_tensors(self._parameters, self.ranks)
+        self.spread(self._buckets, self._parameters)
         assemble(self.trained.optimizer, self._parameters, self.ranks, self.servers, own)
 
     def break_off(self, error: BaseException) -> None:

@@ -17,7 +17,17 @@ from hpsearch_comm import Group
 from hpsearch_comm.operations.work import Handle
 from hpsearch_trainers.strategies.placement import Bucket
 
-__all__ = ["DensePush", "DensePushes", "Push", "Pushes", "SparsePush", "SparsePushes"]
+__all__ = [
+    "DensePush",
+    "DensePushes",
+    "Push",
+    "Pushes",
+    "SparsePush",
+    "SparsePushes",
+    "gradients_of",
+    "put_weights",
+    "take_weights",
+]
 
 _NONE, _DENSE, _SPARSE = 0.0, 1.0, 2.0
 _SHORT = (torch.float16, torch.bfloat16)
@@ -77,30 +87,33 @@ class DensePush:
 
 
 class DensePushes:
-    """A server's end of them: those of all workers.
+    """A server's end of them.
 
     Args:
         bucket: Whose.
         group: All ranks.
-        workers: Their number; the first ranks.
+        most: Workers that push at once.
         tag: Of the messages.
     """
 
-    def __init__(self, bucket: Bucket, group: Group, workers: int, tag: int) -> None:
-        self._messages = [Message(bucket) for _ in range(workers)]
+    def __init__(self, bucket: Bucket, group: Group, most: int, tag: int) -> None:
+        self._all = [Message(bucket) for _ in range(most)]
+        self._messages: list[Message] = []
         self._group, self._tag = group, tag
         self._coming: list[Handle[Tensor]] = []
 
-    def expect(self) -> None:
-        """Be ready for those of a step."""
+    def expect(self, workers: Sequence[int]) -> None:
+        """Be ready for a push of each of these ranks."""
+        self._messages = self._all[: len(workers)]
         self._coming = [
-            self._group.recv_async(message.bytes, worker, self._tag) for worker, message in enumerate(self._messages)
+            self._group.recv_async(message.bytes, worker, self._tag)
+            for worker, message in zip(workers, self._messages, strict=True)
         ]
 
     def mean(self) -> list[Tensor | None]:
         """Wait for them; give the mean over all rows for each piece, None where nobody has a gradient.
 
-        They are added up in the order of ranks, so that the sum has the same bits each time.
+        They are added up in the order of the workers, so that the sum has the same bits each time.
         """
         for coming in self._coming:
             coming.wait()
@@ -148,21 +161,21 @@ class SparsePush:
 class SparsePushes:
     """As `DensePushes`, of one parameter whose gradients are sparse."""
 
-    def __init__(self, bucket: Bucket, group: Group, workers: int, tag: int, shape: torch.Size) -> None:
-        self._headers = [torch.zeros(3, dtype=torch.float64, device="cpu") for _ in range(workers)]
+    def __init__(self, bucket: Bucket, group: Group, tag: int, shape: torch.Size) -> None:
         self._dtype, self._group, self._tag, self._shape = bucket.dtype, group, tag, shape
-        self._coming: list[Handle[Tensor]] = []
+        self._coming: list[tuple[int, Handle[Tensor]]] = []
 
-    def expect(self) -> None:
+    def expect(self, workers: Sequence[int]) -> None:
         """See `DensePushes.expect`."""
-        self._coming = [
-            self._group.recv_async(header, worker, self._tag) for worker, header in enumerate(self._headers)
-        ]
+        self._coming = []
+        for worker in workers:
+            header = torch.zeros(3, dtype=torch.float64, device="cpu")
+            self._coming.append((worker, self._group.recv_async(header, worker, self._tag)))
 
     def mean(self) -> list[Tensor | None]:
         """See `DensePushes.mean`; sparse where all are."""
         found: list[tuple[float, Tensor | None]] = []
-        for worker, coming in enumerate(self._coming):
+        for worker, coming in self._coming:
             rows, kind, length = coming.wait().tolist()
             found.append((rows, self._receive(worker, kind, int(length))))
         total = sum(rows for rows, _ in found)
@@ -189,3 +202,52 @@ class SparsePushes:
 
 Push = DensePush | SparsePush
 Pushes = DensePushes | SparsePushes
+
+
+def gradients_of(bucket: Bucket, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Give what a worker pushes of a bucket.
+
+    Args:
+        bucket: Which.
+        gradients: Of all parameters, by number.
+    """
+    mine = [gradients[piece.number] for piece in bucket.pieces]
+    if bucket.sparse:
+        return mine
+    return [
+        None if gradient is None else _flat(gradient)[piece.start : piece.stop]
+        for piece, gradient in zip(bucket.pieces, mine, strict=True)
+    ]
+
+
+def take_weights(bucket: Bucket, parameters: Sequence[Tensor]) -> Tensor:
+    """Give a bucket's weights, 1-D.
+
+    Args:
+        bucket: Which.
+        parameters: All, by number.
+    """
+    flat = [parameters[piece.number].detach().reshape(-1)[piece.start : piece.stop] for piece in bucket.pieces]
+    return torch.cat(flat)
+
+
+@torch.no_grad()
+def put_weights(bucket: Bucket, elements: Tensor, parameters: Sequence[Tensor]) -> None:
+    """Give parameters the weights that have come.
+
+    Args:
+        bucket: Whose.
+        elements: Its weights, 1-D.
+        parameters: All, by number.
+    """
+    sizes = [piece.stop - piece.start for piece in bucket.pieces]
+    for piece, part in zip(bucket.pieces, torch.split(elements, sizes), strict=True):
+        parameter = parameters[piece.number]
+        if len(part) == parameter.numel():
+            parameter.copy_(part.view(parameter.shape))
+        else:
+            parameter.view(-1)[piece.start : piece.stop].copy_(part)
+
+
+def _flat(gradient: Tensor) -> Tensor:
+    return (gradient.to_dense() if gradient.layout is not torch.strided else gradient).reshape(-1)

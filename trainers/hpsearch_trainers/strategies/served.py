@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.placement import Bucket, Placed, place
+from hpsearch_trainers.strategies.pushes import put_weights, take_weights
 from hpsearch_trainers.strategies.strategy import Strategy, Trained
 
 __all__ = ["Served"]
@@ -61,6 +62,22 @@ class Served(Strategy):
         """See `Strategy.told`."""
         told: dict[str, float] = self.ranks.broadcast_object(metrics)
         return told
+
+    def spread(self, buckets: Sequence[Bucket], parameters: Sequence[nn.Parameter]) -> None:
+        """Give every rank the servers' weights; a collective.
+
+        Args:
+            buckets: Of all servers.
+            parameters: What `trained_parameters` gave.
+        """
+        weights = [take_weights(bucket, parameters) for bucket in buckets]
+        coming = [
+            self.ranks.broadcast_async(elements, self.servers[bucket.server])
+            for bucket, elements in zip(buckets, weights, strict=True)
+        ]
+        for bucket, elements, one in zip(buckets, weights, coming, strict=True):
+            one.wait()
+            put_weights(bucket, elements, parameters)
 
     def trained_parameters(self) -> list[nn.Parameter]:
         """Give the parameters that servers train, in order."""

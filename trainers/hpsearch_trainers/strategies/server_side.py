@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +15,7 @@ from hpsearch_comm.operations.work import Handle
 from hpsearch_trainers.strategies.placement import Bucket, Piece
 from hpsearch_trainers.strategies.pushes import DensePushes, SparsePushes
 
-__all__ = ["ServerSide"]
+__all__ = ["ServedBucket", "ServerSide"]
 
 
 class ServerSide:
@@ -40,14 +41,14 @@ class ServerSide:
         clip_norm: float | None,
         together: Group | None,
     ) -> None:
-        self._optimizer, self._group, self._workers = optimizer, group, workers
+        self._optimizer, self._workers = optimizer, range(workers)
         self._clip_norm, self._together = clip_norm, together
-        self._served = [_Served(bucket, tag, held, group, workers) for tag, bucket in buckets.items()]
+        self._served = [ServedBucket(bucket, tag, held, group, workers) for tag, bucket in buckets.items()]
 
     def step(self) -> None:
         """Take one."""
         for served in self._served:
-            served.pushes.expect()
+            served.pushes.expect(self._workers)
         for served in self._served:
             served.take_mean()
             if self._clip_norm is None:
@@ -61,47 +62,70 @@ class ServerSide:
         for served in self._served:
             served.wait()
 
-    def _step(self, ready: Sequence[_Served]) -> None:
+    def _step(self, ready: Sequence[ServedBucket]) -> None:
         self._optimizer.step()  # with those parameters that have a gradient
         for served in ready:
-            served.reply()
+            served.forget()
+            served.send(self._workers)
 
 
-class _Served:
-    """A bucket and its parameters."""
+class ServedBucket:
+    """A bucket of a server, and its parameters.
 
-    def __init__(
-        self, bucket: Bucket, tag: int, held: Mapping[Piece, nn.Parameter], group: Group, workers: int
-    ) -> None:
+    Args:
+        bucket: Which.
+        tag: Of its messages.
+        held: The parameter of each piece.
+        group: All ranks.
+        most: Workers that push at once.
+
+    Attributes:
+        parameters: Those of its pieces.
+        pushes: Their gradients, as they come.
+    """
+
+    def __init__(self, bucket: Bucket, tag: int, held: Mapping[Piece, nn.Parameter], group: Group, most: int) -> None:
         self.parameters = [held[piece] for piece in bucket.pieces]
         self.pushes: DensePushes | SparsePushes = (
-            SparsePushes(bucket, group, workers, tag, self.parameters[0].shape)
+            SparsePushes(bucket, group, tag, self.parameters[0].shape)
             if bucket.sparse
-            else DensePushes(bucket, group, workers, tag)
+            else DensePushes(bucket, group, most, tag)
         )
-        self._group, self._workers, self._tag = group, workers, tag
-        self._weights = torch.empty(bucket.elements, dtype=bucket.dtype, device="cpu")
-        self._sending: list[Handle[Tensor]] = []
+        self._bucket, self._group, self._tag = bucket, group, tag
+        self._weights: dict[int, Tensor] = {}
+        self._sending: dict[int, list[Handle[Tensor]]] = {}
 
     def take_mean(self) -> None:
-        """Give the parameters the mean of the workers' gradients."""
+        """Give the parameters the mean of the gradients that are expected."""
         for parameter, gradient in zip(self.parameters, self.pushes.mean(), strict=True):
             if gradient is not None:
                 gradient = gradient if gradient.is_sparse else gradient.view(parameter.shape)
                 parameter.grad = gradient.to(parameter.device)
 
-    def reply(self) -> None:
-        """Send the weights to all workers, and forget the gradients."""
-        self.wait()
-        sizes = [parameter.numel() for parameter in self.parameters]
-        for parameter, part in zip(self.parameters, torch.split(self._weights, sizes), strict=True):
-            part.copy_(parameter.detach().reshape(-1))
+    def forget(self) -> None:
+        """Let the gradients go."""
+        for parameter in self.parameters:
             parameter.grad = None
-        self._sending = [self._group.send_async(self._weights, worker, self._tag) for worker in range(self._workers)]
+
+    def send(self, workers: Sequence[int]) -> None:
+        """Send the weights as they are now.
+
+        Args:
+            workers: The ranks. Each is always sent to with the same others.
+        """
+        first = workers[0]
+        if first not in self._weights:
+            self._weights[first] = torch.empty(self._bucket.elements, dtype=self._bucket.dtype, device="cpu")
+        for sending in self._sending.get(first, ()):
+            sending.wait()
+        sizes = [parameter.numel() for parameter in self.parameters]
+        for parameter, part in zip(self.parameters, torch.split(self._weights[first], sizes), strict=True):
+            part.copy_(parameter.detach().reshape(-1))
+        self._sending[first] = [self._group.send_async(self._weights[first], rank, self._tag) for rank in workers]
 
     def wait(self) -> None:
-        """Wait until the weights have been sent."""
-        for sending in self._sending:
+        """Wait until all has been sent."""
+        for sending in itertools.chain.from_iterable(self._sending.values()):
             sending.wait()
 
 

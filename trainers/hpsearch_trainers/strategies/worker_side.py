@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from hpsearch_comm import Group
 from hpsearch_comm.operations.work import Handle
-from hpsearch_trainers.strategies.placement import Bucket, Piece
-from hpsearch_trainers.strategies.pushes import DensePush, SparsePush
+from hpsearch_trainers.strategies.placement import Bucket
+from hpsearch_trainers.strategies.pushes import DensePush, SparsePush, gradients_of, put_weights
 
 __all__ = ["WorkerSide"]
 
@@ -71,10 +71,7 @@ class WorkerSide:
                 self._push(place)
         for bucket, weights, coming in zip(self._buckets, self._weights, self._coming, strict=True):
             coming.wait()
-            with torch.no_grad():
-                sizes = [piece.stop - piece.start for piece in bucket.pieces]
-                for piece, part in zip(bucket.pieces, torch.split(weights, sizes), strict=True):
-                    _put(self._parameters[piece.number], piece, part)
+            put_weights(bucket, weights, self._parameters)
 
     def close(self) -> None:
         """Follow backward passes no more."""
@@ -91,22 +88,5 @@ class WorkerSide:
 
     def _push(self, place: int) -> None:
         self._missing[place] = -1
-        bucket = self._buckets[place]
-        gradients = [self._parameters[piece.number].grad for piece in bucket.pieces]
-        if not bucket.sparse:
-            gradients = [
-                None if gradient is None else _flat(gradient)[piece.start : piece.stop]
-                for piece, gradient in zip(bucket.pieces, gradients, strict=True)
-            ]
+        gradients = gradients_of(self._buckets[place], [parameter.grad for parameter in self._parameters])
         self._pushes[place].send(self._rows, gradients)
-
-
-def _flat(gradient: Tensor) -> Tensor:
-    return (gradient.to_dense() if gradient.layout is not torch.strided else gradient).reshape(-1)
-
-
-def _put(parameter: Tensor, piece: Piece, elements: Tensor) -> None:
-    if piece.stop - piece.start == parameter.numel():
-        parameter.copy_(elements.view(parameter.shape))
-    else:
-        parameter.view(-1)[piece.start : piece.stop].copy_(elements)

@@ -1,0 +1,185 @@
+"""Asynchronous, with servers: each worker pushes and fetches when it is ready, and waits for nobody.
+
+Downpour SGD, algorithm 7.1 of Dean et al., "Large Scale Distributed Deep Networks" (NeurIPS 2012), with Adagrad on the
+servers. On each worker, in step t with its own rows:
+
+    if t mod n_fetch = 0:  w ← the servers' weights
+    g ← gradient at w;  a ← a + g;  w ← w - η g
+    if t mod n_push = n_push - 1:  push a;  a ← 0
+
+A server applies each push as it comes: Σ ← Σ + a², w ← w - η a / √Σ. With a bounded delay (Ho et al., "More Effective
+Distributed ML via a Stale Synchronous Parallel Parameter Server", NeurIPS 2013) a worker begins step t only when all
+others have begun step t - max_delay.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hpsearch_comm import Group
+from hpsearch_trainers.optimizers import parameters_of
+from hpsearch_trainers.strategies.adagrad import Adagrad
+from hpsearch_trainers.strategies.downpour_server import Clocks, DownpourServer
+from hpsearch_trainers.strategies.downpour_worker import DownpourWorker
+from hpsearch_trainers.strategies.optimizer_shard import OptimizerShard, assemble
+from hpsearch_trainers.strategies.options import Options
+from hpsearch_trainers.strategies.served import Served
+from hpsearch_trainers.strategies.strategy import Trained
+
+__all__ = ["Downpour"]
+
+
+_SPARSE_DECAY = "weight_decay of sparse gradients"
+
+
+class Downpour(Served):
+    """The last `parallel.servers` ranks hold the weights; the others push gradients to them, each at its own pace."""
+
+    name: ClassVar[str] = "downpour"
+    reproducible: ClassVar[bool] = False
+    exact: ClassVar[bool] = False
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "average": "each worker has weights of its own between two fetches, and there is no step of all to average "
+            "after",
+            "batch_norm": "workers are at different steps, and can't normalize their rows together",
+            _SPARSE_DECAY: "all rows of a table would decay, and not those alone that were looked up: give the table a "
+            "group of parameters with weight_decay 0",
+        }
+    )
+
+    def __init__(self, options: Options, group: Group | None) -> None:
+        super().__init__(options, group)
+        self._n_push, self._n_fetch = options.whole("n_push", 1), options.whole("n_fetch", 1)
+        self._warm_start = options.whole("warm_start", 0, least=0)
+        delay = options.values.get("max_delay")
+        self._max_delay = None if delay is None else options.whole("max_delay", 0, least=0)
+
+    def bind(self, trained: Trained) -> None:
+        """See `Served.bind`."""
+        super().bind(trained)
+        groups = [{"params": group["params"], "lr": float(group["lr"])} for group in trained.optimizer.param_groups]
+        self._adagrad = Adagrad(groups)
+        # Some have a state before their first step, and can't do without.
+        self._fresh = copy.deepcopy(trained.optimizer.state_dict()["state"])
+        if self.tells:
+            print(
+                f"downpour: servers step with Adagrad at the rates of the trial's {type(trained.optimizer).__name__}, "
+                "of whose other settings only weight_decay and maximize count"
+            )
+
+    def start_epoch(self, trained: Trained, epoch: int) -> None:
+        """Place what is trained on the servers."""
+        if trained.optimizer is not self.trained.optimizer:
+            self.bind(trained)
+        super().start_epoch(trained, epoch)
+        parameters = self._parameters = self.trained_parameters()
+        buckets = self._buckets = self.buckets(parameters, can_be_cut=True)
+        warm = epoch < self._warm_start
+        self._push_every, self._fetch_every = (1, 1) if warm else (self._n_push, self._n_fetch)
+        if self.trains:
+            self._worker = DownpourWorker(parameters, buckets, self.ranks, self.servers)
+            self._accrued: dict[int, Tensor] = {}
+            self._clock = 0
+            return
+        mine = {tag: bucket for tag, bucket in enumerate(buckets, 1) if self.servers[bucket.server] == self.ranks.rank}
+        pieces = [piece for bucket in mine.values() for piece in bucket.pieces]
+        self._shard = OptimizerShard(self._adagrad, parameters, pieces)
+        clocks = Clocks(self.parts, self._max_delay, in_turn=warm)
+        first = self.ranks.rank == self.servers[0]
+        self._server = DownpourServer(mine, self._shard.held, self._adagrad, self.ranks, clocks, first=first)
+
+    def start_step(self, rows: int) -> None:
+        """Begin a step when that may be, and with the servers' weights where it is time for them."""
+        if self._clock % self._fetch_every == 0:
+            self._worker.fetch(self._clock, self._rates())
+        elif self._max_delay is not None:
+            self._worker.ask(self._clock, self._rates())
+        self._rows = rows
+        super().start_step(rows)
+
+    def update(self) -> None:
+        """Take a step of this worker's own, and push where it is time to."""
+        if self._rows > 0:
+            self._accrue()
+        self._clock += 1
+        if self._clock % self._push_every == 0:
+            self._push()
+
+    def serve(self, steps: int, set_rate: Callable[[int], None]) -> None:
+        """See `Strategy.serve`. Rates are those of the workers, which may be at different steps."""
+        self._server.run()
+
+    def end_epoch(self) -> None:
+        """Drain the pushes, and let every rank have the servers' weights and sums."""
+        own: list[Any] = []
+        if self.trains:
+            self._push()
+            self._worker.end(self._clock, self._rates())
+            del self._worker
+        else:
+            own = self._shard.close()
+            del self._shard, self._server
+        self.spread(self._buckets, self._parameters)
+        assemble(self._adagrad, self._parameters, self.ranks, self.servers, own)
+
+    def loaded(self) -> None:
+        """Drop the state of the trial's own optimizer: it takes no steps here, and would be that of other weights."""
+        optimizer = self.trained.optimizer
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": copy.deepcopy(self._fresh)})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the sums of squares."""
+        return {"adagrad": self._adagrad.state_dict()["state"]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take them up; without, they begin at zero."""
+        self._adagrad.load_state_dict({**self._adagrad.state_dict(), "state": state.get("adagrad", {})})
+
+    def _rates(self) -> list[float]:
+        return [float(group["lr"]) for group in self.trained.optimizer.param_groups]
+
+    @torch.no_grad()
+    def _accrue(self) -> None:
+        """Add the gradients to those of the steps before; and step, where the servers' weights don't come next."""
+        if self.trained.clip_norm is not None:
+            nn.utils.clip_grad_norm_(parameters_of(self.trained.optimizer), self.trained.clip_norm)
+        numbers = {parameter: number for number, parameter in enumerate(self._parameters)}
+        steps = (self._clock + 1) % self._fetch_every != 0
+        for group in self.trained.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None or parameter not in numbers:
+                    continue
+                gradient = self._decayed(parameter, group)
+                number = numbers[parameter]
+                before = self._accrued.get(number)
+                self._accrued[number] = gradient if before is None else _sum(before, gradient)
+                if steps:
+                    parameter.add_(gradient, alpha=-float(group["lr"]))
+
+    def _decayed(self, parameter: Tensor, group: Mapping[str, Any]) -> Tensor:
+        gradient = parameter.grad
+        assert gradient is not None
+        if group.get("maximize"):
+            gradient = -gradient
+        if decay := group.get("weight_decay", 0.0):
+            if gradient.is_sparse:
+                self.refuse(_SPARSE_DECAY)
+            gradient = gradient.add(parameter, alpha=decay)
+        return gradient
+
+    def _push(self) -> None:
+        if self._accrued:
+            gradients = [self._accrued.get(number) for number in range(len(self._parameters))]
+            self._worker.push(self._clock, self._rates(), gradients)
+            self._accrued = {}
+
+
+def _sum(one: Tensor, other: Tensor) -> Tensor:
+    return one + other if one.is_sparse == other.is_sparse else one.to_dense() + other.to_dense()

@@ -1,0 +1,106 @@
+"""A worker's side of Downpour SGD: it asks servers whether and with which weights to go on, and pushes what it has."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hpsearch_comm import Group
+from hpsearch_trainers.strategies.placement import Bucket
+from hpsearch_trainers.strategies.pushes import DensePush, SparsePush, gradients_of, put_weights
+
+__all__ = ["CONTROL", "DownpourWorker", "Kind", "control"]
+
+CONTROL = 0
+"""Tag of what isn't a bucket's; those have the tags from 1."""
+
+
+class Kind(enum.IntEnum):
+    """What a worker tells a server, and what a server answers."""
+
+    ASK = enum.auto()
+    """May I begin the step? Answered by `GO`, when it may."""
+    FETCH = enum.auto()
+    """The same, and answered by the weights of each bucket."""
+    PUSH = enum.auto()
+    """Gradients of each bucket follow."""
+    END = enum.auto()
+    """My epoch is over. Answered by `GO`, when all workers' is; and by `WAIT`, over and over, until then."""
+    GO = enum.auto()
+    WAIT = enum.auto()
+    """Of the first server alone."""
+
+
+def control(kind: Kind, clock: int, rates: Sequence[float]) -> Tensor:
+    """Make a message.
+
+    Args:
+        kind: What it says.
+        clock: The worker's step, from 0.
+        rates: Of each group of parameters.
+    """
+    return torch.tensor([float(kind), float(clock), *rates], dtype=torch.float64, device="cpu")
+
+
+class DownpourWorker:
+    """Talks to the servers in an epoch.
+
+    Args:
+        parameters: Those that servers train, by number.
+        buckets: Of all servers.
+        group: All ranks.
+        servers: Which of them serve.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], buckets: Sequence[Bucket], group: Group, servers: Sequence[int]
+    ) -> None:
+        self._parameters, self._buckets = parameters, buckets
+        self._group, self._servers = group, servers
+        self._pushes = [
+            (SparsePush if bucket.sparse else DensePush)(bucket, group, servers[bucket.server], tag)
+            for tag, bucket in enumerate(buckets, 1)
+        ]
+        self._weights = [torch.empty(bucket.elements, dtype=bucket.dtype, device="cpu") for bucket in buckets]
+
+    def ask(self, clock: int, rates: Sequence[float]) -> None:
+        """Wait until this worker may begin a step."""
+        self._tell(Kind.ASK, clock, rates)
+        for server in self._servers:
+            self._answer(server, rates)
+
+    def fetch(self, clock: int, rates: Sequence[float]) -> None:
+        """Wait until this worker may begin a step, and take the weights."""
+        self._tell(Kind.FETCH, clock, rates)
+        coming = [
+            self._group.recv_async(weights, self._servers[bucket.server], tag)
+            for tag, (bucket, weights) in enumerate(zip(self._buckets, self._weights, strict=True), 1)
+        ]
+        for bucket, weights, one in zip(self._buckets, self._weights, coming, strict=True):
+            one.wait()
+            put_weights(bucket, weights, self._parameters)
+
+    def push(self, clock: int, rates: Sequence[float], gradients: Sequence[Tensor | None]) -> None:
+        """Send gradients, by number; they may be changed afterwards."""
+        self._tell(Kind.PUSH, clock, rates)
+        for bucket, push in zip(self._buckets, self._pushes, strict=True):
+            push.send(1.0, gradients_of(bucket, gradients))
+
+    def end(self, clock: int, rates: Sequence[float]) -> None:
+        """Wait until all workers' epochs are over, and their pushes are in the weights, however long that takes."""
+        self._tell(Kind.END, clock, rates)
+        for server in self._servers:
+            while self._answer(server, rates) is Kind.WAIT:
+                pass
+
+    def _tell(self, kind: Kind, clock: int, rates: Sequence[float]) -> None:
+        # Not to wait for a server that may be waiting for the gradients of another worker, who waits for one of ours.
+        for server in self._servers:
+            self._group.send_async(control(kind, clock, rates), server, CONTROL)
+
+    def _answer(self, server: int, rates: Sequence[float]) -> Kind:
+        answer = self._group.recv(control(Kind.WAIT, 0, rates), server, CONTROL)
+        return Kind(int(answer[0]))
