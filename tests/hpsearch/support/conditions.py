@@ -8,17 +8,21 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import psutil
+import pytest
 
 Found = TypeVar("Found")
 
 
-def wait_until(met: Callable[[], bool]) -> None:
-    """Wait for a condition; the test's own time limit bounds it."""
-    while not met():
-        time.sleep(0.05)
+def wait_until(met: Callable[[], object], told: Callable[[], str] = lambda: "") -> None:
+    """Wait for a condition; the test's own time limit bounds it, and `told` says what was there by then."""
+    try:
+        while not met():
+            time.sleep(0.05)
+    except pytest.fail.Exception as error:
+        raise AssertionError(f"{error}: {told()}") from error
 
 
 def beside(work: Callable[[], Found]) -> Future[Found]:
@@ -60,22 +64,3 @@ def living_below(pid: int, name: str) -> list[psutil.Process]:
                 if child.name().startswith(name):
                     found.append(child)
     return found
-
-
-def workers_of(node: Any) -> set[int]:
-    """Give the processes of a node of the tests' Ray, which are its raylet's children."""
-    raylet = node.all_processes["raylet"][0].process.pid
-    return {child.pid for child in living_below(raylet, "")}
-
-
-def lose(cluster: Any, node: Any) -> None:
-    """Kill a node of the tests' Ray, and wait until its workers have ended; Ray itself misses it later."""
-    workers = workers_of(node)
-    cluster.remove_node(node, allow_graceful=False)
-    wait_until(lambda: all(gone(pid) for pid in workers))
-
-
-def alive_nodes() -> int:
-    import ray
-
-    return sum(node["Alive"] for node in ray.nodes())

@@ -23,7 +23,7 @@ from hpsearch.study.journal import Journal
 from hpsearch.sweep.parts import Resources
 from hpsearch.trial import TrialState
 from tests.hpsearch.support import backend_trainables as trainables
-from tests.hpsearch.support.conditions import beside, gone, limits, lose, wait_until, workers_of
+from tests.hpsearch.support.conditions import beside, gone, limits, wait_until
 from tests.hpsearch.support.driver import Driver
 
 pytestmark = pytest.mark.ray
@@ -191,8 +191,8 @@ def test_three_nodes_one_blind_one_lost_give_the_same_table(ray_cluster, tmp_pat
     def lose_a_node() -> None:
         try:  # what three workers that are held can't have begun is run by the blind one, which doesn't see that
             wait_until(lambda: directory.exists() and len(list((directory / "trials").glob("*"))) >= 10)
-            wait_until(lambda: any((tmp_path / f"{pid}.held").exists() for pid in workers_of(lost)))
-            lose(ray_cluster, lost)
+            wait_until(lambda: any((tmp_path / f"{pid}.held").exists() for pid in lost.workers()))
+            lost.lose()
         finally:
             hold.unlink()
 

@@ -19,7 +19,7 @@ from hpsearch.backends.ray import backoff, worker_pool
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import Gone, Result, TimedOut
-from tests.hpsearch.support.conditions import gone, limits, lose, wait_until
+from tests.hpsearch.support.conditions import gone, limits, wait_until
 from tests.hpsearch.support.driver import ROOT, Driver
 
 pytestmark = pytest.mark.ray
@@ -152,7 +152,7 @@ def test_gangs_stay_on_a_node_where_they_can_and_survive_the_loss_of_one(ray_clu
     assert {wide["pid0"], wide["pid1"]} in ({first["pid0"], first["pid1"]}, {second["pid0"], second["pid1"]})
     driver.start(3, {"x": X, "pause": 0.1}, end=100_000, width=4)
     pids = {pid for name, pid in driver.metrics(3).items() if name.startswith("pid")}
-    lose(ray_cluster, node)
+    node.lose()
     assert isinstance(driver.outcome(3), Gone)
     left = {pid for pid in pids if not gone(pid)}
     assert len(left) == 2

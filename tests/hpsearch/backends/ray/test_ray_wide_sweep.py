@@ -11,7 +11,7 @@ from hpsearch.errors import JournalError
 from hpsearch.events import Event, Lost, Saved, Started
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.backend_trainables import together
-from tests.hpsearch.support.conditions import beside, lose, wait_until, workers_of
+from tests.hpsearch.support.conditions import beside, wait_until
 from tests.hpsearch.support.scripted import events_of
 
 WIDTH, ITERATIONS = 3, 4
@@ -46,7 +46,7 @@ def test_a_node_lost_in_the_middle_of_a_wide_segment_costs_an_attempt_and_no_tri
     def lose_a_node() -> None:
         try:
             wait_until(lambda: len(gang()) == WIDTH and len(saves(directory)) > 0)
-            lose(ray_cluster, next(node for node in nodes if gang() & workers_of(node)))
+            next(node for node in nodes if gang() & node.workers()).lose()
         finally:
             hold.unlink()  # until now nobody came through the second iteration
 
