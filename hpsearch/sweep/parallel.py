@@ -169,7 +169,11 @@ class Strategies:
         if given.key == "strategy" and isinstance(given.holds, Derived):
             raise InvalidKey(given.path, "must say which strategies there may be, got a derived value", "give values")
         for value in given.values:
-            known[given.key].check(value, given.path)
+            try:
+                known[given.key].check(value, given.path)
+            except InvalidKey as error:
+                own = "a parameter of your own must be called otherwise" if given.key == "strategy" else ""
+                raise InvalidKey(error.key, error.problem, error.advice or own) from None
         if given.key != "strategy":
             self._check_meaning(given.path, given.key, self.possible if given.strategy is None else [given.strategy])
 

@@ -44,7 +44,22 @@ NESTED = {
         "opt": {"parameters": {"name": {"values": ["a", "b"]}, "k": {"min": 1, "max": 4, "q": 1}}},
     },
 }
-VALID = [*CONFIGS, NESTED]
+PARALLEL = {
+    "trainable": "package.module:Trainer",
+    "metric": {"name": "loss"},
+    "method": "random",
+    "max_iter": 3,
+    "run_cap": 5,
+    "resources": {"workers_per_trial": 3},
+    "parallel": {"servers": 2, "micro_batches": 4},
+    "parameters": {
+        "parallel.strategy": {
+            "choice": {"allreduce": None, "parameter_server": {"servers": {"min": 1, "max": 2}}, "pipeline": None}
+        },
+        "parallel": {"parameters": {"schedule": {"values": ["gpipe", "1f1b", None]}}},
+    },
+}
+VALID = [*CONFIGS, NESTED, PARALLEL]
 
 WORDS = st.sampled_from(
     [
@@ -90,6 +105,11 @@ WORDS = st.sampled_from(
         "batch",
         "tolerance",
         "per_worker",
+        "parallel",
+        "strategy",
+        "servers",
+        "parameter_server",
+        "hogwild",
         "sqrt",
         "lr",
         "x.y",
@@ -134,6 +154,7 @@ def check(path: Path, content: bytes, *overrides: str) -> None:
         return
     assert Sweep.from_json(json.loads(json.dumps(sweep.to_json(), allow_nan=False))) == sweep
     assert sweep.difference(sweep) == []
+    assert sweep.strategies.of(sweep.parameters.draw(0, 0)).get("strategy", "allreduce") in sweep.strategies.possible
     suggestion = build_searcher(sweep).suggest(0)
     assert isinstance(suggestion, Suggestion)
     assert sweep.parameters.check(suggestion.params) == suggestion.params

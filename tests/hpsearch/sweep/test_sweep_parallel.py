@@ -291,6 +291,12 @@ def test_allreduce_alone_may_be_widened_and_be_one_of_several_on_a_worker():
     assert sweep_of({"strategy": "pipeline"}, **not_elastic).resources.widest == 2
 
 
+def test_a_parameter_of_ones_own_is_to_be_called_otherwise():
+    told = refusal(None, in_a_group(strategy={"values": ["ddp", "fsdp"]}))
+    assert told.startswith("parameters.parallel.strategy: must be allreduce or ")
+    assert told.endswith("got 'ddp'\n  a parameter of your own must be called otherwise")
+
+
 # A file.
 
 
@@ -391,3 +397,8 @@ def test_strategies_are_data():
     sweep = sweep_of({"strategy": "pipeline"}, **TWO)
     assert sweep.strategies == Strategies(sweep.parallel, sweep.parameters)
     assert asdict(sweep.parallel or Parallel())["strategy"] == "pipeline"
+
+
+def test_the_config_that_compares_strategies_has_all_of_them():
+    config = load_sweep(Path(__file__).parents[3] / "configs" / "parallel.yaml")
+    assert set(config.strategies.possible) == set(STRATEGY_NAMES)
