@@ -26,12 +26,13 @@ _PREFIX = f"{SECTION}."
 STRATEGY = f"{SECTION}.strategy"
 """Flat name of the parameter that says which strategy a trial has."""
 
-_Strategy = Literal["allreduce", "parameter_server", "downpour", "hogwild", "locked", "pipeline"]
+_Strategy = Literal["allreduce", "parameter_server", "downpour", "local_sgd", "hogwild", "locked", "pipeline"]
 
 KEYS: Mapping[str, Sequence[str]] = {
     "allreduce": (),
     "parameter_server": ("servers",),
     "downpour": ("servers", "n_push", "n_fetch", "max_delay", "warm_start"),
+    "local_sgd": ("period", "momentum"),
     "hogwild": (),
     "locked": (),
     "pipeline": ("micro_batches", "schedule"),
@@ -58,6 +59,10 @@ class Parallel(Settings):
     """`downpour`: steps by which a worker may be ahead of the slowest one; none: any number."""
     warm_start: Annotated[int, AtLeast(0)] | None = None
     """`downpour`: epochs at the beginning in which workers take turns; none: 0."""
+    period: Count | None = None
+    """`local_sgd`: how many steps each worker takes by itself between two averages; none: 8."""
+    momentum: Literal["keep", "average"] | None = None
+    """`local_sgd`: what the averages do to the optimizer's state; none: `keep`."""
     micro_batches: Count | None = None
     """`pipeline`: into how many a step's rows are divided; none: twice the workers."""
     schedule: Literal["gpipe", "1f1b"] | None = None

@@ -48,7 +48,7 @@ def correct(output: Tensor, target: Tensor) -> Tensor:
     return (output.argmax(1) == target).float()
 
 
-_building = threading.Lock()
+building = threading.Lock()
 
 
 def mlp() -> nn.Module:
@@ -86,7 +86,7 @@ class Small(Trainer):
 
     def build(self, params: Mapping[str, Any]) -> Parts:
         chosen = dict(params)
-        with _building:  # ranks are threads here, which share torch's generator
+        with building:  # ranks are threads here, which share torch's generator
             torch.manual_seed(3)
             model = MODELS[chosen.pop("model", "mlp")]()
         lr = chosen.pop("lr", 0.05)

@@ -11,6 +11,7 @@ from hpsearch_trainers.nearest import nearest
 from hpsearch_trainers.strategies.allreduce import Allreduce
 from hpsearch_trainers.strategies.downpour import Downpour
 from hpsearch_trainers.strategies.hogwild import Hogwild, Locked
+from hpsearch_trainers.strategies.local_sgd import LocalSGD
 from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.parameter_server import ParameterServer
 from hpsearch_trainers.strategies.pipeline import Pipeline
@@ -24,6 +25,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
         Allreduce,
         Downpour,
         Hogwild,
+        LocalSGD,
         Locked,
         ParameterServer,
         Pipeline,

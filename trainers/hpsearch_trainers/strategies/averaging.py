@@ -1,0 +1,158 @@
+"""The mean of what workers have become: of their weights, and of the states of their optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hpsearch_comm import Group
+from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_comm.header import dtype_named
+from hpsearch_trainers.optimizers import parameters_of
+
+__all__ = ["average_optimizer", "average_tensors", "average_weights"]
+
+
+@torch.no_grad()
+def average_tensors(
+    tensors: Sequence[Tensor], shares: Sequence[float], group: Group, common: Sequence[Tensor] | None = None
+) -> None:
+    """Replace tensors by their weighted mean over all workers, the same bits on each; a collective.
+
+    Args:
+        tensors: Of the same shapes and dtypes on every worker, floating-point or complex.
+        shares: This worker's of each of them; over all workers they add up to 1.
+        group: The workers.
+        common: Values that all workers have alike: the mean is taken of the differences to them, so that a tensor that
+            is still what it was on every worker stays so, to the bit.
+    """
+    kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(number)
+    for numbers in kinds.values():
+        views = [_real(tensors[number]) for number in numbers]
+        bases = [0.0 if common is None else _real(common[number]) for number in numbers]
+        # Where both are the same infinity, nothing has changed either.
+        changes = [torch.where(view == base, 0.0, view - base) for view, base in zip(views, bases, strict=True)]
+        weighted = [change.flatten() * shares[number] for change, number in zip(changes, numbers, strict=True)]
+        means = torch.split(group.allreduce(torch.cat(weighted), op="sum"), [len(part) for part in weighted])
+        for view, base, mean in zip(views, bases, means, strict=True):
+            view.copy_(base + mean.view(view.shape))
+
+
+def average_weights(tensors: Iterable[Tensor], rows: Sequence[int], group: Group) -> None:
+    """Replace tensors by their mean over all workers, weighted by rows; a collective.
+
+    What is equal everywhere stays so, to the bit, and rank 0's tensors travel for that. What has no mean is left out.
+    """
+    averaged = [tensor.detach() for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
+    common = [tensor.clone() for tensor in averaged]
+    broadcast_tensors(common, group)
+    average_tensors(averaged, [rows[group.rank] / sum(rows)] * len(averaged), group, common)
+
+
+def average_optimizer(optimizer: Optimizer, rows: Sequence[int], group: Group) -> None:
+    """Make an optimizer's state one over all workers; a collective.
+
+    Moments and velocities become their mean, weighted by rows, over the workers that have them: where a parameter got
+    a gradient on some alone, they count. Counts stay whole, and become the largest. Other numbers, and the groups'
+    settings, become those of the first worker that has them. What is sparse becomes dense.
+
+    Args:
+        optimizer: Of the same parameters on every worker.
+        rows: What each worker counts.
+        group: The workers.
+
+    Raises:
+        ConfigurationError: It keeps what has no mean; raised on all workers.
+    """
+    parameters = parameters_of(optimizer)
+    for parameter in parameters:
+        state = optimizer.state.get(parameter, {})
+        # Rows of sparse gradients, which the mean over workers has more and more of.
+        state.update({name: value.to_dense() for name, value in state.items() if _is_sparse(value)})
+    described = [
+        [place, str(name), *_describe(name, value)]
+        for place, parameter in enumerate(parameters)
+        for name, value in optimizer.state.get(parameter, {}).items()
+    ]
+    settings = [
+        {name: value for name, value in held.items() if isinstance(value, int | float)}
+        for held in optimizer.param_groups
+    ]
+    of_workers = group.allgather_object([described, settings])
+    for held, first in zip(optimizer.param_groups, of_workers[0][1], strict=True):
+        held.update(first)
+    tensors, shares = [], []
+    for (place, name), (description, holders) in _merged(optimizer, [states for states, _ in of_workers]).items():
+        state, (kind, *_, last) = optimizer.state[parameters[place]], description
+        if kind == "mean":
+            tensors.append(state.setdefault(name, _made(description, parameters[place])))
+            shares.append(_share(rows, holders, group.rank))
+        elif kind == "count":
+            state.setdefault(name, _made(description, parameters[place])).fill_(last)
+        else:
+            state[name] = last
+    average_tensors(tensors, shares, group)
+
+
+def _is_sparse(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.sparse_coo
+
+
+def _describe(name: Any, value: Any) -> list[Any]:
+    """Give the kind of an entry, and what makes one like it."""
+    if isinstance(value, Tensor):
+        made = [str(value.dtype).removeprefix("torch."), list(value.shape), value.device.type]
+        # As torch's own optimizers do: `step` is a count, in whatever dtype.
+        counts = name == "step" or not (value.is_floating_point() or value.is_complex())
+        if value.layout is torch.strided and not counts:
+            return ["mean", *made]
+        if value.layout is torch.strided and value.numel() == 1:
+            return ["count", *made, value.item()]
+        return ["none", f"{value.layout} tensor of {value.dtype}, {list(value.shape)}"]
+    if value is None or isinstance(value, int | float | str):
+        return ["number" if name == "step" or isinstance(value, int) else "plain", value]
+    return ["none", type(value).__name__]
+
+
+def _merged(
+    optimizer: Optimizer, of_workers: Sequence[list[Any]]
+) -> dict[tuple[int, str], tuple[list[Any], list[int]]]:
+    """Give, by place and name, what an entry is to be made like, and which workers have it."""
+    merged: dict[tuple[int, str], tuple[list[Any], list[int]]] = {}
+    for worker, entries in enumerate(of_workers):
+        for place, name, *description in entries:
+            first, holders = merged.setdefault((place, name), (description, []))
+            holders.append(worker)
+            kind, *made = description
+            if kind == "none" or kind != first[0] or (kind in ("mean", "count") and made[:2] != first[1:3]):
+                raise ConfigurationError(
+                    f"the state of an optimizer must consist of numbers and dense floating-point tensors, of the same "
+                    f"shapes on every worker, to be averaged over them, got {made[0]} as {name!r} of "
+                    f"{type(optimizer).__name__} on worker {worker}: take another optimizer, or parallel.strategy "
+                    "allreduce"
+                )
+            if kind in ("count", "number"):
+                first[-1] = max(first[-1], description[-1])
+    return merged
+
+
+def _made(description: Sequence[Any], parameter: Tensor) -> Tensor:
+    _, dtype, shape, device, *_ = description
+    return torch.zeros(shape, dtype=dtype_named(dtype), device="cpu" if device == "cpu" else parameter.device)
+
+
+def _share(rows: Sequence[int], holders: Sequence[int], worker: int) -> float:
+    total = sum(rows[holder] for holder in holders)
+    return rows[worker] / total if total > 0 else 1 / len(holders)
+
+
+def _real(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -1,0 +1,85 @@
+"""Local steps between averages: SparkNet (Moritz et al., 2015, algorithm 2), local SGD (Stich, 2019, algorithm 1).
+
+Each worker takes `period` steps with its own rows, and then all weights become their mean over the workers, weighted by
+the rows that each has had since the last time:
+
+    worker 0    w ─ step ─ step ─┐      ┌─ step ─ step ─┐      ┌─ step ─┐
+                                 ├ mean ┤               ├ mean ┤        ├ mean     the epoch's end
+    worker 1    w ─ step ─ step ─┘      └─ step ─ step ─┘      └─ step ─┘
+
+The count begins anew in each epoch, whose end averages what is left of it. So all that is saved is one, whatever the
+width, and an epoch follows from the state before it alone. With `period: 1`, plain SGD takes the steps of `allreduce`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from hpsearch_comm import Group
+from hpsearch_trainers.optimizers import parameters_of
+from hpsearch_trainers.strategies.averaging import average_optimizer, average_tensors, average_weights
+from hpsearch_trainers.strategies.local_steps import LocalSteps
+from hpsearch_trainers.strategies.options import Options
+from hpsearch_trainers.strategies.strategy import Trained
+
+__all__ = ["LocalSGD"]
+
+
+class LocalSGD(LocalSteps):
+    """Averages weights every so many steps.
+
+    The state of the optimizer stays each worker's own between two epochs' ends (`momentum: keep`, as in SparkNet), or
+    is averaged with the weights (`momentum: average`). At an epoch's end it is averaged in any case: a checkpoint holds
+    one.
+    """
+
+    name: ClassVar[str] = "local_sgd"
+
+    def __init__(self, options: Options, group: Group | None) -> None:
+        super().__init__(options, group)
+        self._period = options.whole("period", 8)
+        self._common: dict[nn.Parameter, Tensor] = {}
+        self._keeps = options.one_of("momentum", ("keep", "average")) == "keep"
+
+    def start_epoch(self, trained: Trained, epoch: int) -> None:
+        """Begin an epoch, and a round."""
+        super().start_epoch(trained, epoch)
+        self._start_round()
+
+    def update(self) -> None:
+        """Step; the last one of a round ends in the mean."""
+        super().update()
+        self._round_steps += 1
+        self._round_rows += self._step_rows
+        if self._round_steps == self._period:
+            self._average()
+            self._start_round()
+
+    def end_epoch(self) -> None:
+        """Let every worker have the mean of what the last round has left."""
+        if self._round_steps > 0:
+            self._average()
+        self._common = {}
+        rows = self._of_workers(self._epoch_rows)
+        if self._keeps:
+            average_optimizer(self.trained.optimizer, rows, self.group)
+        self._average_moving_average(rows)
+
+    def _start_round(self) -> None:
+        self._round_steps = self._round_rows = 0
+        self._common = {parameter: parameter.detach().clone() for parameter in self._trained_now()}
+
+    def _trained_now(self) -> list[nn.Parameter]:
+        return [parameter for parameter in parameters_of(self.trained.optimizer) if parameter.requires_grad]
+
+    def _average(self) -> None:
+        rows = self._of_workers(self._round_rows)
+        share = rows[self.group.rank] / sum(rows)
+        changed = list(self._common)
+        average_tensors(changed, [share] * len(changed), self.group, list(self._common.values()))
+        # Those that a model has come to train within the round.
+        average_weights((one for one in self._trained_now() if one not in self._common), rows, self.group)
+        if not self._keeps:
+            average_optimizer(self.trained.optimizer, rows, self.group)
