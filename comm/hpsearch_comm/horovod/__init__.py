@@ -5,6 +5,7 @@ import hpsearch_comm.horovod as hvd     # was: import horovod.torch as hvd
 
 from __future__ import annotations
 
+from hpsearch_comm.horovod import elastic
 from hpsearch_comm.horovod.built import (
     ccl_built,
     cuda_built,
@@ -70,6 +71,7 @@ from hpsearch_comm.horovod.scattering import (
     reducescatter_async,
 )
 from hpsearch_comm.horovod.sync_batch_norm import SyncBatchNorm
+from hpsearch_comm.horovod.timeline import start_timeline, stop_timeline
 from hpsearch_comm.horovod.waiting import barrier, join
 
 __all__ = [
@@ -108,6 +110,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -138,6 +141,8 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.group import Group
+from hpsearch_comm.horovod import recording
 from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.errors import HorovodInternalError
 from hpsearch_comm.horovod.exchange import exchange
@@ -80,6 +82,7 @@ class Controller:
                 )
             self._under_way[entry.request.name] = entry
             self._new.append(entry)
+            recording.asked(entry)
             self._wake.notify()
 
     def join(self) -> Handle[int]:
@@ -141,6 +144,7 @@ class Controller:
                 message = self._negotiation.write([entry.request for entry in entries], join)
                 del entries
                 decisions = self._negotiation.take_in(exchange(self._talk, message))
+                recording.cycle()
                 self._obey(decisions)
                 pause = self._settings.cycle_seconds if message or decisions else min(2 * pause, _LONGEST_PAUSE)
         except BaseException as error:
@@ -160,6 +164,7 @@ class Controller:
     def _obey(self, decisions: list[Decision]) -> None:
         for refusal in decisions:
             if isinstance(refusal, Refuse) and (refused := self._take(refusal.name)) is not None:
+                recording.ended([refused])
                 refused.handle.finish(error=HorovodInternalError(refusal.reason))
         runs = [decision.request for decision in decisions if isinstance(decision, Run)]
         entries = [self._take(request.name) or stand_in(request) for request in runs]
@@ -177,15 +182,16 @@ class Controller:
             joined.finish(decisions[-1].last)
 
     def _carry_out(self, entries: list[Entry]) -> None:
-        for entry in entries:
-            carrier = self._carriers.get(entry.request.kind)
-            if carrier is not None:
-                carrier(entry)
-            elif entry.request.kind != "allreduce":
-                carry_out(self.group, entry)
         reductions = [entry for entry in entries if entry.request.kind == "allreduce"]
+        for entry in entries:
+            if entry.request.kind != "allreduce":
+                recording.began([entry])
+                self._carriers.get(entry.request.kind, partial(carry_out, self.group))(entry)
+                recording.ended([entry])
         if reductions:
+            recording.began(reductions)
             reduce_all(self.group, reductions, self._settings.fusion_bytes)
+            recording.ended(reductions)
 
     def _take(self, name: str) -> Entry | None:
         with self._wake:

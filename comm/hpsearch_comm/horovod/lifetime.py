@@ -13,6 +13,7 @@ from hpsearch_comm.horovod.errors import MissingError
 from hpsearch_comm.horovod.job import Job, is_initialized, set_current_job
 from hpsearch_comm.horovod.process_sets import ProcessSet, add_process_set, forget_process_sets
 from hpsearch_comm.horovod.settings import Settings
+from hpsearch_comm.horovod.timeline import start_timeline, stop_timeline
 
 __all__ = ["init", "shutdown"]
 
@@ -50,6 +51,8 @@ def init(comm: Sequence[int] | None = None, process_sets: Sequence[ProcessSet] |
         # Registered after the group's own, it runs before that.
         atexit.register(shutdown)
         try:
+            if settings.timeline:
+                start_timeline(settings.timeline, settings.mark_cycles)
             for process_set in [] if process_sets is None or isinstance(process_sets, str) else process_sets:
                 add_process_set(process_set)
         except BaseException:
@@ -65,3 +68,4 @@ def shutdown() -> None:
         forget_process_sets()
     if job is not None:
         job.close()
+        stop_timeline()

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["PartFile", "create_private", "part_path", "scratch_beside"]
+__all__ = ["PartFile", "TraceFile", "create_private", "part_path", "scratch_beside"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,24 +45,22 @@ def create_private(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
-class PartFile:
-    """The events of one rank, appended as they come. It replaces a part of the same name.
+class TraceFile:
+    """A file of events, appended as they come. It replaces one of the same name.
 
     Args:
-        path: The trace that the user named; the part lies beside it.
+        path: The file.
         rank: Whose events these are.
         first: JSON texts of the first events.
 
     Raises:
-        ConfigurationError: The part can't be written.
+        ConfigurationError: The file can't be written.
     """
 
     def __init__(self, path: Path, rank: int, first: Sequence[str]) -> None:
-        self.path = part_path(path, rank)
+        self.path = path
         self.lost = 0
         """Events that couldn't be written, because the disk was full for instance."""
-        if path.is_dir():
-            raise ConfigurationError(f"the timeline's path must be a file, got the directory {path} (rank {rank})")
         scratch = scratch_beside(self.path)
         try:
             self._file = create_private(scratch)
@@ -104,3 +102,21 @@ class PartFile:
             return False
         self._size += len(whole)
         return True
+
+
+class PartFile(TraceFile):
+    """The events of one rank.
+
+    Args:
+        path: The trace that the user named; the part lies beside it.
+        rank: Whose events these are.
+        first: JSON texts of the first events.
+
+    Raises:
+        ConfigurationError: The part can't be written.
+    """
+
+    def __init__(self, path: Path, rank: int, first: Sequence[str]) -> None:
+        if path.is_dir():
+            raise ConfigurationError(f"the timeline's path must be a file, got the directory {path} (rank {rank})")
+        super().__init__(part_path(path, rank), rank, first)

@@ -1,0 +1,94 @@
+"""What a training can be put back to."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hpsearch_comm.horovod.objects import broadcast_object
+
+__all__ = ["ObjectState", "State"]
+
+
+class State:
+    """What a training can be put back to. Subclass it for a kind of your own.
+
+    Attributes:
+        commits: How many there have been.
+    """
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self._reset_callbacks: list[Callable[[], Any]] = []
+
+    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
+        """Add functions that are called when ranks have met anew."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Take note that ranks have met anew."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def commit(self) -> None:
+        """Keep everything as it is now; on every rank at the same place of the training."""
+        self.save()
+        self.commits += 1
+
+    def check_host_updates(self) -> None:
+        """Do nothing: the list of hosts is fixed."""
+
+    def save(self) -> None:
+        """Keep everything as it is now."""
+        raise NotImplementedError(f"{type(self).__name__} must have a method save()")
+
+    def restore(self) -> None:
+        """Put everything back to what has been kept."""
+        raise NotImplementedError(f"{type(self).__name__} must have a method restore()")
+
+    def sync(self) -> None:
+        """Give every rank what rank 0 has, and keep that; a collective."""
+        raise NotImplementedError(f"{type(self).__name__} must have a method sync()")
+
+    def reset(self) -> None:
+        """Prepare for ranks that have met anew."""
+
+
+class ObjectState(State):
+    """Python objects, as attributes.
+
+    Args:
+        **objects: Become attributes of these names; what `pickle` can write.
+    """
+
+    def __init__(self, **objects: Any) -> None:
+        super().__init__()
+        self._names = list(objects)
+        for name, value in objects.items():
+            setattr(self, name, value)
+        self._saved: dict[str, Any] = {}
+        ObjectState.save(self)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+    def save(self) -> None:
+        """Keep copies of all objects."""
+        self._saved = copy.deepcopy({name: getattr(self, name) for name in self._names})
+
+    def restore(self) -> None:
+        """Put all objects back."""
+        for name, value in copy.deepcopy(self._saved).items():
+            setattr(self, name, value)
+
+    def sync(self) -> None:
+        """Give every rank rank 0's objects, and keep them; a collective."""
+        objects = {name: getattr(self, name) for name in self._names}
+        for name, value in broadcast_object(objects, name="elastic_state").items():
+            setattr(self, name, value)
+        ObjectState.save(self)

@@ -1,0 +1,77 @@
+"""Models, optimizers and samplers that can be put back."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from hpsearch_comm.horovod.elastic.sampler import ElasticSampler
+from hpsearch_comm.horovod.elastic.state import ObjectState
+from hpsearch_comm.horovod.objects import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+
+__all__ = ["TorchState"]
+
+
+class TorchState(ObjectState):
+    """Models, optimizers, samplers and other objects, as attributes.
+
+    Args:
+        model: A model, or None.
+        optimizer: An optimizer, or None.
+        **objects: Become attributes of these names: more models, optimizers and `ElasticSampler`s, of which the states
+            are kept, and other objects, of which copies are.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **objects: Any
+    ) -> None:
+        everything = {"model": model, "optimizer": optimizer, **objects}
+        self._stateful = [name for name, value in everything.items() if isinstance(value, _STATEFUL)]
+        for name in self._stateful:
+            setattr(self, name, everything.pop(name))
+        super().__init__(**everything)
+        self._states: dict[str, Any] = {}
+        self._save_states()
+
+    def save(self) -> None:
+        """Keep copies of all states and objects."""
+        self._save_states()
+        super().save()
+
+    def restore(self) -> None:
+        """Put all states and objects back."""
+        for name, state in copy.deepcopy(self._states).items():
+            getattr(self, name).load_state_dict(state)
+        super().restore()
+
+    def sync(self) -> None:
+        """Give every rank rank 0's states and objects, and keep them; a collective."""
+        for name in self._stateful:
+            value = getattr(self, name)
+            if isinstance(value, torch.nn.Module):
+                state = value.state_dict()
+                tensors = {key: item for key, item in state.items() if isinstance(item, torch.Tensor)}
+                others = {key: item for key, item in state.items() if key not in tensors}
+                broadcast_parameters(tensors, root_rank=0)
+                if broadcast_object(bool(others), name=f"elastic_{name}"):
+                    value.load_state_dict(state | broadcast_object(others, name=f"elastic_{name}"))
+            elif isinstance(value, torch.optim.Optimizer):
+                broadcast_optimizer_state(value, root_rank=0)
+            else:
+                value.load_state_dict(broadcast_object(value.state_dict(), name=f"elastic_{name}"))
+        self._save_states()
+        super().sync()
+
+    def reset(self) -> None:
+        """Divide what samplers have left among the ranks that have met anew."""
+        for name in self._stateful:
+            if isinstance(getattr(self, name), ElasticSampler):
+                getattr(self, name).reset()
+
+    def _save_states(self) -> None:
+        self._states = {name: copy.deepcopy(getattr(self, name).state_dict()) for name in self._stateful}
+
+
+_STATEFUL = (torch.nn.Module, torch.optim.Optimizer, ElasticSampler)

@@ -1,0 +1,129 @@
+"""When each operation was asked for, negotiated and carried out: a trace for Chrome's viewer or Perfetto.
+
+Each has a row of its own name, with a span `NEGOTIATE_ALLREDUCE` from the call on this rank until all ranks had called
+it, and a span `ALLREDUCE` while it ran. Small ones that run together have spans of one length.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpsearch_comm.horovod.entry import Entry
+from hpsearch_comm.timeline.part_file import TraceFile
+from hpsearch_comm.timeline.trace_event import metadata_event, span_event
+
+__all__ = ["Recording", "asked", "began", "cycle", "ended", "record"]
+
+_CYCLES = 0
+_NEGOTIATION, _OPERATION = "NEGOTIATE_", ""
+
+
+class Recording:
+    """A trace that is being written. Safe between threads.
+
+    Args:
+        path: The file.
+        rank: This rank.
+        mark_cycles: Whether exchanges of the ranks' news are marked.
+
+    Raises:
+        ConfigurationError: The file can't be written.
+    """
+
+    def __init__(self, path: Path, rank: int, mark_cycles: bool) -> None:
+        since = (time.time_ns() - time.monotonic_ns()) // 1000  # what makes its times those of a clock on the wall
+        self._file = TraceFile(
+            path,
+            rank,
+            [
+                metadata_event(rank, "clock", {"start_time_since_epoch_in_micros": since}),
+                metadata_event(rank, "process_name", {"name": f"rank {rank}"}),
+                metadata_event(rank, "thread_name", {"name": "cycles"}, _CYCLES),
+            ],
+        )
+        self._rank = rank
+        self._mark_cycles = mark_cycles
+        self._rows: dict[str, int] = {}
+        self._phases: dict[Entry, tuple[str, int]] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def turn(self, entries: Sequence[Entry], phase: str | None) -> None:
+        """End the phase that each entry is in, and begin another one; None for none."""
+        with self._lock:
+            if not self._closed:
+                self._turn(entries, phase)
+
+    def mark_cycle(self) -> None:
+        """Mark an exchange of the ranks' news."""
+        with self._lock:
+            if self._mark_cycles and not self._closed:
+                now = time.monotonic_ns()
+                self._file.append([span_event(self._rank, _CYCLES, "CYCLE_START", "cycle", now, now)])
+
+    def close(self) -> None:
+        """End the phases that entries are in, and the file."""
+        with self._lock:
+            self._turn(list(self._phases), None)
+            self._closed = True
+            self._file.close(metadata_event(self._rank, "process_sort_index", {"sort_index": self._rank}))
+
+    def _turn(self, entries: Sequence[Entry], phase: str | None) -> None:
+        now = time.monotonic_ns()
+        events: list[str] = []
+        for entry in entries:
+            before = self._phases.pop(entry, None)
+            if before is not None:
+                events += self._span(entry.request.name, *before, now)
+            if phase is not None:
+                self._phases[entry] = f"{phase}{entry.request.kind.upper()}", now
+        if events:
+            self._file.append(events)
+
+    def _span(self, name: str, phase: str, begin: int, end: int) -> list[str]:
+        events = []
+        row = self._rows.get(name)
+        if row is None:
+            row = self._rows[name] = len(self._rows) + 1
+            events.append(metadata_event(self._rank, "thread_name", {"name": name}, row))
+        return [*events, span_event(self._rank, row, phase, "horovod", begin, end)]
+
+
+_recording: Recording | None = None
+_swap = threading.Lock()
+
+
+def record(recording: Recording | None) -> None:
+    """Write operations into this trace from now on, or into none; the one before is closed."""
+    global _recording
+    with _swap:
+        before, _recording = _recording, recording
+    if before is not None:
+        before.close()
+
+
+def asked(entry: Entry) -> None:
+    """Take note of what this rank has been asked for."""
+    if (recording := _recording) is not None:
+        recording.turn([entry], _NEGOTIATION)
+
+
+def began(entries: Sequence[Entry]) -> None:
+    """Take note of what all ranks have been asked for, and begin to carry out."""
+    if (recording := _recording) is not None:
+        recording.turn(entries, _OPERATION)
+
+
+def ended(entries: Sequence[Entry]) -> None:
+    """Take note of what has been carried out, or refused."""
+    if (recording := _recording) is not None:
+        recording.turn(entries, None)
+
+
+def cycle() -> None:
+    """Take note of an exchange of the ranks' news."""
+    if (recording := _recording) is not None:
+        recording.mark_cycle()
