@@ -106,6 +106,7 @@ def refusals() -> list[str]:
         lambda: hvd.allreduce(rows.to_sparse()),
         lambda: hvd.allreduce([1.0]),  # type: ignore[arg-type]
         lambda: hvd.allreduce_(torch.ones(1).expand(3)),
+        lambda: hvd.grouped_allreduce_([rows, rows]),
         lambda: hvd.allreduce(rows.to("meta")),
         lambda: hvd.allreduce(torch.ones(2, dtype=torch.bool), op=hvd.Sum),
         lambda: hvd.allreduce(torch.ones(2, dtype=torch.int32), op=hvd.Adasum),
@@ -236,7 +237,8 @@ def calls_while_one_has_joined() -> list[str]:
             except hvd.HorovodInternalError as error:
                 said.append(str(error))
     hvd.join()
-    assert hvd.allreduce(torch.ones(1), name="after", op=hvd.Sum).item() == size
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
+    assert len(hvd.allgather(torch.ones(2))) == 2 * size
     return said
 
 

@@ -102,7 +102,11 @@ PENDING = "hvd.allreduce_async(torch.ones(1), name='nobody waits')"
 
 
 @pytest.mark.parametrize(
-    "end", ["", PENDING, f"hvd.rank() or {PENDING}", "sys.exit(0)", "hvd.rank() and hvd.shutdown()"]
+    "end",
+    [
+        f"hvd.rank() or {PENDING}",
+        *(pytest.param(end, marks=pytest.mark.exhaustive) for end in ("", PENDING, "hvd.rank() and hvd.shutdown()")),
+    ],
 )
 def test_a_script_that_just_ends_ends_well(tmp_path, end):
     with launching(tmp_path, "-np", "2", script(tmp_path, ENDS.format(end=end))) as run:

@@ -8,8 +8,9 @@ aren't held up.
 
 from __future__ import annotations
 
-import os
+import itertools
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -58,13 +59,20 @@ class Controller:
         self._wake = threading.Condition()
         self._new: list[Entry] = []
         self._under_way: dict[str, Entry] = {}
+        self._counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
         self._join: Handle[int] | None = None
         self._join_said = False
         self._closing = False
         self._error: BaseException | None = None
-        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name=f"hpsearch-comm-horovod-{group.rank}", daemon=True)
         self._thread.start()
+
+    def name(self, kind: str, name: str | None) -> str:
+        """Give an operation's full name; those without one are numbered as they come, by kind."""
+        if name:
+            return f"{kind}.{name}"
+        with self._wake:
+            return f"{kind}.noname.{next(self._counts[kind])}"
 
     def submit(self, entry: Entry) -> None:
         """Take an operation, which runs when all ranks have asked for it.
@@ -102,8 +110,6 @@ class Controller:
 
     def close(self) -> None:
         """End the thread, and what is still under way with HorovodInternalError."""
-        if self._process != os.getpid():
-            return
         with self._wake:
             self._closing = True
             waited_for = self._under_way or self._join
@@ -121,11 +127,6 @@ class Controller:
         self.group.close()
 
     def _check(self) -> None:
-        if self._process != os.getpid():
-            raise HorovodInternalError(
-                "a forked child, such as a worker of a data loader, has no part in the job: call collectives in the "
-                "process that called hvd.init()"
-            )
         if self._error is not None:
             raise HorovodInternalError(f"the job has ended: {as_horovods(self._error)}") from self._error
         if self._closing:
@@ -178,6 +179,7 @@ class Controller:
         if decisions and isinstance(decisions[-1], AllJoined):
             with self._wake:
                 joined, self._join, self._join_said = self._join, None, False
+                self._counts.clear()  # ranks that had joined have called less than others
             assert joined is not None
             joined.finish(decisions[-1].last)
 

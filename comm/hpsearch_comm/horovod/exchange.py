@@ -19,7 +19,7 @@ def exchange(group: Group, message: bytes) -> list[bytes]:
     Each rank has a frame in one matrix of bytes, of which it fills its own: the bitwise or of all is the matrix of all.
     That is one allreduce, where an allgather would have to tell the lengths first.
     """
-    frames = torch.zeros(group.size, FRAME_BYTES, dtype=torch.uint8)
+    frames = torch.zeros(group.size, FRAME_BYTES, dtype=torch.uint8, device="cpu")
     packed = len(message).to_bytes(_LENGTH_BYTES, "little") + message
     fitting = packed[:FRAME_BYTES]
     frames[group.rank, : len(fitting)] = torch.frombuffer(bytearray(fitting), dtype=torch.uint8)

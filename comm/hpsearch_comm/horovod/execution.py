@@ -27,7 +27,7 @@ _NAMES = {
 
 def stand_in(request: Request) -> Entry:
     """Give the zeros that a rank which has joined contributes."""
-    zeros = [torch.zeros(shape, dtype=dtype_named(dtype)) for dtype, shape in request.tensors]
+    zeros = [torch.zeros(shape, dtype=dtype_named(dtype), device="cpu") for dtype, shape in request.tensors]
     return Entry(request, zeros, in_place=zeros, grouped=True)
 
 

@@ -112,7 +112,7 @@ def alltoall_async(
         name,
         process_set,
         splits=lambda size: _split_rows(rows, splits, size),
-        finally_=lambda result: (result[0], torch.tensor(result[1], dtype=dtype)),
+        finally_=lambda result: (result[0], torch.tensor(result[1], dtype=dtype, device="cpu")),
     )
 
 
@@ -176,7 +176,7 @@ class _Allgather(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         process_set: ProcessSet = ctx.process_set
         means = start("allreduce", gradients, None, process_set, grouped=True, op=ReduceOp.AVERAGE)
-        counts = synchronize(allgather_async(torch.tensor([ctx.rows]), None, process_set))
+        counts = synchronize(allgather_async(torch.tensor([ctx.rows], device="cpu"), None, process_set))
         starts = counts[: process_set.rank()].sum(0).tolist()
         own = [
             mean.narrow(0, start, rows) for mean, start, rows in zip(synchronize(means), starts, ctx.rows, strict=True)

@@ -72,9 +72,13 @@ def start(
         HorovodInternalError: There is no job, or it has ended.
     """
     job = current_job()
-    full_name = job.name(f"grouped_{kind}" if grouped else kind, name, process_set.process_set_id or 0)
     controller = job.controller(process_set.process_set_id)
+    # Also where nothing comes of it: the next call must not pass for this one on the other ranks.
+    full_name = controller.name(f"grouped_{kind}" if grouped else kind, name)
     sources = [_check(kind, tensor, in_place) for tensor in tensors]
+    places = [source.data_ptr() for source in sources if source.numel()]
+    if in_place and len(set(places)) < len(places):
+        raise ValueError(f"hvd.grouped_{kind}_ takes each tensor once, as its result goes there, got one twice")
     request = Request(
         full_name,
         kind,

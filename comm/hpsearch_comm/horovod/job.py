@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import threading
+import os
 from collections.abc import Callable, Sequence
 
 from hpsearch_comm.group import Group
@@ -49,17 +49,14 @@ class Job:
         self.group = group
         self.settings = settings
         self.sets: dict[int, list[int]] = {0: list(range(group.size))}
+        self._process = os.getpid()
         self._set_numbers = itertools.count(1)
-        self._counts: dict[tuple[int, str], itertools.count[int]] = {}
-        self._counting = threading.Lock()
         self._controllers = {0: self._control(group, self.sets[0])}
 
-    def name(self, kind: str, name: str | None, process_set: int) -> str:
-        """Give an operation's full name; those without one are numbered as they come, in each process set by kind."""
-        if name:
-            return f"{kind}.{name}"
-        with self._counting:
-            return f"{kind}.noname.{next(self._counts.setdefault((process_set, kind), itertools.count(1)))}"
+    @property
+    def inherited(self) -> bool:
+        """Whether this is the copy of a forked child, who has no part in the job."""
+        return self._process != os.getpid()
 
     def controller(self, process_set: int | None) -> Controller:
         """Give what runs the operations of a process set.
@@ -102,12 +99,16 @@ class Job:
 
     def close(self) -> None:
         """Leave the job."""
-        for controller in reversed(self._controllers.values()):
+        if self.inherited:
+            return
+        self._controllers[0].close()  # whose thread makes and removes the others
+        for controller in list(self._controllers.values())[1:]:
             controller.close()
 
     def _ask_all(self, kind: str, ranks: Sequence[int]) -> int:
-        entry = Entry(Request(self.name(kind, None, 0), kind, numbers=tuple(ranks)))
-        self._controllers[0].submit(entry)
+        everybody = self._controllers[0]
+        entry = Entry(Request(everybody.name(kind, None), kind, numbers=tuple(ranks)))
+        everybody.submit(entry)
         number: int = entry.handle.wait()
         return number
 
@@ -151,10 +152,15 @@ def current_job() -> Job:
     """Give the job, for an operation.
 
     Raises:
-        HorovodInternalError: There is none.
+        HorovodInternalError: There is none, or this process is a forked child.
     """
     if _job is None:
         raise HorovodInternalError(_NOT_INITIALIZED)
+    if _job.inherited:  # before it takes any lock, which a thread of its parent's might have held
+        raise HorovodInternalError(
+            "a forked child, such as a worker of a data loader, has no part in the job: call collectives in the "
+            "process that called hvd.init()"
+        )
     return _job
 
 
