@@ -43,6 +43,32 @@ TRAINS = """
     group.close()
 """
 
+HOROVOD = """
+    import hpsearch_comm.horovod as hvd  # was: import horovod.torch as hvd
+    import torch
+    from torch import nn
+
+    hvd.init()
+    torch.manual_seed(hvd.rank())
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * hvd.size(), momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    inputs = torch.randn(100, 4)
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    weights = hvd.allgather(model.weight.detach())
+    assert torch.equal(weights, weights[0].expand_as(weights))
+    place = hvd.rank(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()
+    print("place", *place, "well", losses[-1] < losses[0] / 2)
+"""
+
 FAILS = """
     import os, sys
     import torch
@@ -100,6 +126,14 @@ def test_a_script_in_the_style_of_horovod_trains_on_both_hosts(hosts, tmp_path, 
     local = [0, 0] if size == 2 else [0, 1, 0]
     expected = [f"[{rank}] rank {rank} local {local[rank]} of hosts {groups} well True" for rank in range(size)]
     assert sorted(out.splitlines()) == expected
+
+
+def test_a_script_of_horovods_trains_on_both_hosts_with_one_line_changed(hosts, tmp_path):
+    code, out, err = launch_on(hosts, tmp_path, "-H", f"{FIRST}:2,{SECOND}:1", script(tmp_path, HOROVOD))
+    assert code == 0, err
+    assert err == ""
+    places = ["0 0 2 0 2", "1 1 2 0 1", "2 0 1 1 2"]
+    assert sorted(out.splitlines()) == [f"[{rank}] place {place} well True" for rank, place in enumerate(places)]
 
 
 def test_the_traceback_of_a_rank_elsewhere_comes_first_and_its_host_is_named(hosts, tmp_path):
