@@ -10,6 +10,7 @@ import signal
 import torch
 
 from hpsearch_comm import Group, SharedMemory
+from hpsearch_comm.shm import robust
 
 _NEW_MOUNTS_AND_IPC = 0x00020000 | 0x08000000
 
@@ -42,6 +43,18 @@ def killed_holding(group: Group, victim: int, first: bool) -> None:
         while group._abort_state.error is None:
             os.sched_yield()
     with memory.locks[1]:
+        pass
+
+
+def killed_before_it_says_so(group: Group, victim: int) -> None:
+    """Let a rank die that has a lock, but hasn't come to write its number there."""
+    memory = group.share(group.size, locks=1)
+    if group.rank == victim:
+        robust.try_lock(memory.locks[0]._address)
+        os.kill(os.getpid(), signal.SIGKILL)
+    while group._abort_state.error is None:
+        os.sched_yield()
+    with memory.locks[0]:
         pass
 
 

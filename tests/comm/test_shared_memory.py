@@ -137,7 +137,7 @@ def test_a_holder_that_is_killed_is_named_to_all_who_come_and_wait(ranks, first)
         assert "rank 1 has died while it held lock 1 of the shared memory" in outcome.text
 
 
-@pytest.mark.parametrize("how", ["killed_behind", "told_while_working"])
+@pytest.mark.parametrize("how", ["killed_behind", "told_while_working", "killed_before_it_says_so"])
 def test_a_rank_that_is_killed_is_named_to_those_who_wait_for_it_or_work(ranks, how):
     outcomes = ranks.call(3, how, 2)
     for outcome in outcomes[:2]:

@@ -192,19 +192,21 @@ class SharedLock:
 
     def _lost(self, code: int) -> CommError:
         """Give the error of a lock that can't be had any more, and end the group with it."""
-        holder = self._holder()
+        holder, abort_state = self._holder(), self._member.abort_state
         if code == errno.EOWNERDEAD:
             robust.give_back(self._address)
         if code not in (errno.EOWNERDEAD, errno.ENOTRECOVERABLE):
             error = CommError(f"{self} can't be had: {os.strerror(code)}")
         else:
+            if holder is None:  # it died between taking the lock and saying so: others may know who it was
+                abort_state.await_verdict(-1)
             who = "a rank" if holder is None else f"rank {holder}"
             error = PeerLost(
                 f"{who} has died while it held {self}: what that guards may be half written. Go on from what was saved "
                 "before",
                 -1 if holder is None else holder,
             )
-        self._member.abort_state.fail(error)
+        abort_state.fail(error)
         return error
 
 
