@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from hpsearch_comm import Group, MismatchError
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.strategies import hogwild, strategy_of
 from hpsearch_trainers.strategies.strategy import Trained
 from tests.comm.leftovers import shared_memory_files
@@ -248,6 +249,7 @@ def test_each_worker_goes_on_with_its_own_state(strategy):
         return torch.optim.Adam(model.parameters(), lr=0.01)
 
     saved: dict[int, Any] = {}
+    saved_again: dict[int, Any] = {}
 
     def begin(group: Group) -> list[Any]:
         trainer = small(group, strategy, optimizer=adam)
@@ -258,11 +260,14 @@ def test_each_worker_goes_on_with_its_own_state(strategy):
     def go_on(group: Group) -> list[Any]:
         trainer = small(group, strategy, optimizer=adam)
         trainer.load_state_dict(copy.deepcopy(saved[0]))
+        if group.size == 3:
+            saved_again[group.rank] = copy.deepcopy(trainer.state_dict())
         return of_optimizer(trainer)
 
     begun = run_ranks(3, begin)
     assert begun[0] != begun[1] != begun[2]
     assert run_ranks(3, go_on) == begun
+    assert same_bits(saved_again[0], saved[0])
     assert run_ranks(2, go_on) == [begun[0]] * 2  # of another number of workers, all go on with rank 0's
     assert "strategy" not in saved[1]
 

@@ -22,14 +22,14 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from hpsearch_comm import Group, broadcast_parameters
-from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
+from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.strategies.local_steps import LocalSteps
 from hpsearch_trainers.strategies.one_copy import OneCopy, storages_of
 from hpsearch_trainers.strategies.optimizer_shard import trains_each_parameter
 from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.own_states import gather_states, take_state
-from hpsearch_trainers.strategies.strategy import Strategy, Trained
+from hpsearch_trainers.strategies.strategy import Trained
 
 __all__ = ["Hogwild", "Locked"]
 
@@ -38,7 +38,7 @@ _BUCKET = 1 << 20
 """Bytes of weights from which on a bucket takes no more parameters."""
 
 
-class Hogwild(Strategy):
+class Hogwild(LocalSteps):
     """Steps without locks. The optimizer's state is each worker's own, as in torch's example of Hogwild.
 
     A checkpoint has rank 0's in the usual place, and the others' beside it, for a trial that goes on with as many
@@ -46,14 +46,7 @@ class Hogwild(Strategy):
     """
 
     name: ClassVar[str] = "hogwild"
-    least: ClassVar[int] = 2
     reproducible: ClassVar[bool] = False
-    exact: ClassVar[bool] = False
-    rate_rule: ClassVar[str | None] = "none"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"batch_norm": "synchronized layers need all workers in each step; statistics of local ones are averaged"}
-    )
-    group: Group
 
     def __init__(self, options: Options, group: Group | None) -> None:
         super().__init__(options, group)
@@ -68,9 +61,8 @@ class Hogwild(Strategy):
 
     def bind(self, trained: Trained) -> None:
         """Take what is trained; every worker begins with rank 0's."""
-        super().bind(trained)
         self._check(trained.model)
-        broadcast_parameters(trained.model.state_dict(), self.group)
+        super().bind(trained)
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
         """Begin an epoch: all have come, and none reads any more what was saved.
@@ -84,15 +76,9 @@ class Hogwild(Strategy):
             self._check(trained.model)
             self._copy = OneCopy(trained.model, self.group, self._locks())
 
-    def start_step(self, rows: int) -> None:
-        """Begin a step with so many rows of this worker's own."""
-        super().start_step(rows)
-        self._rows = rows
-
     def update(self) -> None:
-        """Step, where there were rows: else not even momentum moves the weights."""
-        if self._rows > 0:
-            super().update()
+        """Step, and tell the others that this worker goes on."""
+        super().update()
         assert self._copy is not None
         self._copy.memory.advance()
 
@@ -102,8 +88,7 @@ class Hogwild(Strategy):
         self._copy.memory.wait()
         self.group.barrier()
         self._others = gather_states(self.trained.optimizer, self.group)
-        if self.trained.average is not None:
-            broadcast_tensors(self.trained.average.parameters(), self.group)
+        self._average_moving_average(self._of_workers(self._epoch_rows))
 
     def state_dict(self) -> dict[str, Any]:
         """Give the states of the other workers' optimizers; on rank 0."""
@@ -114,7 +99,10 @@ class Hogwild(Strategy):
         """Go on with this worker's own state where there were as many workers, else with rank 0's."""
         states, rank = state.get("states", []), self.group.rank
         own = type(self.trained.optimizer).__qualname__
-        if rank > 0 and len(states) == self.group.size - 1 and state["optimizer_class"] == own:
+        if len(states) != self.group.size - 1 or state["optimizer_class"] != own:
+            states = []
+        self._others = list(states) if rank == 0 else []
+        if rank > 0 and states:
             take_state(self.trained.optimizer, states[rank - 1])
 
     def loaded(self) -> None:
@@ -129,8 +117,8 @@ class Hogwild(Strategy):
         if elsewhere is not None:
             raise ConfigurationError(
                 f"parallel.strategy {self.name} needs the weights in the host's memory, which all workers write to, "
-                f"got a model on {elsewhere}: run it where no GPU is seen (CUDA_VISIBLE_DEVICES=''), or take another "
-                "strategy"
+                f"got a model on {elsewhere}: run it where no GPU is seen (resources.gpus_per_worker 0), or take "
+                "another strategy"
             )
 
 

@@ -41,7 +41,13 @@ class OneCopy:
         for storage in storages:
             starts.append(total)
             total += -(-storage.nbytes() // _LINE) * _LINE
-        check_agreement(group, "the memory of the model's parameters", [str(start) for start in (*starts, total)])
+        place = {storage.data_ptr(): start for storage, start in zip(storages, starts, strict=True)}
+        lines = [
+            f"parameter {name} from element {one.storage_offset()} of what begins at byte "
+            f"{place.get(one.untyped_storage().data_ptr())} of {total}"
+            for name, one in model.named_parameters()
+        ]
+        check_agreement(group, "where the model's parameters lie", lines)
         self.memory: SharedMemory = group.share(total, locks)
         octets = self.memory.data.numpy()
         pieces = {
