@@ -98,6 +98,17 @@ def test_a_trials_own_parameters_stand_over_the_section(write):
     assert strategies.of({**told, "parallel.micro_batches": None}) == {"strategy": "pipeline"}
 
 
+def test_the_sections_strategy_is_nobodys_where_every_trial_has_its_own():
+    strategies = sweep_of({"strategy": "pipeline"}, dotted(strategy={"values": ["allreduce"]})).strategies
+    assert strategies.possible == ["allreduce"]
+
+
+def test_other_groups_are_the_users_own():
+    others = {"optimizer": {"parameters": {"strategy": {"value": "x"}, "servers": {"value": 0}}}}
+    assert sweep_of({}, others).strategies.possible == ["allreduce"]
+    assert not sweep_of(None, others).strategies.named
+
+
 def test_a_strategy_alone_among_the_parameters_will_do():
     strategies = sweep_of(None, dotted(strategy={"values": ["pipeline", "allreduce"]}), **TWO).strategies
     assert strategies.possible == ["allreduce", "pipeline"]
@@ -220,6 +231,15 @@ def test_python_says_the_same():
         ),
         (
             {},
+            {
+                "kind": {"values": ["allreduce"]},
+                **dotted(micro_batches={"value": 3}, strategy={"derived": "kind"}),
+            },
+            TWO,
+            "parameters.parallel.strategy: must say which strategies there may be, got a derived value",
+        ),
+        (
+            {},
             dotted(strategy={"repeat": {"values": ["allreduce"]}}),
             TWO,
             "parameters.parallel.strategy: must be a parameter with one value, got a repeat",
@@ -276,6 +296,11 @@ def test_a_trial_has_a_worker_beside_its_servers(servers, parameters, least):
     given = {"strategy": "parameter_server", **servers}
     assert sweep_of(given, parameters, resources={"workers_per_trial": least}).strategies.possible
     told = refusal(given, parameters, resources={"workers_per_trial": least - 1})
+    assert told.startswith(f"resources.workers_per_trial: must be at least {least} where parallel.")
+    branches = {"allreduce": None, "parameter_server": {"servers": {"values": [1, least - 1]}}}
+    in_branches = dotted(strategy={"choice": branches})
+    assert sweep_of({}, in_branches, resources={"workers_per_trial": least}).strategies.possible
+    told = refusal({}, in_branches, resources={"workers_per_trial": least - 1})
     assert told.startswith(f"resources.workers_per_trial: must be at least {least} where parallel.")
     # Servers that no possible strategy has don't count.
     assert sweep_of({"strategy": "pipeline"}, **TWO)
