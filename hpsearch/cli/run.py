@@ -22,10 +22,9 @@ from hpsearch.cli.which_study import pasted
 from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
 from hpsearch.observers.screen import choose_progress
 from hpsearch.observers.times import Times
-from hpsearch.report.groups import groups_of, groups_to_table
-from hpsearch.report.layout import Screen, screen_of
+from hpsearch.report.groups import by_strategy
+from hpsearch.report.layout import screen_of, table_text
 from hpsearch.report.outline import constants_of, outlined
-from hpsearch.report.selection import Fields
 from hpsearch.report.shown_path import shown_path
 from hpsearch.report.status import way_on
 from hpsearch.report.study import Study, load
@@ -44,7 +43,6 @@ from hpsearch.study.journal import Journal
 from hpsearch.study.labels import add_tags, check_tags, write_note
 from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep, locate, sweep_notes
-from hpsearch.sweep.parallel import STRATEGY
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
 from hpsearch.trial import TrialRow
@@ -313,7 +311,8 @@ def _report(study: Study) -> int:
         )
         screen = screen_of(sys.stdout)
         print(rows_to_table(shown, names, objective, constants=constants, screen=screen, see=see), end="")
-        print(_by_strategy(study, screen), end="")
+        if strategies := by_strategy(study):
+            print(table_text(strategies, screen), end="")
         print(_what_is_best(study, pasted), end="")
     print(f"trials:      hpsearch trials {pasted}")
     checkpoint = study.checkpoint_path(rows[0])
@@ -326,15 +325,6 @@ def _report(study: Study) -> int:
         print(f"{study.state + ':':<12} {study.message}")
         print(f"             {way_on(study, where)}")
     return 0
-
-
-def _by_strategy(study: Study, screen: Screen) -> str:
-    """Compare strategies, where the sweep searched over them."""
-    if len(study.sweep.strategies.possible) < 2 or study.sweep.parameters.find(STRATEGY) is None:
-        return ""
-    objective, rows = study.sweep.objective, study.trials
-    field = Fields(rows, [STRATEGY], objective).find(f"params.{STRATEGY}", "")
-    return groups_to_table(groups_of(rows, field, objective), field, objective, times=True, screen=screen)
 
 
 def _best_first(study: Study) -> list[TrialRow]:

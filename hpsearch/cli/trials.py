@@ -10,8 +10,8 @@ from hpsearch.cli.which_study import directory_of, loaded
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import Objective
 from hpsearch.report.best import weighted
-from hpsearch.report.groups import groups_of, groups_to_csv, groups_to_json, groups_to_table
-from hpsearch.report.layout import screen_of
+from hpsearch.report.groups import group_columns, groups_of, groups_to_csv, groups_to_json
+from hpsearch.report.layout import screen_of, table_text
 from hpsearch.report.outline import constants_of, outlined
 from hpsearch.report.segments import segments_to_csv, segments_to_json, segments_to_table
 from hpsearch.report.selection import Fields, best_first, ordered, where
@@ -92,7 +92,8 @@ def _grouped(given: argparse.Namespace, rows: Sequence[TrialRow], fields: Fields
     field = fields.find(given.by, "--by")
     groups = groups_of(rows, field, objective)
     if given.format == "table":
-        return groups_to_table(groups, field, objective, given.times, screen_of(sys.stdout))
+        columns = group_columns(groups, field, objective, given.times)
+        return table_text(columns, screen_of(sys.stdout), "with --format csv")
     as_text = {"csv": groups_to_csv, "json": groups_to_json}[given.format]
     return as_text(groups, field, objective, given.times)
 

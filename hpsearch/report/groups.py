@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from statistics import median
 
 from hpsearch.objective import Objective
-from hpsearch.report.layout import WHOLE, Column, Screen, table_text
-from hpsearch.report.selection import Field, best_first
+from hpsearch.report.layout import Column
+from hpsearch.report.selection import Field, Fields, best_first
+from hpsearch.report.study import Study
 from hpsearch.report.tables import csv_text, json_text, param_cell
 from hpsearch.report.wording import duration, number, numbers
 from hpsearch.space.expressions import ABSENT
+from hpsearch.sweep.parallel import STRATEGY
 from hpsearch.trial import TrialRow, TrialState, Value
 
-__all__ = ["Group", "groups_of", "groups_to_csv", "groups_to_json", "groups_to_table"]
+__all__ = ["Group", "by_strategy", "group_columns", "groups_of", "groups_to_csv", "groups_to_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +69,23 @@ def _group(value: Value, rows: Sequence[TrialRow], objective: Objective) -> Grou
     )
 
 
-def groups_to_table(
-    groups: Sequence[Group], field: Field, objective: Objective, times: bool = False, screen: Screen = WHOLE
-) -> str:
-    """Give groups for a terminal.
+def by_strategy(study: Study) -> list[Column]:
+    """Give a table by strategy, with running times; nothing where the sweep doesn't search over strategies."""
+    sweep, rows = study.sweep, study.trials
+    if len(sweep.strategies.possible) < 2 or sweep.parameters.find(STRATEGY) is None:
+        return []
+    field = Fields(rows, [STRATEGY], sweep.objective).find(f"params.{STRATEGY}", STRATEGY)
+    return group_columns(groups_of(rows, field, sweep.objective), field, sweep.objective, times=True)
+
+
+def group_columns(groups: Sequence[Group], field: Field, objective: Objective, times: bool = False) -> list[Column]:
+    """Give groups as columns of a table for people.
 
     Args:
         groups: In the order of the lines.
         field: What they are grouped by.
         objective: What decides.
         times: Add the running time.
-        screen: What it is printed on.
     """
     values = ["" if group.value is ABSENT else param_cell(group.value) for group in groups]
     columns = [
@@ -88,14 +96,15 @@ def groups_to_table(
         columns.append(Column("failed", [str(group.failed) for group in groups]))
     for place, goal in enumerate(objective.goals):
         columns.append(Column(f"best {goal.name}", numbers([group.best[place] for group in groups]), is_kept=True))
-        columns.append(Column("median", [_cell(group.median[place]) for group in groups]))
+        medians = [group.median[place] for group in groups]
+        columns.append(Column("median", ["" if value is None else number(value) for value in medians]))
     if any(group.asynchronous for group in groups):
         cells = ["yes" if group.asynchronous else "" for group in groups]
         columns.append(Column("asynchronous", cells, is_text=True))
     if times:
         spent = ["" if group.seconds is None else duration(group.seconds) for group in groups]
         columns.append(Column("median time", spent))
-    return table_text(columns, screen, "with --format csv, or in a wider terminal")
+    return columns
 
 
 def groups_to_csv(groups: Sequence[Group], field: Field, objective: Objective, times: bool = False) -> str:
@@ -120,7 +129,3 @@ def _entry(group: Group, field: Field, objective: Objective, times: bool) -> dic
         "asynchronous": group.asynchronous,
         **({"seconds": group.seconds} if times else {}),
     }
-
-
-def _cell(value: float | None) -> str:
-    return "" if value is None else number(value)

@@ -21,6 +21,7 @@ from hpsearch.report.page.overview import again, overview
 from hpsearch.report.page.params import parallel
 from hpsearch.report.page.progress import curves, history
 from hpsearch.report.page.section import Section
+from hpsearch.report.page.strategies import strategies
 from hpsearch.report.page.trials import trials
 from hpsearch.report.page.workers import workers
 from hpsearch.report.study import Study
@@ -90,6 +91,7 @@ def _sections(study: Study, looks: Mapping[str, Look]) -> list[Section]:
         brackets(study),
         *importance(study),
         parallel(study),
+        strategies(study),
         trials(study),
         workers(study),
         failures(study),

@@ -13,11 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hpsearch
 from hpsearch.objective import Metric, Objective, OutcomeConstraint
-from hpsearch.report.groups import Group, groups_of, groups_to_csv, groups_to_json, groups_to_table
+from hpsearch.report.groups import Group, by_strategy, group_columns, groups_of, groups_to_csv, groups_to_json
+from hpsearch.report.page.page import page_of
+from hpsearch.report.page.strategies import strategies
 from hpsearch.report.selection import Fields
+from hpsearch.report.study import Study
 from hpsearch.space.expressions import ABSENT
 from hpsearch.trial import Failure, JointScore, Score, TrialRow, TrialState, Value
+from tests.hpsearch.support.pages import Reader, simulated
 
 LOSS = Objective(Metric("loss"))
 
@@ -90,11 +95,12 @@ def test_without_a_metric_trials_are_counted():
 def test_the_table_shows_what_there_is():
     field = Fields([row(1, "a", 1.0)], ["how"], LOSS).find("how", "--by")
     rows = [row(1, "a", 3.0), row(2, "b", 1.0, asynchronous=True), row(3, "a", 5.0), row(4, ABSENT, 7.0)]
-    lines = groups_to_table(grouped(rows), field, LOSS).splitlines()
-    assert lines[1].split() == ["how", "trials", "best", "loss", "median", "asynchronous"]
-    assert [line.split() for line in lines[3:6]] == [["b", "1", "1", "1", "yes"], ["a", "2", "3", "4"], ["1", "7", "7"]]
-    plain = groups_to_table(grouped([*rows[:1], failed(9, "a")]), field, LOSS, times=True).splitlines()
-    assert plain[1].split() == ["how", "trials", "failed", "best", "loss", "median", "median", "time"]
+    columns = group_columns(grouped(rows), field, LOSS)
+    assert [column.head for column in columns] == ["how", "trials", "best loss", "median", "asynchronous"]
+    cells = list(zip(*(column.cells for column in columns), strict=True))
+    assert cells == [("b", "1", "1", "1", "yes"), ("a", "2", "3", "4", ""), ("", "1", "7", "7", "")]
+    plain = group_columns(grouped([*rows[:1], failed(9, "a")]), field, LOSS, times=True)
+    assert [column.head for column in plain] == ["how", "trials", "failed", "best loss", "median", "median time"]
 
 
 def test_csv_and_json_hold_the_same():
@@ -136,3 +142,30 @@ def test_any_trials_are_each_in_one_group(goal, given):
         best = (min if goal == "minimize" else max)(scores, default=None)
         assert line["best.loss"] == ("" if best is None else repr(best))
         assert line["median.loss"] == ("" if best is None else repr(median(scores)))
+
+
+def test_a_page_compares_strategies_where_the_sweep_searched_over_them():
+    def study(values: list[str]) -> Study:
+        return simulated(
+            lambda params, seed: hpsearch.Curve(
+                {"loss": [{"allreduce": 0.5}.get(params["parallel"]["strategy"], 0.25)]}
+            ),
+            parameters={"parallel": {"strategy": values}},
+            method="grid",
+            max_iter=1,
+            resources=hpsearch.Resources(2, workers_per_trial=2),
+        )
+
+    searched = study(["allreduce", "hogwild"])
+    section = strategies(searched)
+    assert section is not None
+    assert section.table is not None
+    assert section.table.head == ["parallel.strategy", "trials", "best loss", "median", "asynchronous", "median time"]
+    assert [row[:5] for row in section.table.rows] == [
+        ("hogwild", "1", "0.25", "0.25", "yes"),
+        ("allreduce", "1", "0.5", "0.5", ""),
+    ]
+    assert section.words[-1].startswith("A trial of an asynchronous one")
+    assert "Strategies" in Reader(page_of([searched]).html()).headings
+    assert by_strategy(study(["hogwild"])) == []
+    assert strategies(study(["hogwild"])) is None
