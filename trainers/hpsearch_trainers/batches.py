@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import closing
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -103,18 +103,26 @@ class Batches:
         return lengths[0]
 
     def _in_processes(self, data: SeededRows, indices: Iterable[Tensor]) -> Generator[Any, None, None]:
-        chosen = [rows.tolist() for rows in indices]
-        full = [rows for rows in chosen if rows]
+        empty = 0
+
+        def full() -> Iterator[list[int]]:
+            nonlocal empty
+            for rows in indices:
+                if len(rows) > 0:
+                    yield rows.tolist()
+                else:  # at the end
+                    empty += 1
+
         yield from DataLoader(
             data,
-            batch_sampler=full,
+            batch_sampler=full(),
             collate_fn=_collate,
             num_workers=self._loaders,
             prefetch_factor=_AHEAD,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # else it would draw from the one that the training draws from
         )
-        for _ in chosen[len(full) :]:
+        for _ in range(empty):
             yield _fetch(data, [])
 
 

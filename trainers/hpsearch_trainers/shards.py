@@ -96,6 +96,19 @@ class Shard:
             first = step * self.batch
             yield order[first + part.start : first + part.stop]
 
+    def all_parts(self, number: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """Give of an epoch each part that has rows, of all workers: the number of its global batch, and its rows.
+
+        Args:
+            number: Of the epoch, from 0.
+        """
+        order = epoch_order(self.seed, number, self.rows)
+        for step in range(self.steps):
+            batch = order[step * self.batch : step * self.batch + self.rows_of(step)]
+            for worker in range(min(self.width, len(batch))):
+                part = rows_of_rank(len(batch), self.width, worker)
+                yield step, batch[part.start : part.stop]
+
     def rows_of(self, step: int) -> int:
         """Give how many rows the global batch of a step has, over all workers."""
         return min(self.batch, self.rows - step * self.batch)

@@ -164,12 +164,12 @@ class Trainer(ABC):
         if frozen is not None and self.epoch >= frozen:
             hold_statistics(self.model)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        steps = [self._passes(step, rows) for step, rows in enumerate(self._shard.epoch(self.epoch))]
-        read = self._train.read(itertools.chain.from_iterable(steps), self._drawn("rows"))
+        shares, read_ahead = itertools.tee(self._shares())
+        read = self._train.read((rows for *_, passes in read_ahead for rows in passes), self._drawn("rows"))
         with contextlib.closing(read) as batches:
-            for step, passes in enumerate(steps):
+            for step, count, passes in shares:
                 self._set_rate(self.epoch + step / self._shard.steps)
-                self._step(batches, [len(rows) for rows in passes], self._shard.rows_here(step), loss)
+                self._step(batches, [len(rows) for rows in passes], count, loss)
         self._strategy.end_epoch()
         metrics = self._end_epoch(self._sum(loss), (self._train.waited - waited) / (time.perf_counter() - began))
         if self.group is not None:
@@ -178,6 +178,11 @@ class Trainer(ABC):
                     self.synchronize_buffers(model, self.group)
             metrics["data_wait"] = self._sum(torch.tensor(metrics["data_wait"])) / self.group.size
         return metrics | self.validate() | self._measured()
+
+    def _shares(self) -> Iterator[tuple[int, int, list[Tensor]]]:
+        """Give of each step its number, how many of its rows are this rank's, and the rows of its passes."""
+        for step, rows in self._strategy.shares(self._shard, self.epoch):
+            yield step, len(rows), self._passes(step, rows)
 
     def _serve_epoch(self) -> None:
         """Work for the ranks that train, for as long as their epoch takes."""

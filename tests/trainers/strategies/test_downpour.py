@@ -20,7 +20,7 @@ from hpsearch_trainers.shards import Shard
 from hpsearch_trainers.strategies import downpour_server, strategy_of
 from hpsearch_trainers.strategies.downpour_server import Clocks
 from tests.comm.thread_ranks import run_ranks
-from tests.trainers.test_trainer import ROWS, FakeTrial, Small, data, mlp
+from tests.trainers.test_trainer import ROWS, FakeTrial, Rows, Small, data, mlp
 
 Weights = dict[str, Tensor]
 
@@ -143,16 +143,16 @@ def test_the_state_of_the_trials_own_optimizer_begins_anew(kind):
     more.step()
 
 
-def test_the_others_wait_for_nobody_in_an_epoch():
-    """A worker whose first loss waits for the last of another one."""
+def test_nobody_is_waited_for_and_who_is_quick_gets_more_rows():
+    """A worker whose first loss waits until the other one has had all other rows."""
     last = threading.Event()
-    losses = {0: 0, 1: 0}
+    rows = {0: 0, 1: 0}
 
     def train(group: Group) -> dict[str, float]:
         def loss(output: Tensor, target: Tensor) -> Tensor:
             if torch.is_grad_enabled():
-                losses[group.rank] += 1
-                if group.rank == 0 and losses[0] == Shard(ROWS, 20, 7).steps:
+                rows[group.rank] += len(target)
+                if group.rank == 0 and rows[0] == ROWS - 10:
                     last.set()
                 if group.rank == 1:
                     assert last.wait(50)
@@ -161,6 +161,20 @@ def test_the_others_wait_for_nobody_in_an_epoch():
         return Small(FakeTrial({"loss": loss}, group, parallel={"strategy": "downpour"})).step()
 
     assert len({str(metrics) for metrics in run_ranks(3, train, timeout=60.0)}) == 1
+    assert rows == {0: ROWS - 10, 1: 10}
+
+
+@pytest.mark.parametrize("n_fetch", [1, 3])
+def test_an_epoch_has_each_row_once(n_fetch):
+    seen: list[int] = []
+
+    class Numbered(Rows):
+        def __getitem__(self, row: int) -> Any:
+            seen.append(row)
+            return super().__getitem__(row)
+
+    trained(4, 1, {"n_fetch": n_fetch}, train=Numbered(), validation=None, metrics={})
+    assert sorted(seen) == list(range(ROWS))
 
 
 @pytest.mark.parametrize(("n_fetch", "servers", "delay"), [(1, 1, 3), (100, 1, 3), (2, 2, 0), (1, 2, 1)])

@@ -1,7 +1,7 @@
 """Asynchronous, with servers: each worker pushes and fetches when it is ready, and waits for nobody.
 
 Downpour SGD, algorithm 7.1 of Dean et al., "Large Scale Distributed Deep Networks" (NeurIPS 2012), with Adagrad on the
-servers. On each worker, in step t with its own rows:
+servers. On each worker, in its step t, with the next rows of the epoch that nobody has had:
 
     if t mod n_fetch = 0:  w ← the servers' weights
     g ← gradient at w;  a ← a + g;  w ← w - η g
@@ -15,7 +15,7 @@ others have begun step t - max_delay.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from hpsearch_comm import Group
 from hpsearch_trainers.optimizers import parameters_of
+from hpsearch_trainers.shards import Shard
 from hpsearch_trainers.strategies.adagrad import Adagrad
 from hpsearch_trainers.strategies.downpour_server import Clocks, DownpourServer
 from hpsearch_trainers.strategies.downpour_worker import DownpourWorker
@@ -81,8 +82,8 @@ class Downpour(Served):
         super().start_epoch(trained, epoch)
         parameters = self._parameters = self.trained_parameters()
         buckets = self._buckets = self.buckets(parameters, can_be_cut=True)
-        warm = epoch < self._warm_start
-        self._push_every, self._fetch_every = (1, 1) if warm else (self._n_push, self._n_fetch)
+        self._in_turn = epoch < self._warm_start
+        self._push_every, self._fetch_every = (1, 1) if self._in_turn else (self._n_push, self._n_fetch)
         if self.trains:
             self._worker = DownpourWorker(parameters, buckets, self.ranks, self.servers)
             self._accrued: dict[int, Tensor] = {}
@@ -91,9 +92,20 @@ class Downpour(Served):
         mine = {tag: bucket for tag, bucket in enumerate(buckets, 1) if self.servers[bucket.server] == self.ranks.rank}
         pieces = [piece for bucket in mine.values() for piece in bucket.pieces]
         self._shard = OptimizerShard(self._adagrad, parameters, pieces)
-        clocks = Clocks(self.parts, self._max_delay, in_turn=warm)
+        clocks = Clocks(self.parts, self._max_delay, in_turn=self._in_turn)
         first = self.ranks.rank == self.servers[0]
         self._server = DownpourServer(mine, self._shard.held, self._adagrad, self.ranks, clocks, first=first)
+
+    def shares(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
+        """Give parts of the global batches, to each worker the next as soon as it is ready: a quick one gets more."""
+        if self._in_turn:
+            yield from super().shares(shard, epoch)
+            return
+        mine = self._worker.draw(self._rates())
+        for number, part in enumerate(shard.all_parts(epoch)):
+            if number == mine:
+                yield part
+                mine = self._worker.draw(self._rates())
 
     def start_step(self, rows: int) -> None:
         """Begin a step when that may be, and with the servers' weights where it is time for them."""

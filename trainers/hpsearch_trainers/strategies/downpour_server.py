@@ -91,12 +91,16 @@ class DownpourServer:
         rates = [0.0] * len(self._adagrad.param_groups)
         message = control(Kind.WAIT, 0, rates)
         waiting: list[int] = []
+        drawn = 0
         while not self._clocks.ended:
             receiving = self._group.recv_async(message, None, CONTROL)
             kind, clock, *rates = receiving.wait().tolist()
             worker = receiving.source
             assert worker is not None
             match Kind(int(kind)):
+                case Kind.DRAW:
+                    self._tell([worker], Kind.GO, drawn)
+                    drawn += 1
                 case Kind.PUSH:
                     self._apply(worker, rates)
                 case Kind.END:
@@ -107,6 +111,7 @@ class DownpourServer:
                     self._asking[worker] = asked
             self._answer()
             if self._first and time.monotonic() - self._told > _PATIENCE:
+                self._told = time.monotonic()
                 self._tell(waiting, Kind.WAIT)
         self._tell(waiting, Kind.GO)
         for answer in self._answers:
@@ -136,8 +141,7 @@ class DownpourServer:
                     for served in self._served:
                         served.send([worker])
 
-    def _tell(self, workers: list[int], kind: Kind) -> None:
-        self._told = time.monotonic()
+    def _tell(self, workers: list[int], kind: Kind, clock: int = 0) -> None:
         for worker in workers:
-            answer = control(kind, 0, [0.0] * len(self._adagrad.param_groups))
+            answer = control(kind, clock, [0.0] * len(self._adagrad.param_groups))
             self._answers.append(self._group.send_async(answer, worker, CONTROL))

@@ -21,6 +21,8 @@ CONTROL = 0
 class Kind(enum.IntEnum):
     """What a worker tells a server, and what a server answers."""
 
+    DRAW = enum.auto()
+    """Which rows are next? Asked of the first server, and answered by `GO` with the number of a part as its clock."""
     ASK = enum.auto()
     """May I begin the step? Answered by `GO`, when it may."""
     FETCH = enum.auto()
@@ -65,6 +67,11 @@ class DownpourWorker:
             for tag, bucket in enumerate(buckets, 1)
         ]
         self._weights = [torch.empty(bucket.elements, dtype=bucket.dtype, device="cpu") for bucket in buckets]
+
+    def draw(self, rates: Sequence[float]) -> int:
+        """Take a number: those of an epoch are given to its workers in turn, from 0."""
+        self._group.send_async(control(Kind.DRAW, 0, rates), self._servers[0], CONTROL)
+        return int(self._group.recv(control(Kind.WAIT, 0, rates), self._servers[0], CONTROL)[1])
 
     def ask(self, clock: int, rates: Sequence[float]) -> None:
         """Wait until this worker may begin a step."""

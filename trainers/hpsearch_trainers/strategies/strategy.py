@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.parts import Parts
+from hpsearch_trainers.shards import Shard
 from hpsearch_trainers.strategies.options import Options
 
 __all__ = ["Strategy", "Trained"]
@@ -43,7 +44,7 @@ class Strategy:
     A `Trainer` makes one on every rank, calls `check` and `prepare`, makes the optimizer, calls `bind`, and then for
     each epoch:
 
-        start_epoch → (start_step → backward, once or more → update) for each step → end_epoch → validation, state
+        start_epoch → (start_step → backward, once or more → update) for each of shares → end_epoch → validation, state
 
     or, on a rank that doesn't train, `start_epoch → serve → end_epoch`. An epoch that fails ends with `break_off`.
 
@@ -154,6 +155,15 @@ class Strategy:
             epoch: Epochs that are done.
         """
         self.trained = trained
+
+    def shares(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
+        """Give of each step of an epoch its number and this rank's rows; taken one by one as they are trained.
+
+        Args:
+            shard: This rank's.
+            epoch: Its number, from 0.
+        """
+        yield from enumerate(shard.epoch(epoch))
 
     def start_step(self, rows: int) -> None:
         """Begin a step.
