@@ -1,7 +1,8 @@
 """Takes pictures of searches in a notebook, in headless Chromium: `python -m tests.notebook_pictures FOLDER`.
 
 A real Jupyter kernel runs two cells: a search of `hpsearch_trainers.digits:mlp`, and the study alone. The first picture
-is of what the kernel showed when half of the iterations were done, the second of what it showed in the end. No notebook
+is of what the kernel showed when half of the iterations were done, the second of what it showed in the end. The search
+takes some seconds and shows itself twice in each: it is held in its midst until it has been seen there. No notebook
 server is needed: the cells and their outputs are put on a page whose style is that of JupyterLab. `--docs` puts the
 pictures into docs/images.
 """
@@ -23,6 +24,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from tests.chromium import ENVIRONMENT, browser, small
+from tests.held_digits import HOLD, TRAINABLE
 
 __all__ = ["WIDTH", "pages", "photograph", "run"]
 
@@ -45,10 +47,8 @@ study = hpsearch.search(
     "study",
 )
 WIDTH = 860
-_PATIENCE = 150
-"""Seconds for a cell; a busy machine starts Ray in one or two minutes."""
-_TRIES = 4
-"""The search shows itself twice a second, and takes some seconds: now and then no trial has just begun by then."""
+_PATIENCE = 800
+"""Seconds for a cell; a busy machine takes minutes, and a test that takes long has 900 seconds."""
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
 body {{ margin: 0; padding: 12px; background: #ffffff; color: #000000de; font: 14px/1.43 system-ui, sans-serif }}
@@ -76,38 +76,38 @@ def run(folder: Path) -> dict[str, str]:
         folder: Where the kernel works, and the studies lie; an absolute path.
 
     Raises:
-        RuntimeError: The search never showed itself in its midst.
+        TimeoutError: A cell didn't come to its end; says what it showed last.
     """
-    for number in range(_TRIES):
-        place = folder / str(number)
-        place.mkdir()
-        shown = _run(place)
-        if "running" in shown:
-            return shown
-    raise RuntimeError("the search never showed itself with half of it done, and a value of each trial that runs")
-
-
-def _run(folder: Path) -> dict[str, str]:
+    hold = folder / "hold"
+    hold.touch()
+    shown: dict[str, str] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Jupyter's own
         import nbformat
         from nbclient import NotebookClient
-
-        shown: dict[str, str] = {}
+        from nbclient.exceptions import CellTimeoutError
 
         class Client(NotebookClient):  # type: ignore[misc]
             def process_message(self, message: Mapping[str, Any], cell: Any, index: int) -> Any:
                 html = message["content"].get("data", {}).get("text/html", "")
+                if html:
+                    shown["last"] = html
                 if _is_in_its_midst(html):
                     shown.setdefault("running", html)
+                    hold.unlink(missing_ok=True)
                 return super().process_message(message, cell, index)
 
-        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+        cells = [CELLS[0].replace("hpsearch_trainers.digits:mlp", TRAINABLE), CELLS[1]]
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         client = Client(notebook, timeout=_PATIENCE, resources={"metadata": {"path": str(folder)}})
-        client.execute(env=ENVIRONMENT)
-    (last,) = notebook.cells[-1].outputs
-    shown["study"] = last["data"]["text/html"].replace(str(folder), "/home/ann")  # not the folder of a moment
-    return shown
+        try:
+            client.execute(env={**ENVIRONMENT, HOLD: str(hold)})
+        except CellTimeoutError as error:
+            last = re.sub(r"<[^>]*>", " ", shown.get("last", "nothing"))
+            raise TimeoutError(f"a cell takes more than {_PATIENCE} s; it showed last: {last}") from error
+    (output,) = notebook.cells[-1].outputs
+    study = output["data"]["text/html"].replace(str(folder), "/home/ann")  # not the folder of a moment
+    return {"running": shown["running"], "study": study}
 
 
 def _is_in_its_midst(html: str) -> bool:
