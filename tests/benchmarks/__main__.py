@@ -30,6 +30,7 @@ _BENCHMARKS = (
     "designed",
     "comm",
     "hogwild",
+    "horovod",
 )
 
 
