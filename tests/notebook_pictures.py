@@ -26,7 +26,7 @@ from pygments.lexers import PythonLexer
 from tests.chromium import ENVIRONMENT, browser, small
 from tests.held_digits import HOLD, TRAINABLE
 
-__all__ = ["WIDTH", "pages", "photograph", "run"]
+__all__ = ["PATIENCE", "WIDTH", "pages", "photograph", "run"]
 
 CELLS = (
     """import hpsearch
@@ -47,7 +47,7 @@ study = hpsearch.search(
     "study",
 )
 WIDTH = 860
-_PATIENCE = 800
+PATIENCE = 800
 """Seconds for a cell; a busy machine takes minutes, and a test that takes long has 900 seconds."""
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
@@ -99,12 +99,12 @@ def run(folder: Path) -> dict[str, str]:
 
         cells = [CELLS[0].replace("hpsearch_trainers.digits:mlp", TRAINABLE), CELLS[1]]
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-        client = Client(notebook, timeout=_PATIENCE, resources={"metadata": {"path": str(folder)}})
+        client = Client(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(folder)}})
         try:
             client.execute(env={**ENVIRONMENT, HOLD: str(hold)})
         except CellTimeoutError as error:
             last = re.sub(r"<[^>]*>", " ", shown.get("last", "nothing"))
-            raise TimeoutError(f"a cell takes more than {_PATIENCE} s; it showed last: {last}") from error
+            raise TimeoutError(f"a cell takes more than {PATIENCE} s; it showed last: {last}") from error
     (output,) = notebook.cells[-1].outputs
     study = output["data"]["text/html"].replace(str(folder), "/home/ann")  # not the folder of a moment
     return {"running": shown["running"], "study": study}

@@ -16,7 +16,7 @@ import hpsearch
 from hpsearch.study.provenance import process_name
 from tests.hpsearch.support.cli_trainables import GATE, HEARD, OPEN, REACHED
 from tests.hpsearch.support.climbing import Failing
-from tests.hpsearch.support.command_line import Answer, Call, begin, wait_for, write_sweep
+from tests.hpsearch.support.command_line import PATIENCE, Answer, Call, begin, wait_for, write_sweep
 
 INLINE = ("--backend", "inline")
 
@@ -62,7 +62,7 @@ def test_3_a_second_process_stops_the_sweep_and_resume_goes_on(here, hpsearch_co
 
     assert hpsearch_command("stop", "study").code == 0
     (here / OPEN).touch()
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=PATIENCE)
     assert (running.returncode, err) == (3, "")
     assert "stopped; go on with: hpsearch resume study" in out
     assert "stopped; go on with: hpsearch resume" in hpsearch_command("status", "study").out
@@ -77,8 +77,8 @@ def test_130_a_cancelled_sweep_says_so_wherever_it_is_looked_at(here, hpsearch_c
     with begin("cancel", "study", cwd=here) as asking:
         wait_for(lambda: any(step.verb == "cancel" for step in hpsearch.load("study").history()), asking)
         (here / OPEN).touch()
-        out, err = running.communicate(timeout=60)
-        told, _ = asking.communicate(timeout=60)
+        out, err = running.communicate(timeout=PATIENCE)
+        told, _ = asking.communicate(timeout=PATIENCE)
     assert (running.returncode, err) == (130, "")
     assert "cancelled; go on with: hpsearch resume study" in out
     assert told == "it ends at once; what ran since the last checkpoints runs again on resume\n"
@@ -96,7 +96,7 @@ def test_130_a_cancelled_sweep_says_so_wherever_it_is_looked_at(here, hpsearch_c
 def test_130_ctrl_c_once_ends_at_the_next_report_and_resume_goes_on(here, hpsearch_command, whole, running):
     running.send_signal(signal.SIGINT)
     (here / OPEN).touch()
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=PATIENCE)
     assert (running.returncode, err) == (130, "")
     assert "ending at the next reports; press Ctrl-C again to end at once" in out
     assert "interrupted; go on with: hpsearch resume study" in out
@@ -113,7 +113,7 @@ def test_130_ctrl_c_twice_ends_at_once_and_resume_goes_on(here, hpsearch_command
     running.send_signal(signal.SIGINT)
     wait_for((here / HEARD).exists, running)  # two that come before either is taken are one
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=PATIENCE)
     assert (running.returncode, err) == (130, "")
     assert "interrupted; go on with: hpsearch resume study" in out
     assert hpsearch.load("study").trials[2].iterations == 0
@@ -219,7 +219,7 @@ def test_130_ctrl_c_while_a_worker_waits_for_a_suggestion_leaves_no_process_and_
     with begin("run", "learning.yaml", *INLINE, "--dir", "study", cwd=here, **told) as process:
         wait_for(lambda: thinking.exists() and thinking.read_text() != "", process)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err) == (130, "")
     assert "interrupted; go on with: hpsearch resume study" in out
     with pytest.raises(ProcessLookupError):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import hpsearch
-from tests.hpsearch.support.command_line import Call, begin, environment, write_sweep
+from tests.hpsearch.support.command_line import PATIENCE, Call, begin, environment, write_sweep
 
 INLINE = ("--backend", "inline")
 
@@ -59,7 +59,7 @@ def test_a_reader_that_goes_away_gives_no_traceback(study, words):
     assert process.stdout.readline() != ""
     process.stdout.close()
     assert process.stderr.read() == ""
-    assert process.wait(timeout=60) in (0, 1)
+    assert process.wait(timeout=PATIENCE) in (0, 1)
     process.stderr.close()
     if words.startswith("run"):
         assert hpsearch.load("piped").state == "finished"  # a sweep doesn't die of whoever watches it

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 import hpsearch
-from tests.hpsearch.support.command_line import begin, wait_for
+from tests.hpsearch.support.command_line import PATIENCE, begin, wait_for
 from tests.hpsearch.support.local_ray import (
     ITERATIONS,
     SWEEP,
@@ -75,7 +75,7 @@ def test_sigterm_ends_at_the_next_reports_on_ray_too(tmp_path):
     with begin("run", "sweep.yaml", "--workers", "1", "--dir", "study", cwd=tmp_path) as process:
         wait_for((tmp_path / "epochs.txt").exists, process)
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "ending at the next reports" in out
     assert hpsearch.load(tmp_path / "study").state == "interrupted"

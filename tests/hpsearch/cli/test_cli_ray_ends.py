@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import signal
@@ -16,7 +17,7 @@ import pytest
 
 import hpsearch
 from hpsearch.events import Started
-from tests.hpsearch.support.command_line import PROGRAM, environment, wait_for
+from tests.hpsearch.support.command_line import PATIENCE, PROGRAM, environment, wait_for
 from tests.hpsearch.support.conditions import living_below
 from tests.hpsearch.support.local_ray import SWEEP, TRAIN, Undisturbed, finished, hpsearch_command
 from tests.hpsearch.support.scripted import events_of
@@ -106,8 +107,9 @@ class Running:
 
     def has_ended(self, *codes: int) -> None:
         """See that it ends with one of these codes, without a traceback, and leaves no process."""
-        code = self.process.wait(timeout=150)
-        assert code in codes, (self.out, self.err)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # then it has no code
+            self.process.wait(timeout=PATIENCE)
+        assert self.process.returncode in codes, (self.out, self.err)
         assert "Traceback" not in self.err
         wait_for(lambda: not self.left())
 

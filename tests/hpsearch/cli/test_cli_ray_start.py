@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.hpsearch.support.command_line import environment, write_sweep
+from tests.hpsearch.support.command_line import PATIENCE, environment, write_sweep
 
 NO_RAY = """
 import sys
@@ -45,7 +45,7 @@ def test_whatever_rays_start_raises_is_one_message_with_the_way_on(here, hpsearc
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.returncode == 1
     assert done.stderr.startswith(f"hpsearch: Ray can't be started on this machine: {told}")

@@ -13,7 +13,7 @@ import pytest
 import hpsearch
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.study.directory import StudyDirectory
-from tests.hpsearch.support.command_line import PROGRAM, call, environment, write_sweep
+from tests.hpsearch.support.command_line import PATIENCE, PROGRAM, call, environment, write_sweep
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_at_a_terminal_it_asks(study, here, said, deleted):
     )
     os.close(theirs)
     os.write(ours, said.encode())
-    out, _ = process.communicate(timeout=150)
+    out, _ = process.communicate(timeout=PATIENCE)
     os.close(ours)
     assert "delete this study? [y/N] " in out
     assert process.returncode == (0 if deleted else 1)

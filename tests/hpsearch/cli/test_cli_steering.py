@@ -12,7 +12,7 @@ from hpsearch.cli import steer
 from hpsearch.events import Extended, Opened, Pruned, Retried, Started, Steered
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.provenance import process_name
-from tests.hpsearch.support.command_line import Call, begin, wait_for, write_sweep
+from tests.hpsearch.support.command_line import PATIENCE, Call, begin, wait_for, write_sweep
 from tests.hpsearch.support.scripted import events_of, of_kind
 
 INLINE = ("--backend", "inline", "--no-tensorboard")
@@ -208,7 +208,7 @@ def test_a_live_sweep_rests_goes_on_loses_a_trial_and_ends_at_once(here, hpsearc
         refused = hpsearch_command("retry", "study", 0)
         assert (refused.code, "nothing to retry" in refused.err) == (1, True)
         assert hpsearch_command("cancel", "study").code == 0
-        out, err = process.communicate(timeout=150)
+        out, err = process.communicate(timeout=PATIENCE)
         assert (process.returncode, err) == (130, "")
         assert "go on with: hpsearch resume" in out
     assert {event.trial for event in of_kind(here / "study", Pruned)} == {0, 1}

@@ -18,7 +18,7 @@ import pytest
 import hpsearch
 from hpsearch.run.study_run import create_study
 from hpsearch.study.journal import Journal
-from tests.hpsearch.support.command_line import Call, begin, wait_for, write_sweep
+from tests.hpsearch.support.command_line import PATIENCE, Call, begin, wait_for, write_sweep
 
 RUN = ("run", "sweep.yaml", "--backend", "inline", "--no-tensorboard")
 
@@ -54,7 +54,7 @@ def served(*words: object, cwd: Path, said: str = "") -> Iterator[tuple[dict[str
         yield told, process
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):  # one is enough, and more do no harm
             process.send_signal(number)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=PATIENCE) == 0
         assert process.stderr.read() == said
         assert [path.name for path in temporary.iterdir() if path.name.startswith("hpsearch-")] == []
     finally:
@@ -65,7 +65,7 @@ def served(*words: object, cwd: Path, said: str = "") -> Iterator[tuple[dict[str
 
 
 def asked(server: str, path: str) -> Any:
-    with urllib.request.urlopen(f"{server}{path}", timeout=60) as answer:
+    with urllib.request.urlopen(f"{server}{path}", timeout=PATIENCE) as answer:
         return json.loads(answer.read())
 
 
@@ -127,7 +127,7 @@ def test_a_port_that_is_taken_is_an_error(studies):
     with served("runs/sweep-1", cwd=studies.parent) as (told, _):
         port = urllib.parse.urlsplit(told["curves"]).port
         words = ("tensorboard", "runs/sweep-1", "--host", "127.0.0.1", "--port", port)
-        out, err = (refused := begin(*words, cwd=studies.parent)).communicate(timeout=120)
+        out, err = (refused := begin(*words, cwd=studies.parent)).communicate(timeout=PATIENCE)
     assert (refused.returncode, out) == (1, "")
     assert err.startswith(f"hpsearch: --host 127.0.0.1, --port {port}: TensorBoard can't be reached there: ")
     assert err.count("\n") == 1

@@ -9,7 +9,7 @@ import pytest
 
 import hpsearch
 from tests.hpsearch.support.cli_trainables import GATE, OPEN, REACHED
-from tests.hpsearch.support.command_line import begin, call, wait_for, write_sweep
+from tests.hpsearch.support.command_line import PATIENCE, begin, call, wait_for, write_sweep
 
 TALKS = """
 from tests.hpsearch.support.cli_trainables import gated
@@ -166,10 +166,10 @@ def test_logs_are_followed_until_the_sweep_ends(folder, tmp_path):
         lines.append(line)
     assert everything.poll() is None
     (tmp_path / OPEN).touch()
-    assert run.wait(timeout=150) == 0
-    rest, errors = everything.communicate(timeout=150)
+    assert run.wait(timeout=PATIENCE) == 0
+    rest, errors = everything.communicate(timeout=PATIENCE)
     assert errors == ""
     assert "trial 2 | bye\n" in rest
     assert "trial 3 | hello from 3\n" in rest  # an attempt that began since
-    assert one.communicate(timeout=150) == ("hello from 2\nbye\n", "")
+    assert one.communicate(timeout=PATIENCE) == ("hello from 2\nbye\n", "")
     run.communicate()

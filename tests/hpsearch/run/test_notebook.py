@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.notebook_pictures import PATIENCE
+
 TRAIN = """
 import hpsearch
 
@@ -39,7 +41,7 @@ def test_a_search_in_a_notebook_runs_on_ray_and_in_the_kernel_itself(tmp_path: P
             "assert ray_study.trials_dataframe().equals(inline_study.trials_dataframe())\nray_study.best_trial",
         ]
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-        client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}})
+        client = NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(tmp_path)}})
         client.execute()
     printed = "".join(output.get("text", "") for cell in notebook.cells for output in cell.outputs)
     (shown,) = [output for output in notebook.cells[1].outputs if output.output_type == "display_data"]
@@ -96,7 +98,7 @@ def test_a_running_search_changes_one_output_and_ends_as_the_study_shows_itself(
                 return super().process_message(message, cell, index)
 
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in SHOWN])
-        Client(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+        Client(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(tmp_path)}}).execute()
     search, broken, elsewhere, waited = (cell.outputs for cell in notebook.cells[1:])
     (table,) = [output for output in search if output.output_type == "display_data"]
     assert "17 of 17 trials (5 complete, 12 stopped)" in table["data"]["text/html"]

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import hpsearch
-from tests.hpsearch.support.command_line import environment, wait_for
+from tests.hpsearch.support.command_line import PATIENCE, environment, wait_for
 
 SCRIPT = """
 import atexit, pathlib, sys, time
@@ -96,13 +96,13 @@ def test_it_ends_as_by_the_signal_once_the_sweep_is_wound_down(script, tmp_path,
         wait_for((tmp_path / "reached-a").exists, process)
         process.send_signal(number)
         (tmp_path / "open-a").touch()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, said(out)) == (code, ends)
     assert f"the study is kept in {tmp_path / 'a'}; go on with the same call of search" in err
     assert not (tmp_path / "b").exists()
     assert hpsearch.load(tmp_path / "a").state == "interrupted"
     with begun(script, "inline", "a") as process:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=PATIENCE)
     assert (process.returncode, said(out)) == (0, ["went on with a", "finally", "at exit"])
 
 
@@ -113,7 +113,7 @@ def test_two_end_it_at_once_also_in_the_second_search(script, tmp_path):
         wait_for((tmp_path / "reached-b").exists, process)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, said(out)) == (143, ["went on with a", "finally", "at exit"])
     assert f"the study is kept in {tmp_path / 'b'};" in err
     left = hpsearch.load(tmp_path / "b")
@@ -134,7 +134,7 @@ def test_on_ray_too_while_it_starts(script, tmp_path, number, code):
         wait_for(lambda: any("gcs_server" in child.name() for child in known.children(recursive=True)), process)
         process.send_signal(number)
         (tmp_path / "open-a").touch()
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, said(out)[-2:]) == (code, ["finally", "at exit"])
     assert "went on" not in out
     assert "the study is kept in" in err

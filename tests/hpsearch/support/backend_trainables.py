@@ -20,6 +20,11 @@ def stay_while_held(hold: Path) -> None:
         time.sleep(0.02)
 
 
+def folder_beside(folder: Path) -> Path:
+    """Give the folder for files that a node sees which doesn't see those of `folder`."""
+    return folder.with_name(f"{folder.name}-beside")
+
+
 def total(trial):
     """Adds `x` up; its value at an iteration is known without running it."""
     so_far = 0.0 if trial.checkpoint is None else trial.checkpoint["total"]
@@ -35,10 +40,12 @@ def without_checkpoints(trial):
 
 
 def held_total(trial):
-    """The same, but held where the file `hold` is to be seen in its folder."""
+    """The same, but held while there is a file `hold` in its folder, or in the one that all nodes see."""
     so_far = 0.0 if trial.checkpoint is None else trial.checkpoint["total"]
+    folder = Path(trial.params["folder"])
     for _ in trial.iterations():
-        stay_while_held(Path(trial.params["folder"]) / "hold")
+        stay_while_held(folder / "hold")
+        stay_while_held(folder_beside(folder) / "hold")
         so_far += trial.params["x"]
         print(f"node {Path('/proc/self/ns/mnt').readlink()}")
         trial.report({"value": so_far}, checkpoint=lambda: {"total": so_far})

@@ -16,13 +16,13 @@ import yaml
 
 from hpsearch.cli import main
 
-__all__ = ["PROGRAM", "ROOT", "Answer", "Call", "begin", "call", "environment", "wait_for", "write_sweep"]
+__all__ = ["PATIENCE", "PROGRAM", "ROOT", "Answer", "Call", "begin", "call", "environment", "wait_for", "write_sweep"]
 
 ROOT = Path(__file__).parents[3]
 
 PROGRAM = str(Path(sys.executable).parent / "hpsearch")
 
-_PATIENCE = 150.0
+PATIENCE = 150.0
 """Seconds that a test waits at most; a busy machine starts Ray and its workers in one or two minutes."""
 
 Call = Callable[..., "Answer"]
@@ -86,7 +86,7 @@ def write_sweep(path: Path, trainable: str | None = "steps", **changes: Any) -> 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
     """Wait until something is so; fail when the process ends before."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         if process is not None and process.poll() is not None and not condition():
             pytest.fail(f"the process ended with {process.returncode}: {process.communicate()}")

@@ -11,7 +11,7 @@ import psutil
 
 from hpsearch.errors import JournalError
 from hpsearch.events import Finished
-from tests.hpsearch.support.command_line import PROGRAM, environment
+from tests.hpsearch.support.command_line import PATIENCE, PROGRAM, environment
 from tests.hpsearch.support.scripted import events_of
 
 TRAIN = """
@@ -53,7 +53,7 @@ class Undisturbed:
 def hpsearch_command(here: Path, *words: str) -> str:
     """Run a command to its end, which must be a good one; give what it prints."""
     done = subprocess.run(
-        [PROGRAM, *words], cwd=here, env=environment(), capture_output=True, text=True, check=False, timeout=150
+        [PROGRAM, *words], cwd=here, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -10,6 +10,9 @@ from hpsearch.task import SegmentResult
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.worker import Worker
 
+_PATIENCE = 150
+"""Seconds that a test waits at most."""
+
 TRIAL = Trial(number=3, params={"lr": 0.1}, seed=11, origin="random")
 
 
@@ -35,10 +38,10 @@ class Listening:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, a minute at most."""
-    deadline = time.monotonic() + 60
+    """Wait for a condition; not for ever, as most tests here then have processes to kill."""
+    deadline = time.monotonic() + _PATIENCE
     while not condition():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, f"waited for {_PATIENCE} s in vain"
         time.sleep(0.005)
 
 

@@ -13,18 +13,15 @@ from typing import Any
 import pytest
 
 import hpsearch
-from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.backends.ray.worker_pool import WorkerPool
 from hpsearch.events import Failed, Lost, Started
 from hpsearch.report.study import Study
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
-from hpsearch.sweep.parts import Resources
 from hpsearch.trial import TrialState
 from tests.hpsearch.support import backend_trainables as trainables
 from tests.hpsearch.support.conditions import beside, gone, limits, wait_until
-from tests.hpsearch.support.driver import Driver
 
 pytestmark = pytest.mark.ray
 
@@ -155,20 +152,25 @@ def test_a_sweep_on_a_full_cluster_says_whose_workers_it_waits_for(ray_cluster, 
     first = threading.Thread(target=lambda: search(trainables.waits, tmp_path / "first", **options), daemon=True)
     first.start()
     wait_until(lambda: StudyDirectory(tmp_path / "first").exists() and len(events(tmp_path / "first", Started)) == 2)
-    code = f"""
+    program = f"""
 import hpsearch, sys
 sys.path.insert(0, {str(ROOT)!r})
 from tests.hpsearch.support import backend_trainables as trainables
 hpsearch.search(trainables.total, parameters={{"x": hpsearch.Uniform(0.0, 1.0)}}, metric="value", run_cap=1, max_iter=1,
                 workers=1, directory={str(tmp_path / "second")!r}, address={ray_cluster.address!r})
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=tmp_path) as second:
-        assert second.stdout is not None
-        notice = next(line for line in second.stdout if "waiting for workers of other sweeps" in line)
-        (tmp_path / "go").touch()
-        second.stdout.read()
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=tmp_path) as second:
+        try:
+            assert second.stdout is not None
+            notice = next(line for line in second.stdout if "waiting for workers of other sweeps" in line)
+            (tmp_path / "go").touch()
+            second.stdout.read()
+            code = second.wait()
+        finally:
+            (tmp_path / "go").touch()
+            second.kill()
     first.join()
-    assert second.returncode == 0
+    assert code == 0
     assert "2 of test (" in notice
     assert f":{os.getpid()})" in notice
 
@@ -181,19 +183,20 @@ def test_a_worker_that_no_node_can_hold_is_one_clear_error(ray_cluster, tmp_path
 @pytest.mark.exhaustive
 def test_three_nodes_one_blind_one_lost_give_the_same_table(ray_cluster, tmp_path, expected, blind_node, add_node):
     lost = add_node(1)
-    # One worker could run it all before the others come: the search is to find all of them warm.
-    driver = Driver(RayBackend(Resources(workers=4)), tmp_path / "warm", "total")
-    driver.wait_for(lambda: driver.backend.workers().ready == 4)
-    driver.backend.close()
-    directory, hold = tmp_path / "ray", tmp_path / "hold"
-    hold.touch()
+    directory, hold, hold_all = tmp_path / "ray", tmp_path / "hold", trainables.folder_beside(tmp_path) / "hold"
+    hold_all.parent.mkdir()
+    for held in (hold, hold_all):
+        held.touch()
 
     def lose_a_node() -> None:
-        try:  # what three workers that are held can't have begun is run by the blind one, which doesn't see that
-            wait_until(lambda: directory.exists() and len(list((directory / "trials").glob("*"))) >= 10)
+        try:
             wait_until(lambda: any((tmp_path / f"{pid}.held").exists() for pid in lost.workers()))
+            hold_all.unlink()  # the blind one could run it all before the others have come
+            # What three workers that are held can't have begun is run by the blind one, which doesn't see that.
+            wait_until(lambda: len(list((directory / "trials").glob("*"))) >= 10)
             lost.lose()
         finally:
+            hold_all.unlink(missing_ok=True)
             hold.unlink()
 
     losing = beside(lose_a_node)
