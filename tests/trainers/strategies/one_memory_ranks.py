@@ -67,9 +67,10 @@ class LookingUp(Trainer):
 
     def build(self, params: Mapping[str, Any]) -> Parts:
         model = Table(params["sparse"])
+        kind = getattr(torch.optim, params.get("optimizer", "SGD"))
         return Parts(
             model,
-            torch.optim.SGD(model.parameters(), lr=1.0),
+            kind(model.parameters(), lr=1.0),
             lambda output, target: (output.mean(1) * target).sum(),
             train=(torch.arange(ROWS), torch.arange(ROWS) % 7.0),
             batch_size=100,
@@ -85,12 +86,12 @@ def counted(group: Group, strategy: str, steps: int) -> list[list[float]]:
     return [sorted(set(weight.flatten().tolist())) for weight in trainer.model.parameters()]
 
 
-def looked_up(group: Group, strategy: str, sparse: bool) -> int:
-    """Train for an epoch, and give how many elements of the table aren't what they have to be.
+def looked_up(group: Group, strategy: str, sparse: bool, optimizer: str = "SGD") -> int:
+    """Train for an epoch, and give how many elements of the table aren't what SGD has to make of them.
 
     This process may write to no page of the rows that nobody looks up: it would end.
     """
-    trainer = LookingUp(FakeTrial({"sparse": sparse}, group, parallel={"strategy": strategy}))
+    trainer = LookingUp(FakeTrial({"sparse": sparse, "optimizer": optimizer}, group, parallel={"strategy": strategy}))
     (table,) = trainer.model.parameters()
     trainer.optimizer.register_step_pre_hook(lambda *_: _forbid_writing(table[ROWS:]))
     trainer.step()

@@ -73,6 +73,12 @@ def test_a_sparse_step_touches_the_rows_that_were_looked_up_alone(ranks, strateg
         assert outcome.result == 0, outcome
 
 
+@pytest.mark.parametrize("optimizer", ["Adagrad", "SparseAdam"])
+def test_the_other_optimizers_for_sparse_gradients_touch_those_rows_alone(ranks, optimizer):
+    outcomes = ranks.call(2, "looked_up", "hogwild", True, optimizer, timeout=60.0)
+    assert [(outcome.code, outcome.error) for outcome in outcomes] == [(0, "")] * 2
+
+
 def test_a_dense_step_touches_all_rows(ranks, strategy):
     """So the test before this one would see it."""
     assert -signal.SIGSEGV in {outcome.code for outcome in ranks.call(2, "looked_up", strategy, False)}
