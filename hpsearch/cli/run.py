@@ -312,7 +312,7 @@ def _report(study: Study) -> int:
         screen = screen_of(sys.stdout)
         print(rows_to_table(shown, names, objective, constants=constants, screen=screen, see=see), end="")
         if strategies := by_strategy(study):
-            print(table_text(strategies, screen), end="")
+            print(table_text(strategies, screen).removeprefix("\n"), end="")
         print(_what_is_best(study, pasted), end="")
     print(f"trials:      hpsearch trials {pasted}")
     checkpoint = study.checkpoint_path(rows[0])

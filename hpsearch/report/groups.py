@@ -9,7 +9,7 @@ from statistics import median
 
 from hpsearch.objective import Objective
 from hpsearch.report.layout import Column
-from hpsearch.report.selection import Field, Fields, best_first
+from hpsearch.report.selection import Field, best_first
 from hpsearch.report.study import Study
 from hpsearch.report.tables import csv_text, json_text, param_cell
 from hpsearch.report.wording import duration, number, numbers
@@ -71,11 +71,12 @@ def _group(value: Value, rows: Sequence[TrialRow], objective: Objective) -> Grou
 
 def by_strategy(study: Study) -> list[Column]:
     """Give a table by strategy, with running times; nothing where the sweep doesn't search over strategies."""
-    sweep, rows = study.sweep, study.trials
-    if len(sweep.strategies.possible) < 2 or sweep.parameters.find(STRATEGY) is None:
+    sweep = study.sweep
+    if len(sweep.strategies.possible) < 2:
         return []
-    field = Fields(rows, [STRATEGY], sweep.objective).find(f"params.{STRATEGY}", STRATEGY)
-    return group_columns(groups_of(rows, field, sweep.objective), field, sweep.objective, times=True)
+    # Not the parameter of that name, which a condition may keep from a trial.
+    field = Field(STRATEGY, STRATEGY, lambda row: sweep.strategies.of(row.params)["strategy"])
+    return group_columns(groups_of(study.trials, field, sweep.objective), field, sweep.objective, times=True)
 
 
 def group_columns(groups: Sequence[Group], field: Field, objective: Objective, times: bool = False) -> list[Column]:

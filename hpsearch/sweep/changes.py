@@ -54,6 +54,8 @@ def _changeable(sweep: Sweep) -> list[str]:
             for key, field in settings_fields(SECTIONS[name.partition(".")[0]]).items()
             if field.how and (several or key != "reference")
         ]
+    if sweep.strategies.fixed:  # on another number of workers their trials are others
+        keys.remove("resources.workers_per_trial")
     return [*keys, "observers", "on_end"]
 
 

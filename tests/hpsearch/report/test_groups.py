@@ -144,6 +144,18 @@ def test_any_trials_are_each_in_one_group(goal, given):
         assert line["median.loss"] == ("" if best is None else repr(median(scores)))
 
 
+def test_a_trial_that_a_condition_keeps_a_strategy_from_has_the_sections():
+    study = simulated(
+        lambda params, seed: hpsearch.Curve({"loss": [params["x"]]}),
+        parameters={"x": [1.0, 2.0], "parallel": {"strategy": hpsearch.When("x == 1", ["hogwild"])}},
+        method="grid",
+        max_iter=1,
+        resources=hpsearch.Resources(2, workers_per_trial=2),
+    )
+    assert [column.cells for column in by_strategy(study)[:2]] == [["hogwild", "allreduce"], ["1", "1"]]
+    assert [row.asynchronous for row in study.trials] == [True, False]
+
+
 def test_a_page_compares_strategies_where_the_sweep_searched_over_them():
     def study(values: list[str]) -> Study:
         return simulated(

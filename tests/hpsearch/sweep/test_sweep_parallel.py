@@ -13,6 +13,7 @@ import yaml
 import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.run.parallel_notes import parallel_notes
+from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep, sweep_from_mapping
 from hpsearch.sweep.parallel import ASYNCHRONOUS, KEYS, Parallel, Strategies
 from hpsearch.sweep.sweep import Sweep
@@ -416,6 +417,13 @@ def test_which_trials_are_asynchronous():
     assert note.startswith("parallel.strategy hogwild and locked: workers don't wait for each other")
     assert not sweep_of({"strategy": "pipeline"}, **TWO).strategies.is_asynchronous({})
     assert sweep_of({"strategy": "hogwild"}, **TWO).strategies.is_asynchronous({"lr": 0.5})
+
+
+def test_a_study_that_has_begun_keeps_its_width():
+    assert change_sweep(sweep_of({}), ["resources.workers_per_trial=2"]).resources.workers_per_trial == 2
+    for key in ("resources.workers_per_trial", "parallel.micro_batches"):
+        with pytest.raises(SweepError, match=f"^--set {key}=3: this study has begun and takes run_cap, (?!.*{key})"):
+            change_sweep(sweep_of({"strategy": "pipeline"}, **TWO), [f"{key}=3"])
 
 
 def test_strategies_are_data():
