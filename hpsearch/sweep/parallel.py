@@ -15,6 +15,7 @@ from hpsearch.space.parameter import Declared, Group, Structure
 from hpsearch.trial import Params, Value
 
 if TYPE_CHECKING:
+    from hpsearch.schedulers.early_terminate import EarlyTerminate
     from hpsearch.sweep.parts import Resources
 
 __all__ = ["ASYNCHRONOUS", "KEYS", "SECTION", "STRATEGY", "Parallel", "Strategies"]
@@ -26,13 +27,16 @@ _PREFIX = f"{SECTION}."
 STRATEGY = f"{SECTION}.strategy"
 """Flat name of the parameter that says which strategy a trial has."""
 
-_Strategy = Literal["allreduce", "parameter_server", "downpour", "local_sgd", "hogwild", "locked", "pipeline"]
+_Strategy = Literal[
+    "allreduce", "parameter_server", "downpour", "local_sgd", "average_once", "hogwild", "locked", "pipeline"
+]
 
 KEYS: Mapping[str, Sequence[str]] = {
     "allreduce": (),
     "parameter_server": ("servers",),
     "downpour": ("servers", "n_push", "n_fetch", "max_delay", "warm_start"),
     "local_sgd": ("period", "momentum"),
+    "average_once": (),
     "hogwild": (),
     "locked": (),
     "pipeline": ("micro_batches", "schedule"),
@@ -149,8 +153,12 @@ class Strategies:
         """Say whether a trial gives other numbers each time."""
         return bool(self.asynchronous) and self.of(params).get("strategy") in ASYNCHRONOUS
 
-    def check(self, resources: Resources) -> None:
+    def check(self, resources: Resources, early: EarlyTerminate | None) -> None:
         """Check that every strategy that trials may have can be used beside the rest of the sweep.
+
+        Args:
+            resources: Those of the trials.
+            early: What ends some of them early.
 
         Raises:
             InvalidKey: One can't, or a key has no meaning.
@@ -164,6 +172,13 @@ class Strategies:
                 self._check_meaning((SECTION, key), key, self.possible)
         if self.fixed:
             self._check_width(resources.workers_per_trial, resources.widest)
+        if early is not None and "average_once" in self.possible:
+            raise InvalidKey(
+                ("early_terminate",),
+                f"must not stand where {STRATEGY} may be average_once, got {early.kind}: workers are averaged once, at "
+                "the end, which a trial that ends early doesn't reach",
+                "remove it, or take another strategy, such as local_sgd",
+            )
 
     def _check_one(self, given: _Given) -> None:
         known = settings_fields(Parallel)

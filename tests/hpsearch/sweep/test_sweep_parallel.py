@@ -277,6 +277,12 @@ def test_python_says_the_same():
             "resources.max_workers_per_trial: must not be given where parallel.strategy may be pipeline: only "
             "allreduce goes on with another number of workers; got 3\n  remove it",
         ),
+        (
+            None,
+            dotted(strategy={"values": ["allreduce", "average_once"]}),
+            TWO | {"max_iter": None, "early_terminate": {"type": "hyperband", "max_iter": 9}},
+            "early_terminate: must not stand where parallel.strategy may be average_once, got hyperband: workers are",
+        ),
     ],
 )
 def test_what_is_refused_before_anything_runs(parallel, parameters, more, expected):

@@ -27,6 +27,7 @@ MORE: dict[str, tuple[int, Mapping[str, Any]]] = {
         4,
         {"strategy": "downpour", "servers": 2, "n_push": 2, "n_fetch": 3, "max_delay": 1, "warm_start": 1},
     ),
+    "average_once of three": (3, {"strategy": "average_once"}),
     "local_sgd of three": (3, {"strategy": "local_sgd", "period": 3, "momentum": "average"}),
 }
 """Strategies at other widths, or with other options, by a name for the test."""

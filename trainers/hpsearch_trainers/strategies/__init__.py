@@ -9,6 +9,7 @@ from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.nearest import nearest
 from hpsearch_trainers.strategies.allreduce import Allreduce
+from hpsearch_trainers.strategies.average_once import AverageOnce
 from hpsearch_trainers.strategies.downpour import Downpour
 from hpsearch_trainers.strategies.hogwild import Hogwild, Locked
 from hpsearch_trainers.strategies.local_sgd import LocalSGD
@@ -23,6 +24,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     kind.name: kind
     for kind in (
         Allreduce,
+        AverageOnce,
         Downpour,
         Hogwild,
         LocalSGD,

@@ -87,7 +87,7 @@ class Hogwild(LocalSteps):
         assert self._copy is not None
         self._copy.memory.wait()
         self.group.barrier()
-        self._others = gather_states(self.trained.optimizer, self.group)
+        self._others = gather_states(self.trained.optimizer.state_dict()["state"], self.group)
         self._average_moving_average(self._of_workers(self._epoch_rows))
 
     def state_dict(self) -> dict[str, Any]:

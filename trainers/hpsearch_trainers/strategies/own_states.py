@@ -1,4 +1,4 @@
-"""States of optimizers that each worker has for itself, and that a checkpoint brings back to each."""
+"""What each worker has for itself, such as an optimizer's state, and a checkpoint brings back to each."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hpsearch_trainers.forks import take_over
 __all__ = ["gather_states", "take_state"]
 
 
-def gather_states(optimizer: Optimizer, group: Group) -> list[Any]:
-    """Give rank 0 what the optimizers of all other workers have learned, in the order of ranks; a collective.
+def gather_states(own: Any, group: Group) -> list[Any]:
+    """Give rank 0 what all other workers have for themselves, in the order of ranks; a collective.
 
     Args:
-        optimizer: This worker's.
+        own: This worker's: numbers, strings, tensors, and lists, tuples and dicts of them.
         group: The workers.
 
     Returns:
         On rank 0, a list of one less than there are workers; elsewhere an empty one.
     """
-    mine, states = optimizer.state_dict()["state"], []
+    states = []
     for rank in range(1, group.size):
-        state = broadcast_state(mine, group, rank, name="an optimizer's state", device=torch.device("cpu"))
+        state = broadcast_state(own, group, rank, name="a worker's state", device=torch.device("cpu"))
         if group.rank == 0:
             states.append(state)
     return states

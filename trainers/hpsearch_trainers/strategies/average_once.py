@@ -1,0 +1,95 @@
+"""One average at the end: parallelized SGD (Zinkevich et al., 2010, algorithms 1 and 3).
+
+All workers begin with the same weights, and each trains for itself, with its own rows, until the end. The result is the
+mean of their weights. As every epoch may be the last one, each shows the mean as of then, on a copy, and workers go on
+with their own weights:
+
+    worker 0    w ─ steps ─ steps ─ steps ─┐
+                       ╎       ╎           ├ mean
+    worker 1    w ─ steps ─ steps ─ steps ─┘
+                       ╎       ╎
+                     (mean)  (mean)           what is validated and saved meanwhile
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from hpsearch_comm import Group
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.strategies.averaging import average_optimizer, average_weights
+from hpsearch_trainers.strategies.local_steps import LocalSteps
+from hpsearch_trainers.strategies.options import Options
+from hpsearch_trainers.strategies.own_states import gather_states, take_state
+from hpsearch_trainers.strategies.strategy import Trained
+
+__all__ = ["AverageOnce"]
+
+
+class AverageOnce(LocalSteps):
+    """Never tells a worker what others have learned.
+
+    Between two epochs model and optimizer hold the mean over the workers, which is what a checkpoint has in the usual
+    places. What each worker goes on from is beside it.
+    """
+
+    name: ClassVar[str] = "average_once"
+
+    def __init__(self, options: Options, group: Group | None) -> None:
+        super().__init__(options, group)
+        self._own: dict[str, Any] | None = None
+        self._of_all: list[dict[str, Any]] = []
+
+    def start_epoch(self, trained: Trained, epoch: int) -> None:
+        """Go on from this worker's own weights; from those that there are, where the user has put others in place."""
+        same = trained.model is self.trained.model and trained.optimizer is self.trained.optimizer
+        super().start_epoch(trained, epoch)
+        if self._own is not None and same:
+            for name, tensor in _tensors(trained.model).items():
+                tensor.copy_(self._own["model"][name])
+            if self._own["optimizer_class"] == type(trained.optimizer).__qualname__:
+                take_state(trained.optimizer, self._own["optimizer"])
+        self._own = None
+
+    def end_epoch(self) -> None:
+        """Keep what is this worker's own, and show the mean."""
+        model, optimizer = self.trained.model, self.trained.optimizer
+        self._own = {
+            "model": {name: tensor.clone() for name, tensor in _tensors(model).items()},
+            "optimizer": copy.deepcopy(optimizer.state_dict()["state"]),
+            "optimizer_class": type(optimizer).__qualname__,
+        }
+        others = gather_states(self._own, self.group)
+        self._of_all = [self._own, *others] if self.group.rank == 0 else []
+        rows = self._of_workers(self._epoch_rows)
+        average_weights(model.parameters(), rows, self.group)
+        average_optimizer(optimizer, rows, self.group)
+        self._average_moving_average(rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what each worker goes on from; on rank 0."""
+        return {"workers": self._of_all} if self._of_all else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let this worker go on from its own weights; from the mean, as a common start, where there are none.
+
+        Raises:
+            ConfigurationError: They are those of another number of workers.
+        """
+        workers = state.get("workers", [])
+        if workers and len(workers) != self.group.size:
+            raise ConfigurationError(
+                f"a trial under parallel.strategy {self.name} must go on with as many workers as it was saved with, "
+                f"{len(workers)}, got {self.group.size}: each has weights of its own. Another strategy goes on from "
+                "their mean"
+            )
+        self._own = workers[self.group.rank] if workers else None
+        self._of_all = workers if self.group.rank == 0 else []
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
