@@ -28,7 +28,7 @@ STRATEGY = f"{SECTION}.strategy"
 """Flat name of the parameter that says which strategy a trial has."""
 
 _Strategy = Literal[
-    "allreduce", "parameter_server", "downpour", "local_sgd", "average_once", "hogwild", "locked", "pipeline"
+    "allreduce", "parameter_server", "downpour", "local_sgd", "average_once", "hogwild", "locked", "pipeline", "tensor"
 ]
 
 KEYS: Mapping[str, Sequence[str]] = {
@@ -40,6 +40,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     "hogwild": (),
     "locked": (),
     "pipeline": ("micro_batches", "schedule"),
+    "tensor": (),
 }
 """By strategy, the keys that are its own. Trainers read them; here they are checked before anything runs."""
 

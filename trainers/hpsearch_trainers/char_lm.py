@@ -98,6 +98,7 @@ class CharLM(Trainer):
             schedule=warmup(float(params.get("warmup_epochs", 0.1))),
             clip_norm=1.0,
             pipeline=model.parts(),
+            tensor=model.split(),
         )
 
 
@@ -123,6 +124,16 @@ class _Transformer(nn.Module):
         """Give modules with the same weights that compute the same one after another."""
         layers: Any = self.layers
         return [_Embedding(self.characters, self.places), *map(_Layer, layers.layers), layers.norm, self.head]
+
+    def split(self) -> dict[str, str]:
+        """Give how the layers behind attention are split, where most weights are."""
+        layers: Any = self.layers
+        styles = {"linear1": "colwise", "dropout": "dropout", "linear2": "rowwise"}
+        return {
+            f"layers.layers.{number}.{name}": style
+            for number in range(len(layers.layers))
+            for name, style in styles.items()
+        }
 
 
 class _Embedding(nn.Module):

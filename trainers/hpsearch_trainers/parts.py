@@ -66,6 +66,10 @@ class Parts:
     pipeline: Sequence[nn.Module] | None = None
     """For the strategy `pipeline`: modules with the model's parameters that, called one after another, compute what it
     does. They may be others than the model's own. An nn.Sequential needs none."""
+    tensor: Mapping[str, str] | None = None
+    """For the strategy `tensor`: by the names of layers in the model, how they are split: nn.Linear `colwise` (by its
+    outputs, which stay split), `rowwise` (by its inputs, which are split) or `gathered` (by its outputs); nn.Dropout
+    `dropout` where its inputs are split. An nn.Sequential needs none."""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "validation_batch_size", "accumulate"):
@@ -92,6 +96,8 @@ class Parts:
             isinstance(self.pipeline, Sequence) and all(isinstance(module, nn.Module) for module in self.pipeline)
         ):
             raise ConfigurationError(f"pipeline must be a list of modules, as they are called, got {self.pipeline!r}")
+        if self.tensor is not None and not isinstance(self.tensor, Mapping):
+            raise ConfigurationError(f"tensor must be styles by the names of layers, got {self.tensor!r}")
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ConfigurationError("model must have a parameter to train, got none that requires a gradient")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,17 +11,13 @@ import torch._dynamo  # noqa: F401 - optimizers import it when the first is made
 from torch import Tensor, nn
 
 from hpsearch_comm import Group
-from tests.trainers.test_trainer import CLASSES, FEATURES, MODELS, FakeTrial, Small
-
-
-def trial(params: Mapping[str, Any], group: Group | None, **parallel: Any) -> FakeTrial:
-    """Give a trial in a pipeline, or of one rank."""
-    return FakeTrial(params, group, parallel={"strategy": "pipeline", **parallel} if group is not None else {})
+from tests.trainers.strategies.split_trainings import trial
+from tests.trainers.test_trainer import CLASSES, FEATURES, MODELS, Small
 
 
 def killed(group: Group, schedule: str, victim: int, where: str) -> str:
     """The victim kills itself in its third pass."""
-    trainer: Any = Small(trial({}, group, schedule=schedule))
+    trainer: Any = Small(trial({}, group, "pipeline", schedule=schedule))
     left = [3]
 
     def count(*_: Any) -> None:
@@ -52,18 +47,29 @@ def fails(group: Group) -> str:
             raise ValueError("this loss has had enough")
         return nn.functional.cross_entropy(output, target)
 
-    Small(trial({"loss": loss}, group)).step()
+    Small(trial({"loss": loss}, group, "pipeline")).step()
     return "nothing failed"
 
 
-def draws(group: Group) -> list[list[bool]]:
-    """Give what the dropout of each stage leaves out in the first pass."""
-    MODELS["dropout"] = lambda: nn.Sequential(
-        nn.Linear(FEATURES, 16), nn.Dropout(), nn.Linear(16, 16), nn.Dropout(), nn.Linear(16, CLASSES)
+def _dropout() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(FEATURES, 16),
+        nn.Dropout(0.4),
+        nn.Linear(16, 16),
+        nn.Dropout(0.4),
+        nn.Linear(16, 16),
+        nn.LayerNorm(16),
+        nn.Dropout(0.4),
+        nn.Linear(16, CLASSES),
     )
-    trainer: Any = Small(trial({"model": "dropout"}, group, micro_batches=1))
+
+
+def draws(group: Group) -> list[list[bool]]:
+    """Give what the first or the last dropout, of another stage of a pipeline, leaves out in the first pass."""
+    MODELS["dropout"] = _dropout
+    trainer: Any = Small(trial({"model": "dropout"}, group, "pipeline", micro_batches=1))
     left_out: list[list[bool]] = []
-    trainer.model[1 + 2 * group.rank].register_forward_hook(
+    trainer.model[1 if group.rank == 0 else 6].register_forward_hook(
         lambda _module, _inputs, output: left_out.extend((output == 0).tolist()) if not left_out else None
     )
     trainer.step()

@@ -33,6 +33,7 @@ def curve(text: str, group: Group | None = None, **parallel: Any) -> tuple[list[
 WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "two stages": (2, {"strategy": "pipeline"}),
     "two stages, one forward one backward": (2, {"strategy": "pipeline", "schedule": "1f1b", "micro_batches": 8}),
+    "two parts of layers": (2, {"strategy": "tensor"}),
     "four stages": (4, {"strategy": "pipeline", "schedule": "1f1b"}),
 }
 

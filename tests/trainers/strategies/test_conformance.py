@@ -19,6 +19,7 @@ from tests.trainers.strategies.ranks import trains, validates
 
 MORE: dict[str, tuple[int, Mapping[str, Any]]] = {
     "allreduce of three": (3, {"strategy": "allreduce"}),
+    "tensor of four": (4, {"strategy": "tensor"}),
     "pipeline of three, one forward one backward": (3, {"strategy": "pipeline", "schedule": "1f1b"}),
     "two workers and a server": (3, {"strategy": "parameter_server"}),
     "two workers and two servers": (4, {"strategy": "parameter_server", "servers": 2}),

@@ -14,77 +14,23 @@ from torch import Tensor, nn
 
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.lamb import LAMB
 from hpsearch_trainers.lars import LARS
 from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.strategies.micro_batches import SCHEDULES
 from tests.comm.process_ranks import ProcessRanks
 from tests.comm.thread_ranks import run_ranks
-from tests.trainers.strategies.pipelines import trial
+from tests.trainers.strategies import split_trainings
+from tests.trainers.strategies.split_trainings import OPTIMIZERS, assert_alike, assert_tensors_alike, deep, tied
 from tests.trainers.test_trainer import CLASSES, FEATURES, MODELS, FakeTrial, Small, mlp
 
 
-def train(
-    params: Mapping[str, Any], width: int = 1, epochs: int = 3, state: Any = None, **parallel: Any
-) -> tuple[list[dict[str, float]], Any]:
-    """Train; give the metrics, the same on all ranks, and rank 0's state."""
-
-    def work(group: Group | None) -> tuple[list[dict[str, float]], Any]:
-        trainer = Small(trial(params, group, **parallel))
-        if state is not None:
-            trainer.load_state_dict(copy.deepcopy(state))
-        return [trainer.step() for _ in range(epochs)], copy.deepcopy(trainer.state_dict())
-
-    if width == 1:
-        return work(None)
-    of_rank = run_ranks(width, work)
-    assert all(metrics == of_rank[0][0] for metrics, _ in of_rank)
-    return of_rank[0]
+def train(params: Mapping[str, Any], width: int = 1, epochs: int = 3, state: Any = None, **parallel: Any) -> Any:
+    """Train in a pipeline, or on one rank."""
+    return split_trainings.train(params, width, epochs, state, "pipeline", **parallel)
 
 
-def assert_alike(found: Any, expected: Any, share: float = 1e-4) -> None:
-    """Compare metrics and states to rounding; differences are relative."""
-    for one, other in zip(found[0], expected[0], strict=True):
-        for name in ("loss", "validation_loss"):
-            assert one[name] == pytest.approx(other[name], rel=share)
-    for part in ("model", "optimizer", "average"):
-        assert (part in found[1]) == (part in expected[1])
-        assert_tensors_alike(found[1].get(part), expected[1].get(part), 10 * share)
-
-
-def assert_tensors_alike(found: Any, expected: Any, share: float) -> None:
-    if isinstance(expected, Mapping):
-        assert found.keys() == expected.keys()
-        for name, value in expected.items():
-            assert_tensors_alike(found[name], value, share)
-    elif isinstance(expected, list):
-        for one, other in zip(found, expected, strict=True):
-            assert_tensors_alike(one, other, share)
-    elif isinstance(expected, Tensor):
-        torch.testing.assert_close(found, expected, rtol=share, atol=share / 10)
-    else:
-        assert found == expected
-
-
-def deep() -> nn.Module:
-    """Has a nested part, a layer in place, a frozen one, one without a bias, and outputs of several dimensions."""
-    frozen = nn.Linear(16, 16)
-    frozen.requires_grad_(False)
-    return nn.Sequential(
-        nn.Linear(FEATURES, 16),
-        nn.Sequential(nn.ReLU(inplace=True), nn.LayerNorm(16), nn.Unflatten(1, (4, 4))),
-        nn.Linear(4, 4, bias=False),
-        nn.Flatten(),
-        frozen,
-        nn.Tanh(),
-        nn.Linear(16, CLASSES),
-    )
-
-
-def tied() -> nn.Module:
-    model = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, CLASSES))
-    model[1].weight = model[0].weight
-    return model
+def pipeline_trial(params: Mapping[str, Any], group: Group | None) -> FakeTrial:
+    return split_trainings.trial(params, group, "pipeline")
 
 
 class Branch(nn.Module):
@@ -138,22 +84,6 @@ def test_the_losses_of_one_process(case, width, schedule):
     assert_alike(found, train(CASES[case]))
 
 
-OPTIMIZERS: dict[str, Any] = {
-    "adamw": lambda model: torch.optim.AdamW(model.parameters(), lr=0.01, fused=True),
-    "adagrad": lambda model: torch.optim.Adagrad(model.parameters(), lr=0.05),
-    "rmsprop": lambda model: torch.optim.RMSprop(model.parameters(), lr=0.01, momentum=0.5, centered=True),
-    "lamb": lambda model: LAMB(model.parameters(), lr=0.01),
-    "groups": lambda model: torch.optim.SGD(
-        [
-            {"params": [value for value in model.parameters() if value.dim() > 1], "weight_decay": 0.1},
-            {"params": [value for value in model.parameters() if value.dim() == 1], "lr": 0.2, "momentum": 0.5},
-        ],
-        lr=0.05,
-    ),
-    "some": lambda model: torch.optim.SGD(list(model.parameters())[-2:], lr=0.05),
-}
-
-
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_optimizer_of_any_kind_steps_in_its_stage(optimizer):
     params = {"optimizer": OPTIMIZERS[optimizer], "clip_norm": 1.0}
@@ -203,7 +133,7 @@ def test_a_state_goes_on_at_any_width_and_here_to_the_bit(average):
 
 def test_a_rank_holds_its_stage_alone_while_it_trains():
     def work(group: Group) -> tuple[list[int], dict[str, float]]:
-        trainer: Any = Small(trial({"optimizer": OPTIMIZERS["adamw"], "average": 0.9}, group))
+        trainer: Any = Small(pipeline_trial({"optimizer": OPTIMIZERS["adamw"], "average": 0.9}, group))
         held: list[int] = []
 
         def look(*_: Any) -> None:
@@ -259,7 +189,7 @@ class Named(Small):
 
 def named_curve(parts: Callable[[Any], list[nn.Module]], width: int = 2) -> list[dict[str, float]]:
     def work(group: Group | None) -> list[dict[str, float]]:
-        trainer = Named(trial({"parts": parts}, group))
+        trainer = Named(pipeline_trial({"parts": parts}, group))
         metrics = [trainer.step() for _ in range(2)]
         for module in trainer.parts.pipeline or ():
             if isinstance(module, Added):
@@ -320,7 +250,7 @@ def test_what_can_not_be_a_pipeline_is_refused(params, parallel, message):
 
 def test_a_model_put_in_place_of_another_is_cut_anew():
     def work(group: Group | None) -> list[dict[str, float]]:
-        trainer = Small(trial({}, group))
+        trainer = Small(pipeline_trial({}, group))
         metrics = [trainer.step()]
         trainer.model = copy.deepcopy(trainer.model)
         trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1)

@@ -17,6 +17,7 @@ from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.parameter_server import ParameterServer
 from hpsearch_trainers.strategies.pipeline import Pipeline
 from hpsearch_trainers.strategies.strategy import Strategy
+from hpsearch_trainers.strategies.tensor import TensorParallel
 
 __all__ = ["STRATEGIES", "Options", "Strategy", "strategy_of"]
 
@@ -31,6 +32,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
         Locked,
         ParameterServer,
         Pipeline,
+        TensorParallel,
     )
 }
 """By the word in a sweep."""

@@ -24,7 +24,7 @@ from hpsearch_trainers.strategies.channel import Channel, packed, unpacked
 from hpsearch_trainers.strategies.divided import Divided, clip_by_norm_of_all, drop_states, gather_states, largest
 from hpsearch_trainers.strategies.micro_batches import FORWARD, SCHEDULES, order_of
 from hpsearch_trainers.strategies.options import Options
-from hpsearch_trainers.strategies.same_output import check_same_output
+from hpsearch_trainers.strategies.same_output import check_same_output, output_of
 from hpsearch_trainers.strategies.stages import Stages, cut
 from hpsearch_trainers.strategies.strategy import Strategy, Trained
 
@@ -159,7 +159,13 @@ class Pipeline(Strategy):
         """Let go of the other stages, in an epoch's first step."""
         self._whole = False
         if self._named is not None and not self._checked:
-            check_same_output(self.trained.model, nn.Sequential(*self._all_layers), inputs, "Parts.pipeline")
+            expected = output_of(self.trained.model, inputs)
+            check_same_output(
+                output_of(nn.Sequential(*self._all_layers), inputs),
+                expected,
+                "what Parts.pipeline names",
+                "see that every step of the model's forward is in it, in order",
+            )
         self._checked = True
         drop_states(self.trained.optimizer, self._ranks, self._group.rank)
         self._divided.release()

@@ -1,9 +1,9 @@
-"""Whether parts that a user names compute what the model does."""
+"""Whether a split model computes what the whole one does."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,31 +12,37 @@ from torch import Tensor, nn
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.buffers import buffers_kept
 
-__all__ = ["check_same_output"]
+__all__ = ["check_same_output", "output_of"]
 
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Largest difference, as a share of the largest output; of other dtypes `_COARSE`."""
 _COARSE = 0.05
 
 
-def check_same_output(model: nn.Module, parts: nn.Module, inputs: Any, named: str) -> None:
-    """See that both give the same for some inputs, in eval mode.
+def output_of(model: nn.Module, inputs: Any) -> list[Tensor]:
+    """Give the tensors in a model's output for some inputs, in eval mode; nothing in the model changes.
+
+    Gradients are recorded: without them, torch takes ways within some modules that pass by their layers.
+    """
+    with torch.enable_grad(), buffers_kept(model), _evaluating(model):
+        return [tensor.detach() for tensor in _tensors(model(inputs))]
+
+
+def check_same_output(found: Sequence[Tensor], expected: Sequence[Tensor], what: str, advice: str) -> None:
+    """See that a split model computes what the whole one does.
 
     Args:
-        model: The user's.
-        parts: Another way to compute it, with the same parameters.
-        inputs: Of some rows.
-        named: What names them: `Parts.pipeline`.
+        found: What it gives.
+        expected: What the whole one gives.
+        what: Was to do that, for the error.
+        advice: What to do.
 
     Raises:
         ConfigurationError: They differ by more than rounding.
     """
-    with torch.no_grad(), buffers_kept(model), _evaluating(model, parts):
-        expected, found = _tensors(model(inputs)), _tensors(parts(inputs))
     if len(found) != len(expected) or not all(map(_alike, found, expected)):
         raise ConfigurationError(
-            f"what {named} names must compute what the model does, got another output for the first rows, beyond "
-            "rounding: see that every step of the model's forward is in it, in order"
+            f"{what} must compute what the model does, got another output for the first rows, beyond rounding: {advice}"
         )
 
 
@@ -59,10 +65,9 @@ def _tensors(output: Any) -> list[Tensor]:
 
 
 @contextlib.contextmanager
-def _evaluating(*models: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for model in models for module in model.modules()]
-    for model in models:
-        model.eval()
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
     try:
         yield
     finally:

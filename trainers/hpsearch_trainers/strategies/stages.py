@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["Stages", "cut", "cut_evenly"]
+__all__ = ["Stages", "cut", "cut_evenly", "hooked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _runs(sizes: Sequence[int], most: int, count: int) -> list[int]:
 
 
 def _sequential(model: nn.Module) -> nn.Sequential:
-    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward or _hooked(model):
+    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward or hooked(model):
         raise ConfigurationError(
             "a pipeline takes an nn.Sequential without hooks, or a model whose parts Parts.pipeline names, got "
             f"{type(model).__name__}: give Parts(pipeline=[...]), modules with its parameters that compute the same "
@@ -106,13 +106,14 @@ def _sequential(model: nn.Module) -> nn.Sequential:
 
 def _layers(model: nn.Sequential) -> Iterator[nn.Module]:
     for layer in model:
-        if type(layer) is nn.Sequential and not _hooked(layer):
+        if type(layer) is nn.Sequential and not hooked(layer):
             yield from _layers(layer)
         else:
             yield layer
 
 
-def _hooked(module: nn.Module) -> bool:
+def hooked(module: nn.Module) -> bool:
+    """Say whether calls of a module run something else, too, or instead."""
     return any(
         (
             module._forward_hooks,

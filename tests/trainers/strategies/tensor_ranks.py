@@ -1,0 +1,205 @@
+"""Trainings with split layers; called on the ranks of process_ranks.
+
+Ranks are no threads here: torch's DTensor is made for one rank in a process.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import torch
+import torch._dynamo  # which optimizers import when the first is made: here it is there before ranks are forked
+import torch.distributed.tensor
+from torch import Tensor, nn
+from torch._C._distributed_c10d import _resolve_process_group
+
+from hpsearch_comm import Group
+from hpsearch_trainers.rates import Rates
+from tests.trainers.strategies.split_trainings import OPTIMIZERS, deep, tied, trial
+from tests.trainers.test_trainer import CLASSES, FEATURES, MODELS, Small
+
+__all__ = ["CASES", "changes_its_model", "forgets", "holds", "loads_in_the_midst", "trains"]
+
+
+class Residual(nn.Module):
+    """Has a pair of layers, of which a rule can't know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(FEATURES, 16)
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.norm = nn.LayerNorm(16)
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Any:
+        """Give logits."""
+        hidden = self.stem(inputs)
+        return self.head(hidden + self.down(self.up(self.norm(hidden)).relu()))
+
+
+def _in_place() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(FEATURES, 8), nn.ReLU(inplace=True), nn.Linear(8, 8), nn.ELU(inplace=True), nn.Linear(8, CLASSES)
+    )
+
+
+def _dropout() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(FEATURES, 16),
+        nn.Dropout(0.4),
+        nn.ReLU(),
+        nn.Linear(16, 16),
+        nn.Dropout(0.4),
+        nn.LayerNorm(16),
+        nn.Linear(16, CLASSES),
+    )
+
+
+class Custom(torch.optim.SGD):
+    """An optimizer of a user's own."""
+
+
+class Elementwise(Custom):
+    """One that says that it may be given parts."""
+
+    elementwise = True
+
+
+PLANS: dict[str, dict[str, str]] = {
+    "a pair": {"up": "colwise", "down": "rowwise"},
+    "a pair and the others": {"up": "colwise", "down": "rowwise", "stem": "gathered", "head": "summed"},
+    "a layer": {"down": "gathered"},
+    "the stem's outputs alone": {"stem": "colwise"},
+    "the first of a pair alone": {"up": "colwise"},
+    "the second of a pair alone": {"down": "rowwise"},
+    "the second of a pair by its outputs": {"down": "colwise"},
+}
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "deep": {"model": "deep"},
+    "tied": {"model": "tied", "lr": 0.02},
+    "in place": {"model": "in place"},
+    "dropout": {"model": "dropout"},
+    "clipped and averaged": {"clip_norm": 0.5, "average": 0.9},
+    "clipped where not all is split": {"model": "deep", "clip_norm": 0.05},
+    "accumulated": {"accumulate": 2, "batch_size": 24},
+    "scheduled": {"schedule": lambda epoch: 1 / (1 + epoch)},
+    "half": {"autocast": torch.bfloat16},
+    "continued": {"model": "deep", "optimizer": OPTIMIZERS["adamw"], "clip_norm": 1.0, "average": 0.9},
+    "elementwise": {"optimizer": lambda model: Elementwise(model.parameters(), lr=0.1, momentum=0.9)},
+    "custom": {"optimizer": lambda model: Custom(model.parameters(), lr=0.1, momentum=0.9)},
+    "transformer": {"model": "transformer"},
+    "sync": {"batch_norm": "sync"},
+    **{name: {"model": "residual", "tensor": plan} for name, plan in PLANS.items()},
+    **{name: {"optimizer": optimizer, "clip_norm": 1.0} for name, optimizer in OPTIMIZERS.items()},
+}
+"""Parameters of `Small`, by name."""
+
+MODELS.update({"deep": deep, "tied": tied, "in place": _in_place, "residual": Residual, "dropout": _dropout})
+
+
+def _look(*_: Any) -> None:
+    pass
+
+
+def _softmax(_layer: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+    return output.softmax(-1)
+
+
+def trains(
+    group: Group, case: str, epochs: int, load: str | None = None, save: str | None = None, hook: str = ""
+) -> list[dict[str, float]]:
+    """Train; give the metrics.
+
+    Args:
+        group: The ranks.
+        case: One of `CASES`.
+        epochs: To train.
+        load: File with the state to go on from.
+        save: File in which rank 0 leaves the state.
+        hook: What rank 1 has behind a layer: `look` or `softmax`.
+    """
+    trainer: Any = Small(trial(CASES[case], group, "tensor"))
+    if hook:
+        if group.rank == 1:
+            trainer.model[1].register_forward_hook({"look": _look, "softmax": _softmax}[hook])
+        trainer._strategy.bind(trainer._trained())  # as if `build` had done it
+    if load is not None:
+        trainer.load_state_dict(torch.load(load))
+    metrics = [trainer.step() for _ in range(epochs)]
+    if save is not None and group.rank == 0:
+        torch.save(trainer.state_dict(), save)
+    return metrics
+
+
+def loads_in_the_midst(group: Group, load: str) -> list[float]:
+    """Train an epoch, then from another state; give the losses."""
+    trainer = Small(trial(CASES["adamw"], group, "tensor"))
+    trainer.step()
+    trainer.load_state_dict(torch.load(load))
+    return [trainer.step()["loss"] for _ in range(2)]
+
+
+def holds(group: Group) -> dict[str, Any]:
+    """Give the shapes of what a rank has within an epoch and after it."""
+    trainer: Any = Small(trial({"optimizer": OPTIMIZERS["adamw"], "average": 0.9}, group, "tensor"))
+    within: list[list[int]] = []
+
+    def look(layer: nn.Module, *_: Any) -> None:
+        if layer.training:
+            models = trainer.model, trainer._average.module
+            within[:] = [list(parameter.shape) for model in models for parameter in model.parameters()]
+
+    trainer.model[1].register_forward_hook(look)
+    metrics = trainer.step()
+    state = trainer.optimizer.state_dict()["state"]
+    return {
+        "within": within,
+        "after": [list(parameter.shape) for parameter in trainer.model.parameters()],
+        "states": {str(number): list(state[number]["exp_avg"].shape) for number in state},
+        "bytes": metrics["bytes_per_rank"],
+    }
+
+
+def changes_its_model(group: Group) -> list[float]:
+    """Train an epoch with a model, and one with a copy; give the losses."""
+    trainer = Small(trial({}, group if group.size > 1 else None, "tensor"))
+    losses = [trainer.step()["loss"]]
+    trainer.model = type(trainer.model)(*[_again(layer) for layer in trainer.model.children()])
+    trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1)
+    trainer._rates = Rates(trainer.optimizer)
+    return [*losses, trainer.step()["loss"]]
+
+
+def _again(layer: nn.Module) -> nn.Module:
+    if not isinstance(layer, nn.Linear):
+        return layer
+    copied = nn.Linear(layer.in_features, layer.out_features)
+    copied.load_state_dict(layer.state_dict())
+    return copied
+
+
+def forgets(group: Group) -> list[str]:
+    """Train several trials one after another; give what torch says of their groups when they are gone."""
+    from hpsearch_trainers.strategies import mesh
+
+    names: list[Any] = []
+    register: Any = vars(mesh)["_register_process_group"]
+
+    def register_and_tell(name: Any, process_group: Any) -> None:
+        names.append(name)
+        register(name, process_group)
+
+    vars(mesh)["_register_process_group"] = register_and_tell
+    for _ in range(3):
+        Small(trial({}, group, "tensor")).step()
+    gc.collect()
+    found = []
+    for name in names:
+        try:
+            _resolve_process_group(name)
+        except RuntimeError as error:
+            found.append(str(error).partition(":")[0])
+    return found

@@ -1,0 +1,215 @@
+"""Layers of which each rank has a part, computed with torch's DTensor.
+
+As in Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053, section 3), which splits the matrix of a linear layer
+
+- by its outputs (`colwise`): every rank has all inputs, and computes some outputs;
+- by its inputs (`rowwise`): every rank has some inputs, and what they add to all outputs is summed up.
+
+Of two layers with only functions of single numbers between them, the first is split by its outputs and the second by
+its inputs, so that nothing is exchanged but the second one's sum, and on the way back that of the first one's gradient.
+Any other layer is split by its outputs, which are then gathered (`gathered`), or by its inputs, which every rank has
+(`summed`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.nearest import nearest
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["STYLES", "forward_of", "plan_of", "split_dimensions"]
+
+STYLES = ("colwise", "rowwise", "gathered", "summed", "dropout")
+
+_DIMENSIONS = {
+    "colwise": {"weight": 0, "bias": 0},
+    "gathered": {"weight": 0, "bias": 0},
+    "rowwise": {"weight": 1},
+    "summed": {"weight": 1},
+}
+
+_OF_SINGLE_NUMBERS = (
+    nn.ReLU,
+    nn.ReLU6,
+    nn.LeakyReLU,
+    nn.ELU,
+    nn.SELU,
+    nn.CELU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Mish,
+    nn.Sigmoid,
+    nn.LogSigmoid,
+    nn.Tanh,
+    nn.Softplus,
+    nn.Softsign,
+    nn.Hardtanh,
+    nn.Hardsigmoid,
+    nn.Hardswish,
+    nn.Identity,
+)
+
+
+def plan_of(model: nn.Module, named: Mapping[str, str] | None, size: int) -> dict[str, str]:
+    """Give how layers are split, one of `STYLES` by the layer's name in the model.
+
+    Args:
+        model: An nn.Sequential, also with nested ones; or any, with `named`.
+        named: See `Parts.tensor`.
+        size: Number of ranks.
+
+    Raises:
+        ConfigurationError: Nothing can be split, or not so.
+    """
+    if named is not None:
+        _check(model, named, size)
+        return dict(named)
+    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
+        raise ConfigurationError(
+            "parallel.strategy tensor takes an nn.Sequential, or a model whose layers Parts.tensor names, got "
+            f"{type(model).__name__}: give Parts(tensor={{name: style}}), styles being {', '.join(STYLES)}"
+        )
+    plan = _rule(model, size)
+    if not plan:
+        raise ConfigurationError(
+            "parallel.strategy tensor splits linear layers of a Sequential whose outputs or inputs are a multiple of "
+            f"{size} workers, got none that are: change the layers' widths or resources.workers_per_trial"
+        )
+    return plan
+
+
+def split_dimensions(style: str) -> dict[str, int]:
+    """Give along which dimension each parameter of a layer is split, those that are."""
+    return dict(_DIMENSIONS.get(style, {}))
+
+
+def forward_of(layer: Any, style: str, mesh: DeviceMesh, *, copies: bool) -> Callable[[Tensor], Tensor]:
+    """Give what computes a layer whose parameters are this rank's parts.
+
+    Args:
+        layer: The layer.
+        style: How it is split.
+        mesh: The ranks.
+        copies: Its output may be changed in place, which torch refuses for what comes from a DTensor.
+    """
+    if style == "dropout":
+        return partial(_dropout, layer, mesh)
+    computed = partial(_linear, layer, style, mesh)
+    return (lambda inputs: computed(inputs).clone()) if copies else computed
+
+
+def _linear(layer: nn.Linear, style: str, mesh: DeviceMesh, inputs: Tensor) -> Tensor:
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    def of_ranks(tensor: Tensor, dimension: int | None) -> Any:
+        placement = Replicate() if dimension is None else Shard(dimension)
+        return DTensor.from_local(tensor, mesh, [placement], run_check=False)
+
+    dimensions = split_dimensions(style)
+    weight = of_ranks(layer.weight, dimensions["weight"])
+    bias = None if layer.bias is None else of_ranks(layer.bias, dimensions.get("bias"))
+    given = of_ranks(inputs, -1 if style == "rowwise" else None)
+    if style == "summed":
+        given = given.redistribute(placements=[Shard(-1)])
+    output: Any = functional.linear(given, weight, bias)
+    if style != "colwise":
+        output = output.redistribute(placements=[Replicate()])
+    local: Tensor = output.to_local()
+    return local
+
+
+def _dropout(layer: nn.Dropout, mesh: DeviceMesh, inputs: Tensor) -> Tensor:
+    """Leave out what one process would: the ranks draw alike, for all features, and each takes its own."""
+    if not layer.training or layer.p == 0.0:
+        return inputs
+    size, features = mesh.size(), inputs.shape[-1]
+    kept = functional.dropout(inputs.new_ones(*inputs.shape[:-1], size * features), layer.p)
+    return inputs * kept.narrow(-1, mesh._rank * features, features)
+
+
+def _rule(model: nn.Sequential, size: int) -> dict[str, str]:
+    plan: dict[str, str] = {}
+    shared = _shared(model)
+    first = ""  # a layer split by its outputs that the next one may take as they are
+    between: list[str] = []  # what draws random numbers behind it
+    for name, layer in _row(model):
+        if _is_plain_linear(layer) and not shared.intersection(map(id, layer.parameters())):
+            if first:
+                plan |= {first: "colwise", name: "rowwise"} | dict.fromkeys(between, "dropout")
+                first = ""
+            elif layer.out_features % size == 0:
+                plan[name] = "gathered"
+                first, between = name, []
+            elif layer.in_features % size == 0:
+                plan[name] = "summed"
+        elif type(layer) is nn.Dropout and id(layer) not in shared:
+            between.append(name)
+        elif type(layer) not in _OF_SINGLE_NUMBERS:
+            first = ""
+    return plan
+
+
+def _row(model: nn.Sequential) -> Iterator[tuple[str, Any]]:
+    """Give all layers in the order in which they are called, those that are called twice as well."""
+    for name, layer in model._modules.items():
+        if type(layer) is nn.Sequential:
+            yield from ((f"{name}.{inner}", one) for inner, one in _row(layer))
+        else:
+            yield name, layer
+
+
+def _is_plain_linear(layer: Any) -> bool:
+    """Say whether its output comes from its parameters `weight` and `bias` alone."""
+    return type(layer) is nn.Linear and isinstance(layer._parameters.get("weight"), nn.Parameter)
+
+
+def _shared(model: nn.Module) -> set[int]:
+    """Give the ids of modules and parameters that are in several places."""
+    named = (*model.named_modules(remove_duplicate=False), *model.named_parameters(remove_duplicate=False))
+    counts = Counter(id(value) for _, value in named)
+    return {value for value, count in counts.items() if count > 1}
+
+
+def _check(model: nn.Module, named: Mapping[str, str], size: int) -> None:
+    modules, shared = dict(model.named_modules()), _shared(model)
+    for name, style in named.items():
+        if style not in STYLES:
+            raise ConfigurationError(
+                f"Parts.tensor must give each layer one of {', '.join(STYLES)}, got {style!r} for {name}"
+                f"{nearest(style, STYLES)}"
+            )
+        if name not in modules:
+            hint = nearest(name, modules)
+            raise ConfigurationError(
+                f"Parts.tensor must name modules of the model, got {name!r}, which it hasn't{hint}"
+            )
+        layer: Any = modules[name]
+        if type(layer) is not nn.Dropout if style == "dropout" else not _is_plain_linear(layer):
+            kind = "an nn.Dropout" if style == "dropout" else "an nn.Linear"
+            raise ConfigurationError(
+                f"Parts.tensor must name {kind} to be {style}, got {name}, of class {type(layer).__name__}"
+            )
+        if shared.intersection(map(id, (layer, *layer.parameters()))):
+            raise ConfigurationError(
+                f"Parts.tensor must name layers that are in one place of the model and share no parameters, got {name}"
+            )
+        if style == "dropout":
+            continue
+        by_inputs = "bias" not in _DIMENSIONS[style]
+        features = layer.in_features if by_inputs else layer.out_features
+        if features % size:
+            kind = "inputs" if by_inputs else "outputs"
+            raise ConfigurationError(
+                f"a layer is split into equal parts, so its {kind} must be a multiple of {size} workers, got "
+                f"{features} for {name}: change its width or resources.workers_per_trial"
+            )

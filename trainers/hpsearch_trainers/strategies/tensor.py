@@ -1,0 +1,259 @@
+"""Each rank holds a part of the model's linear layers, and all compute each step together.
+
+`split_layers` says how they are split. All ranks read the same rows, compute what isn't split alike, and so have the
+same loss, that of one process to rounding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from hpsearch_comm import Group, broadcast_parameters
+from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
+from hpsearch_comm.errors import CommError, ConfigurationError
+from hpsearch_trainers.optimizers import parameters_of
+from hpsearch_trainers.parts import Parts
+from hpsearch_trainers.strategies.divided import largest
+from hpsearch_trainers.strategies.options import Options
+from hpsearch_trainers.strategies.same_output import check_same_output, output_of
+from hpsearch_trainers.strategies.split_layers import forward_of, plan_of, split_dimensions
+from hpsearch_trainers.strategies.stages import hooked
+from hpsearch_trainers.strategies.strategy import Strategy, Trained
+
+__all__ = ["TensorParallel"]
+
+_WHOLE = "its step looks at whole parameters, of which a rank has a part"
+
+_BY_NUMBER = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+    torch.optim.ASGD,
+    torch.optim.SparseAdam,
+)
+"""Optimizers that step with each number of a parameter by itself. Another one's class says so by `elementwise`."""
+
+
+class TensorParallel(Strategy):
+    """Parts of layers; see above."""
+
+    name: ClassVar[str] = "tensor"
+    least: ClassVar[int] = 2
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "batch_norm": "every rank normalizes by all rows already. Leave it at `local`",
+            "LARS": _WHOLE,
+            "LAMB": _WHOLE,
+            "Adafactor": _WHOLE,
+            "Muon": _WHOLE,
+        }
+    )
+
+    def __init__(self, options: Options, group: Group | None) -> None:
+        super().__init__(options, group)
+        assert group is not None
+        self._group = group
+        self._divided = False
+        self._kept: dict[Tensor, dict[str, Any]] = {}
+
+    @property
+    def parts(self) -> int:
+        """Give 1: every rank has all rows."""
+        return 1
+
+    @property
+    def part(self) -> int:
+        """Give 0, the number of that part."""
+        return 0
+
+    def check(self, parts: Parts) -> None:
+        """Look at what is to be trained, and at the layers that it names."""
+        super().check(parts)
+        self._named = parts.tensor
+
+    def bind(self, trained: Trained) -> None:
+        """Plan how layers are split; weights are rank 0's."""
+        from hpsearch_trainers.strategies.mesh import mesh_of  # a second, that no other strategy needs
+
+        super().bind(trained)
+        self._kept.clear()
+        self._check_optimizer(trained.optimizer)
+        if any(not parameter.is_cpu for parameter in trained.model.parameters()):
+            raise ConfigurationError(
+                "parallel.strategy tensor splits layers on the CPU, got a model on a GPU: take another strategy there"
+            )
+        plan = plan_of(trained.model, self._named, self._group.size)
+        mesh = mesh_of(self._group, self)
+        layers = [(trained.model.get_submodule(name), style) for name, style in plan.items()]
+        copies = any(getattr(module, "inplace", False) for module in trained.model.modules())
+        self._forwards = [(layer, forward_of(layer, style, mesh, copies=copies)) for layer, style in layers]
+        dimensions = {
+            f"{name}.{own}": dimension
+            for name, style in plan.items()
+            for own, dimension in split_dimensions(style).items()
+        }
+        models = [trained.model]
+        if trained.average is not None:
+            models.append(trained.average.module)
+        named = [found for model in models for found in model.named_parameters()]
+        self._split = [(parameter, dimensions[name]) for name, parameter in named if name in dimensions]
+        self._alike = [parameter for name, parameter in named if name not in dimensions]
+        self._buffers = [buffer for model in models for buffer in model.buffers()]
+        broadcast_parameters(trained.model.state_dict(), self._group)
+        # A hook may compute something of all features, where a rank has some; maybe on one rank alone.
+        hooks = torch.tensor(any(map(hooked, trained.model.modules())))
+        self._trusted = self._named is None and not self._group.allreduce(hooks, op="max")
+
+    def _check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        kind = type(optimizer)
+        if kind in _BY_NUMBER or getattr(optimizer, "elementwise", False):
+            return
+        if kind.__name__ in self.refuses:
+            self.refuse(kind.__name__)
+        raise ConfigurationError(
+            "parallel.strategy tensor takes an optimizer that steps with each number of a parameter by itself, as a "
+            f"rank has parts of them, got {kind.__name__}: if it does, give the class an attribute `elementwise = True`"
+        )
+
+    def loaded(self) -> None:
+        """Take the optimizer's state as it is from now on."""
+        self._kept.clear()
+
+    def start_epoch(self, trained: Trained, epoch: int) -> None:
+        """Begin an epoch, with another model where the user has put one in its place."""
+        if trained.model is not self.trained.model:
+            self.bind(trained)
+        super().start_epoch(trained, epoch)
+
+    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], share: float, *, last: bool) -> Tensor:
+        """Compute a loss, and add this rank's part of its gradient; rank 0 tells of it."""
+        with _errors_as_ours():
+            if not self._divided:
+                self._begin(inputs)
+            loss = super().backward(inputs, loss_of, share, last=last)
+        return loss if self._group.rank == 0 else torch.zeros_like(loss)
+
+    def _begin(self, inputs: Any) -> None:
+        """Keep this rank's parts alone, in an epoch's first step."""
+        if self._trusted:
+            self._divide()
+            return
+        expected = output_of(self.trained.model, inputs)
+        self._divide()
+        check_same_output(
+            self._output(inputs),
+            expected,
+            "a split model" if self._named is None else "what Parts.tensor names",
+            "between layers that are colwise and rowwise a rank has some features only, of which no norm, softmax or "
+            "hook can compute anything; let the layers there be gathered or summed",
+        )
+        self._trusted = True
+
+    def _output(self, inputs: Any) -> list[Tensor]:
+        try:
+            return output_of(self.trained.model, inputs)
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, dist.DistBackendError):
+                raise
+            raise ConfigurationError(
+                f"what is split must fit together, but the split model can't be computed: {error}"
+            ) from error
+
+    def _divide(self) -> None:
+        states = self.trained.optimizer.state
+        states.update(self._kept)
+        for parameter, dimension in self._split:
+            shape, parameter.grad = parameter.shape, None
+            if parameter in states and parameter not in self._kept:
+                states[parameter] = {
+                    name: self._part(value, dimension) if _has_shape(value, shape) else value
+                    for name, value in states[parameter].items()
+                }
+            parameter.data = self._part(parameter.data, dimension)
+        for layer, forward in self._forwards:
+            layer.forward = forward
+        self._divided = True
+
+    def update(self) -> None:
+        """Step with this rank's parts; a gradient is clipped by its norm over all."""
+        optimizer, limit = self.trained.optimizer, self.trained.clip_norm
+        if limit is not None:
+            trained = [parameter for parameter in parameters_of(optimizer) if parameter.grad is not None]
+            split = {id(parameter) for parameter, _ in self._split}
+            parts, alike = (
+                _square([parameter for parameter in trained if (id(parameter) in split) is own])
+                for own in (True, False)
+            )
+            norm = (self._group.allreduce(parts, op="sum") + alike).sqrt()
+            nn.utils.clip_grads_with_norm_(trained, limit, norm)
+        optimizer.step()
+
+    def end_epoch(self) -> None:
+        """Let every rank have the whole model and its average, and rank 0 the optimizer's state."""
+        held = [parameter for parameter, _ in self._split] + self._alike + self._buffers
+        self._bytes = largest(held, self.trained.optimizer, self._group)
+        if not self._divided:
+            return
+        for layer, _ in self._forwards:
+            del layer.forward
+        states = self.trained.optimizer.state
+        for parameter, dimension in self._split:
+            shape, parameter.grad = parameter.shape, None
+            if parameter in states:
+                self._kept[parameter] = own = states.pop(parameter)
+                whole = {
+                    name: self._joined(value, dimension) if _has_shape(value, shape) else value
+                    for name, value in own.items()
+                }
+                if self._group.rank == 0:  # which saves it
+                    states[parameter] = whole
+            parameter.data = self._joined(parameter.data, dimension)
+        broadcast_tensors(self._alike, self._group)  # other machines may have rounded otherwise
+        self._divided = False
+
+    def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
+        """Give the metrics, and the memory of the rank that has most."""
+        return super().told(metrics) | {"bytes_per_rank": self._bytes}
+
+    def _part(self, whole: Tensor, dimension: int) -> Tensor:
+        return whole.tensor_split(self._group.size, dimension)[self._group.rank].clone(
+            memory_format=torch.contiguous_format
+        )
+
+    def _joined(self, part: Tensor, dimension: int) -> Tensor:
+        return self._group.allgather(part.movedim(dimension, 0).contiguous()).movedim(0, dimension).contiguous()
+
+
+def _has_shape(value: Any, shape: torch.Size) -> bool:
+    return isinstance(value, Tensor) and value.shape == shape
+
+
+def _square(parameters: list[nn.Parameter]) -> Tensor:
+    """Give the square of their gradients' norm."""
+    norm = nn.utils.get_total_norm(parameter.grad for parameter in parameters if parameter.grad is not None)
+    return norm.double().square()
+
+
+@contextlib.contextmanager
+def _errors_as_ours() -> Iterator[None]:
+    """Raise what torch has made of our errors as these."""
+    try:
+        yield
+    except dist.DistBackendError as error:
+        if isinstance(error.__cause__, CommError):
+            raise error.__cause__ from None
+        raise
