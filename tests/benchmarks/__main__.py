@@ -31,6 +31,7 @@ _BENCHMARKS = (
     "comm",
     "hogwild",
     "horovod",
+    "split_models",
 )
 
 
