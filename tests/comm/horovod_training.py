@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import pickle
@@ -106,6 +107,29 @@ def clips() -> float:
     return difference(model, alone)
 
 
+def scales_the_loss() -> float:
+    """With a GradScaler, and rank 1 overflowing once: all ranks leave that step out."""
+    model, alone = network(), network()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5), model.named_parameters())
+    plain = torch.optim.SGD(alone.parameters(), lr=0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = loss_of(model, hvd.rank(), step)
+        scaler.scale(loss * float("inf") if (step, hvd.rank()) == (1, 1) else loss).backward()
+        optimizer.synchronize()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+        scaler.update()
+        if step != 1:
+            reduce_alone(alone, [range(step, step + 1)] * hvd.size())
+            nn.utils.clip_grad_norm_(alone.parameters(), 1.0)
+            plain.step()
+    return difference(model, alone) + abs(scaler.get_scale() - 512.0)
+
+
 def steps_with_a_closure() -> float:
     model, alone = network(), network()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5), model.named_parameters())
@@ -191,6 +215,55 @@ def frozen_parameters_stay() -> bool:
     loss_of(model, hvd.rank(), 0).backward()
     optimizer.step()
     return torch.equal(before, model[0].weight) and model[0].weight.grad is None
+
+
+def parameters_that_are_thawed_later(groups: int | None) -> float:
+    model, alone = network(), network()
+    model[0].requires_grad_(False)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), groups=groups
+    )
+    plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for step in range(4):
+        if step == 2:
+            model[0].requires_grad_(True)
+        optimizer.zero_grad()
+        loss_of(model, hvd.rank(), step).backward()
+        optimizer.step()
+        reduce_alone(alone, [range(step, step + 1)] * hvd.size())
+        if step < 2:
+            for parameter in alone[0].parameters():
+                parameter.grad = None
+        plain.step()
+    return difference(model, alone)
+
+
+def unlike_memory_formats() -> float:
+    """Each rank keeps its images, weights and gradients in another order."""
+
+    def convolution() -> nn.Module:
+        torch.manual_seed(8)
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 9, 2))
+
+    def loss(model: nn.Module, rank: int, order: torch.memory_format) -> Any:
+        images = torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(rank))
+        return model(images.contiguous(memory_format=order)).square().sum()
+
+    order = torch.channels_last if hvd.rank() % 2 else torch.contiguous_format
+    model: Any = convolution().to(memory_format=order)  # type: ignore[call-overload]
+    alone = convolution()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
+    plain = torch.optim.SGD(alone.parameters(), lr=0.01)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss(model, hvd.rank(), order).backward()
+        optimizer.step()
+        plain.zero_grad()
+        for rank in range(hvd.size()):
+            (loss(alone, rank, torch.contiguous_format) / hvd.size()).backward()
+        plain.step()
+    return difference(model, alone)
 
 
 def sparse_gradients(sparse_as_dense: bool, kind: str = "SGD") -> float:
@@ -281,8 +354,20 @@ def misuse(what: str) -> list[str]:
                     loss_of(model, hvd.rank(), 1).backward()
                 elif what == "other passes in between":
                     optimizer.set_backward_passes_per_step(2)
+                elif what == "clipped before":
+                    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+                    optimizer.step()
+                elif what == "unscaled before":
+                    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+                    scaler.scale(torch.ones(1))
+                    scaler.step(optimizer)
+                elif what == "replaced before":
+                    model[0].weight.grad = torch.ones_like(model[0].weight)
+                    optimizer.step()
             finally:
-                optimizer.synchronize()
+                with contextlib.suppress(AssertionError):
+                    optimizer.synchronize()
+                optimizer.zero_grad()
     except (ValueError, AssertionError) as error:
         return [type(error).__name__, str(error)]
     raise AssertionError("no error")

@@ -46,6 +46,10 @@ def test_gradients_are_clipped_between_synchronize_and_step(ranks):
     assert max(ranks.call("clips")) < _ROUNDING
 
 
+def test_a_scaler_unscales_what_has_been_reduced(ranks):
+    assert max(ranks.call("scales_the_loss")) < _ROUNDING
+
+
 def test_a_closures_gradients_are_those_of_all_ranks(ranks):
     assert max(ranks.call("steps_with_a_closure")) < _ROUNDING
 
@@ -68,6 +72,15 @@ def test_a_gradient_that_a_rank_lacks_counts_as_zero(ranks, groups):
 
 def test_parameters_that_are_frozen_later_stay_as_they_are(ranks):
     assert ranks.call("frozen_parameters_stay") == [True] * 3
+
+
+@pytest.mark.parametrize("groups", [None, 2])
+def test_parameters_that_are_thawed_later_are_reduced_from_then_on(ranks, groups):
+    assert max(ranks.call("parameters_that_are_thawed_later", groups)) < _ROUNDING
+
+
+def test_ranks_may_keep_weights_in_unlike_orders(ranks):
+    assert max(ranks.call("unlike_memory_formats")) < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["SGD", "SparseAdam"])
@@ -96,6 +109,9 @@ def test_it_has_the_given_optimizers_state_and_runs_its_hooks_once(ranks):
         ("a group of parameters", "UsageError", "can't be added to a DistributedOptimizer, got ['params']"),
         ("zero_grad in between", "OrderError", "optimizer.zero_grad() must come before loss.backward()"),
         ("a pass too many", "OrderError", "step() must follow 1 backward passes"),
+        ("clipped before", "OrderError", "call optimizer.synchronize() before clipping"),
+        ("unscaled before", "OrderError", "synchronize() must come before GradScaler.step()"),
+        ("replaced before", "OrderError", "that of 0.weight has been changed"),
         ("other passes in between", "OrderError", "optimizer.set_backward_passes_per_step() must come before"),
     ],
 )

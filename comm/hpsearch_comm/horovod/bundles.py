@@ -30,7 +30,7 @@ class Bundle:
         contexts: What decompresses each result.
     """
 
-    __slots__ = ("contexts", "grouped", "handle", "left", "name", "parameters")
+    __slots__ = ("_reduced", "contexts", "grouped", "handle", "left", "name", "parameters")
 
     def __init__(self, parameters: Sequence[torch.Tensor], name: str, grouped: bool) -> None:
         self.parameters = tuple(parameters)
@@ -39,11 +39,25 @@ class Bundle:
         self.left: dict[torch.Tensor, int] = {}
         self.handle: Any = None
         self.contexts: list[Any] = []
+        self._reduced: list[tuple[torch.Tensor, int]] = []
 
     def reset(self, passes: int) -> None:
         """Begin anew, with so many backward passes to come."""
         self.left = dict.fromkeys(self.parameters, passes)
-        self.handle, self.contexts = None, []
+        self.handle, self.contexts, self._reduced = None, [], []
+
+    def keep_in_mind(self) -> None:
+        """Remember the gradients as they are now."""
+        self._reduced = [
+            (parameter.grad, parameter.grad._version) for parameter in self.parameters if parameter.grad is not None
+        ]
+
+    def changed(self) -> torch.Tensor | None:
+        """Give a parameter whose gradient isn't any more as it was then; None if there is none."""
+        for parameter, (gradient, version) in zip(self.parameters, self._reduced, strict=True):
+            if parameter.grad is not gradient or gradient._version != version:
+                return parameter
+        return None
 
     def begun(self, passes: int) -> bool:
         """Whether a gradient has come, of so many for each parameter, or all are being reduced."""

@@ -23,6 +23,8 @@ from hpsearch_comm.horovod.request import ReduceOp
 
 __all__ = ["Distributed", "DistributedOptimizer"]
 
+_BETWEEN = "must come before loss.backward() or behind optimizer.step()"
+
 
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
@@ -151,20 +153,32 @@ class Averaged(Distributed):
         self._should_synchronize = True
         self._sparse_dims: dict[torch.Tensor, int] = {}
         self._bundles: list[Bundle] = []
-        if size() > 1 and self.process_set.included():
-            names = {tensor: name for tensor, name in self._parameter_names.items() if tensor.requires_grad}
-            self._bundles = form_groups(names, groups, self.process_set)
-        self._reset()
-        hooks = [
-            parameter.register_post_accumulate_grad_hook(_Came(self, bundle))  # type: ignore[no-untyped-call]
-            for bundle in self._bundles
-            for parameter in bundle.parameters
-        ]
-        weakref.finalize(self, _remove, hooks)
+        self._hooks: list[RemovableHandle] = []
+        weakref.finalize(self, _remove, self._hooks)
+        if self._reduces():
+            self._watch(form_groups(self._unwatched(), groups, self.process_set))
+
+    def _reduces(self) -> bool:
+        return size() > 1 and self.process_set.included()
+
+    def _unwatched(self) -> dict[torch.Tensor, str]:
+        """Give parameters, with their names, that need gradients and are in no bundle."""
+        watched = {parameter for bundle in self._bundles for parameter in bundle.parameters}
+        named = self._parameter_names.items()
+        return {tensor: name for tensor, name in named if tensor.requires_grad and tensor not in watched}
+
+    def _watch(self, bundles: Sequence[Bundle]) -> None:
+        for bundle in bundles:
+            bundle.reset(self.backward_passes_per_step)
+            self._hooks += [
+                parameter.register_post_accumulate_grad_hook(_Came(self, bundle))  # type: ignore[no-untyped-call]
+                for parameter in bundle.parameters
+            ]
+        self._bundles += bundles
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backward passes before a step; between two steps."""
-        self._check_between_steps("set_backward_passes_per_step()")
+        self._check_between_steps(f"set_backward_passes_per_step() {_BETWEEN}")
         super().set_backward_passes_per_step(passes)
         self._reset()
 
@@ -173,8 +187,11 @@ class Averaged(Distributed):
 
         Raises:
             HorovodInternalError: One couldn't be reduced.
+            OrderError: One has been changed since it was computed; it is an AssertionError.
         """
         try:
+            if self._reduces():  # what has been frozen before, too
+                self._watch(form_groups(self._unwatched(), None, self.process_set))
             for bundle in self._bundles:
                 if bundle.handle is None and any(map(_takes_part, bundle.parameters)):
                     self._launch(bundle)
@@ -222,7 +239,7 @@ class Averaged(Distributed):
         Raises:
             OrderError: Some are being reduced; it is an AssertionError.
         """
-        self._check_between_steps("zero_grad()")
+        self._check_between_steps(f"zero_grad() {_BETWEEN}")
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -235,12 +252,22 @@ class Averaged(Distributed):
         for bundle in self._bundles:
             bundle.reset(self.backward_passes_per_step)
 
-    def _check_between_steps(self, what: str) -> None:
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Answer torch.amp.GradScaler, which is about to divide gradients by its factor: they must be reduced by then.
+
+        Raises:
+            OrderError: They aren't.
+        """
+        self._check_between_steps("synchronize() must come before GradScaler.step()")
+        return False
+
+    def _check_between_steps(self, told: str) -> None:
         begun = [bundle.name for bundle in self._bundles if bundle.begun(self.backward_passes_per_step)]
         if begun:
             raise OrderError(
-                f"optimizer.{what} must come before loss.backward() or behind optimizer.step(), got it while the "
-                f"gradient of {begun[0]} is on its way: call step() or synchronize() first"
+                f"optimizer.{told}, got it while the gradient of {begun[0]} is on its way: call step() or "
+                "synchronize() first"
             )
 
     def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
@@ -265,6 +292,7 @@ class Averaged(Distributed):
 
     def _launch(self, bundle: Bundle) -> None:
         gradients = [self._gradient(parameter, bundle) for parameter in bundle.parameters]
+        bundle.keep_in_mind()
         if gradients[0].is_sparse:
             bundle.handle = sparse_allreduce_async(gradients[0], bundle.name, self._op, self.process_set)
             return
@@ -306,10 +334,17 @@ class Averaged(Distributed):
         return gradient
 
     def _finish(self, bundle: Bundle) -> None:
+        results = bundle.handle().coalesce() if callable(bundle.handle) else synchronize(bundle.handle)
+        changed = bundle.changed()
+        if changed is not None:
+            raise OrderError(
+                f"gradients must stay as they are from loss.backward() until they have been reduced, but that of "
+                f"{self._parameter_names[changed]} has been changed: call optimizer.synchronize() before clipping or "
+                "unscaling them, and step() within `with optimizer.skip_synchronize():`"
+            )
         if callable(bundle.handle):
-            bundle.parameters[0].grad = bundle.handle().coalesce()
+            bundle.parameters[0].grad = results
             return
-        results = synchronize(bundle.handle)
         for parameter, result, context in zip(
             bundle.parameters, results if bundle.grouped else [results], bundle.contexts, strict=True
         ):
