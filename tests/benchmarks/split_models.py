@@ -138,7 +138,7 @@ def _text() -> Iterator[str]:
 
 
 def measure(rounds: int) -> list[Figure]:
-    """Time all ways, one after the other in each round; then see how much memory each takes."""
+    """Time all ways, one after the other in each round; then see once how much memory each takes."""
     seconds: dict[str, list[float]] = {way: [] for way in _WAYS}
     held: dict[str, float] = {}
     grows: dict[str, list[float]] = {way: [] for way in _WAYS}
@@ -153,12 +153,11 @@ def measure(rounds: int) -> list[Figure]:
                     print(way, seconds[way][-1], file=sys.stderr, flush=True)
         os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # so that what is freed is given back, and not counted
         with ProcessRanks("tests.benchmarks.split_models") as ranks:
-            for _ in range(rounds):
-                for way, (width, _) in _WAYS.items():
-                    outcomes = ranks.call(width, "grown", way, text)
-                    assert not any(outcome.error for outcome in outcomes), outcomes
-                    grows[way].append(max(outcome.result for outcome in outcomes) / 1e6)
-                    print(way, grows[way][-1], file=sys.stderr, flush=True)
+            for way, (width, _) in _WAYS.items():
+                outcomes = ranks.call(width, "grown", way, text)
+                assert not any(outcome.error for outcome in outcomes), outcomes
+                grows[way].append(max(outcome.result for outcome in outcomes) / 1e6)
+                print(way, grows[way][-1], file=sys.stderr, flush=True)
         del os.environ["MALLOC_MMAP_THRESHOLD_"]
     alone = "one process"
     figures = []

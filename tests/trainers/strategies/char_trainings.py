@@ -1,8 +1,7 @@
-"""The character transformer on several ranks by torch's own FSDP2; called on the ranks of torch_ranks."""
+"""The character transformer on several ranks and by torch's own FSDP2; called on ranks."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,14 +14,12 @@ from torch.distributed.fsdp import fully_shard
 
 from hpsearch_comm import Group
 from hpsearch_trainers.char_lm import CharLM
-from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.shards import Shard
 from tests.trainers.test_trainer import FakeTrial
 
-__all__ = ["params", "plain_losses", "trainer", "with_fsdp"]
+__all__ = ["curve", "params", "plain_losses", "trainer", "with_fsdp"]
 
 BATCH, STEPS = 8, 8
-_building = threading.Lock()
 
 
 def params(path: str, **more: Any) -> dict[str, Any]:
@@ -40,15 +37,17 @@ def params(path: str, **more: Any) -> dict[str, Any]:
 
 def trainer(path: str, group: Group | None = None, **parallel: Any) -> CharLM:
     """Give its trainer on a rank."""
-    return _Seeded(FakeTrial(params(path), group, parallel=parallel))
+    torch.manual_seed(5)
+    return CharLM(FakeTrial(params(path), group, parallel=parallel))
 
 
-class _Seeded(CharLM):
-    def build(self, params: Mapping[str, Any]) -> Parts:
-        """Make the parts; ranks may be threads, which share torch's generator."""
-        with _building:
-            torch.manual_seed(5)
-            return super().build(params)
+def curve(group: Group | None, path: str, parallel: Mapping[str, Any], save: str) -> list[dict[str, float]]:
+    """Train for two epochs; give the metrics, and leave the state in a file."""
+    training = trainer(path, group, **parallel)
+    metrics = [training.step() for _ in range(2)]
+    if group is None or group.rank == 0:
+        torch.save(training.state_dict(), save)
+    return metrics
 
 
 def plain_losses(path: str, rank: int = 0, size: int = 1, *, shard: bool = False) -> list[float]:

@@ -6,6 +6,7 @@ Ranks are no threads here: torch's DTensor is made for one rank in a process.
 from __future__ import annotations
 
 import gc
+from itertools import product
 from typing import Any
 
 import torch
@@ -16,10 +17,12 @@ from torch._C._distributed_c10d import _resolve_process_group
 
 from hpsearch_comm import Group
 from hpsearch_trainers.rates import Rates
+from hpsearch_trainers.strategies.mesh import mesh_of
+from hpsearch_trainers.strategies.split_layers import forward_of, split_dimensions
 from tests.trainers.strategies.split_trainings import OPTIMIZERS, deep, tied, trial
 from tests.trainers.test_trainer import CLASSES, FEATURES, MODELS, Small
 
-__all__ = ["CASES", "changes_its_model", "forgets", "holds", "loads_in_the_midst", "trains"]
+__all__ = ["CASES", "changes_its_model", "computes", "forgets", "holds", "loads_in_the_midst", "trains"]
 
 
 class Residual(nn.Module):
@@ -134,10 +137,47 @@ def trains(
     return metrics
 
 
+def computes(group: Group) -> int:
+    """Compare two layers with split ones, in each way; give how many ways there are."""
+    ways = list(product((True, False), ((5,), (2, 3)), (("colwise", "rowwise"), ("gathered", "summed"))))
+    for bias, shape, styles in ways:
+        torch.manual_seed(0)
+        whole = nn.Sequential(nn.Linear(4, 6, bias), nn.Linear(6, 5, bias))
+        own = nn.Sequential(nn.Linear(4, 6, bias), nn.Linear(6, 5, bias))
+        own.load_state_dict(whole.state_dict())
+        inputs = torch.randn(*shape, 4, requires_grad=True)
+        torch.autograd.backward(whole(inputs).tanh().sum())
+        _compare_split(group, whole, own, styles, inputs)
+    return len(ways)
+
+
+def _compare_split(group: Group, whole: nn.Sequential, own: nn.Sequential, styles: Any, inputs: Tensor) -> None:
+    mesh = mesh_of(group, own)
+
+    def part(tensor: Any, style: str, name: str) -> Any:
+        dimensions = split_dimensions(style)
+        return tensor.tensor_split(group.size, dimensions[name])[group.rank] if name in dimensions else tensor
+
+    layers: list[tuple[Any, Any, str]] = list(zip(own, whole, styles, strict=True))
+    for layer, _, style in layers:
+        for name, parameter in layer.named_parameters():
+            parameter.data = part(parameter.data, style, name).clone()
+        layer.forward = forward_of(layer, style, mesh, copies=False)
+    given = inputs.detach().clone().requires_grad_()
+    output = own(given)
+    torch.autograd.backward(output.tanh().sum())
+    torch.testing.assert_close(output, whole(inputs))
+    torch.testing.assert_close(given.grad, inputs.grad)
+    for layer, expected, style in layers:
+        for name, parameter in expected.named_parameters():
+            torch.testing.assert_close(getattr(layer, name).grad, part(parameter.grad, style, name))
+
+
 def loads_in_the_midst(group: Group, load: str) -> list[float]:
-    """Train an epoch, then from another state; give the losses."""
+    """Train for two epochs, then from another state; give the losses."""
     trainer = Small(trial(CASES["adamw"], group, "tensor"))
-    trainer.step()
+    for _ in range(2):
+        trainer.step()
     trainer.load_state_dict(torch.load(load))
     return [trainer.step()["loss"] for _ in range(2)]
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from hpsearch_comm import Group
-from tests.comm.thread_ranks import run_ranks
+from tests.comm.process_ranks import ProcessRanks
 from tests.comm.torch_ranks import TorchRanks
 from tests.trainers.strategies import char_trainings
 
@@ -25,11 +24,6 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(path)
 
 
-def curve(text: str, group: Group | None = None, **parallel: Any) -> tuple[list[Mapping[str, float]], Any]:
-    trainer = char_trainings.trainer(text, group, **parallel)
-    return [trainer.step() for _ in range(2)], trainer.state_dict()
-
-
 WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "two stages": (2, {"strategy": "pipeline"}),
     "two stages, one forward one backward": (2, {"strategy": "pipeline", "schedule": "1f1b", "micro_batches": 8}),
@@ -38,11 +32,19 @@ WAYS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[ProcessRanks]:
+    with ProcessRanks("tests.trainers.strategies.char_trainings") as server:
+        yield server
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_the_losses_of_one_process(text, way):
+def test_the_losses_of_one_process(ranks, text, way, tmp_path):
     width, parallel = WAYS[way]
-    found, state = run_ranks(width, lambda group: curve(text, group, **parallel))[0]
-    expected, state_of_one = curve(text)
+    outcomes = ranks.call(width, "curve", text, parallel, str(tmp_path / "split"), timeout=60.0)
+    assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
+    found, expected = outcomes[0].result, char_trainings.curve(None, text, {}, str(tmp_path / "whole"))
+    state, state_of_one = (torch.load(tmp_path / name) for name in ("split", "whole"))
     for one, other in zip(found, expected, strict=True):
         for name in ("loss", "validation_loss"):
             assert one[name] == pytest.approx(other[name], rel=1e-4)

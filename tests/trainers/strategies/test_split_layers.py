@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor, nn
 
-from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.strategies.mesh import mesh_of
-from hpsearch_trainers.strategies.split_layers import forward_of, plan_of, split_dimensions
-from tests.comm.thread_ranks import run_ranks
+from hpsearch_trainers.strategies.split_layers import plan_of
+from tests.comm.process_ranks import ProcessRanks
 
 
 def linear(inputs: int = 4, outputs: int = 4) -> nn.Linear:
@@ -112,36 +109,14 @@ def test_what_can_not_be_split_as_named_is_refused(named, message):
         plan_of(model, named, 2)
 
 
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[ProcessRanks]:
+    with ProcessRanks("tests.trainers.strategies.tensor_ranks") as server:
+        yield server
+
+
 @pytest.mark.parametrize("width", [2, 3])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(5,), (2, 3)])
-@pytest.mark.parametrize("styles", [("colwise", "rowwise"), ("gathered", "summed")])
-def test_split_layers_compute_what_whole_ones_do(width, bias, shape, styles):
+def test_split_layers_compute_what_whole_ones_do(ranks, width):
     """Outputs, and gradients of parameters and inputs."""
-    torch.manual_seed(0)
-    whole = nn.Sequential(nn.Linear(4, 6, bias), nn.Linear(6, 5, bias))
-    inputs = torch.randn(*shape, 4, requires_grad=True)
-    torch.autograd.backward(whole(inputs).tanh().sum())
-
-    def work(group: Group) -> None:
-        mesh = mesh_of(group, group)
-        own = nn.Sequential(nn.Linear(4, 6, bias), nn.Linear(6, 5, bias))
-        own.load_state_dict(whole.state_dict())
-        for layer, style in zip(own, styles, strict=True):
-            for name, dimension in split_dimensions(style).items():
-                if (parameter := getattr(layer, name)) is not None:
-                    parameter.data = parameter.data.tensor_split(width, dimension)[group.rank].clone()
-            layer.forward = forward_of(layer, style, mesh, copies=False)
-        given = inputs.detach().clone().requires_grad_()
-        output = own(given)
-        torch.autograd.backward(output.tanh().sum())
-        torch.testing.assert_close(output, whole(inputs))
-        torch.testing.assert_close(given.grad, inputs.grad)
-        for layer, style, expected in zip(own, styles, whole, strict=True):
-            for name, parameter in expected.named_parameters():
-                gradient: Any = parameter.grad
-                if name in (dimensions := split_dimensions(style)):
-                    gradient = gradient.tensor_split(width, dimensions[name])[group.rank]
-                torch.testing.assert_close(getattr(layer, name).grad, gradient)
-
-    run_ranks(width, work)
+    outcomes = ranks.call(width, "computes", timeout=60.0)
+    assert [outcome.result for outcome in outcomes] == [8] * width, outcomes

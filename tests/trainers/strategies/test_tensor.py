@@ -163,3 +163,4 @@ def test_torch_forgets_the_ranks_of_trials_that_are_gone(ranks):
     """A worker trains one after another."""
     for found in results(ranks.call(2, "forgets")):
         assert len(found) == 3, found
+        assert all(text.startswith("Could not resolve the process group registered under") for text in found), found
