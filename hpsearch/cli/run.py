@@ -310,9 +310,10 @@ def _report(study: Study) -> int:
             f"with hpsearch trials {pasted} --columns NAME,...",
         )
         screen = screen_of(sys.stdout)
-        print(rows_to_table(shown, names, objective, constants=constants, screen=screen, see=see), end="")
+        text = rows_to_table(shown, names, objective, constants=constants, screen=screen, see=see)
         if strategies := by_strategy(study):
-            print(table_text(strategies, screen).removeprefix("\n"), end="")
+            text = text.rstrip("\n") + "\n" + table_text(strategies, screen)
+        print(text, end="")
         print(_what_is_best(study, pasted), end="")
     print(f"trials:      hpsearch trials {pasted}")
     checkpoint = study.checkpoint_path(rows[0])
