@@ -28,6 +28,8 @@ _BENCHMARKS = (
     "time_left",
     "scale",
     "designed",
+    "parameter_servers",
+    "downpour",
     "comm",
     "hogwild",
     "horovod",

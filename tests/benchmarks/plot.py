@@ -33,7 +33,14 @@ class Line:
     """Of each run the values at 1, 2, 3, ...; all above 0 and equally many."""
 
 
-def draw(title: str, across: str, up: str, lines: Sequence[Line], ticks: Sequence[float]) -> str:
+def draw(
+    title: str,
+    across: str,
+    up: str,
+    lines: Sequence[Line],
+    ticks: Sequence[float],
+    names: Sequence[str] | None = None,
+) -> str:
     """Give the SVG, its vertical axis logarithmic.
 
     Args:
@@ -42,6 +49,7 @@ def draw(title: str, across: str, up: str, lines: Sequence[Line], ticks: Sequenc
         up: What the values are.
         lines: Four at most.
         ticks: Marked values, rising; the axis goes from the first to the last, and every value must lie between.
+        names: Of what counts from 1, in place of the numbers.
     """
     count = len(lines[0].runs[0])
     steps = range(1, count + 1)
@@ -60,7 +68,8 @@ def draw(title: str, across: str, up: str, lines: Sequence[Line], ticks: Sequenc
     for value in ticks:
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
         parts.append(_text(_LEFT - 8, y(value) + 4, f"{value:g}", "end"))
-    parts += [_text(x(step), _BOTTOM + 20, str(step), "middle") for step in steps]
+    named = [str(step) for step in steps] if names is None else names
+    parts += [_text(x(step), _BOTTOM + 20, name, "middle") for step, name in zip(steps, named, strict=True)]
     parts.append(_text((_LEFT + _RIGHT) / 2, _HEIGHT - 10, across, "middle"))
     middle = (_TOP + _BOTTOM) / 2
     parts.append(f'<g transform="rotate(-90 18 {middle})">{_text(18, middle, up, "middle")}</g>')

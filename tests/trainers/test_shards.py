@@ -47,6 +47,19 @@ def test_a_global_batch_holds_the_same_rows_in_the_same_order_at_any_width(shape
 
 
 @given(shapes())
+def test_all_parts_are_those_of_each_rank_in_turn(shape):
+    rows, batch, width, seed, epoch = shape
+    expected = [
+        (step, part.tolist())
+        for step, of_ranks in enumerate(zip(*parts(rows, batch, seed, epoch, width), strict=True))
+        for part in of_ranks
+        if len(part)
+    ]
+    found = Shard(rows, batch, seed, 0, width).all_parts(epoch)
+    assert [(step, part.tolist()) for step, part in found] == expected
+
+
+@given(shapes())
 def test_parts_differ_by_one_row_at_most(shape):
     rows, batch, width, seed, epoch = shape
     for step in zip(*parts(rows, batch, seed, epoch, width), strict=True):

@@ -29,6 +29,16 @@ def test_the_example_of_the_file():
     assert sorted(bucket.elements for bucket in buckets) == [490, 510]
 
 
+def test_a_long_parameter_is_cut_on_one_server_too():
+    """So that its first run comes back while the last one is on its way."""
+    parameter = Placed(1000, torch.float32, True)
+    buckets = place([parameter], 1, 1024)
+    runs = [Piece(0, 0, 250), Piece(0, 250, 500), Piece(0, 500, 750), Piece(0, 750, 1000)]
+    assert [piece for bucket in buckets for piece in bucket.pieces] == runs
+    assert {bucket.bytes for bucket in place([parameter], 2, 1024)} <= {1000, 1024, 2000}
+    assert len(place([Placed(1000, torch.float32)], 1, 1024)) == 1
+
+
 @given(st.lists(PARAMETERS, max_size=12), st.integers(1, 4), st.integers(1, 20_000))
 def test_each_element_is_held_once(parameters, servers, bucket_bytes):
     buckets = place(parameters, servers, bucket_bytes)

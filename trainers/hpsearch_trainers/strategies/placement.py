@@ -9,8 +9,9 @@ So no server has more than about an eighth above its share.
     server 0    0..400         0..50    60     510
     server 1    400..800  40   50..100         490
 
-What a server has is cut into buckets, in the order in which backward reaches the parameters: each travels as soon as it
-has all its gradients.
+What a server has is divided into buckets, in the order in which backward reaches the parameters: each travels as soon
+as it has all its gradients. A long run of elements is cut again, into some of about a bucket's size: so the first of
+them comes back while the last is on its way.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 
 __all__ = ["Bucket", "Piece", "Placed", "place"]
 
-_BUCKET_BYTES = 4 << 20
+_BUCKET_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +81,14 @@ def place(parameters: Sequence[Placed], servers: int, bucket_bytes: int = _BUCKE
     Args:
         parameters: In the order of the forward pass, as far as that is known.
         servers: Their number.
-        bucket_bytes: From which on a bucket takes nothing more.
+        bucket_bytes: From which on a bucket takes nothing more; and the longest run of a parameter that can be cut.
 
     Returns:
         The buckets of all servers, those first whose gradients come first.
     """
     made: list[Bucket] = []
     filling: dict[tuple[int, torch.dtype], Bucket] = {}
-    for server, piece in _pieces(parameters, servers):
+    for server, piece in _pieces(parameters, servers, bucket_bytes):
         parameter = parameters[piece.number]
         key = server, parameter.dtype
         bucket = filling.pop(key, None)
@@ -102,7 +103,7 @@ def place(parameters: Sequence[Placed], servers: int, bucket_bytes: int = _BUCKE
     return made
 
 
-def _pieces(parameters: Sequence[Placed], servers: int) -> Iterator[tuple[int, Piece]]:
+def _pieces(parameters: Sequence[Placed], servers: int, most_bytes: int) -> Iterator[tuple[int, Piece]]:
     """Give each piece and its server, the last parameter's first."""
     share = sum(parameter.bytes for parameter in parameters) / servers
     cut = {
@@ -116,9 +117,16 @@ def _pieces(parameters: Sequence[Placed], servers: int) -> Iterator[tuple[int, P
             holder[number] = min(range(servers), key=load.__getitem__)
             load[holder[number]] += parameters[number].bytes
     for number in reversed(range(len(parameters))):
-        elements = parameters[number].elements
-        if number in holder:
-            yield holder[number], Piece(number, 0, elements)
-        else:
-            for server in range(servers):
-                yield server, Piece(number, elements * server // servers, elements * (server + 1) // servers)
+        parameter = parameters[number]
+        runs = -(-parameter.bytes // most_bytes) if parameter.can_be_cut else 1
+        if number in cut:
+            runs = servers * -(-runs // servers)
+        runs = max(1, min(runs, parameter.elements))
+        for run, piece in enumerate(_runs(number, parameter.elements, runs)):
+            yield holder.get(number, run * servers // runs), piece
+
+
+def _runs(number: int, elements: int, count: int) -> Iterator[Piece]:
+    """Divide a parameter's elements evenly."""
+    for run in range(count):
+        yield Piece(number, elements * run // count, elements * (run + 1) // count)
