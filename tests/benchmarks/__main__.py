@@ -34,6 +34,7 @@ _BENCHMARKS = (
     "hogwild",
     "horovod",
     "split_models",
+    "average_once",
 )
 
 
