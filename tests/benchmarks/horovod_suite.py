@@ -170,7 +170,7 @@ def _main() -> None:
     parser.add_argument("suite", type=Path, help="Horovod's test/parallel/test_torch.py")
     parser.add_argument("-k", dest="pattern", default="", help="of the names of the cases, as a regular expression")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for a case (default: 120)")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for a case (default: 300)")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -38,7 +38,7 @@ def broadcast_parameters(
         HorovodInternalError: The ranks' tensors have different shapes or dtypes.
     """
     if isinstance(params, Mapping):
-        named: list[tuple[str | None, Any]] = sorted(params.items())
+        named: list[tuple[str | None, Any]] = list(params.items())
     elif isinstance(params, Iterable) and not isinstance(params, torch.Tensor | str):
         named = [item if isinstance(item, tuple) else (None, item) for item in params]
     else:
