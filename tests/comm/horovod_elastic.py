@@ -81,8 +81,11 @@ def gives_up() -> list[Any]:
 
 
 def passes_other_errors_on() -> list[str]:
+    calls: list[str] = []
+
     @hvd.elastic.run
     def train(state: Any, word: str, *, other: str) -> None:
+        calls.append(word)
         if word == "missing":
             hvd.allreduce(torch.ones(1), op=hvd.Adasum, name="of three")
         raise KeyError(word + other)
@@ -93,7 +96,7 @@ def passes_other_errors_on() -> list[str]:
             train(hvd.elastic.ObjectState(), word, other="b")
         except Exception as error:
             kinds.append(type(error).__name__)
-    return kinds
+    return kinds + calls
 
 
 def begins_alike() -> list[Any]:

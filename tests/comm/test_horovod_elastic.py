@@ -41,7 +41,7 @@ def test_one_that_gets_no_further_is_given_up(ranks):
 
 
 def test_other_errors_end_it(ranks):
-    assert ranks.call("passes_other_errors_on") == [["KeyError", "MissingError"]] * 3
+    assert ranks.call("passes_other_errors_on") == [["KeyError", "MissingError", "a", "missing"]] * 3
 
 
 def test_all_ranks_begin_with_rank_0s_state_and_can_be_put_back_to_it(ranks):
