@@ -35,6 +35,7 @@ _BENCHMARKS = (
     "horovod",
     "split_models",
     "average_once",
+    "local_sgd",
 )
 
 
