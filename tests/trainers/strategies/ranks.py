@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch._dynamo  # which optimizers import when the first is made: here it is there before ranks are forked
+from torch import nn
 
 from hpsearch_comm import Group
 from hpsearch_trainers.strategies import strategy_of
 from tests.trainers.strategies.problems import ODD, Problem, Watch
 from tests.trainers.test_trainer import FakeTrial
 
-__all__ = ["disturbed", "trains", "validates", "working"]
+__all__ = ["CHANGES", "changes", "disturbed", "trains", "validates", "validates_again", "working"]
 
 
 def trains(
@@ -45,11 +46,85 @@ def trains(
     return metrics
 
 
+def _freezes(trainer: Any) -> None:
+    trainer.model[0].requires_grad_(False)
+
+
+def _replaces_the_model(trainer: Any) -> None:
+    trainer.model = ODD["plain"].model()
+    trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.05, momentum=0.9)
+
+
+def _replaces_the_optimizer(trainer: Any) -> None:
+    trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.05, momentum=0.9)
+
+
+def _forgets(trainer: Any) -> None:
+    trainer.optimizer.state.clear()
+
+
+def _widens_a_layer(trainer: Any) -> None:
+    held = trainer.optimizer.param_groups[0]["params"]
+    for one in trainer.model[2].parameters():
+        trainer.optimizer.state.pop(one, None)
+    trainer.model[2] = nn.Sequential(nn.Linear(16, 40), nn.Tanh(), nn.Linear(40, 8))
+    held[2:4] = trainer.model[2].parameters()
+
+
+def _trains_another_layer(trainer: Any) -> None:
+    held = trainer.optimizer.param_groups[0]["params"]
+    rest, held[:] = held[:2], held[2:]
+    for one in rest:
+        trainer.optimizer.state.pop(one, None)
+    trainer.optimizer.add_param_group({"params": rest, "lr": 0.02})
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "freezes": _freezes,
+    "thaws": lambda trainer: trainer.model[0].requires_grad_(True),
+    "replaces the model": _replaces_the_model,
+    "replaces the optimizer": _replaces_the_optimizer,
+    "forgets": _forgets,
+    "widens a layer": _widens_a_layer,
+    "trains another layer": _trains_another_layer,
+}
+"""What a user does between two epochs, by name."""
+
+
+def changes(
+    group: Group | None, parallel: Mapping[str, Any], how: str, drawn: bool = False
+) -> tuple[list[dict[str, float]], list[float]]:
+    """Train, change something between two epochs, and train on; give the metrics, and a sum of each parameter.
+
+    Args:
+        group: The ranks.
+        parallel: The trial's.
+        how: One of `CHANGES`.
+        drawn: New weights are drawn from where each rank's random numbers are; else from the same on all.
+    """
+    trainer: Any = Problem(FakeTrial({}, group, parallel=parallel))
+    if how == "thaws":
+        trainer.model[0].requires_grad_(False)
+    metrics = [trainer.step(), trainer.step()]
+    if not drawn:
+        torch.manual_seed(11)
+    CHANGES[how](trainer)
+    metrics += [trainer.step(), trainer.step()]
+    return metrics, [float(parameter.detach().sum()) for parameter in trainer.model.parameters()]
+
+
 def validates(odd: str, load: str) -> dict[str, float]:
     """Give the metrics of a state on one rank."""
     trainer = Problem(FakeTrial({"odd": odd}, scaling=ODD[odd].scaling))
     trainer.load_state_dict(torch.load(load))
     return trainer.validate()
+
+
+def validates_again(group: Group, parallel: Mapping[str, Any], odd: str) -> list[dict[str, float]]:
+    """Train for two epochs; give the last one's metrics, and what this rank's trainer validates to afterwards."""
+    trainer = Problem(FakeTrial({"odd": odd}, group, parallel=parallel))
+    trainer.step()
+    return [trainer.step(), trainer.validate()]
 
 
 def working(group: Group, parallel: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from hpsearch_trainers.strategies import STRATEGIES, Strategy
 from tests.comm.leftovers import shared_memory_files
 from tests.comm.process_ranks import Outcome, ProcessRanks
 from tests.trainers.strategies.problems import ODD
-from tests.trainers.strategies.ranks import trains, validates
+from tests.trainers.strategies.ranks import CHANGES, changes, trains, validates
 
 MORE: dict[str, tuple[int, Mapping[str, Any]]] = {
     "allreduce of three": (3, {"strategy": "allreduce"}),
@@ -155,6 +155,33 @@ def test_what_it_may_not_have_thought_of(use, name, tmp_path):
     if use.kind.exact and odd.alike:
         expected = [epoch["loss"] for epoch in trains(None, {}, name, 3)]
         assert [epoch["loss"] for epoch in metrics] == pytest.approx(expected, abs=odd.rounding)
+
+
+@pytest.mark.parametrize("name", ["average", "batch_norm"])
+def test_every_rank_validates_to_the_same(use, name):
+    """Servers too."""
+    if ODD[name].what in use.kind.refuses:
+        return
+    outcomes = use.outcomes("validates_again", name)
+    assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
+    for metrics, again in (outcome.result for outcome in outcomes):
+        assert again == pytest.approx({name: metrics[name] for name in again}, rel=1e-5)
+
+
+@pytest.mark.parametrize(("how", "drawn"), [*((how, False) for how in CHANGES), ("replaces the model", True)])
+@pytest.mark.parametrize(
+    "use", [pytest.param(name, marks=pytest.mark.exhaustive if name in MORE else ()) for name in USES], indirect=True
+)
+def test_what_is_changed_between_two_epochs_is_trained(use, how, drawn):
+    """Where each rank draws new weights of its own, rank 0's count."""
+    outcomes = use.outcomes("changes", how, drawn)
+    assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
+    assert all(outcome.result == outcomes[0].result for outcome in outcomes)
+    metrics, _ = outcomes[0].result
+    if use.kind.exact:
+        expected = [epoch["loss"] for epoch in changes(None, {}, how, drawn)[0]]
+        assert [epoch["loss"] for epoch in metrics] == pytest.approx(expected, abs=1e-4)
+    assert metrics[3]["loss"] < max(metrics[0]["loss"], metrics[2]["loss"])
 
 
 def test_a_rank_that_is_killed_ends_the_others(use):

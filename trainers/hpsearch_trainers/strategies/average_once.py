@@ -46,7 +46,7 @@ class AverageOnce(LocalSteps):
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
         """Go on from this worker's own weights; from those that there are, where the user has put others in place."""
-        same = trained.model is self.trained.model and trained.optimizer is self.trained.optimizer
+        same = self.is_bound(trained)
         super().start_epoch(trained, epoch)
         if self._own is not None and same:
             for name, tensor in _tensors(trained.model).items():

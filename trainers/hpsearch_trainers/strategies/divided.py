@@ -13,7 +13,7 @@ from hpsearch_comm import Group
 from hpsearch_comm.data_parallel.broadcast import broadcast_state, broadcast_tensors
 from hpsearch_trainers.optimizers import parameters_of
 
-__all__ = ["Divided", "clip_by_norm_of_all", "drop_states", "gather_states", "largest"]
+__all__ = ["Divided", "clip_by_norm_of_all", "drop_states", "gather_states", "largest", "spread_states"]
 
 
 class Divided:
@@ -80,6 +80,23 @@ def gather_states(optimizer: Optimizer, ranks: Mapping[int, int], group: Group) 
         states = broadcast_state(own, group, root, parameters[0].device, "the optimizer's state")
         if group.rank == 0:
             optimizer.state.update({parameters[place]: state for place, state in states.items()})
+
+
+def spread_states(optimizer: Optimizer, group: Group) -> None:
+    """Let every rank have the state of all parameters, as rank 0 does; a collective.
+
+    Args:
+        optimizer: Of parameters, the same on every rank.
+        group: The ranks.
+
+    Raises:
+        UsageError: A state holds what can't travel.
+    """
+    parameters = parameters_of(optimizer)
+    own = {place: optimizer.state[one] for place, one in enumerate(parameters) if one in optimizer.state}
+    states = broadcast_state(own, group, 0, parameters[0].device, "the optimizer's state")
+    optimizer.state.clear()
+    optimizer.state.update({parameters[place]: state for place, state in states.items()})
 
 
 def clip_by_norm_of_all(parameters: Iterable[nn.Parameter], limit: float, group: Group) -> None:

@@ -76,10 +76,10 @@ class Downpour(Served):
             )
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Place what is trained on the servers."""
-        if trained.optimizer is not self.trained.optimizer:
-            self.bind(trained)
+        """Place what is trained on the servers; what the optimizer has got in addition begins without a sum."""
+        sums = self._adagrad.state if trained.optimizer is self.trained.optimizer else {}
         super().start_epoch(trained, epoch)
+        self._adagrad.state.update({one: sums[one] for one in parameters_of(self._adagrad) if one in sums})
         parameters = self._parameters = self.trained_parameters()
         buckets = self._buckets = self.buckets(parameters, can_be_cut=True)
         self._in_turn = epoch < self._warm_start

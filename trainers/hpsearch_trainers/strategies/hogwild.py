@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
@@ -108,6 +108,14 @@ class Hogwild(LocalSteps):
     def loaded(self) -> None:
         """Let no worker go on before all have loaded, as they load into one memory."""
         self.group.barrier()
+
+    def _unshared(self, model: nn.Module) -> dict[str, Any]:
+        held = self._copy
+        return {
+            name: value
+            for name, value in model.state_dict().items()
+            if held is None or not isinstance(value, Tensor) or not held.holds([value])
+        }
 
     def _locks(self) -> int:
         return 0

@@ -21,7 +21,14 @@ from hpsearch_comm import Group, broadcast_parameters
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.strategies.channel import Channel, packed, unpacked
-from hpsearch_trainers.strategies.divided import Divided, clip_by_norm_of_all, drop_states, gather_states, largest
+from hpsearch_trainers.strategies.divided import (
+    Divided,
+    clip_by_norm_of_all,
+    drop_states,
+    gather_states,
+    largest,
+    spread_states,
+)
 from hpsearch_trainers.strategies.micro_batches import FORWARD, SCHEDULES, order_of
 from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.same_output import check_same_output, output_of
@@ -71,7 +78,6 @@ class Pipeline(Strategy):
         self.passes = options.whole("micro_batches", _PER_STAGE * group.size)
         self._micro_batches: list[_MicroBatch] = []
         self._whole = True
-        self._checked = False
 
     @property
     def parts(self) -> int:
@@ -96,6 +102,7 @@ class Pipeline(Strategy):
     def bind(self, trained: Trained) -> None:
         """Cut the model, whose weights are rank 0's."""
         super().bind(trained)
+        self._checked = False
         rank, size = self._group.rank, self._group.size
         device = self._device = parameters_of(trained.optimizer)[0].device
         for module in self._named or ():
@@ -132,10 +139,9 @@ class Pipeline(Strategy):
         self._ranks = {id(tensor): rank for tensor, rank in tensors}
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Begin an epoch, with another model where the user has put one in its place."""
-        if trained.model is not self.trained.model:
-            self.bind(trained)
-            self._checked = False
+        """Begin an epoch; where the model is cut anew, each rank may need the state of other parameters."""
+        if not self.is_bound(trained):
+            spread_states(trained.optimizer, self._group)
         super().start_epoch(trained, epoch)
         self._whole = True
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from hpsearch_comm import Group, broadcast_parameters
+from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.strategies.options import Options
@@ -61,6 +62,10 @@ class Served(Strategy):
     def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """See `Strategy.told`."""
         told: dict[str, float] = self.ranks.broadcast_object(metrics)
+        # What only those that train have brought up to date, so that a server can validate, too.
+        average = self.trained.average
+        others = [] if average is None else [*average.parameters(), *average.buffers()]
+        broadcast_tensors([*self.trained.model.buffers(), *others], self.ranks)
         return told
 
     def spread(self, buckets: Sequence[Bucket], parameters: Sequence[nn.Parameter]) -> None:

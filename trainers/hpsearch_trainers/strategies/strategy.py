@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
@@ -137,12 +138,18 @@ class Strategy:
         return model
 
     def bind(self, trained: Trained) -> None:
-        """Take what is trained; a collective.
+        """Take what is trained, at first and where the user has put something else in its place; a collective.
 
         Raises:
             ConfigurationError: It can't be trained so.
         """
         self.trained = trained
+        self._bound = _objects_of(trained)
+
+    def is_bound(self, trained: Trained) -> bool:
+        """Say whether model, optimizer and parameters are still those that `bind` got."""
+        objects = _objects_of(trained)
+        return len(objects) == len(self._bound) and all(map(operator.is_, objects, self._bound))
 
     def loaded(self) -> None:
         """Take note that model and optimizer have another state, the same on every rank; a collective."""
@@ -151,9 +158,11 @@ class Strategy:
         """Begin an epoch; a collective.
 
         Args:
-            trained: What `bind` got, or what the user has put in its place since.
+            trained: What `bind` got, or what the user has put in its place since, which is bound now.
             epoch: Epochs that are done.
         """
+        if not self.is_bound(trained):
+            self.bind(trained)
         self.trained = trained
 
     def shares(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
@@ -240,3 +249,10 @@ class Strategy:
         of_layers = [layer.group for layer in layers if isinstance(layer, SyncBatchNorm)]
         for group in (*self.formed, *of_layers):
             group.close(error)
+
+
+def _objects_of(trained: Trained) -> list[object]:
+    """Give what a strategy may have taken note of; a None ends each group of parameters."""
+    groups = trained.optimizer.param_groups
+    in_groups = [parameter for group in groups for parameter in (*group["params"], None)]
+    return [trained.model, trained.optimizer, *trained.model.parameters(), *in_groups]

@@ -20,7 +20,7 @@ from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import CommError, ConfigurationError
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.parts import Parts
-from hpsearch_trainers.strategies.divided import largest
+from hpsearch_trainers.strategies.divided import largest, spread_states
 from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.same_output import check_same_output, output_of
 from hpsearch_trainers.strategies.split_layers import forward_of, plan_of, split_dimensions
@@ -68,7 +68,6 @@ class TensorParallel(Strategy):
         assert group is not None
         self._group = group
         self._divided = False
-        self._kept: dict[Tensor, dict[str, Any]] = {}
 
     @property
     def parts(self) -> int:
@@ -90,7 +89,6 @@ class TensorParallel(Strategy):
         from hpsearch_trainers.strategies.mesh import mesh_of  # a second, that no other strategy needs
 
         super().bind(trained)
-        self._kept.clear()
         self._check_optimizer(trained.optimizer)
         if any(not parameter.is_cpu for parameter in trained.model.parameters()):
             raise ConfigurationError(
@@ -129,14 +127,10 @@ class TensorParallel(Strategy):
             f"rank has parts of them, got {kind.__name__}: if it does, give the class an attribute `elementwise = True`"
         )
 
-    def loaded(self) -> None:
-        """Take the optimizer's state as it is from now on."""
-        self._kept.clear()
-
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Begin an epoch, with another model where the user has put one in its place."""
-        if trained.model is not self.trained.model:
-            self.bind(trained)
+        """Begin an epoch; where the layers are split anew, all need the whole state of the optimizer."""
+        if not self.is_bound(trained):
+            spread_states(trained.optimizer, self._group)
         super().start_epoch(trained, epoch)
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], share: float, *, last: bool) -> Tensor:
@@ -175,10 +169,9 @@ class TensorParallel(Strategy):
 
     def _divide(self) -> None:
         states = self.trained.optimizer.state
-        states.update(self._kept)
         for parameter, dimension in self._split:
             shape, parameter.grad = parameter.shape, None
-            if parameter in states and parameter not in self._kept:
+            if parameter in states:  # whole on rank 0, or after a load; else this rank's part, of another shape
                 states[parameter] = {
                     name: self._part(value, dimension) if _has_shape(value, shape) else value
                     for name, value in states[parameter].items()
@@ -214,10 +207,9 @@ class TensorParallel(Strategy):
         for parameter, dimension in self._split:
             shape, parameter.grad = parameter.shape, None
             if parameter in states:
-                self._kept[parameter] = own = states.pop(parameter)
                 whole = {
                     name: self._joined(value, dimension) if _has_shape(value, shape) else value
-                    for name, value in own.items()
+                    for name, value in states[parameter].items()
                 }
                 if self._group.rank == 0:  # which saves it
                     states[parameter] = whole
