@@ -64,6 +64,10 @@ class Hogwild(LocalSteps):
         self._check(trained.model)
         super().bind(trained)
 
+    def is_bound(self, trained: Trained) -> bool:
+        """Say whether all workers have what they had; a collective. One alone may have put something in its place."""
+        return all(self.group.allgather_object(super().is_bound(trained)))
+
     def start_epoch(self, trained: Trained, epoch: int) -> None:
         """Begin an epoch: all have come, and none reads any more what was saved.
 
