@@ -114,12 +114,11 @@ class Hogwild(LocalSteps):
         self.group.barrier()
 
     def _unshared(self, model: nn.Module) -> dict[str, Any]:
-        held = self._copy
-        return {
-            name: value
-            for name, value in model.state_dict().items()
-            if held is None or not isinstance(value, Tensor) or not held.holds([value])
-        }
+        if self._copy is None:
+            return super()._unshared(model)
+        # Parameters lie in the shared memory, or are moved there next, as rank 0 has them.
+        shared = {storage.data_ptr() for storage in storages_of(model.parameters())}
+        return {name: one for name, one in model.named_buffers() if one.untyped_storage().data_ptr() not in shared}
 
     def _locks(self) -> int:
         return 0
