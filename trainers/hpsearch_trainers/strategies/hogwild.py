@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
