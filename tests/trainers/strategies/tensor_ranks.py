@@ -22,7 +22,7 @@ from hpsearch_trainers.strategies.split_layers import forward_of, split_dimensio
 from tests.trainers.strategies.split_trainings import OPTIMIZERS, deep, tied, trial
 from tests.trainers.test_trainer import CLASSES, FEATURES, MODELS, Small
 
-__all__ = ["CASES", "changes_its_model", "computes", "forgets", "holds", "loads_in_the_midst", "trains"]
+__all__ = ["CASES", "changes_its_model", "computes", "forgets", "holds", "loads_in_the_midst", "penalizes", "trains"]
 
 
 class Residual(nn.Module):
@@ -135,6 +135,18 @@ def trains(
     if save is not None and group.rank == 0:
         torch.save(trainer.state_dict(), save)
     return metrics
+
+
+def penalizes(group: Group, strategy: str) -> list[dict[str, float]]:
+    """Train with a loss that has a penalty on all weights."""
+    trainer: Any = None
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        penalty = torch.stack([weights.square().sum() for weights in trainer.model.parameters()]).sum()
+        return nn.functional.cross_entropy(output, target) + 0.01 * penalty
+
+    trainer = Small(trial({"loss": loss}, group, strategy))
+    return [trainer.step()]
 
 
 def computes(group: Group) -> int:

@@ -29,6 +29,7 @@ from hpsearch_trainers.strategies.divided import (
     largest,
     spread_states,
 )
+from hpsearch_trainers.strategies.loss_reads import of_output_alone
 from hpsearch_trainers.strategies.micro_batches import FORWARD, SCHEDULES, order_of
 from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.same_output import check_same_output, output_of
@@ -136,6 +137,7 @@ class Pipeline(Strategy):
         ]
         self._own = [tensor for tensor, rank in tensors if rank == self._group.rank]
         self._divided = Divided(tensors, self._group)
+        self._elsewhere = {id(tensor) for tensor, rank in tensors if rank != self._group.rank}
         self._ranks = {id(tensor): rank for tensor, rank in tensors}
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
@@ -155,7 +157,8 @@ class Pipeline(Strategy):
         """Put a micro-batch off until there are all that go through the pipeline at once; the last one tells of all."""
         if self._whole:
             self._begin(inputs)
-        self._micro_batches.append(_MicroBatch(inputs, loss_of, share))
+        of_output = of_output_alone(loss_of, self._elsewhere, self.name)
+        self._micro_batches.append(_MicroBatch(inputs, of_output, share))
         if last or len(self._micro_batches) == self.passes:
             waiting, self._micro_batches = self._micro_batches, []
             return self._run(waiting) / share

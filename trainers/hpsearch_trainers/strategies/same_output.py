@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.buffers import buffers_kept
 
-__all__ = ["check_same_output", "output_of"]
+__all__ = ["check_same_output", "output_of", "tensors_of"]
 
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Largest difference, as a share of the largest output; of other dtypes `_COARSE`."""
@@ -25,7 +25,7 @@ def output_of(model: nn.Module, inputs: Any) -> list[Tensor]:
     Gradients are recorded: without them, torch takes ways within some modules that pass by their layers.
     """
     with torch.enable_grad(), buffers_kept(model), _evaluating(model):
-        return [tensor.detach() for tensor in _tensors(model(inputs))]
+        return [tensor.detach() for tensor in tensors_of(model(inputs))]
 
 
 def check_same_output(found: Sequence[Tensor], expected: Sequence[Tensor], what: str, advice: str) -> None:
@@ -56,12 +56,12 @@ def _alike(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=share, atol=share * float(largest), equal_nan=True)
 
 
-def _tensors(output: Any) -> list[Tensor]:
+def tensors_of(output: Any) -> list[Tensor]:
     """Give the tensors in an output, in order."""
     if isinstance(output, Tensor):
         return [output]
     values = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else ()
-    return [tensor for value in values for tensor in _tensors(value)]
+    return [tensor for value in values for tensor in tensors_of(value)]
 
 
 @contextlib.contextmanager

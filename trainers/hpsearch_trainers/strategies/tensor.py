@@ -21,6 +21,7 @@ from hpsearch_comm.errors import CommError, ConfigurationError
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.strategies.divided import largest, spread_states
+from hpsearch_trainers.strategies.loss_reads import of_output_alone
 from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.same_output import check_same_output, output_of
 from hpsearch_trainers.strategies.split_layers import forward_of, plan_of, split_dimensions
@@ -109,6 +110,7 @@ class TensorParallel(Strategy):
             models.append(trained.average.module)
         named = [found for model in models for found in model.named_parameters()]
         self._split = [(parameter, dimensions[name]) for name, parameter in named if name in dimensions]
+        self._in_parts = {id(parameter) for parameter, _ in self._split}
         self._alike = [parameter for name, parameter in named if name not in dimensions]
         self._buffers = [buffer for model in models for buffer in model.buffers()]
         broadcast_parameters(trained.model.state_dict(), self._group)
@@ -138,7 +140,8 @@ class TensorParallel(Strategy):
         with _errors_as_ours():
             if not self._divided:
                 self._begin(inputs)
-            loss = super().backward(inputs, loss_of, share, last=last)
+            of_output = of_output_alone(loss_of, self._in_parts, self.name)
+            loss = super().backward(inputs, of_output, share, last=last)
         return loss if self._group.rank == 0 else torch.zeros_like(loss)
 
     def _begin(self, inputs: Any) -> None:
@@ -186,9 +189,8 @@ class TensorParallel(Strategy):
         optimizer, limit = self.trained.optimizer, self.trained.clip_norm
         if limit is not None:
             trained = [parameter for parameter in parameters_of(optimizer) if parameter.grad is not None]
-            split = {id(parameter) for parameter, _ in self._split}
             parts, alike = (
-                _square([parameter for parameter in trained if (id(parameter) in split) is own])
+                _square([parameter for parameter in trained if (id(parameter) in self._in_parts) is own])
                 for own in (True, False)
             )
             norm = (self._group.allreduce(parts, op="sum") + alike).sqrt()
