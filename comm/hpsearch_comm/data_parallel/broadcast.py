@@ -156,7 +156,9 @@ def _unpack(value: Any, tensors: list[torch.Tensor], device: torch.device) -> An
         shape, *parts = content
         indices, values = (_unpack(part, tensors, device) for part in parts)
         # Over the same memory, where the indices are only to come.
-        return torch.sparse_coo_tensor(indices, values, shape, check_invariants=False, is_coalesced=True)
+        return torch.sparse_coo_tensor(
+            indices, values, shape, device=values.device, check_invariants=False, is_coalesced=True
+        )
     if kind == "dict":
         return {key: _unpack(item, tensors, device) for key, item in content}
     items = [_unpack(item, tensors, device) for item in content]

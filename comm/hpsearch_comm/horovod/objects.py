@@ -79,10 +79,13 @@ def broadcast_object(
     """
     mine = rank() == root_rank
     data, reason = _pickled(obj) if mine else (b"", "")
-    length = torch.tensor([-1 if reason else len(data)])
+    length = torch.tensor([-1 if reason else len(data)], device="cpu")
     broadcast_(length, root_rank, name and f"{name}.length", process_set)
     _check_pickled({root_rank: int(length)}, reason)
-    content = torch.frombuffer(bytearray(data), dtype=torch.uint8) if mine else torch.empty(int(length)).byte()
+    if mine:
+        content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    else:
+        content = torch.empty(int(length), dtype=torch.uint8, device="cpu")
     broadcast_(content, root_rank, name and f"{name}.content", process_set)
     return obj if mine else pickle.loads(content.numpy().tobytes())
 
@@ -98,7 +101,8 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
         UsageError: A rank's object can't be pickled; raised on all ranks.
     """
     data, reason = _pickled(obj)
-    lengths = allgather(torch.tensor([-1 if reason else len(data)]), name and f"{name}.lengths").tolist()
+    length = torch.tensor([-1 if reason else len(data)], device="cpu")
+    lengths = allgather(length, name and f"{name}.lengths").tolist()
     _check_pickled(dict(enumerate(lengths)), reason)
     content = allgather(torch.frombuffer(bytearray(data), dtype=torch.uint8), name and f"{name}.content")
     return [pickle.loads(part.numpy().tobytes()) for part in torch.split(content, lengths)]
@@ -132,7 +136,7 @@ def broadcast_optimizer_state(
     if reason:
         raise UsageError(f"an optimizer's state must be what pickle can write to travel, got {reason}")
     if not mine:
-        tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in kinds]
+        tensors = [torch.empty(shape, dtype=dtype, device="cpu") for dtype, shape in kinds]
     broadcast_parameters([(f"optimizer_state.{number}", tensor) for number, tensor in enumerate(tensors)], root_rank)
     if not mine:
         optimizer.load_state_dict(_Giving(io.BytesIO(data), tensors).load())

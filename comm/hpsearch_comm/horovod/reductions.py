@@ -196,7 +196,7 @@ def sparse_allreduce_async(
         places = synchronize(indices).transpose(0, 1)
         if kind is ReduceOp.AVERAGE:
             gathered = gathered / len(process_set.ranks)
-        return torch.sparse_coo_tensor(places, gathered, shape)
+        return torch.sparse_coo_tensor(places, gathered, shape, device=gathered.device)
 
     return result
 
