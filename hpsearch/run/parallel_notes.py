@@ -14,6 +14,6 @@ def parallel_notes(sweep: Sweep) -> list[str]:
     if not asynchronous:
         return []
     return [
-        f"{STRATEGY} {' and '.join(asynchronous)}: workers don't wait for each other, so the same trial gives other "
+        f"{STRATEGY} {', '.join(asynchronous)}: workers don't wait for each other, so the same trial gives other "
         "numbers each time; its row says asynchronous"
     ]

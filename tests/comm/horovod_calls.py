@@ -122,6 +122,10 @@ def refusals() -> list[str]:
         lambda: hvd.sparse_allreduce_async(rows, "s", hvd.Sum),
         lambda: hvd.poll(10**9),
         lambda: hvd.allreduce(rows, process_set=hvd.ProcessSet([0])),
+        lambda: hvd.allreduce(rows, compression="fp16"),  # type: ignore[arg-type]
+        lambda: hvd.grouped_allreduce([rows], compression=None),  # type: ignore[arg-type]
+        lambda: hvd.reducescatter(rows, compression="fp16"),  # type: ignore[arg-type]
+        lambda: hvd.grouped_reducescatter([rows], compression=hvd.Compression),  # type: ignore[arg-type]
     ]
     said = []
     for call in wrong:

@@ -33,6 +33,8 @@ def refused_parameters(what: str) -> list[str]:
     try:
         if what == "number":
             hvd.broadcast_parameters({"weight": torch.ones(1), "step": 3}, 0)  # type: ignore[arg-type]
+        elif what == "numbers":
+            hvd.broadcast_parameters([1, 2], 0)  # type: ignore[arg-type]
         elif what == "tensor":
             hvd.broadcast_parameters(torch.ones(2), 0)
         elif what == "shapes":

@@ -322,7 +322,15 @@ def misuse(what: str) -> list[str]:
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     named = list(model.named_parameters())
     try:
-        if what == "not pairs":
+        if what == "a model":
+            hvd.DistributedOptimizer(model, named)
+        elif what == "a model's names":
+            hvd.DistributedOptimizer(sgd, nn.ReLU())  # type: ignore[arg-type]
+        elif what == "no compression":
+            hvd.DistributedOptimizer(sgd, named, compression="fp16")  # type: ignore[arg-type]
+        elif what == "no such op":
+            hvd.DistributedOptimizer(sgd, named, op="mean")  # type: ignore[arg-type]
+        elif what == "not pairs":
             hvd.DistributedOptimizer(sgd, list(model.parameters()))
         elif what == "a name twice":
             hvd.DistributedOptimizer(sgd, [*named, ("0.weight", named[1][1])])

@@ -26,6 +26,7 @@ def test_parameters_become_the_roots(ranks, how):
     ("what", "kind", "words"),
     [
         ("number", "UsageError", "params must be tensors, got int under the name step"),
+        ("numbers", "UsageError", "params must be tensors, got int: leave it out"),
         ("tensor", "UsageError", "got Tensor: pass model.state_dict()"),
         ("shapes", "HorovodInternalError", "the ranks disagree on broadcast.b: its shape"),
     ],

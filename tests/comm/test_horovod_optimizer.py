@@ -96,9 +96,13 @@ def test_it_has_the_given_optimizers_state_and_runs_its_hooks_once(ranks):
 @pytest.mark.parametrize(
     ("what", "kind", "words"),
     [
+        ("a model", "UsageError", "takes a torch.optim.Optimizer, got Sequential"),
+        ("a model's names", "UsageError", "got ReLU: pass model.named_parameters()"),
+        ("no compression", "UsageError", "compression must be hvd.Compression.none, hvd.Compression.fp16"),
+        ("no such op", "ValueError", "op must be one of hvd.Average"),
         ("not pairs", "UsageError", "must be pairs of a name and a parameter, got Parameter"),
         ("a name twice", "UsageError", "must stand for one parameter, 0.weight stand for several"),
-        ("a name missing", "UsageError", "lack group 0, parameter 0, of shape [8, 6]"),
+        ("a name missing", "UsageError", "lacks group 0, parameter 0, of shape [8, 6]"),
         ("no passes", "UsageError", "backward_passes_per_step must be an integer of 1 or more, got 0"),
         ("predivide and sum", "UsageError", "goes with op=hvd.Average alone, got op=Sum"),
         ("no groups", "UsageError", "groups must be a number of groups above 0"),

@@ -81,6 +81,11 @@ def name_parameters(
         for number, settings in enumerate(optimizer.param_groups)
         for index, parameter in enumerate(settings["params"])
     ]
+    if named_parameters is not None and not isinstance(named_parameters, Iterable):
+        raise UsageError(
+            f"named_parameters must be pairs of a name and a parameter, got {type(named_parameters).__name__}: pass "
+            "model.named_parameters()"
+        )
     named = stepped if named_parameters is None else list(named_parameters)
     for pair in named:
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
@@ -98,7 +103,7 @@ def name_parameters(
     for place, parameter in stepped:
         if parameter not in names:
             raise UsageError(
-                f"named_parameters must name every parameter of the optimizer, but lack {place}, of shape "
+                f"named_parameters must name every parameter of the optimizer, but lacks {place}, of shape "
                 f"{list(parameter.shape)}: pass model.named_parameters() of the whole model"
             )
     return {parameter: names[parameter] for _, parameter in stepped}

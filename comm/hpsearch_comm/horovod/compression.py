@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["Compression", "Compressor"]
+from hpsearch_comm.errors import UsageError
+
+__all__ = ["Compression", "Compressor", "check_compression"]
 
 
 class Compressor:
@@ -55,3 +57,16 @@ class Compression:
 
     none = NoneCompressor
     fp16 = FP16Compressor
+
+
+def check_compression(compression: object) -> None:
+    """See that tensors can be made shorter with it, before anything travels.
+
+    Raises:
+        UsageError: It has no `compress` or no `decompress`.
+    """
+    if not (callable(getattr(compression, "compress", None)) and callable(getattr(compression, "decompress", None))):
+        raise UsageError(
+            "compression must be hvd.Compression.none, hvd.Compression.fp16 or a class of your own with compress and "
+            f"decompress, got {compression!r}"
+        )

@@ -51,15 +51,16 @@ def _aspects(first: Request, other: Request) -> list[tuple[str, Any, Any]]:
         ("dtype", _of_all(dtype for dtype, _ in first.tensors), _of_all(dtype for dtype, _ in other.tensors)),
         ("shape", _shapes(first), _shapes(other)),
         ("op", first.op, other.op),
-        ("root" if first.kind == "broadcast" else "ranks", first.numbers, other.numbers),
+        ("root" if first.kind == "broadcast" else "ranks", _of_all(first.numbers), _of_all(other.numbers)),
         ("prescale_factor", first.prescale_factor, other.prescale_factor),
         ("postscale_factor", first.postscale_factor, other.postscale_factor),
     ]
 
 
-def _shapes(request: Request) -> Any:
+def _shapes(request: Request) -> str:
     own_rows = request.kind in _OWN_ROWS
-    return _of_all(["any", *shape[1:]] if own_rows and shape else list(shape) for _, shape in request.tensors)
+    shapes = [("any", *shape[1:]) if own_rows and shape else shape for _, shape in request.tensors]
+    return ", ".join(f"[{', '.join(map(str, shape))}]" for shape in shapes)
 
 
 def _of_all(values: Any) -> Any:

@@ -48,9 +48,10 @@ def broadcast_parameters(
         )
     for name, tensor in named:
         if not isinstance(tensor, torch.Tensor):
+            where = "" if name is None else f" under the name {name}"
             raise UsageError(
-                f"params must be tensors, got {type(tensor).__name__} under the name {name}: leave it out, and send it "
-                "with hvd.broadcast_object"
+                f"params must be tensors, got {type(tensor).__name__}{where}: leave it out, and send it with "
+                "hvd.broadcast_object"
             )
     handles = [broadcast_async_(tensor.detach(), root_rank, name) for name, tensor in named]
     failure: HorovodInternalError | None = None

@@ -12,10 +12,11 @@ from hpsearch_comm.errors import UsageError
 from hpsearch_comm.horovod.averaging import Averaged
 from hpsearch_comm.horovod.bundles import name_parameters
 from hpsearch_comm.horovod.combining import Combined
-from hpsearch_comm.horovod.compression import Compression, Compressor
+from hpsearch_comm.horovod.compression import Compression, Compressor, check_compression
 from hpsearch_comm.horovod.distributed import Distributed
 from hpsearch_comm.horovod.job import size
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
+from hpsearch_comm.horovod.reductions import reduce_op
 from hpsearch_comm.horovod.request import ReduceOp
 
 __all__ = ["DistributedOptimizer"]
@@ -59,9 +60,12 @@ def DistributedOptimizer(
         UsageError: An argument can't be used, or a parameter's name is missing or stands for two; it is a ValueError.
         MissingError: Adasum is asked for with a process set of some ranks.
     """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UsageError(f"hvd.DistributedOptimizer takes a torch.optim.Optimizer, got {type(optimizer).__name__}")
     if isinstance(optimizer, Distributed):
         raise UsageError("the optimizer must not be a DistributedOptimizer already: its gradients are reduced once")
-    op = ReduceOp(op)
+    op = reduce_op(op, None)
+    check_compression(compression)
     if gradient_predivide_factor != 1.0 and op is not ReduceOp.AVERAGE:
         raise UsageError(f"gradient_predivide_factor goes with op=hvd.Average alone, got op={op}")
     if num_groups:

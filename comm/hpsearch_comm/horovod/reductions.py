@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hpsearch_comm.horovod.compression import Compression, Compressor
+from hpsearch_comm.horovod.compression import Compression, Compressor, check_compression
 from hpsearch_comm.horovod.errors import MissingError
 from hpsearch_comm.horovod.gathering import allgather_async
 from hpsearch_comm.horovod.handles import start, synchronize
@@ -95,6 +95,7 @@ def allreduce(
         HorovodInternalError: The ranks disagree, and the job goes on; or one is gone, and it doesn't.
         ValueError: An argument can't be used.
     """
+    check_compression(compression)
     short, context = compression.compress(tensor)
     op = reduce_op(op, average)
     (result,) = _Allreduce.apply(name, op, prescale_factor, postscale_factor, process_set, False, short)  # type: ignore[no-untyped-call]
@@ -162,6 +163,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Reduce several tensors that run together; see `allreduce`."""
+    check_compression(compression)
     compressed = [compression.compress(tensor) for tensor in tensors]
     op = reduce_op(op, average)
     arguments = name, op, prescale_factor, postscale_factor, process_set, True
@@ -209,7 +211,7 @@ def reduce_op(op: int | None, average: bool | None) -> ReduceOp:
     """
     if average is not None:
         if op is not None:
-            raise ValueError(f"pass op alone, which replaces average, got op={op!r} and average={average!r}")
+            raise ValueError(f"pass op alone, which replaces average, got op={op} and average={average!r}")
         if not isinstance(average, bool):
             raise ValueError(f"average must be True or False, got {average!r}: name and op are given by their names")
         message = "average is deprecated in favour of op: pass op=hvd.Average or op=hvd.Sum"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hpsearch_comm.horovod.compression import Compression, Compressor
+from hpsearch_comm.horovod.compression import Compression, Compressor, check_compression
 from hpsearch_comm.horovod.errors import HorovodInternalError
 from hpsearch_comm.horovod.handles import start, synchronize
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
@@ -50,6 +50,7 @@ def reducescatter(
         prescale_factor: With which the tensor is multiplied before.
         postscale_factor: With which the result is multiplied.
     """
+    check_compression(compression)
     short, context = compression.compress(tensor)
     arguments = op, process_set, prescale_factor, postscale_factor, False
     (result,) = _Reducescatter.apply(name, *arguments, short)  # type: ignore[no-untyped-call]
@@ -78,6 +79,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Reduce several tensors that go together, and give each rank its share of their rows; see `reducescatter`."""
+    check_compression(compression)
     compressed = [compression.compress(tensor) for tensor in tensors]
     arguments = op, process_set, prescale_factor, postscale_factor, True
     results = _Reducescatter.apply(name, *arguments, *(short for short, _ in compressed))  # type: ignore[no-untyped-call]

@@ -420,7 +420,7 @@ def test_which_trials_are_asynchronous():
         sweep.strategies.is_asynchronous({"parallel.strategy": name}) for name in ("allreduce", "hogwild", "locked")
     ] == [False, True, True]
     (note,) = parallel_notes(sweep)
-    assert note.startswith("parallel.strategy hogwild and locked: workers don't wait for each other")
+    assert note.startswith("parallel.strategy hogwild, locked: workers don't wait for each other")
     assert not sweep_of({"strategy": "pipeline"}, **TWO).strategies.is_asynchronous({})
     assert sweep_of({"strategy": "hogwild"}, **TWO).strategies.is_asynchronous({"lr": 0.5})
 
