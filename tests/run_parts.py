@@ -22,13 +22,19 @@ from pathlib import Path
 
 __all__ = ["PARTS", "Counts", "count", "left_behind", "run", "summary"]
 
+_ROOT = Path(__file__).parents[1]
+
+_HOROVOD = tuple(str(path.relative_to(_ROOT)) for path in sorted(_ROOT.glob("tests/comm/test_horovod_*.py")))
+
 PLACES: dict[str, tuple[str, ...]] = {
     "ray": ("tests/hpsearch/backends",),
     "cli": ("tests/hpsearch/cli",),
     "comm": ("tests/comm",),
+    "horovod": _HOROVOD,
     "run": ("tests/hpsearch/run",),
     "searchers": ("tests/hpsearch/searchers",),
     "trainers": ("tests/trainers",),
+    "strategies": ("tests/trainers/strategies",),
     "report": ("tests/hpsearch/report", "tests/hpsearch/worker", "tests/hpsearch/design"),
     "rooms": ("tests/hpsearch",),
     "rest": ("tests",),
@@ -46,7 +52,6 @@ PARTS: dict[str, tuple[str, ...]] = {
 NO_TESTS = 5
 """How pytest ends where nothing was left to run."""
 
-_ROOT = Path(__file__).parents[1]
 _MARK = "HPSEARCH_TEST_RUN"
 _LEAVING_SECONDS = 20.0
 """How long processes that have been told to end may take."""

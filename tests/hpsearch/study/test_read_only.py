@@ -220,7 +220,7 @@ def test_a_checkpoint_that_cant_be_written_out_of_its_pack_is_shown_where_it_lie
     assert (refused[0], refused[1]) == (1, "")
     assert f"must be written out of the file in which it lies with others, {path}, but" in refused[2]
     assert not Path(saved).exists()
-    assert list(study.directory.glob("trials/*/*/*")) == []
+    assert {path: path.read_text() for path in study.directory.glob("trials/*/*/*")} == {}
 
 
 FULL = """
