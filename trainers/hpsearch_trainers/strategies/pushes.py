@@ -25,6 +25,7 @@ __all__ = [
     "SparsePush",
     "SparsePushes",
     "gradients_of",
+    "pushes_to",
     "put_weights",
     "take_weights",
 ]
@@ -202,6 +203,21 @@ class SparsePushes:
 
 Push = DensePush | SparsePush
 Pushes = DensePushes | SparsePushes
+
+
+def pushes_to(servers: Sequence[int], buckets: Sequence[Bucket], group: Group, first_tag: int) -> list[Push]:
+    """Make a worker's ends of all buckets, whose messages have tags one after another.
+
+    Args:
+        servers: Their ranks.
+        buckets: Of all servers.
+        group: All ranks.
+        first_tag: That of the first bucket.
+    """
+    return [
+        (SparsePush if bucket.sparse else DensePush)(bucket, group, servers[bucket.server], tag)
+        for tag, bucket in enumerate(buckets, first_tag)
+    ]
 
 
 def gradients_of(bucket: Bucket, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:

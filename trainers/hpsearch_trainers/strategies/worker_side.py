@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hpsearch_comm import Group
 from hpsearch_comm.operations.work import Handle
 from hpsearch_trainers.strategies.placement import Bucket
-from hpsearch_trainers.strategies.pushes import DensePush, SparsePush, gradients_of, put_weights
+from hpsearch_trainers.strategies.pushes import gradients_of, pushes_to, put_weights
 
 __all__ = ["WorkerSide"]
 
@@ -31,10 +31,7 @@ class WorkerSide:
     ) -> None:
         self._parameters, self._buckets = parameters, buckets
         self._group, self._servers = group, servers
-        self._pushes = [
-            (SparsePush if bucket.sparse else DensePush)(bucket, group, servers[bucket.server], tag)
-            for tag, bucket in enumerate(buckets)
-        ]
+        self._pushes = pushes_to(servers, buckets, group, first_tag=0)
         self._weights = [torch.empty(bucket.elements, dtype=bucket.dtype, device="cpu") for bucket in buckets]
         self._coming: list[Handle[Tensor]] = []
         self._buckets_of: dict[int, list[int]] = {}
