@@ -42,6 +42,7 @@ from hpsearch_trainers.inheritance import Inherited, inherit
 from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.normalization import hold_statistics
 from hpsearch_trainers.optimizers import optimizer_of
+from hpsearch_trainers.own_step import checked
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.scaling import Scaling, Stage, rate_factor, rule_for
@@ -72,7 +73,7 @@ class Trainer(ABC):
         model: The model, on its device.
         optimizer: The optimizer.
         device: Where it trains: the GPU that is torch's current one, or the CPU.
-        group: Those ranks that train, or None for one.
+        group: Those ranks that train; None for one, and on a rank that holds weights for others.
         epoch: How many epochs are done.
 
     Raises:
@@ -131,6 +132,11 @@ class Trainer(ABC):
         if inherited is not None:
             self.inherit(inherited)
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.step is not Trainer.step:
+            cls.step = checked(cls.step)  # type: ignore[method-assign]
+
     @abstractmethod
     def build(self, params: Mapping[str, Any]) -> Parts:
         """Make model, optimizer, loss and data from the trial's parameters; the same on every worker."""
@@ -138,8 +144,13 @@ class Trainer(ABC):
     def step(self) -> dict[str, float]:
         """Train for an epoch and validate; every rank of the trial calls it.
 
+        An override calls it, too, but where the trial is on one worker alone.
+
         Returns:
             The metrics, the same on every rank.
+
+        Raises:
+            ConfigurationError: An override has trained without it, under a strategy that this is.
         """
         try:
             self._strategy.start_epoch(self._trained(), self.epoch)

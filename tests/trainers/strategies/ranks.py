@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch._dynamo  # which optimizers import when the first is made: here it is there before ranks are forked
 from torch import nn
 
-from hpsearch_comm import Group
+from hpsearch_comm import CommError, Group
+from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.strategies import strategy_of
-from tests.trainers.strategies.problems import ODD, Problem, Watch
+from tests.trainers.strategies.problems import ODD, Problem, Watch, rows_of
 from tests.trainers.test_trainer import FakeTrial
 
-__all__ = ["CHANGES", "changes", "disturbed", "trains", "validates", "validates_again", "working"]
+__all__ = [
+    "CHANGES",
+    "around",
+    "changes",
+    "disturbed",
+    "own_steps",
+    "trains",
+    "validates",
+    "validates_again",
+    "working",
+]
 
 
 def trains(
@@ -111,6 +122,90 @@ def changes(
     CHANGES[how](trainer)
     metrics += [trainer.step(), trainer.step()]
     return metrics, [float(parameter.detach().sum()) for parameter in trainer.model.parameters()]
+
+
+class _ByItself(Problem):
+    """Has a loop of its own."""
+
+    def build(self, params: Mapping[str, Any]) -> Parts:
+        self.own = params["optimizer"]
+        return super().build(params)
+
+    def step(self) -> dict[str, float]:
+        loss = torch.tensor(0.0)
+        optimizer = self.optimizer if self.own is None else self.own(self.model)
+        for inputs, classes in zip(*(part.split(20) for part in rows_of(100, 1)), strict=True):
+            optimizer.zero_grad()
+            loss = self.parts.loss(self.model(inputs), classes)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        return {"loss": float(loss.detach())}
+
+
+class _StepsOf:
+    """A class with a step that isn't a trainer."""
+
+    def step(self) -> dict[str, float]:
+        return {"loss": 0.0}
+
+
+class _Mixed(_StepsOf, Problem):
+    pass
+
+
+class _GoesOn(Problem):
+    """Takes a step of its own after the epoch."""
+
+    def step(self) -> dict[str, float]:
+        metrics = super().step()
+        self.optimizer.step()
+        return metrics
+
+
+class _Around(Problem):
+    """Does what it may."""
+
+    def step(self) -> dict[str, float]:
+        before = self.epoch
+        metrics = super().step()
+        if self.group is not None:
+            self.group.barrier()
+        return metrics | self.validate() | {"epochs": self.epoch - before}
+
+
+class _TwiceAround(_Around):
+    def step(self) -> dict[str, float]:
+        return super().step() | {"twice": 2.0}
+
+
+OWN_STEPS: dict[str, tuple[type[Problem], Any]] = {
+    "a loop": (_ByItself, None),
+    "another optimizer": (_ByItself, lambda model: torch.optim.SGD(model.parameters(), lr=0.1)),
+    "mixed in": (_Mixed, None),
+    "a step more": (_GoesOn, None),
+}
+"""Trainers with a step that trains by itself, by name."""
+
+
+def own_steps(group: Group, parallel: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Train each of `OWN_STEPS`; give what is said of it."""
+    said = []
+    for name in names:
+        kind, optimizer = OWN_STEPS[name]
+        trainer = kind(FakeTrial({"optimizer": optimizer}, group, parallel=parallel))
+        try:
+            trainer.step()
+        except CommError as error:
+            said.append(str(error))
+        else:
+            said.append("")
+    return said
+
+
+def around(group: Group, parallel: Mapping[str, Any]) -> list[dict[str, float]]:
+    """Train with a step that calls that of Trainer; give each epoch's metrics."""
+    trainer = _TwiceAround(FakeTrial({}, group, parallel=parallel))
+    return [trainer.step() for _ in range(2)]
 
 
 def validates(odd: str, load: str) -> dict[str, float]:

@@ -184,6 +184,34 @@ def test_what_is_changed_between_two_epochs_is_trained(use, how, drawn):
     assert metrics[3]["loss"] < max(metrics[0]["loss"], metrics[2]["loss"])
 
 
+IN_EPOCHS = "the optimizer of a Trainer must step in the epochs of Trainer.step alone"
+BY_SUPER = "step must train for an epoch with super().step()"
+BESIDE = {"a loop": IN_EPOCHS, "another optimizer": BY_SUPER, "mixed in": BY_SUPER, "a step more": IN_EPOCHS}
+"""What is said of trainers whose step trains beside the strategy."""
+
+
+@pytest.mark.parametrize("use", STRATEGIES, indirect=True)
+def test_a_step_of_a_users_own_trains_by_the_strategy_or_is_refused(use):
+    """Under allreduce each rank may do what it likes, as long as it leaves the trainer's model alone."""
+    outcomes = use.outcomes("own_steps", tuple(BESIDE))
+    assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
+    set_weight = "every rank must call set_weight"
+    under_allreduce = {"a loop": set_weight, "another optimizer": set_weight, "mixed in": "", "a step more": ""}
+    for outcome in outcomes:
+        for (name, words), said in zip(BESIDE.items(), outcome.result, strict=True):
+            assert (under_allreduce[name] if use.kind.own_loop else words) in said, name
+
+
+@pytest.mark.parametrize("use", STRATEGIES, indirect=True)
+def test_a_step_of_a_users_own_may_be_around_an_epoch(use):
+    outcomes = use.outcomes("around")
+    assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
+    metrics = outcomes[0].result
+    assert [epoch["epochs"] for epoch in metrics] == [1, 1]
+    if use.kind.reproducible:
+        assert [epoch["loss"] for epoch in metrics] == [epoch["loss"] for epoch in use.curve()]
+
+
 def test_a_rank_that_is_killed_ends_the_others(use):
     for victim in range(use.width):
         for rank, outcome in enumerate(use.outcomes("disturbed", "killed", victim)):

@@ -19,6 +19,7 @@ class Allreduce(Strategy):
 
     name: ClassVar[str] = "allreduce"
     least: ClassVar[int] = 2
+    own_loop: ClassVar[bool] = True
 
     def bind(self, trained: Trained) -> None:
         """Average the model's gradients from now on."""

@@ -57,6 +57,7 @@ class AverageOnce(LocalSteps):
 
     def end_epoch(self) -> None:
         """Keep what is this worker's own, and show the mean."""
+        super().end_epoch()
         model, optimizer = self.trained.model, self.trained.optimizer
         self._own = {
             "model": {name: tensor.clone() for name, tensor in _tensors(model).items()},

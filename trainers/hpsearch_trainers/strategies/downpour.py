@@ -130,6 +130,7 @@ class Downpour(Served):
 
     def end_epoch(self) -> None:
         """Drain the pushes, and let every rank have the servers' weights and sums."""
+        super().end_epoch()
         own: list[Any] = []
         if self.trains:
             self._push()

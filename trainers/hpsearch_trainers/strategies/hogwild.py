@@ -88,6 +88,7 @@ class Hogwild(LocalSteps):
 
     def end_epoch(self) -> None:
         """Wait for the steps of all, and gather what only one worker has."""
+        super().end_epoch()
         assert self._copy is not None
         self._copy.memory.wait()
         self.group.barrier()

@@ -59,6 +59,7 @@ class LocalSGD(LocalSteps):
 
     def end_epoch(self) -> None:
         """Let every worker have the mean of what the last round has left."""
+        super().end_epoch()
         if self._round_steps > 0:
             self._average()
         self._common = {}

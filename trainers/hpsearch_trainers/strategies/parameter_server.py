@@ -107,6 +107,7 @@ class ParameterServer(Served):
 
     def end_epoch(self) -> None:
         """Let every rank have all weights, and the optimizer's state of all servers."""
+        super().end_epoch()
         own: list[Any] = []
         if self.trains:
             self._worker.close()

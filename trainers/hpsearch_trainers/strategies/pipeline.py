@@ -231,6 +231,7 @@ class Pipeline(Strategy):
 
     def end_epoch(self) -> None:
         """Let every rank have the whole model and its average, and rank 0 the optimizer's state."""
+        super().end_epoch()
         self._bytes = largest(self._own, self.trained.optimizer, self._group)
         if not self._whole:
             self._divided.gather()

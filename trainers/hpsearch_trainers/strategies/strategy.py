@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from hpsearch_comm import Group, SyncBatchNorm
 from hpsearch_comm.errors import ConfigurationError
@@ -59,6 +62,7 @@ class Strategy:
         trains: Whether this rank does.
         formed: Groups that it has made of some of the ranks.
         passes: Backward passes into which each of the trainer's is divided.
+        epochs: How many have ended.
 
     Raises:
         ConfigurationError: An option can't be used, or not with so many ranks.
@@ -74,6 +78,8 @@ class Strategy:
     """Trains as one rank does with the same global batch, but for rounding."""
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What can't be used with it, and why: values of `Parts`, and what else a strategy finds in a model."""
+    own_loop: ClassVar[bool] = False
+    """A user's `step` may have a loop of its own, which says itself what the ranks exchange."""
     rate_rule: ClassVar[str | None] = None
     """By which rule of `scaling` the rate follows the global batch where a sweep names none; None: the optimizer's."""
 
@@ -83,6 +89,9 @@ class Strategy:
         self.trains = True
         self.formed: list[Group] = []
         self.passes = 1
+        self.epochs = 0
+        self._under_way = False
+        self._watch: RemovableHandle | None = None
         size = 1 if group is None else group.size
         if size < self.least:
             raise ConfigurationError(
@@ -104,6 +113,11 @@ class Strategy:
     def tells(self) -> bool:
         """Say whether this rank is the one that prints for all."""
         return self.group is None or self.group.rank == 0
+
+    @property
+    def may_be_left_out(self) -> bool:
+        """Say whether weights may change outside its epochs without a word to the other ranks."""
+        return self.group is None or self.own_loop
 
     @property
     def stream(self) -> int:
@@ -145,6 +159,11 @@ class Strategy:
         """
         self.trained = trained
         self._bound = _objects_of(trained)
+        if self._watch is not None:
+            self._watch.remove()
+        if not self.may_be_left_out:
+            # By a weak reference, as a circle would keep models until Python's collector comes by.
+            self._watch = trained.optimizer.register_step_pre_hook(partial(_check_under_way, weakref.ref(self)))
 
     def is_bound(self, trained: Trained) -> bool:
         """Say whether model, optimizer and parameters are still those that `bind` got."""
@@ -164,6 +183,7 @@ class Strategy:
         if not self.is_bound(trained):
             self.bind(trained)
         self.trained = trained
+        self._under_way = True
 
     def shares(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
         """Give of each step of an epoch its number and this rank's rows; taken one by one as they are trained.
@@ -222,6 +242,8 @@ class Strategy:
 
     def end_epoch(self) -> None:
         """Let model and optimizer hold what is validated and saved, on every rank; a collective."""
+        self._under_way = False
+        self.epochs += 1
 
     def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """Give the metrics of an epoch, the same on every rank; a collective.
@@ -249,6 +271,17 @@ class Strategy:
         of_layers = [layer.group for layer in layers if isinstance(layer, SyncBatchNorm)]
         for group in (*self.formed, *of_layers):
             group.close(error)
+
+
+def _check_under_way(strategy: weakref.ref[Strategy], *_: object) -> None:
+    """Raise where an optimizer steps outside an epoch of its strategy."""
+    held = strategy()
+    if held is not None and not held._under_way:
+        raise ConfigurationError(
+            f"under parallel.strategy {held.name} the optimizer of a Trainer must step in the epochs of Trainer.step "
+            "alone, got a step outside of one, of which the other ranks don't hear: call super().step() in place of a "
+            "loop of your own, which belongs in a class that isn't a Trainer, and says what ranks exchange"
+        )
 
 
 def _objects_of(trained: Trained) -> list[object]:

@@ -199,6 +199,7 @@ class TensorParallel(Strategy):
 
     def end_epoch(self) -> None:
         """Let every rank have the whole model and its average, and rank 0 the optimizer's state."""
+        super().end_epoch()
         held = [parameter for parameter, _ in self._split] + self._alike + self._buffers
         self._bytes = largest(held, self.trained.optimizer, self._group)
         if not self._divided:
