@@ -135,7 +135,7 @@ class Trainer(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.step is not Trainer.step:
-            cls.step = checked(cls.step)  # type: ignore[method-assign]
+            cls.step = checked(cls.step)  # type: ignore[assignment, method-assign]
 
     @abstractmethod
     def build(self, params: Mapping[str, Any]) -> Parts:
