@@ -126,9 +126,13 @@ def shown(value: object) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Say which known word was probably meant, or list them all."""
+    """Say which known word was probably meant, one like it or the one that it abbreviates, or list them all."""
     words = list(known)
-    close = difflib.get_close_matches(word.lower(), [w.lower() for w in words], n=1)
+    lower = [w.lower() for w in words]
+    close = difflib.get_close_matches(word.lower(), lower, n=1)
+    begun = [w for w in lower if w.startswith(word.lower())]
+    if not close and len(begun) == 1:
+        close = begun
     for candidate in words:
         if close and candidate.lower() == close[0]:
             return f"did you mean {candidate}?"

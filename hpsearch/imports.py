@@ -67,6 +67,12 @@ def _split(spec: str, key: str, error_type: type[HpsearchError]) -> tuple[str, s
             f"`{key}` must be written `package.module:name`, but is {spec!r}: put a colon before the name of the "
             "function or class"
         )
+    if module_name.endswith(".py") or "/" in module_name:
+        module = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise error_type(
+            f"`{key}` must be written `package.module:name`, but {spec!r} names a file: write {module}:{attribute}, "
+            "and run from the folder where Python finds that module"
+        )
     return module_name, attribute
 
 

@@ -27,10 +27,10 @@ from hpsearch.run.warm_start import recorded, warm_start_of
 from hpsearch.run.whole_sweep import check_whole, read_whole
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
-from hpsearch.space import Space
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.file import parallel_from_mapping, scaling_from_mapping, search_from_mapping
-from hpsearch.sweep.parameters import with_distributions
+from hpsearch.sweep.parameters import space_of
+from hpsearch.sweep.reader import listed
 from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Parallel, Resources, Scaling, Search, Sweep
 from hpsearch.sweep.table_name import is_table, table_and_task
 from hpsearch.trial import Goal
@@ -196,14 +196,14 @@ def search(
             name=name or (place.path.name if place is not None else _last_name(path)),
             trainable=path,
             metric=_metric(metric, goal, metric_scope, metric_target),
-            outcome_constraints=tuple(outcome_constraints),
+            outcome_constraints=tuple(listed(outcome_constraints, ("outcome_constraints",))),
             method=method,
             search=suggestions if isinstance(suggestions, Search) else search_from_mapping(suggestions or {}),
-            parameters=Space.from_parameters(with_distributions(parameters), constraints),
+            parameters=space_of(parameters, constraints),
             early_terminate=early_terminate,
             max_iter=max_iter,
             run_cap=run_cap,
-            points_to_try=tuple(points_to_try),
+            points_to_try=tuple(listed(points_to_try, ("points_to_try",))),
             resources=Resources(
                 workers,
                 cpus_per_worker,
@@ -232,8 +232,8 @@ def search(
         raise SweepError(f"search: {named} must not be given with directory={IN_MEMORY!r}, which nobody watches")
     sweep.check_runs()
     folders = _search_path(code)
-    listed = () if warm_start is None else warm_start
-    given = tuple(listed) if isinstance(listed, list | tuple) else (cast("Given", listed),)
+    past = () if warm_start is None else warm_start
+    given = tuple(past) if isinstance(past, list | tuple) else (cast("Given", past),)
     if in_memory:
         made = make_backend(backend, sweep, code, folders=folders)
         assert isinstance(made, SimulatedBackend)

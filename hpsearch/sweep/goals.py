@@ -32,7 +32,7 @@ def checked_metric(given: object) -> Metric | tuple[Metric, ...] | None:
     for place, goal in enumerate(goals):
         key: KeyPath = ("metric", place) if isinstance(given, list | tuple) else ("metric",)
         if not isinstance(goal, Metric):
-            raise InvalidKey(key, f"must be a Metric, got {shown(goal)}")
+            raise InvalidKey(key, f"must be a Metric, got {shown(goal)}", "write hpsearch.Metric('loss', 'minimize')")
         if any(goal.name == other.name for other in goals[:place]):
             raise InvalidKey((*key, "name"), f"must be another one than those before it, got {goal.name} again")
         if len(goals) > 1 and goal.scope != "last":

@@ -8,13 +8,13 @@ from typing import Any, TypeGuard
 
 from hpsearch.checks import InvalidKey, KeyPath, Mistakes, at_least, integer, nearest, shown
 from hpsearch.space import Categorical, Cell, Chain, Choice, Distribution, Repeat, Space
-from hpsearch.space.declaring import is_wandbs
+from hpsearch.space.declaring import declared, is_wandbs
 from hpsearch.space.expressions import Expression
 from hpsearch.space.parameter import Declared, Group, Structure
 from hpsearch.sweep.distributions import read_distribution
 from hpsearch.sweep.reader import Table, listed
 
-__all__ = ["STRUCTURE_FORMS", "read_constraints", "read_parameters", "with_distributions"]
+__all__ = ["STRUCTURE_FORMS", "read_constraints", "read_parameters", "space_of"]
 
 _DEEPEST_GROUP = 15
 
@@ -28,19 +28,36 @@ def read_parameters(value: object, path: KeyPath, constraints: tuple[Expression,
     mistakes = Mistakes()
     found = _group(value, path, mistakes)
     mistakes.refuse()
+    return _space(found, constraints, path)
+
+
+def space_of(parameters: object, constraints: object = ()) -> Space:
+    """Give the space that Python writes, in which a parameter may also stand in W&B's notation.
+
+    Args:
+        parameters: As `Space.from_parameters` takes them, with such as `{"min": 0, "max": 1}` among them.
+        constraints: A list of expressions.
+
+    Raises:
+        InvalidKey: A parameter is wrong, or a constraint.
+    """
+    path: KeyPath = ("parameters",)
+    kept = read_constraints(listed(constraints, ("constraints",)), ("constraints",))
+    found = declared(_with_distributions(parameters, path) if isinstance(parameters, Mapping) else parameters, path)
+    return _space(found, kept, path)
+
+
+def _space(found: tuple[Declared, ...], constraints: tuple[Expression, ...], path: KeyPath) -> Space:
     try:
         return Space(found, constraints)
     except InvalidKey as error:
         raise error if error.key[:1] == ("constraints",) else error.under(path) from None
 
 
-def with_distributions(parameters: Mapping[str, Any], path: KeyPath = ("parameters",)) -> dict[str, Any]:
-    """Give a space as Python writes it, where what stands in W&B's notation is what it says: `{"min": 0, "max": 1}`.
+def _with_distributions(parameters: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
+    """Make distributions of what stands in W&B's notation.
 
     A mapping is in that notation where it has one of its keys, and holds no distribution and no structure.
-
-    Raises:
-        InvalidKey: One of them is wrong.
     """
     out: dict[str, Any] = {}
     for name, given in parameters.items():
@@ -48,10 +65,10 @@ def with_distributions(parameters: Mapping[str, Any], path: KeyPath = ("paramete
         if not isinstance(given, Mapping):
             out[name] = given
         elif not is_wandbs(given):
-            out[name] = with_distributions(given, here)
+            out[name] = _with_distributions(given, here)
         elif isinstance(given.get("parameters"), Mapping):
             Table(given, here, ("parameters",)).mistakes.refuse()
-            out[name] = with_distributions(given["parameters"], (*here, "parameters"))
+            out[name] = _with_distributions(given["parameters"], (*here, "parameters"))
         else:
             out[name] = read_distribution(given, here)
     return out

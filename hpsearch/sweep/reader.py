@@ -95,7 +95,7 @@ class Table:
             raise InvalidKey(key, error.problem, error.advice, error.add).under(self.path) from None
 
 
-def listed(value: object, path: KeyPath) -> list[object]:
+def listed(value: object, path: KeyPath) -> list[Any]:
     """Take a list."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise InvalidKey(path, f"must be a list, got {shown(value)}")

@@ -47,6 +47,12 @@ _REHEARSED_DRAWS = 10_000
 _REHEARSED_CALLS = 500
 """The same where a function has to be called for each."""
 
+_WRITTEN = {
+    "parameters": "hpsearch.Space.from_parameters({...})",
+    "early_terminate": "such as hpsearch.Hyperband(max_iter=27), or hpsearch.ASHA(max_iter=27)",
+}
+"""How Python writes the parts that have no section's name."""
+
 Method = str
 """A known word such as `random` or `tpe`, or the import path of a searcher of one's own or of a sampler of Optuna's."""
 
@@ -226,7 +232,9 @@ class Sweep:
         for key, kind in kinds.items():
             given = getattr(self, key)
             if not isinstance(given, kind) and (key not in ("early_terminate", "parallel") or given is not None):
-                raise InvalidKey((key,), f"must be a {kind.__name__}, got {shown(given)}")
+                article = "an" if kind is EarlyTerminate else "a"
+                how = _WRITTEN.get(key, f"hpsearch.{kind.__name__}(...)")
+                raise InvalidKey((key,), f"must be {article} {kind.__name__}, got {shown(given)}", f"write {how}")
 
     def _check_what_runs(self) -> None:
         if self.command is not None:

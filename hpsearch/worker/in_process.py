@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpsearch.checks import shown
 from hpsearch.errors import Interrupted, StorageError, TrainableError, UnwritableError
 from hpsearch.trainable import random_state
 from hpsearch.trainable.assignment import Assignment
@@ -132,17 +133,19 @@ class InProcess:
 
     def _run(self, assignment: Assignment, attempt: Attempt, rank_info: RankInfo | None) -> None:
         form = None if rank_info is None else functools.partial(self._listener.join, rank_info)
+        returned = None
         try:
             if inspect.isclass(self.target):
                 self._warm.step(self.target, assignment, attempt, form)
             else:
-                _call(self.target, _begin(assignment, attempt, form), attempt)
+                returned = _call(self.target, _begin(assignment, attempt, form), attempt)
         finally:
             if rank_info is not None:
                 self._listener.close()  # an address is good for one gang
         if attempt.iteration == assignment.start and assignment.must_report:
+            unread = "" if returned is None else f", and its result, {shown(returned)}, isn't read"
             raise TrainableError(
-                f"a trainable must report at least once in a segment, but it returned without: call "
+                f"a trainable must report at least once in a segment, but it returned without{unread}: call "
                 f"trial.report({example(assignment.objective.names, '...')}) at the end of each iteration"
             )
 
@@ -157,10 +160,11 @@ def _begin(assignment: Assignment, attempt: Attempt, form: Callable[[], Group] |
     return trial
 
 
-def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> None:
-    """Call a function; the group is closed when it ends."""
+def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> object:
+    """Call a function, and give what it returns; the group is closed when it ends."""
+    returned = None
     try:
-        target(trial)
+        returned = target(trial)
         attempt.returned()
         trial.returned()
     except SegmentEnd:
@@ -170,6 +174,7 @@ def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> None:
         trial.leave_group(error)
         raise
     trial.leave_group()
+    return returned
 
 
 class _Nobody:

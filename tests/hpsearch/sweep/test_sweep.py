@@ -45,10 +45,13 @@ def wrong(value: Any) -> Any:
         ({"run_cap": True}, "run_cap: must be an integer, got True"),
         ({"max_iter": 0}, "max_iter: must be at least 1, got 0"),
         ({"max_iter": 5, "early_terminate": Hyperband(27)}, "max_iter: must stand inside early_terminate"),
-        ({"early_terminate": "hyperband"}, "early_terminate: must be a EarlyTerminate, got"),
+        (
+            {"early_terminate": "hyperband"},
+            r"early_terminate: must be an EarlyTerminate, got 'hyperband'\n  write such as hpsearch.Hyperband",
+        ),
         ({"scaling": {"batch": "global"}}, "scaling: must be a Scaling, got a mapping"),
-        ({"metric": "accuracy"}, "metric: must be a Metric, got 'accuracy'"),
-        ({"parameters": {"lr": 1}}, "parameters: must be a Space, got a mapping"),
+        ({"metric": "accuracy"}, r"metric: must be a Metric, got 'accuracy'\n  write hpsearch.Metric\("),
+        ({"parameters": {"lr": 1}}, r"parameters: must be a Space, got a mapping\n  write hpsearch.Space.from_par"),
         (
             {"method": "nope"},
             "method: must be one of random, grid, qmc, tpe, bayes, ",
@@ -87,7 +90,7 @@ def test_a_sweep_that_is_only_asked_and_told_needs_nothing_that_runs_a_trial():
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda: Metric("loss", wrong("min")), "goal: must be minimize or maximize, got 'min'"),
+        (lambda: Metric("loss", wrong("min")), "goal: must be minimize or .*, got 'min'\n  did you mean minimize"),
         (lambda: Metric(""), "name: must be one line of text"),
         (lambda: Hyperband(27, min_iter=81), r"min_iter: must be at most max_iter \(27\), got 81"),
         (lambda: Hyperband(27, eta=1), "eta: must be at least 2, got 1"),

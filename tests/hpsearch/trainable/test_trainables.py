@@ -71,6 +71,8 @@ def test_a_function_is_taken_as_it_is() -> None:
     [
         ("vision_models.digits", "must be written `package.module:name`"),
         (":train", "must be written `package.module:name`"),
+        ("vision_models/digits.py:train", "names a file: write vision_models.digits:train"),
+        ("train.py:train", "names a file: write train:train"),
         ("vision_model.digits:train", "the module 'vision_model', which isn't there (did you mean 'vision_models'?)"),
         ("vision_models.digit:train", "'vision_models.digit', which isn't there (did you mean 'digits'?)"),
         ("vision_models.digits:trian", "names 'trian', which isn't in "),

@@ -468,6 +468,10 @@ def reports_nothing(trial: RunningTrial) -> None:
         trial.report({"loss": 1.0})
 
 
+def returns_its_loss(trial: RunningTrial) -> float:
+    return 0.25
+
+
 def saves_an_object(trial: RunningTrial) -> None:
     trial.report({"loss": 1.0}, checkpoint={"rng": random.Random(0)})
 
@@ -479,6 +483,7 @@ def saves_an_object(trial: RunningTrial) -> None:
         (exits, "raised", "SystemExit: enough"),
         (forgets_the_metric, "contract", "the sweep's metric 'loss', but this one holds 'accuracy'"),
         (reports_nothing, "contract", "must report at least once in a segment"),
+        (returns_its_loss, "contract", "returned without, and its result, 0.25, isn't read: call trial.report("),
         (saves_an_object, "contract", 'state["rng"]: random.Random can\'t be read back'),
     ],
 )
