@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpsearch.errors import SweepError, TellError
+from hpsearch.given_json import parse_json, parse_number
 from hpsearch.report.study import load
 from hpsearch.report.tables import strict_json
 from hpsearch.run.ask_tell import AskTell
@@ -111,7 +112,7 @@ def _reports(given: argparse.Namespace) -> dict[str, Any] | list[dict[str, Any]]
     name = "standard input" if str(given.json) == "-" else str(given.json)
     try:
         text = sys.stdin.read() if str(given.json) == "-" else given.json.read_text(encoding="utf-8")
-        reports = json.loads(text)
+        reports = parse_json(text)
     except (OSError, ValueError) as error:
         raise TellError(f"{name}: must be JSON: {error}") from None
     if not isinstance(reports, dict | list):
@@ -128,7 +129,7 @@ def _metrics(words: Sequence[str]) -> dict[str, float]:
         if name in metrics:
             raise TellError(f"a metric must be given once, got {name!r} again")
         try:
-            metrics[name] = float(value)
-        except ValueError:
-            raise TellError(f"the metric {name!r} must be a number, got {value!r}") from None
+            metrics[name] = parse_number(value)
+        except ValueError as error:
+            raise TellError(f"the metric {name!r} must be a number, but {error}") from None
     return metrics

@@ -13,6 +13,7 @@ from typing import Any
 
 from hpsearch.cli.which_study import pasted
 from hpsearch.errors import JournalError, SweepError
+from hpsearch.given_json import parse_json
 from hpsearch.report.layout import Column, screen_of, table_text
 from hpsearch.report.study import load
 from hpsearch.report.tables import json_text
@@ -172,7 +173,7 @@ def _points(given: argparse.Namespace) -> list[dict[str, Any]]:
         name = "standard input" if str(given.json) == "-" else str(given.json)
         try:
             text = sys.stdin.read() if str(given.json) == "-" else given.json.read_text(encoding="utf-8")
-            read = json.loads(text)
+            read = parse_json(text)
         except (OSError, ValueError) as error:
             raise SweepError(f"{name}: must be JSON: {error}") from None
         listed = read if isinstance(read, list) else [read]

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hpsearch.errors import TrainableError
+from hpsearch.given_json import parse_json
 
 __all__ = ["KIND", "LineReader", "append_line"]
 
@@ -78,14 +79,17 @@ class LineReader:
                 yield self._number, self._parsed(line)
 
     def _parsed(self, line: bytes) -> dict[str, Any]:
+        value, why = None, ""
         try:
-            value = json.loads(line)
-        except ValueError:
-            value = None
+            value = parse_json(line)
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            pass  # the line itself says it better
+        except ValueError as error:
+            why = f": {error}"
         if not isinstance(value, dict):
             text = line.decode("utf-8", "backslashreplace").strip()
             raise TrainableError(
                 f"line {self._number} of $HPSEARCH_REPORTS must be a JSON object such as "
-                f'{{"accuracy": 0.9}}, but is {text if len(text) <= 80 else text[:77] + "..."!r}'
+                f'{{"accuracy": 0.9}}, but is {text if len(text) <= 80 else text[:77] + "..."!r}{why}'
             )
         return value

@@ -101,11 +101,18 @@ def test_failed_given_up_and_retried(lab, hpsearch_command):
     ("words", "problem"),
     [
         (["loss"], "must be given as NAME=VALUE, got 'loss'"),
-        (["loss=low"], "'loss' must be a number, got 'low'"),
+        (["loss=low"], "'loss' must be a number, but 'low' isn't one"),
+        (["loss=1_0"], "'loss' must be a number, but '1_0' isn't one"),
+        (["loss=-1e400"], "'loss' must be a number, but -1e400 is beyond what a float holds"),
         (["loss=1", "loss=2"], "must be given once, got 'loss' again"),
         (["lss=1"], "must hold the sweep's metric 'loss'"),
         (["loss=1", "--json", "x.json"], "as NAME=VALUE or as --json, got both"),
         (["--json", "x.json"], "x.json: must be JSON"),
+        (
+            ["--json", "twice.json"],
+            "twice.json: must be JSON: an object must name each thing once, but names 'loss' twice",
+        ),
+        (["--json", "large.json"], "large.json: must be JSON: 1e400 is beyond what a float holds"),
         (["loss=1", "--failed", "why"], "told alone"),
         (["--failed", "why", "--iteration", "1"], "told alone"),
         ([], "at least one report is to be told"),
@@ -115,6 +122,8 @@ def test_failed_given_up_and_retried(lab, hpsearch_command):
 )
 def test_what_cant_be_told_is_one_message(lab, hpsearch_command, words, problem):
     lines(hpsearch_command("ask", "lab.yaml", "--dir", "study"))
+    Path("twice.json").write_text('[{"loss": 1, "loss": 2}]')
+    Path("large.json").write_text('{"loss": 1e400}')
     answer = hpsearch_command("tell", "study", 0, *words)
     assert (answer.code, answer.out) == (1, "")
     assert problem in answer.err

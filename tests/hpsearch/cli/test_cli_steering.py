@@ -64,6 +64,7 @@ REFUSED = [
     ("add study --params z=0.5", "params.z: isn't a parameter"),
     ("add study --params x=0.5", "make room with: hpsearch extend study --run-cap 5"),
     ("add study --json none.json", "none.json: must be JSON"),
+    ("add study --json twice.json", "an object must name each thing once, but names 'x' twice"),
     ("prune study 1", "trial 1 is over already, it is complete"),
     ("prune study 9", "only a trial that there is can be pruned, got trial 9; there are trials 0 to 3"),
     ("pause study", "no process runs this study now; there is nothing to pause: it is finished"),
@@ -72,6 +73,7 @@ REFUSED = [
 
 
 def test_what_cant_be_is_said_and_leaves_no_trace(study, hpsearch_command):
+    Path("twice.json").write_text('{"x": 0.5, "x": 0.75}')
     before = study.joinpath("study.db").read_bytes()
     for words, why in REFUSED:
         answer = hpsearch_command(*words.split())

@@ -397,6 +397,8 @@ def test_a_line_counts_when_it_is_whole(script: Script) -> None:
     [
         ("loss: 0.5", "line 2 of $HPSEARCH_REPORTS must be a JSON object"),
         ("[1]", "line 2 of $HPSEARCH_REPORTS must be a JSON object"),
+        ('{"loss": 1, "loss": 2}', "names 'loss' twice"),
+        ('{"loss": 1e400}', "1e400 is beyond what a float holds"),
         ('{"loss": "low"}', "the metric 'loss' must be a number, but is a str, 'low'"),
         ('{"los": 1}', "did you mean 'los'?"),
         ('{"loss": 1, "iteration": 7}', "line 2 of $HPSEARCH_REPORTS must be iteration 2, but says 7"),
