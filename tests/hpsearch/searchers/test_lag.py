@@ -26,6 +26,7 @@ from tests.hpsearch.support.family import Family
 from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.steady import SteadyLife, sweep_over, table
 from tests.hpsearch.support.structured import structured
+from tests.rarely import rarely
 
 THIRDS = "hyperband, thirds"
 SWEEPS: dict[str, dict[str, Any]] = {
@@ -48,11 +49,13 @@ def skip_without_rungs(method: str, sweep: str) -> None:
         pytest.skip("it takes asha, which refuses a lag")
 
 
+OFTEN = [(Climbing.kind, "halving"), ("tpe", "full length"), ("evolution", "hyperband"), ("spectral", "halving")]
+METHODS_AND_SWEEPS = [(method, sweep) for method in [*METHODS, "curves"] for sweep in SWEEPS]
+
+
 @pytest.mark.parametrize(
-    "sweep", [pytest.param(THIRDS, marks=pytest.mark.exhaustive), *(sweep for sweep in SWEEPS if sweep != THIRDS)]
-)
-@pytest.mark.parametrize(
-    "method", [*METHODS[:-1], *(pytest.param(slow, marks=pytest.mark.exhaustive) for slow in (METHODS[-1], "curves"))]
+    ("method", "sweep"),
+    [*OFTEN, *rarely(*(case for case in METHODS_AND_SWEEPS if case not in OFTEN))],
 )
 def test_with_a_lag_the_table_is_the_same_on_any_number_of_workers_and_in_any_order(method, sweep):
     skip_without_rungs(method, sweep)
@@ -64,7 +67,7 @@ def test_with_a_lag_the_table_is_the_same_on_any_number_of_workers_and_in_any_or
             assert table(other.state) == table(one.state)
 
 
-@pytest.mark.parametrize("method", ["tpe", "cmaes", "evolution"])
+@pytest.mark.parametrize("method", ["cmaes", "evolution", *rarely("tpe")])
 def test_over_structures_and_constraints_it_is_so_too(method):
     sweep = replace(lagging(method, "full length", 3), parameters=structured(method), run_cap=12)
     one = table(SteadyLife(sweep, 1, 0, trouble=0.0).run().state)
@@ -155,7 +158,7 @@ SIMULATED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SIMULATED)
+@pytest.mark.parametrize("name", ["hyperband", *rarely("full length", "halving")])
 def test_a_simulated_sweep_with_a_lag_gives_the_same_table_on_any_number_of_workers(name):
     def found(workers: int) -> list[Any]:
         study = hpsearch.search(
@@ -237,7 +240,7 @@ def test_a_failed_trial_that_runs_again_is_not_taken_for_a_failed_one(lag):
 def test_a_state_with_a_lag_is_resumed_from_any_event():
     sweep = lagging("tpe", "hyperband", 3)
     life = SteadyLife(sweep, 3, 1).run()
-    for cut in range(1, len(life.events), 9):
+    for cut in range(1, len(life.events), 19):
         resumed = StudyState(sweep)
         list(resumed.replay(life.events[:cut]))
         resumed.prepare()
@@ -248,7 +251,7 @@ def test_a_state_with_a_lag_is_resumed_from_any_event():
         assert table(resumed) == table(life.state)
 
 
-@pytest.mark.parametrize("method", [Climbing.kind, "tpe", "cmaes"])
+@pytest.mark.parametrize("method", [Climbing.kind, "tpe", *rarely("cmaes")])
 def test_a_sweep_that_is_extended_gives_the_table_of_one_that_was_as_long_from_the_start(method, tmp_path):
     def found(name: str, run_cap: int, workers: int) -> list[Any]:
         study = hpsearch.search(

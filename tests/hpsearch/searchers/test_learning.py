@@ -19,7 +19,7 @@ from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.pbt import PBT
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import KNOWN, Search, Searcher, searcher_named
-from hpsearch.searchers.calls import DirectCalls
+from hpsearch.searchers.calls import Calls, DirectCalls
 from hpsearch.space import Space, Uniform
 from hpsearch.study.state import StudyState
 from hpsearch.study.suggestions import direct_calls
@@ -30,6 +30,7 @@ from tests.hpsearch.support.family import Family
 from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.scripted import sweep_of
 from tests.hpsearch.support.simulations import Bowl
+from tests.rarely import rarely
 
 OPENED = Opened("inline", 1, "me@here:1", "test")
 
@@ -90,8 +91,14 @@ def test_what_it_suggests_follows_from_what_it_observed():
     assert {row.origin for row in one.rows()} == {"points_to_try", "climbing"}
 
 
-@pytest.mark.parametrize("calls_of", [direct_calls, lambda sweep, _: ProcessCalls(sweep)], ids=["here", "process"])
-@pytest.mark.parametrize("workers", [1, 4])
+def process_calls(sweep: Sweep, _: Searcher) -> Calls:
+    return ProcessCalls(sweep)
+
+
+@pytest.mark.parametrize(
+    ("workers", "calls_of"),
+    [(1, direct_calls), (4, direct_calls), (4, process_calls), *rarely((1, process_calls))],
+)
 def test_a_resumed_search_goes_on_as_the_undisturbed_one(workers, calls_of):
     whole = begun(learning())
     events = live(whole, workers, 7)
@@ -188,7 +195,7 @@ def test_a_searcher_that_had_nothing_more_to_suggest_is_asked_so_again_on_resume
 
 
 def test_in_a_process_of_its_own_it_suggests_the_same_and_the_journal_replays():
-    study_state = StudyState(learning(), lambda sweep, _: ProcessCalls(sweep))
+    study_state = StudyState(learning(), process_calls)
     study_state.apply(OPENED)
     events = live(study_state, 1, 3)
     study_state.close()
@@ -198,7 +205,7 @@ def test_in_a_process_of_its_own_it_suggests_the_same_and_the_journal_replays():
 
 def test_what_happens_while_it_works_on_a_suggestion_is_told_after_that():
     """Whatever happens between a request and the answer, the answer is that of the request."""
-    study_state = StudyState(learning(), lambda sweep, _: ProcessCalls(sweep))
+    study_state = StudyState(learning(), process_calls)
     study_state.apply(OPENED)
     events = live(study_state, 3, 3)
     study_state.close()

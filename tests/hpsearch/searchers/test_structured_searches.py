@@ -28,8 +28,7 @@ from hpsearch.space import (
 from hpsearch.trial import Params, Report, Trial
 from tests.hpsearch.support.any_life import Asking, problem_of
 from tests.hpsearch.support.structured import FINITE, NUMERIC, STRUCTURES, UNBOUNDED
-
-SLOW = pytest.param("gp", marks=pytest.mark.exhaustive)
+from tests.rarely import rarely
 
 GRID = Space.from_parameters({"blocks": Repeat([1, 2], 1)})
 SAME = Space.from_parameters({"a": [1, 2], "b": [1, 2]}, ["a <= b"])
@@ -64,7 +63,7 @@ def test_what_cannot_be_searched_is_refused_and_others_are_named(method, space, 
         searcher_named(method).check(problem_of(space))
 
 
-@pytest.mark.parametrize("method", ["random", "tpe", "bohb", "evolution", "pbt"])
+@pytest.mark.parametrize("method", ["random", "tpe", "evolution", "pbt", *rarely("bohb")])
 def test_blocks_without_an_end_are_searched(method):
     searcher_named(method).check(problem_of(UNBOUNDED))
     found = Asking(method, problem_of(UNBOUNDED), value=lambda params: -params["layers"]).run(20)
@@ -81,9 +80,7 @@ def test_a_grid_holds_each_point_once():
     assert searcher.suggest(size) is None
 
 
-@pytest.mark.parametrize(
-    ("method", "count"), [("tpe", 30), pytest.param("gp", 16, marks=pytest.mark.exhaustive), ("curves", 12)]
-)
+@pytest.mark.parametrize(("method", "count"), [("tpe", 30), *rarely(("gp", 16), ("curves", 12))])
 def test_a_model_goes_on_where_the_best_that_it_hopes_for_breaks_a_constraint(method, count):
     """It is told of what it suggested in vain, or each further suggestion would be the same, and in the end a draw."""
     space = Space.from_parameters({"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)}, ["x + y <= 1"])
@@ -92,7 +89,7 @@ def test_a_model_goes_on_where_the_best_that_it_hopes_for_breaks_a_constraint(me
     assert origins.count(method) >= count / 2
 
 
-@pytest.mark.parametrize("name", ["NSGAIISampler", "RandomSampler", "QMCSampler", "TPESampler"])
+@pytest.mark.parametrize("name", ["NSGAIISampler", *rarely("RandomSampler", "QMCSampler", "TPESampler")])
 def test_any_sampler_keeps_constraints(name):
     method = f"optuna.samplers:{name}"
     asking = Asking(method, problem_of(STRUCTURES), value=lambda params: float(len(params)))
@@ -102,7 +99,7 @@ def test_any_sampler_keeps_constraints(name):
     assert asking.repeated() == asking.suggestions
 
 
-@pytest.mark.parametrize("method", ["tpe", "bohb", "evolution", "curves", SLOW])
+@pytest.mark.parametrize("method", ["tpe", "evolution", *rarely("bohb", "curves", "gp")])
 def test_a_condition_that_has_no_value_is_a_point_that_is_not_suggested(method):
     space = Space.from_parameters({"x": IntUniform(0, 3), "y": When("1 / x > 0.4", Uniform(0.0, 1.0))})
     found = Asking(method, problem_of(space), value=lambda params: float(params["x"])).run(10)
