@@ -69,6 +69,7 @@ class Totals:
         self._loss = loss
         self._metrics = metrics
         self._sums = torch.zeros(1 + len(metrics), dtype=torch.float64, device=device)
+        self._of_loss, *self._of_metrics = self._sums.unbind()
 
     def add(self, output: Any, targets: Any, rows: int, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
         """Take in a batch.
@@ -76,10 +77,9 @@ class Totals:
         Raises:
             ConfigurationError: A metric gives neither a value for each row nor their mean.
         """
-        of_loss, *of_metrics = self._sums.unbind()
         with autocast():
-            of_loss.add_(self._loss(output, targets), alpha=rows)
-        for (name, metric), total in zip(self._metrics.items(), of_metrics, strict=True):
+            self._of_loss.add_(self._loss(output, targets), alpha=rows)
+        for (name, metric), total in zip(self._metrics.items(), self._of_metrics, strict=True):
             _add(name, metric(output, targets), rows, total)
 
     def means(self, rows: int, group: Group | None) -> dict[str, float]:

@@ -326,6 +326,8 @@ class Trainer(ABC):
             return [rows if self._synchronized else torch.zeros(1, dtype=torch.int64)]
         fewest = self._shard.rows_of(step) // self._shard.width
         count = max(1, min(self.parts.accumulate * self._strategy.passes, fewest))
+        if count == 1:
+            return [rows]
         parts = (rows_of_rank(len(rows), count, number) for number in range(count))
         return [rows[part.start : part.stop] for part in parts]
 
@@ -372,6 +374,11 @@ class Trainer(ABC):
         if self.parts.schedule is not None:
             factor *= self.parts.schedule(epoch)
         self._rates.apply(factor)
+
+    @property
+    def _rate_is_steady(self) -> bool:
+        """Whether it is the same in each step: nothing was scaled, and there is no schedule."""
+        return self.parts.schedule is None and all(stage.target == 1.0 for stage in self._stages)
 
     def _seed_epoch(self) -> None:
         seed = self._epoch_seed()

@@ -137,6 +137,9 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
         nesterov=True,
         fused=True,
     ),
+    "rate in a tensor": lambda model, lr: torch.optim.SGD(
+        [{"params": [*model.parameters()], "lr": torch.tensor(lr)}], lr=1.0
+    ),
     "adam": lambda model, lr: torch.optim.Adam(model.parameters(), lr=lr / 10),
     "fused adamw": lambda model, lr: torch.optim.AdamW(model.parameters(), lr=lr / 10, fused=True),
     "rmsprop": lambda model, lr: torch.optim.RMSprop(model.parameters(), lr=lr / 30, momentum=0.5),

@@ -89,12 +89,14 @@ class Raising(Drawn):
         self.batches = 0
 
         def loss(output: Tensor, target: Tensor) -> Tensor:
-            self.batches += self.model.training
-            if self.epoch == params.get("raises") and self.batches >= 2:
+            self.batches += self.model.training and self.epoch == params.get("raises")
+            if self.batches >= 2:
                 raise ArithmeticError(f"epoch {self.epoch}")
             return functional.cross_entropy(output, target)
 
-        parts_with_it = {name: getattr(parts, name) for name in ("model", "optimizer", "train", "batch_size")}
+        parts_with_it = {
+            name: getattr(parts, name) for name in ("model", "optimizer", "train", "batch_size", "schedule", "average")
+        }
         return Parts(**parts_with_it, loss=loss)
 
 
@@ -370,6 +372,26 @@ def test_a_failed_epoch_leaves_each_as_it_was():
     drawn = torch.rand(2)
     torch.manual_seed(5)
     assert torch.equal(drawn, torch.rand(2))
+
+
+def test_a_rate_in_a_tensor_is_what_it_was_after_a_failed_epoch():
+    trainers = made(Raising, [{**LANES[0], "optimizer": "rate in a tensor", "warmup": 3.0, "raises": 1}] * 2)
+    pack = Pack(trainers)
+    pack.step()
+    rates = [float(one.optimizer.param_groups[0]["lr"]) for one in trainers]
+    with pytest.raises(ArithmeticError, match="epoch 1"):
+        pack.step()
+    assert [float(one.optimizer.param_groups[0]["lr"]) for one in trainers] == rates
+
+
+def test_an_average_counts_no_failed_epoch():
+    trainers = made(Raising, [{**LANES[0], "average": 0.9, "raises": 1}] * 2)
+    pack = Pack(trainers)
+    pack.step()
+    before = [copy.deepcopy(one.state_dict()) for one in trainers]
+    with pytest.raises(ArithmeticError, match="epoch 1"):
+        pack.step()
+    assert same_bits([one.state_dict() for one in trainers], before)
 
 
 def test_a_number_of_lanes_below_one_is_refused():

@@ -15,12 +15,15 @@ from torch.nn.utils import parametrize
 
 from hpsearch_trainers.lanes.dropout import RATED
 from hpsearch_trainers.lanes.errors import NotFusible
+from hpsearch_trainers.lanes.models import places_of
 
 __all__ = ["describe", "described_value", "is_per_lane"]
 
 _OWN = frozenset(vars(nn.Module()))
 """What torch keeps of every module."""
 _HOOKS = frozenset(name for name in _OWN if name.endswith("_hooks"))
+_PLAIN = frozenset((bool, int, str, type(None)))
+"""Of what most is."""
 _BY_THEMSELVES = (
     *(str, bytes, type(None), bool, int, complex, torch.dtype, torch.device, torch.memory_format, torch.Size),
     *(type, enum.Enum, types.BuiltinFunctionType, types.MethodDescriptorType, range),
@@ -43,7 +46,7 @@ def describe(model: nn.Module) -> Hashable:
         NotFusible: A module has hooks, or an attribute that can't be compared.
     """
     try:
-        return tuple(_module(path, module) for path, module in model.named_modules(remove_duplicate=False))
+        return tuple(_module(path, module) for path, module in places_of(model))
     except RecursionError:
         raise NotFusible("its model has an attribute that holds itself, which can't be compared") from None
 
@@ -58,6 +61,8 @@ def described_value(value: Any, where: str) -> Hashable:
     Raises:
         NotFusible: It is something else.
     """
+    if type(value) in _PLAIN:
+        return (type(value), value)
     if isinstance(value, float):
         return ("float", value.hex())
     if isinstance(value, _BY_THEMSELVES):

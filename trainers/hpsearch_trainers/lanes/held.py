@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from hpsearch_trainers.lanes.models import tensors_of
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["Held", "held_by"]
 
+_PLAIN = frozenset((str, int, float, bool, types.NoneType))
+"""Of what most is: it can't change."""
 _LARGE = 2**16
 """Numbers from which on a tensor is taken for data, which nobody changes."""
 _OF_ITS_OWN = ("params", "parts", "model", "optimizer", "device", "group", "epoch")
@@ -43,15 +46,17 @@ class Held:
             restore()
 
     def _hold(self, value: Any) -> None:
-        if id(value) in self._seen or isinstance(value, str | int | float | type | types.ModuleType | types.NoneType):
+        if type(value) in _PLAIN or id(value) in self._seen:
+            return
+        if isinstance(value, str | int | float | type | types.ModuleType):
             return
         self._seen.add(id(value))
         self._kept.append(value)
-        if isinstance(value, Tensor):
-            if value.numel() < _LARGE:
-                self._restores.append(functools.partial(_set_tensor, value, value.detach().clone()))
-        elif isinstance(value, torch.Generator):
-            self._restores.append(functools.partial(value.set_state, value.get_state()))
+        if isinstance(value, list | dict | set):
+            self._restores.append(functools.partial(_refill, value, value.copy()))
+            self._hold_all(value.values() if isinstance(value, dict) else value)
+        elif isinstance(value, tuple | frozenset):
+            self._hold_all(value)
         elif isinstance(value, functools.partial):
             self._hold_all([value.func, *value.args, *value.keywords.values()])
         elif isinstance(value, types.MethodType):
@@ -61,11 +66,11 @@ class Held:
                 with contextlib.suppress(ValueError):  # nothing in it yet
                     self._restores.append(functools.partial(setattr, cell, "cell_contents", cell.cell_contents))
                     self._hold(cell.cell_contents)
-        elif isinstance(value, list | dict | set):
-            self._restores.append(functools.partial(_refill, value, value.copy()))
-            self._hold_all(value.values() if isinstance(value, dict) else value)
-        elif isinstance(value, tuple | frozenset):
-            self._hold_all(value)
+        elif isinstance(value, Tensor):
+            if value.numel() < _LARGE:
+                self._restores.append(functools.partial(_set_tensor, value, value.detach().clone()))
+        elif isinstance(value, torch.Generator):
+            self._restores.append(functools.partial(value.set_state, value.get_state()))
         elif isinstance(value, Trainer):
             given = {name: one for name, one in vars(value).items() if name[0] != "_" and name not in _OF_ITS_OWN}
             self._restores.append(functools.partial(vars(value).update, given))
@@ -78,13 +83,17 @@ class Held:
             self._hold(value)
 
 
-def held_by(trainer: Trainer) -> Held:
-    """Hold what a trainer's loss, metrics, optimizer and own attributes keep; models and optimizer states aside."""
-    parts = trainer.parts
-    models: list[nn.Module] = [trainer.model, *([] if trainer._average is None else [trainer._average])]
-    apart = [*models, trainer.optimizer.state, trainer.optimizer.param_groups]
-    tensors = [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
-    return Held([parts.loss, *parts.metrics.values(), trainer.optimizer, trainer], [*apart, *tensors])
+def held_by(trainers: Iterable[Trainer]) -> Held:
+    """Hold what trainers' losses, metrics, optimizers and own attributes keep; models and optimizer states aside."""
+    holders: list[object] = []
+    apart: list[object] = []
+    for trainer in trainers:
+        holders += [trainer.parts.loss, *trainer.parts.metrics.values(), trainer.optimizer, trainer]
+        apart += [trainer.optimizer.state, trainer.optimizer.param_groups]
+        for model in (trainer.model, trainer._average):
+            if model is not None:
+                apart += [model, *tensors_of(model)]
+    return Held(holders, apart)
 
 
 def _set_tensor(tensor: Tensor, value: Tensor) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.evaluation import Totals
+from hpsearch_trainers.lanes.models import tensors_of
 from hpsearch_trainers.lanes.optimizers import Stepper, stepper
 from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.shards import epoch_order
@@ -39,6 +40,7 @@ class Lane:
         self.trainer = trainer
         self.generator = torch.Generator()
         self._step: Stepper | None = None
+        self._steady = False
 
     @property
     def model(self) -> nn.Module:
@@ -101,10 +103,12 @@ class Lane:
         """Begin an epoch; give the order of its rows, (rows,)."""
         trainer = self.trainer
         self.generator.manual_seed(trainer._epoch_seed())
-        for parameter in trainer.model.parameters():
-            parameter.grad = None
-        trained = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+        tensors = tensors_of(trainer.model)
+        for tensor in tensors:
+            tensor.grad = None
+        trained = [tensor for tensor in tensors if tensor.requires_grad]
         self._step = stepper(trainer.optimizer, trained, trainer.parts.clip_norm)
+        self._steady = trainer._rate_is_steady
         return epoch_order(trainer._seed, trainer.epoch, trainer._shard.rows)
 
     def passes(self, step: int, orders: Tensor) -> list[Tensor]:
@@ -119,7 +123,8 @@ class Lane:
 
     def set_rate(self, step: int) -> None:
         """Set the rate for a step of the epoch."""
-        self.trainer._set_rate(self.trainer.epoch + step / self.trainer._shard.steps)
+        if step == 0 or not self._steady:
+            self.trainer._set_rate(self.trainer.epoch + step / self.trainer._shard.steps)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Make the context of the forward passes."""
@@ -153,7 +158,7 @@ class Lane:
         return self.trainer._end_epoch(loss, 0.0)
 
     def told(self, validated: Totals | None) -> dict[str, float]:
-        """Give what is told of its validation, and measured of its model.
+        """Give what is told of its validation, and measured of its model, which is in evaluation mode.
 
         Args:
             validated: What was summed over the validation data.
@@ -161,7 +166,7 @@ class Lane:
         metrics = {}
         if validated is not None and self.trainer._validation is not None:
             metrics = validated.means(self.trainer._validation.rows, None)
-        return metrics | self.trainer._measured()
+        return metrics | self.trainer._measured() if self.trainer.parts.measures else metrics
 
 
 def _some(rows: int, batch: int, full: int) -> int:

@@ -73,7 +73,7 @@ class _FusedSGD:
         self._velocities: list[list[Tensor]] | None = None
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
-        if self._velocities is None or any(gradient is None for gradient in gradients):
+        if self._velocities is None or len([one for one in gradients if one is not None]) < len(gradients):
             self._step(gradients)
             self._velocities = self._found()
             return

@@ -91,7 +91,7 @@ class Pack:
             NotFusible: Something in it can't be right for all lanes.
             Exception: What a lane's loss, metrics, model or data raise, or what surrounds them.
         """
-        before = Snapshot(self.trainers)
+        before = Snapshot(self.trainers, self._shells)
         try:
             with around():
                 metrics = self._epoch(before.random)
@@ -166,9 +166,9 @@ class Pack:
         """Put the models into the mode of training, and forget what was recorded in another one."""
         freezes = self._lanes[0].trainer.parts.freeze_batch_norm
         frozen = freezes is not None and self._lanes[0].trainer.epoch >= freezes
-        for model in (self._shell.module, *self._shell.models):  # a loss may look in which mode its model is
-            model.train()
-            if frozen:
+        self._shell.set_training(True)
+        if frozen:
+            for model in (self._shell.module, *self._shell.models):
                 hold_statistics(model)
         changed = [shell.take_settings() for shell in self._shells]
         if any(changed) or frozen != self._frozen:
@@ -178,26 +178,26 @@ class Pack:
         self._losses.plain = self._losses.are_plain()
 
     def _step(self, passes: Sequence[Tensor], totals: Tensor) -> None:
-        rows = sum(len(chosen) for chosen in passes)
-        gradients: Sequence[Tensor | None] = [None] * len(self._shell.parameters)
-        for chosen in passes:
-            losses, coming = self._training(chosen.T, len(chosen) / rows)
-            gradients = [_sum(*pair) for pair in zip(gradients, coming, strict=True)]
-            totals.add_(losses[: len(totals)], alpha=len(chosen))
-        of_each = zip(*(self._unstacked(gradient) for gradient in gradients), strict=True)
-        for lane, its_own in zip(self._lanes, of_each, strict=True):
+        sizes = [chosen.shape[0] for chosen in passes]
+        rows = sum(sizes)
+        gradients: Sequence[Tensor | None] = []
+        for chosen, size in zip(passes, sizes, strict=True):
+            losses, coming = self._training(chosen.T, size / rows)
+            gradients = [_sum(*pair) for pair in zip(gradients, coming, strict=True)] if gradients else coming
+            totals.add_(losses[: len(totals)] if self._free else losses, alpha=size)
+        of_each = zip(*map(self._unstacked, gradients), strict=True)
+        for lane, its_own in zip(self._lanes, of_each, strict=False):  # after these come free places
             lane.update(its_own)
 
     def _unstacked(self, gradient: Tensor | None) -> Sequence[Tensor | None]:
-        return [None] * len(self._lanes) if gradient is None else gradient.unbind()[: len(self._lanes)]
+        return [None] * self._places if gradient is None else gradient.unbind()
 
     @torch.no_grad()
     def _validate(self) -> list[Totals | None]:
         first = self._lanes[0]
+        self._shells[-1].set_training(False)
         if first.validation is None:
             return [None] * len(self._lanes)
-        for model in (self._shells[-1].module, *self._shells[-1].models):
-            model.eval()
         totals = [lane.totals() for lane in self._lanes]
         for rows in torch.split(torch.arange(len(first.validation[0])), first.trainer.parts.validation_batch_size):
             output, targets = self._evaluation(rows.expand(self._places, -1))

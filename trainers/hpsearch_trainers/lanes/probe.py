@@ -40,7 +40,7 @@ def check_pack(trainers: Sequence[Trainer], most: int) -> dict[int, float]:
         NotFusible: A bit differs, or they can't be fused.
     """
     random = RandomState()
-    held = [held_by(trainer) for trainer in trainers]  # functions can't be copied
+    held = held_by(trainers)  # functions can't be copied
     try:
         one_of_each = [trainers[number % len(trainers)] for number in range(most)]
         alone = [Lane(trainer).on_fewer_rows() for trainer in one_of_each]
@@ -60,8 +60,7 @@ def check_pack(trainers: Sequence[Trainer], most: int) -> dict[int, float]:
             shares[size] = seconds / (size * seconds_alone)
         return shares
     finally:
-        for one in held:
-            one.restore()
+        held.restore()
         random.restore()
 
 
@@ -77,7 +76,7 @@ def check_places(trainers: Sequence[Trainer], places: int) -> None:
         Exception: What training the first one alone raises, though lanes may not.
     """
     random = RandomState()
-    held = [held_by(trainer) for trainer in trainers]
+    held = held_by(trainers)
     try:
         Lane(trainers[0]).on_fewer_rows().step()
         one_of_each = [trainers[number % len(trainers)] for number in range(places)]
@@ -88,8 +87,7 @@ def check_places(trainers: Sequence[Trainer], places: int) -> None:
                 if not all(map(_same_outcomes, ours, of_company)):
                     raise NotFusible("its bits depend on its place among the lanes, or on the others")
     finally:
-        for one in held:
-            one.restore()
+        held.restore()
         random.restore()
 
 

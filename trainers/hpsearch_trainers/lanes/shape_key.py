@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from hpsearch_trainers.lanes.attributes import describe
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
+from hpsearch_trainers.lanes.models import places_of
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["shape_key"]
 
 _FREE = frozenset(("build", "state_dict", "load_state_dict", "inherit", "__init__"))
 """What a trainer may have of its own: it isn't called within an epoch."""
-_THE_LOOP = frozenset(name for name, value in vars(Trainer).items() if callable(value)) - _FREE
+_THE_LOOP = sorted(name for name, value in vars(Trainer).items() if callable(value) and name not in _FREE)
 
 
 def shape_key(trainer: Trainer) -> Hashable:
@@ -45,8 +46,9 @@ def shape_key(trainer: Trainer) -> Hashable:
 
 
 def _check_class(trainer: Trainer) -> None:
-    for name in sorted(_THE_LOOP):
-        if getattr(type(trainer), name) is not getattr(Trainer, name) or name in vars(trainer):
+    kind, own = type(trainer), vars(trainer)
+    for name in _THE_LOOP:
+        if getattr(kind, name) is not getattr(Trainer, name) or name in own:
             raise NotFusible(f"{type(trainer).__name__} has a {name} of its own")
 
 
@@ -74,14 +76,20 @@ def _code(function: Any) -> Any:
 def _tensors(model: nn.Module) -> Iterator[Hashable]:
     """Describe parameters and buffers, and which of them are one and the same."""
     numbers: dict[int, int] = {}
-    named: list[tuple[str, Tensor]] = [
-        *model.named_parameters(remove_duplicate=False),
-        *model.named_buffers(remove_duplicate=False),
-    ]
-    for name, tensor in named:
+    for name, tensor in _named(model):
         number = numbers.setdefault(id(tensor), len(numbers))
         if not tensor.is_contiguous() or type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
             raise NotFusible(f"its model's {name} isn't a plain contiguous tensor")
-        if any(getattr(tensor, hooks, None) for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks")):
+        if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
             raise NotFusible(f"its model's {name} has hooks")
         yield (number, name, tensor.shape, tensor.dtype, tensor.requires_grad, isinstance(tensor, nn.Parameter))
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Give the parameters in all places and their paths, and after them the buffers."""
+    places = places_of(model)
+    for kind in ("_parameters", "_buffers"):
+        for path, module in places:
+            for name, tensor in getattr(module, kind).items():
+                if tensor is not None:
+                    yield f"{path}.{name}" if path else name, tensor

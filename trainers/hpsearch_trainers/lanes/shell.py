@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hpsearch_trainers.lanes.attributes import describe, is_per_lane
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, PerLane, by_lane
+from hpsearch_trainers.lanes.models import modules_of, set_training, tensors_of
 
 __all__ = ["Shell"]
 
@@ -36,7 +37,7 @@ class Shell:
     def __init__(self, models: Sequence[nn.Module], generators: Generators) -> None:
         self.models = models
         self.generators = generators
-        tensors = {id(tensor): tensor for tensor in _tensors(models[0])}
+        tensors = {id(tensor): tensor for tensor in tensors_of(models[0])}
         try:
             # Its tensors are left out: they are replaced.
             self.module = copy.deepcopy(models[0], dict(tensors))
@@ -44,7 +45,7 @@ class Shell:
             raise
         except Exception as error:
             raise NotFusible(f"its model can't be copied: {error}") from error
-        of_lanes = {id(first): [first, *others] for first, *others in zip(*map(_tensors, models), strict=True)}
+        of_lanes = {id(first): [first, *others] for first, *others in zip(*map(tensors_of, models), strict=True)}
         # All stacks first: where there is no memory for one, none is taken over.
         stacks = {name: torch.stack([tensor.detach() for tensor in own]) for name, own in of_lanes.items()}
         try:
@@ -56,9 +57,10 @@ class Shell:
 
     def _take_over(self, of_lanes: Mapping[int, Sequence[Tensor]], stacks: Mapping[int, Tensor]) -> None:
         self._lanes = {name: _taken_over(own, stacks[name], self.generators) for name, own in of_lanes.items()}
-        self._taken = [(tensor, tensor.data_ptr()) for model in self.models for tensor in _tensors(model)]
+        self._stacks = [(stacks[name], own) for name, own in of_lanes.items()]
+        self._taken = [(tensor, tensor.data_ptr()) for model in self.models for tensor in tensors_of(model)]
         self._settings: list[tuple[nn.Module, str, Sequence[nn.Module]]] = []
-        everywhere = zip(*(model.modules() for model in (self.module, *self.models)), strict=True)
+        everywhere = zip(*(modules_of(model) for model in (self.module, *self.models)), strict=True)
         for module, *modules in everywhere:
             for kept in (module._parameters, module._buffers):
                 for name, tensor in kept.items():
@@ -86,7 +88,7 @@ class Shell:
 
     def holds(self) -> bool:
         """Whether the models have the tensors that were taken over, where these were put."""
-        present = [tensor for model in self.models for tensor in _tensors(model)]
+        present = [tensor for model in self.models for tensor in tensors_of(model)]
         if len(present) != len(self._taken):
             return False
         places = zip(present, self._taken, strict=True)
@@ -99,14 +101,24 @@ class Shell:
             NotFusible: An attribute has changed, or a tensor has been put into another's place.
         """
         held = {id(tensor) for tensor in self._lanes.values()}
-        if any(id(tensor) not in held for tensor in _tensors(self.module)):
+        if any(id(tensor) not in held for tensor in tensors_of(self.module)):
             raise NotFusible("its model puts other tensors in the place of its own")
         if describe(self.module) != self._described:
             raise NotFusible("its model changes attributes of its own while it trains")
 
+    def set_training(self, training: bool) -> None:
+        """Put the module and the models into this mode; a loss may look in which one its model is."""
+        for model in (self.module, *self.models):
+            set_training(model, training)
+
+    def kept(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Copy what the models' tensors hold, by a copy of each stack; give, later, each tensor and what it held."""
+        copies = [(stack.detach().clone(), own) for stack, own in self._stacks]
+        return ((tensor, value) for copied, own in copies for tensor, value in zip(own, copied, strict=True))
+
     def release(self, lane: int) -> None:
         """Give a lane's model memory of its own again."""
-        for tensor in _tensors(self.models[lane]):
+        for tensor in tensors_of(self.models[lane]):
             tensor.data = tensor.data.clone()
 
 
@@ -124,11 +136,6 @@ def _by_lane(kind: type[nn.Module], modules: Sequence[nn.Module]) -> type[nn.Mod
         return modules[lane].eval()(*given[0], **given[1])
 
     return type(kind.__name__, (kind,), {"forward": forward})
-
-
-def _tensors(model: nn.Module) -> Iterator[Tensor]:
-    yield from model.parameters()
-    yield from model.buffers()
 
 
 def _taken_over(tensors: Sequence[Tensor], stack: Tensor, generators: Generators) -> LaneTensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hpsearch_trainers.lanes.held import held_by
+from hpsearch_trainers.lanes.shell import Shell
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["RandomState", "Snapshot"]
@@ -44,16 +45,29 @@ class RandomState:
 
 
 class Snapshot:
-    """What trainers are made of and what their losses and metrics keep, and the process's random generators."""
+    """What trainers are made of and what their losses and metrics keep, and the process's random generators.
 
-    def __init__(self, trainers: Sequence[Trainer]) -> None:
+    Args:
+        trainers: All lanes of a pack.
+        shells: What their models' tensors are in.
+    """
+
+    def __init__(self, trainers: Sequence[Trainer], shells: Sequence[Shell]) -> None:
         self.random = RandomState()
+        self._held = held_by(trainers)
+        self._tensors = [shell.kept() for shell in shells]
         self._trainers = [_Saved(trainer) for trainer in trainers]
 
     def restore(self) -> None:
-        """Go back: what is kept of each trainer is as it was."""
-        for saved in self._trainers:
-            saved.restore()
+        """Go back, once: what is kept of each trainer is as it was."""
+        self._held.restore()
+        with torch.no_grad():
+            for kept in self._tensors:
+                for tensor, value in kept:
+                    tensor.copy_(value)
+                    tensor.grad = None
+            for saved in self._trainers:
+                saved.restore()
         self.random.restore()
 
 
@@ -61,35 +75,28 @@ class _Saved:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._epoch = trainer.epoch
-        self._tensors = [(tensor, tensor.detach().clone()) for tensor in _tensors(trainer)]
-        optimizer = trainer.optimizer
+        optimizer, average = trainer.optimizer, trainer._average
         self._groups = [
-            {name: copy.copy(value) for name, value in group.items() if name != "params"}
+            {name: _copied(value) for name, value in group.items() if name != "params"}
             for group in optimizer.param_groups
         ]
         self._state = {key: {name: _copied(value) for name, value in of.items()} for key, of in optimizer.state.items()}
         self._factor = trainer._rates._factor
-        self._held = held_by(trainer)
+        self._averaged = None if average is None else average.n_averaged.clone()
 
     def restore(self) -> None:
         trainer = self._trainer
-        self._held.restore()
-        with torch.no_grad():
-            for tensor, value in self._tensors:
-                tensor.copy_(value)
-                tensor.grad = None
         trainer.epoch = self._epoch
         for group, saved in zip(trainer.optimizer.param_groups, self._groups, strict=True):
             group.update(saved)
         trainer.optimizer.state.clear()
         trainer.optimizer.state.update(self._state)
         trainer._rates._factor = self._factor
-
-
-def _tensors(trainer: Trainer) -> list[Tensor]:
-    models = [trainer.model] if trainer._average is None else [trainer.model, trainer._average]
-    return [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
+        if trainer._average is not None and self._averaged is not None:
+            trainer._average.n_averaged.copy_(self._averaged)
 
 
 def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else copy.copy(value)
+    if type(value) in (float, bool, int, type(None)):
+        return value
+    return value.detach().clone() if isinstance(value, Tensor) else copy.copy(value)

@@ -1,0 +1,70 @@
+"""What a model is made of, and its mode, as torch's own walks give them but in one pass.
+
+Every epoch of every lane asks for these several times. torch's walks are generators within generators that make the
+name of each place, and take longer than all else that is asked of a small model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+__all__ = ["modules_of", "places_of", "set_training", "tensors_of"]
+
+
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """Give the modules, each once, in the order of `model.modules()`."""
+    found: dict[int, nn.Module] = {}
+    waiting: list[nn.Module] = [model]
+    while waiting:
+        module = waiting.pop()
+        if id(module) not in found:
+            found[id(module)] = module
+            waiting += [one for one in reversed([*module._modules.values()]) if one is not None]
+    return [*found.values()]
+
+
+def places_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Give the path of each place in the model and the module there, which may be in several.
+
+    Raises:
+        RecursionError: One holds itself.
+    """
+    found: list[tuple[str, nn.Module]] = []
+
+    def visit(path: str, module: nn.Module) -> None:
+        found.append((path, module))
+        for name, inner in module._modules.items():
+            if inner is not None:
+                visit(f"{path}.{name}" if path else name, inner)
+
+    visit("", model)
+    return found
+
+
+def tensors_of(model: nn.Module) -> list[Tensor]:
+    """Give the parameters and after them the buffers, each once, in the order of torch's."""
+    modules = modules_of(model)
+    parameters = _once(one for module in modules for one in module._parameters.values())
+    return [*parameters, *_once(one for module in modules for one in module._buffers.values())]
+
+
+def set_training(model: nn.Module, training: bool) -> None:
+    """Do what `model.train()` does, or `model.eval()`."""
+    modules = modules_of(model)
+    if any(map(_has_its_own_way, modules)):
+        model.train() if training else model.eval()
+        return
+    for module in modules:
+        vars(module)["training"] = training  # where setattr puts it, once it has looked whether it is a tensor
+
+
+def _has_its_own_way(module: nn.Module) -> bool:
+    kind, own = type(module), vars(module)
+    changed = kind.train is not nn.Module.train or kind.eval is not nn.Module.eval
+    return changed or kind.__setattr__ is not nn.Module.__setattr__ or "train" in own or "eval" in own
+
+
+def _once(tensors: Iterable[Tensor | None]) -> list[Tensor]:
+    return [*{id(one): one for one in tensors if one is not None}.values()]
