@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from hpsearch_trainers.strategies import STRATEGIES, Strategy
 from tests.comm.leftovers import shared_memory_files
 from tests.comm.process_ranks import Outcome, ProcessRanks
+from tests.rarely import rarely
 from tests.trainers.strategies.problems import ODD
 from tests.trainers.strategies.ranks import CHANGES, changes, trains, validates
 
@@ -75,11 +76,20 @@ def ranks() -> Iterator[ProcessRanks]:
         yield server
 
 
-@pytest.fixture(params=USES)
+@pytest.fixture(params=[*STRATEGIES, *rarely(*MORE)])
 def use(request: pytest.FixtureRequest, ranks: ProcessRanks) -> Iterator[Use]:
     before = shared_memory_files()
     yield Use(ranks, *USES[request.param])
     assert shared_memory_files() <= before
+
+
+def some_of(whats: Iterable[Any]) -> list[Any]:
+    """Give every use with each of these; all but every third for a strategy at its fewest ranks are exhaustive."""
+    return [
+        pytest.param(use, what, marks=() if use not in MORE and (at - number) % 3 == 0 else pytest.mark.exhaustive)
+        for number, use in enumerate(USES)
+        for at, what in enumerate(whats)
+    ]
 
 
 def without_times(metrics: list[dict[str, float]]) -> list[dict[str, float]]:
@@ -134,10 +144,7 @@ def test_a_state_of_one_rank_goes_on(use, tmp_path):
         assert [epoch["loss"] for epoch in more] == pytest.approx([epoch["loss"] for epoch in ended], abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ODD)
-@pytest.mark.parametrize(
-    "use", [pytest.param(name, marks=pytest.mark.exhaustive if name in MORE else ()) for name in USES], indirect=True
-)
+@pytest.mark.parametrize(("use", "name"), some_of(ODD), indirect=["use"])
 def test_what_it_may_not_have_thought_of(use, name, tmp_path):
     """It is trained, to the same metrics everywhere, and saved as validated; or all ranks refuse it and say why."""
     odd, saved = ODD[name], str(tmp_path / "state")
@@ -168,12 +175,14 @@ def test_every_rank_validates_to_the_same(use, name):
         assert again == pytest.approx({name: metrics[name] for name in again}, rel=1e-5)
 
 
-@pytest.mark.parametrize(("how", "drawn"), [*((how, False) for how in CHANGES), ("replaces the model", True)])
 @pytest.mark.parametrize(
-    "use", [pytest.param(name, marks=pytest.mark.exhaustive if name in MORE else ()) for name in USES], indirect=True
+    ("use", "change"),
+    some_of([*((how, False) for how in CHANGES), ("replaces the model", True)]),
+    indirect=["use"],
 )
-def test_what_is_changed_between_two_epochs_is_trained(use, how, drawn):
+def test_what_is_changed_between_two_epochs_is_trained(use, change):
     """Where each rank draws new weights of its own, rank 0's count."""
+    how, drawn = change
     outcomes = use.outcomes("changes", how, drawn)
     assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
     assert all(outcome.result == outcomes[0].result for outcome in outcomes)
