@@ -24,7 +24,13 @@ class SegmentReports:
         """Take reports that count."""
         self._reports[trial].update((report.iteration, report) for report in reports)
 
-    def take(self, trial: int, iteration: int) -> Sequence[Report]:
-        """Give a trial's up to an iteration, by which they are sorted, and forget them."""
-        reports = self._reports.pop(trial, {})
+    def up_to(self, trial: int, iteration: int) -> Sequence[Report]:
+        """Give a trial's up to an iteration, by which they are sorted."""
+        reports = self._reports.get(trial, {})
         return tuple(reports[at] for at in sorted(reports) if at <= iteration)
+
+    def take(self, trial: int, iteration: int) -> Sequence[Report]:
+        """Give what `up_to` gives, and forget all of the trial."""
+        reports = self.up_to(trial, iteration)
+        self._reports.pop(trial, None)
+        return reports

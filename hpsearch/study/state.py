@@ -137,6 +137,9 @@ class StudyState:
                 raise misfit(event, f"this sweep says: {error}") from error
             yield event, followed
         self._suggestions.replaying = False
+        for trial in sorted({*self._records.running, *self._journaled.requeued}):  # heard as they came, in that process
+            for report in self._reports.up_to(trial, self._records.of(trial).result.iterations):
+                self._scheduler.watch(report)
 
     def resume(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Replay a journal's entries, and pass them on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,14 @@ def train(trial: hpsearch.RunningTrial) -> None:
         trial.report({"loss": trial.params["x"] / iteration})
 
 
-def search(directory: Path, **given: object) -> hpsearch.Study:
+def dip(trial: hpsearch.RunningTrial) -> None:
+    """Report x, but 0.5 at iteration 2 where x is 2."""
+    for iteration in trial.iterations():
+        x = trial.params["x"]
+        trial.report({"loss": 0.5 if (x, iteration) == (2.0, 2) else x}, checkpoint={"iteration": iteration})
+
+
+def search(directory: Path, trainable: Callable[..., None] = train, **given: object) -> hpsearch.Study:
     asked = {
         "parameters": {"x": [1.0, 2.0, 3.0, 0.5]},
         "metric": "loss",
@@ -29,7 +37,7 @@ def search(directory: Path, **given: object) -> hpsearch.Study:
         "tensorboard": False,
         "progress": False,
     }
-    return hpsearch.search(train, directory=directory, **(asked | given))  # type: ignore[arg-type]
+    return hpsearch.search(trainable, directory=directory, **(asked | given))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +73,15 @@ def test_the_study_is_the_same_when_it_is_read_again_and_goes_on(study):
 def test_with_max_iter_trials_end_there(tmp_path):
     study = search(tmp_path / "study", early_terminate=hpsearch.Bands(max_iter=5, min_iter=3))
     assert [row.iterations for row in study.trials] == [5, 3, 3, 5]
+
+
+def test_what_a_trial_reported_before_an_interruption_counts_when_it_goes_on(tmp_path):
+    asked = {"parameters": {"x": [1.0, 2.0]}, "early_terminate": hpsearch.Bands(max_iter=6, min_iter=3)}
+    ended = search(tmp_path / "study", dip, metric_target=0.5, **asked)
+    assert (ended.state, ended.row(1).iterations) == ("target", 2)
+    gone_on, whole = search(tmp_path / "study", dip, **asked), search(tmp_path / "whole", dip, **asked)
+    assert [(row.state, row.iterations) for row in whole.trials] == [(TrialState.COMPLETE, 6)] * 2
+    assert [(row.state, row.iterations) for row in gone_on.trials] == [(TrialState.COMPLETE, 6)] * 2
 
 
 def test_on_simulated_workers_the_same_are_stopped(tmp_path):
