@@ -6,6 +6,7 @@ judged as values come and without end, so that no trial waits for another one.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -92,9 +93,14 @@ class _Course:
     """What a trial reported; less is better."""
 
     last: int = 0
-    best: float = float("inf")
+    bests: list[tuple[int, float]] = field(default_factory=list)
+    """Iterations at which it was better than ever before, and its values there."""
     at: dict[int, float] = field(default_factory=dict)
     """Band to the value there."""
+
+    @property
+    def best(self) -> float:
+        return self.bests[-1][1] if self.bests else math.inf
 
 
 class BandScheduler(OpenEnded):
@@ -188,7 +194,8 @@ class BandScheduler(OpenEnded):
         if not is_valid(score):
             return
         (value,) = self._objective.point(score)
-        course.best = min(course.best, value)
+        if value < course.best:
+            course.bests.append((report.iteration, value))
         if report.iteration in self._at:
             course.at[report.iteration] = self._at[report.iteration][report.trial] = value
 
@@ -196,7 +203,7 @@ class BandScheduler(OpenEnded):
         """Forget what a trial reported from here on: an attempt was lost, or its reports are told once more."""
         for band in [band for band in course.at if band >= iteration]:
             del course.at[band], self._at[band][trial]
-        return _Course(iteration - 1, course.best if iteration > 1 else float("inf"), course.at)
+        return _Course(iteration - 1, [best for best in course.bests if best[0] < iteration], course.at)
 
     def _behind(self, trial: int, iteration: int) -> str | None:
         place = bisect_right(self._bands, iteration)

@@ -106,6 +106,16 @@ def test_an_attempt_that_begins_anew_counts_once():
     assert scheduler.watch(report(1, 2, 9.0)) is None
 
 
+def test_what_a_lost_attempt_had_at_its_best_counts_no_more():
+    scheduler = scheduler_of(Bands(min_iter=3))
+    for _ in range(2):
+        scheduler.next()
+    scheduler.watch(report(0, 3, 1.0))
+    for iteration, value in enumerate((9.0, 8.0, 7.0, 0.0), start=1):
+        scheduler.watch(report(1, iteration, value))
+    assert scheduler.watch(report(1, 3, 7.0)) is not None  # its worker was lost, and it goes on after iteration 2
+
+
 def test_what_was_stopped_is_stopped_by_its_outcome_alone():
     scheduler = scheduler_of(Bands(min_iter=1))
     scheduler.next()
