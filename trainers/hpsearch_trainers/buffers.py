@@ -1,4 +1,4 @@
-"""Buffers of a model on several workers: running statistics, moving averages, counters.
+"""What a model on several workers changes by itself: running statistics, counters, slow copies of other parts.
 
 In training each worker's model sees rows of its own, so its buffers become its own too. One rule makes them one again
 at the end of each epoch, before anything is validated or saved, so that a checkpoint is the state of every worker, and
@@ -7,21 +7,27 @@ training that is continued from it is training that was never interrupted:
 - floating-point and complex numbers become the mean over the workers; those that are equal everywhere stay as they are,
   to the bit. The mean of cumulative statistics (`momentum=None`) is weighted by the batches that each has seen;
 - integers and booleans become rank 0's, which has rows in every step: a counter counts the steps, at any width.
+
+The same holds for parameters that the optimizer doesn't train, as a momentum encoder has. They may be most of a model
+and stay as they are, so only those travel that are no longer the same everywhere.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from hpsearch_comm import Group, SyncBatchNorm
 from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_trainers.normalization import normalizations
+from hpsearch_trainers.optimizers import parameters_of
 
-__all__ = ["buffers_kept", "synchronize_buffers"]
+__all__ = ["buffers_kept", "differing", "synchronize_buffers", "synchronize_untrained", "untrained"]
 
 
 @torch.no_grad()
@@ -32,16 +38,60 @@ def synchronize_buffers(model: nn.Module, group: Group) -> None:
         model: With the same buffers, of the same shapes, on every worker.
         group: The workers.
     """
+    _synchronize(model.buffers(), _batches_seen(model), group)
+
+
+@torch.no_grad()
+def synchronize_untrained(model: nn.Module, average: nn.Module | None, optimizer: Optimizer, group: Group) -> None:
+    """Make each parameter that isn't trained the same on all workers, to the bit; a collective.
+
+    Args:
+        model: What the optimizer trains.
+        average: Its moving average, if there is one.
+        optimizer: The same on every worker.
+        group: The workers.
+    """
+    found: list[Tensor] = list(untrained(model, optimizer))
+    if average is not None:
+        kept = {id(parameter) for parameter in found}
+        pairs = zip(model.parameters(), average.parameters(), strict=True)
+        found += [one for parameter, one in pairs if id(parameter) in kept]
+    _synchronize(differing(found, group), {}, group)
+
+
+def untrained(model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
+    """Give the parameters of a model that an optimizer doesn't train."""
+    trained = {id(parameter) for parameter in parameters_of(optimizer) if parameter.requires_grad}
+    return [parameter for parameter in model.parameters() if id(parameter) not in trained]
+
+
+def differing(tensors: Iterable[Tensor], group: Group) -> list[Tensor]:
+    """Give those of some tensors, the same on every worker, whose bits aren't; a collective.
+
+    Args:
+        tensors: Dense ones.
+        group: The workers.
+    """
+    tensors = list(tensors)
+    digests = [
+        hashlib.blake2b(one.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()
+        for one in tensors
+    ]
+    of_workers = group.allgather_object(digests) if tensors else []
+    return [one for one, *found in zip(tensors, *of_workers, strict=True) if len(set(found)) > 1]
+
+
+def _synchronize(tensors: Iterable[Tensor], weights: Mapping[int, float], group: Group) -> None:
     averaged: list[Tensor] = []
     counted: list[Tensor] = []
-    for buffer in model.buffers():
-        (averaged if buffer.is_floating_point() or buffer.is_complex() else counted).append(buffer)
+    for tensor in tensors:
+        (averaged if tensor.is_floating_point() or tensor.is_complex() else counted).append(tensor)
     if averaged:
-        _average(averaged, _batches_seen(model), group)  # first, while the counts are each worker's own
+        _average(averaged, weights, group)  # first, while the counts are each worker's own
     broadcast_tensors(counted, group)
 
 
-def _average(buffers: list[Tensor], weights: dict[int, float], group: Group) -> None:
+def _average(buffers: list[Tensor], weights: Mapping[int, float], group: Group) -> None:
     numbers = [_numbers(buffer) for buffer in buffers]
     own = torch.cat(numbers)
     sizes = [len(part) for part in numbers]

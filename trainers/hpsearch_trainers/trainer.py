@@ -35,7 +35,7 @@ from hpsearch_comm import Group, SyncBatchNorm, convert_sync_batchnorm
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.architectures import architecture_of
 from hpsearch_trainers.batches import Batches
-from hpsearch_trainers.buffers import buffers_kept, synchronize_buffers
+from hpsearch_trainers.buffers import buffers_kept, synchronize_buffers, synchronize_untrained
 from hpsearch_trainers.evaluation import evaluate
 from hpsearch_trainers.forks import load_optimizer
 from hpsearch_trainers.inheritance import Inherited, inherit
@@ -184,6 +184,7 @@ class Trainer(ABC):
         self._strategy.end_epoch()
         metrics = self._end_epoch(self._sum(loss), (self._train.waited - waited) / (time.perf_counter() - began))
         if self.group is not None:
+            synchronize_untrained(self.model, self._average, self.optimizer, self.group)
             for model in (self.model, self._average):
                 if model is not None:
                     self.synchronize_buffers(model, self.group)

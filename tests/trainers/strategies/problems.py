@@ -72,6 +72,41 @@ class _Sparse(nn.Module):
         return self.table(2 * torch.arange(FEATURES) + (inputs > 0)).mean(1)
 
 
+class _SlowCopy(nn.Module):
+    """Has a copy of a layer that follows it, by itself.
+
+    Args:
+        moves: Changes one of the copy's parameters, given it and what it follows.
+    """
+
+    def __init__(self, moves: Callable[[nn.Parameter, Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.copy = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES).requires_grad_(False)
+        self._moves = moves
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        for slow, quick in zip(self.copy.parameters(), self.layer.parameters(), strict=True):
+            self._moves(slow, quick.detach())
+
+    def forward(self, inputs: Tensor) -> Any:
+        if self.training:
+            self._follow()
+        return self.layer(inputs) + self.copy(inputs)
+
+
+def _in_place(slow: nn.Parameter, quick: Tensor) -> None:
+    slow.data.mul_(0.9).add_(quick, alpha=0.1)  # of which nothing that watches the parameter hears
+
+
+def _anew(slow: nn.Parameter, quick: Tensor) -> None:
+    slow.data = 0.9 * slow.data + 0.1 * quick
+
+
+def _slow_copy(moves: Callable[[nn.Parameter, Tensor], Any]) -> nn.Module:
+    return nn.Sequential(_SlowCopy(moves), nn.Tanh(), nn.Linear(FEATURES, 2))
+
+
 def _looked_up() -> nn.Module:
     return nn.Sequential(_Sparse(), nn.Tanh(), nn.Linear(4, 2))
 
@@ -139,6 +174,8 @@ ODD = {
         },
         model=_looked_up,
     ),
+    "slow_copy": Odd("a slow copy", model=lambda: _slow_copy(_in_place), alike=False),
+    "slow_copy_anew": Odd("a slow copy", model=lambda: _slow_copy(_anew), alike=False),
     "few_rows": Odd("few rows", rows=81),  # in batches of 20: the last one has a single row
     "double": Odd("float64", lambda model: {"optimizer": _sgd(model.double().parameters())}),
 }

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from hpsearch_comm import Group, broadcast_parameters
 from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.buffers import differing, untrained
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.placement import Bucket, Placed, place
@@ -63,9 +64,10 @@ class Served(Strategy):
         """See `Strategy.told`."""
         told: dict[str, float] = self.ranks.broadcast_object(metrics)
         # What only those that train have brought up to date, so that a server can validate, too.
-        average = self.trained.average
+        model, average = self.trained.model, self.trained.average
         others = [] if average is None else [*average.parameters(), *average.buffers()]
-        broadcast_tensors([*self.trained.model.buffers(), *others], self.ranks)
+        others += differing(untrained(model, self.trained.optimizer), self.ranks)
+        broadcast_tensors([*model.buffers(), *others], self.ranks)
         return told
 
     def spread(self, buckets: Sequence[Bucket], parameters: Sequence[nn.Parameter]) -> None:
