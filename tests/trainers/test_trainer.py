@@ -408,5 +408,5 @@ def test_a_build_that_gives_something_else():
         def build(self, params: Mapping[str, Any]) -> Any:
             return mlp()
 
-    with pytest.raises(ConfigurationError, match=r"Wrong\.build must give Parts, got Sequential"):
+    with pytest.raises(ConfigurationError, match=r"Wrong\.build must give Parts\(model, \.\.\.\), got Sequential"):
         Wrong(FakeTrial())

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.parts import Parts
 from tests.trainers.test_trainer import correct, curve, data
 
 INPUTS, TARGETS = data(20)
@@ -40,6 +41,16 @@ def test_data_that_is_no_input_and_target(train, got):
         ({"metrics": [correct]}, "metrics must be functions by name, got list"),
         ({"metrics": {"validation_loss": correct}}, "a metric must have a name of its own, got 'validation_loss'"),
         ({"optimizer": lambda model: None}, "optimizer must be a torch.optim.Optimizer, .* gives NoneType"),
+        ({"optimizer": torch.optim.SGD}, r"optimizer must be .* got the class SGD: make one, SGD\(\.\.\.\)"),
+        ({"optimizer": nn.CrossEntropyLoss()}, "optimizer must be .* got CrossEntropyLoss: .* in this order"),
+        ({"optimizer": None}, "optimizer must be .* got NoneType"),
+        ({"loss": nn.CrossEntropyLoss}, r"loss must be a function .* got the class CrossEntropyLoss: make one"),
+        ({"loss": torch.optim.SGD([INPUTS], lr=0.1)}, "loss must be a function .* got SGD: .* in this order"),
+        ({"loss": "cross_entropy"}, "loss must be a function .* got str"),
+        (
+            {"loss": lambda output, target: correct(output, target).mean().item()},
+            "loss must give a tensor, .* got float",
+        ),
         ({"loss": nn.CrossEntropyLoss(reduction="none")}, r"loss must give one number, .* got the shape \[20\]"),
     ],
 )
@@ -72,3 +83,9 @@ def test_an_optimizer_of_parameters_that_are_not_the_models():
 def test_a_metric_may_be_a_plain_number():
     plain = {"accuracy": lambda output, target: float(correct(output, target).mean())}
     assert curve(1, metrics=plain)[0]["accuracy"] == pytest.approx(curve(1)[0]["accuracy"])
+
+
+@pytest.mark.parametrize(("model", "got"), [(nn.Linear, "the class Linear: make one"), ((nn.Linear(4, 3),), "tuple")])
+def test_a_model_that_is_none(model, got):
+    with pytest.raises(ConfigurationError, match=f"model must be an nn.Module, got {got}"):
+        Parts(model, lambda made: torch.optim.SGD(made.parameters(), lr=0.1), nn.L1Loss(), data(20))

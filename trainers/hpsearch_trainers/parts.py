@@ -72,6 +72,16 @@ class Parts:
     `dropout` where its inputs are split. An nn.Sequential needs none."""
 
     def __post_init__(self) -> None:
+        model, optimizer = self.model, self.optimizer
+        makes_one = callable(optimizer) and not isinstance(optimizer, nn.Module)
+        _check_made("model", model, "an nn.Module", isinstance(model, nn.Module))
+        _check_made(
+            "optimizer",
+            optimizer,
+            "a torch.optim.Optimizer, or a function that makes one of the model",
+            isinstance(optimizer, torch.optim.Optimizer) or makes_one,
+        )
+        _check_made("loss", self.loss, "a function of output and target", callable(self.loss))
         for name in ("batch_size", "validation_batch_size", "accumulate"):
             _check(name, getattr(self, name), least=1, whole=True)
         if self.loaders is not None:
@@ -100,6 +110,16 @@ class Parts:
             raise ConfigurationError(f"tensor must be styles by the names of layers, got {self.tensor!r}")
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ConfigurationError("model must have a parameter to train, got none that requires a gradient")
+
+
+def _check_made(name: str, value: Any, wanted: str, able: bool) -> None:
+    if isinstance(value, type) and issubclass(value, nn.Module | torch.optim.Optimizer):
+        kind = value.__name__
+        raise ConfigurationError(f"{name} must be {wanted}, got the class {kind}: make one, {kind}(...)")
+    if not able:
+        raise ConfigurationError(
+            f"{name} must be {wanted}, got {type(value).__name__}: Parts takes model, optimizer and loss in this order"
+        )
 
 
 def _check(name: str, value: Any, *, least: float, whole: bool) -> None:

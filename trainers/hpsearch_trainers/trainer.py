@@ -39,6 +39,7 @@ from hpsearch_trainers.buffers import buffers_kept, synchronize_buffers, synchro
 from hpsearch_trainers.evaluation import evaluate
 from hpsearch_trainers.forks import load_optimizer
 from hpsearch_trainers.inheritance import Inherited, inherit
+from hpsearch_trainers.losses import loss_of
 from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.normalization import hold_statistics
 from hpsearch_trainers.optimizers import optimizer_of
@@ -97,7 +98,8 @@ class Trainer(ABC):
         rank, width = self._strategy.part, self._strategy.parts
         parts = self.parts = self.build(trial.params)
         if not isinstance(parts, Parts):
-            raise ConfigurationError(f"{type(self).__name__}.build must give Parts, got {type(parts).__name__}")
+            name = type(self).__name__
+            raise ConfigurationError(f"{name}.build must give Parts(model, ...), got {type(parts).__name__}")
         self._strategy.check(parts)
         self.model = parts.model.to(self.device)
         if self.group is not None and parts.batch_norm == "sync":
@@ -142,9 +144,7 @@ class Trainer(ABC):
         """Make model, optimizer, loss and data from the trial's parameters; the same on every worker."""
 
     def step(self) -> dict[str, float]:
-        """Train for an epoch and validate; every rank of the trial calls it.
-
-        An override calls it, too, but where the trial is on one worker alone.
+        """Train for an epoch and validate; every rank calls it, and so does an override, but for a trial of one worker.
 
         Returns:
             The metrics, the same on every rank.
@@ -204,12 +204,7 @@ class Trainer(ABC):
         self.epoch += 1
 
     def _end_epoch(self, loss: float, data_wait: float) -> dict[str, float]:
-        """Count it; give what is told of it but for validation.
-
-        Args:
-            loss: Summed over its rows.
-            data_wait: Share of its time.
-        """
+        """Count it; give what is told of it but for validation, from its summed loss and its share of waiting."""
         self.epoch += 1
         return {
             "loss": loss / self._shard.rows,
@@ -346,22 +341,13 @@ class Trainer(ABC):
             for number, size in enumerate(sizes, 1):
                 inputs, targets = next(batches)
                 share = size / rows if len(sizes) > 1 else 1.0
-                loss_of = partial(self._loss_of, targets=targets)
-                loss = self._strategy.backward(inputs, loss_of, share, last=number == len(sizes))
+                of_output = partial(loss_of, self.parts.loss, targets=targets)
+                loss = self._strategy.backward(inputs, of_output, share, last=number == len(sizes))
                 if rows > 0:
                     total.add_(loss, alpha=size)
         self._strategy.update()
         if self._average is not None:
             self._average.update_parameters(self.model)
-
-    def _loss_of(self, output: Any, targets: Any) -> Tensor:
-        loss = self.parts.loss(output, targets)
-        if loss.dim() > 0:
-            raise ConfigurationError(
-                f"loss must give one number, the mean over a batch's rows, got the shape {list(loss.shape)}: "
-                "end it with .mean(), or reduction='mean'"
-            )
-        return loss
 
     @contextlib.contextmanager
     def _counting_for_nothing(self) -> Iterator[None]:

@@ -18,6 +18,7 @@ from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.evaluation import Totals
 from hpsearch_trainers.lanes.models import tensors_of
 from hpsearch_trainers.lanes.optimizers import Stepper, stepper
+from hpsearch_trainers.losses import loss_of
 from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.shards import epoch_order
 from hpsearch_trainers.trainer import Trainer
@@ -136,7 +137,7 @@ class Lane:
         Raises:
             ConfigurationError: It isn't one number.
         """
-        return self.trainer._loss_of(output, targets)
+        return loss_of(self.trainer.parts.loss, output, targets)
 
     def update(self, gradients: Sequence[Tensor | None]) -> None:
         """Take the optimizer's step, with the gradient of each parameter; then take the average."""
