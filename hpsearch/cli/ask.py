@@ -8,8 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from hpsearch.cli.json_file import read_json
 from hpsearch.errors import SweepError, TellError
-from hpsearch.given_json import parse_json, parse_number
+from hpsearch.given_json import parse_number
 from hpsearch.report.study import load
 from hpsearch.report.tables import strict_json
 from hpsearch.run.ask_tell import AskTell
@@ -109,15 +110,10 @@ def _reports(given: argparse.Namespace) -> dict[str, Any] | list[dict[str, Any]]
         return _metrics(given.metrics) if given.metrics else []
     if given.metrics:
         raise TellError("reports are given as NAME=VALUE or as --json, got both")
-    name = "standard input" if str(given.json) == "-" else str(given.json)
-    try:
-        text = sys.stdin.read() if str(given.json) == "-" else given.json.read_text(encoding="utf-8")
-        reports = parse_json(text)
-    except (OSError, ValueError) as error:
-        raise TellError(f"{name}: must be JSON: {error}") from None
-    if not isinstance(reports, dict | list):
-        raise TellError(f"{name}: must be an object, or an array of objects, one per iteration")
-    return reports
+    name, reports = read_json(given.json, TellError)
+    if isinstance(reports, dict | list):
+        return reports
+    raise TellError(f"{name}: must be an object, or an array of objects, one per iteration")
 
 
 def _metrics(words: Sequence[str]) -> dict[str, float]:

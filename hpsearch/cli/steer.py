@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpsearch.cli.json_file import read_json
 from hpsearch.cli.which_study import pasted
 from hpsearch.errors import JournalError, SweepError
-from hpsearch.given_json import parse_json
 from hpsearch.report.layout import Column, screen_of, table_text
 from hpsearch.report.study import load
 from hpsearch.report.tables import json_text
@@ -170,12 +170,7 @@ def _points(given: argparse.Namespace) -> list[dict[str, Any]]:
     """Give the points that the command line names."""
     points = [_point(text) for text in given.params]
     if given.json is not None:
-        name = "standard input" if str(given.json) == "-" else str(given.json)
-        try:
-            text = sys.stdin.read() if str(given.json) == "-" else given.json.read_text(encoding="utf-8")
-            read = parse_json(text)
-        except (OSError, ValueError) as error:
-            raise SweepError(f"{name}: must be JSON: {error}") from None
+        name, read = read_json(given.json, SweepError)
         listed = read if isinstance(read, list) else [read]
         if not all(isinstance(point, dict) for point in listed):
             raise SweepError(f"{name}: must be an object of parameters and their values, or an array of such")

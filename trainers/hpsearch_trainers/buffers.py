@@ -74,7 +74,7 @@ def differing(tensors: Iterable[Tensor], group: Group) -> list[Tensor]:
     """
     tensors = list(tensors)
     digests = [
-        hashlib.blake2b(one.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()
+        hashlib.blake2b(one.detach().cpu().reshape(-1).view(torch.uint8).numpy().data, digest_size=16).hexdigest()
         for one in tensors
     ]
     of_workers = group.allgather_object(digests) if tensors else []

@@ -55,7 +55,7 @@ def check(study: hpsearch.Study) -> None:
     Reader(study._repr_html_())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(CURVES, st.sampled_from(list(SCHEDULERS)), st.sampled_from(list(GOALS)))
 @example([[1.0, 21.0, -1e300]], "none", "one")
 def test_whatever_trials_report(curves, scheduler, goals):
@@ -68,7 +68,7 @@ NARROW = hpsearch.Space.from_parameters(
 """Too narrow, so far out, for floats of 32 bits."""
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=40, deadline=None)
 @example(NARROW, 0, 25)
 @example(NARROW, 50, 25)
 @given(spaces(), st.integers(0, 99), st.sampled_from([1, 2, 25]))

@@ -43,7 +43,7 @@ def test_of_two_choices_one_boolean_says_which_and_of_more_each_has_its_own():
     assert codes(Categorical(["a", "b", "c"], [0.5, 0.5, 0]), ["a", "b", "c"]) == [(-1,), (1,), ()]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=30)
 @given(spaces(), st.integers(0, 2**32 - 1))
 def test_what_is_drawn_has_the_settled_booleans(space, seed):
     booleans = BooleanSpace(space)
@@ -62,7 +62,7 @@ def test_what_is_drawn_has_the_settled_booleans(space, seed):
     assert {place: int(found[place]) for place in places} == settled
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=30)
 @given(spaces(), st.integers(0, 2**32 - 1))
 def test_patterns_are_what_points_can_have(space, seed):
     booleans = BooleanSpace(space)

@@ -240,7 +240,7 @@ def test_a_failed_trial_that_runs_again_is_not_taken_for_a_failed_one(lag):
 def test_a_state_with_a_lag_is_resumed_from_any_event():
     sweep = lagging("tpe", "hyperband", 3)
     life = SteadyLife(sweep, 3, 1).run()
-    for cut in range(1, len(life.events), 19):
+    for cut in range(1, len(life.events), 9):
         resumed = StudyState(sweep)
         list(resumed.replay(life.events[:cut]))
         resumed.prepare()

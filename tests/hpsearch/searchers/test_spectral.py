@@ -102,7 +102,7 @@ def test_under_rungs_it_learns_at_the_first_which_all_trials_reach():
     assert all(found is not None and found.params["b3"] for found in late)
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=15)
 @given(spaces(), st.integers(0, 2**32 - 1))
 def test_in_any_space_it_settles_what_matters_and_suggests_it_again(space, seed):
     booleans = BooleanSpace(space)

@@ -85,7 +85,7 @@ def drawn_trials() -> st.SearchStrategy[list[dict[str, Any]]]:
     return st.lists(params, min_size=2, max_size=6)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     params=drawn_trials(),
     ends=st.lists(st.integers(1, 3), min_size=2, max_size=3),
