@@ -66,11 +66,11 @@ def ray_cluster() -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import ray
-        from ray.cluster_utils import Cluster
 
         from hpsearch.backends.ray.session import shut_down
+        from tests.hpsearch.support.nodes import started_head
 
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        cluster = started_head()
         ray.init(address=cluster.address, namespace="hpsearch", log_to_driver=False, logging_level=logging.ERROR)
     yield cluster
     shut_down()

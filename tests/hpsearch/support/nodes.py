@@ -1,4 +1,4 @@
-"""Nodes beside the head of the tests' Ray: each is started as on a machine of its own, and leaves or is lost."""
+"""The tests' Ray: its head, and nodes beside it. Each is started as on a machine of its own, and leaves or is lost."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
 from tests.hpsearch.support.conditions import gone, living_below, wait_until
 from tests.hpsearch.support.local_ray import kill_tree
 
-__all__ = ["Node", "added_node"]
+__all__ = ["Node", "added_node", "started_head"]
 
 _TRIES = 4
 """Ray gives a start up that takes half a minute, as it may on a busy machine."""
@@ -55,6 +55,27 @@ class Node:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)
             self.process.wait()
+
+
+def started_head() -> Any:
+    """Start a cluster of one node with two CPUs.
+
+    Raises:
+        Exception: What Ray said the last time, where it started none time and again.
+    """
+    from ray.cluster_utils import Cluster
+
+    def head() -> Any:
+        return Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+
+    before = set(psutil.Process().children())
+    for _ in range(_TRIES - 1):
+        try:
+            return head()
+        except Exception:
+            for started in set(psutil.Process().children()) - before:
+                kill_tree(started)
+    return head()
 
 
 @contextlib.contextmanager
