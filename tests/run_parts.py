@@ -1,8 +1,8 @@
 """Runs the parts of the test suite side by side, and sums them up. `python -m tests.run_parts [PYTEST OPTION]...`.
 
-Much of their time tests wait for other processes: with more parts than cores, a core is seldom idle. They are cut so
-that all end at about the same time. Their lines come as they are written, each with its part's name. A mark in the
-environment shows at the end which processes they have left.
+Much of their time tests wait for other processes: with two parts for each core, a core is seldom idle. All parts at once
+would have tests wait ten times as long as each alone. The longest come first. Their lines come as they are written, each
+with its part's name. A mark in the environment shows at the end which processes they have left.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,6 +56,8 @@ NO_TESTS = 5
 _MARK = "HPSEARCH_TEST_RUN"
 _LEAVING_SECONDS = 20.0
 """How long processes that have been told to end may take."""
+_TELLING_SECONDS = 1.0
+"""How long a part's last lines may take, once it has ended: a process that was left behind may hold the other end."""
 
 
 @dataclass
@@ -115,47 +118,48 @@ def left_behind(mark: str) -> list[str]:
     return found
 
 
-def run(parts: dict[str, Sequence[str]], options: Sequence[str]) -> int:
-    """Run the parts side by side, with these options for each; gives the exit status: 0 if all went well.
+def run(parts: dict[str, Sequence[str]], options: Sequence[str], at_once: int | None = None) -> int:
+    """Run the parts, with these options for each; gives the exit status: 0 if all went well.
 
     Ctrl-C, or SIGTERM, ends all parts: each sums up what it has, and so does this.
+
+    Args:
+        parts: What each is called with; they begin in this order.
+        options: Of pytest.
+        at_once: How many run side by side; two for each core by default.
     """
     mark = f"{_MARK}={secrets.token_hex(8)}"
     running: dict[str, subprocess.Popen[str]] = {}
-    outcomes: dict[str, Path] = {}
     stopped = threading.Event()
 
     def stop(_number: int, _frame: object) -> None:
         stopped.set()
-        for process in running.values():
+        for process in list(running.values()):
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
 
+    def run_one(name: str, outcomes: Path) -> int | None:
+        if stopped.is_set():
+            return None
+        words = [*parts[name], *options, "-p", "tests.outcomes", "--outcomes", str(outcomes)]
+        running[name] = process = _start(words, mark)
+        if stopped.is_set():  # while it was started
+            process.send_signal(signal.SIGINT)
+        teller = threading.Thread(target=_tell, args=(name, process), daemon=True)
+        teller.start()
+        code = process.wait()
+        teller.join(_TELLING_SECONDS)
+        return code
+
     former = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     with tempfile.TemporaryDirectory(prefix="hpsearch-tests-") as folder:
-        for name, words in parts.items():
-            outcomes[name] = Path(folder) / name
-            outcomes[name].touch()
-            command = [sys.executable, "-m", "pytest", *words, *options]
-            command += ["-p", "tests.outcomes", "--outcomes", str(outcomes[name])]
-            running[name] = subprocess.Popen(
-                command,
-                cwd=_ROOT,
-                env=_environment() | dict([mark.split("=")]),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,  # a terminal's Ctrl-C comes once, from here
-            )
-        tellers = [threading.Thread(target=_tell, args=item, daemon=True) for item in running.items()]
-        for teller in tellers:
-            teller.start()
-        codes = {name: process.wait() for name, process in running.items()}
+        outcomes = {name: Path(folder) / name for name in parts}
+        for path in outcomes.values():
+            path.touch()
+        with ThreadPoolExecutor(at_once or 2 * (os.cpu_count() or 1)) as pool:
+            ended = {name: pool.submit(run_one, name, path) for name, path in outcomes.items()}
+        codes = {name: code for name, future in ended.items() if (code := future.result()) is not None}
         left = _wait_for_leaving(mark)
-        for teller in tellers:
-            teller.join(1.0)  # one that was left behind may hold the other end
         counts = {name: count(path) for name, path in outcomes.items()}
     for number, handler in former.items():
         signal.signal(number, handler)
@@ -164,6 +168,20 @@ def run(parts: dict[str, Sequence[str]], options: Sequence[str]) -> int:
         return 130
     well = all(code in (0, NO_TESTS) for code in codes.values()) and any(code == 0 for code in codes.values())
     return 0 if well and not left else 1
+
+
+def _start(words: Sequence[str], mark: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=_ROOT,
+        env=_environment() | dict([mark.split("=")]),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # a terminal's Ctrl-C comes once, from here
+    )
 
 
 def _environment() -> dict[str, str]:

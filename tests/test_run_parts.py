@@ -87,6 +87,29 @@ def test_a_process_that_is_left_behind_is_named_and_a_failure(tests_of, capfd, m
     os.kill(int(left.split()[2]), signal.SIGKILL)
 
 
+def test_no_more_parts_run_at_once_than_asked_for_and_each_in_its_turn(tests_of, tmp_path, capfd):
+    alone = f"""
+    import pathlib
+    order, busy = pathlib.Path({str(tmp_path)!r}) / "order", pathlib.Path({str(tmp_path)!r}) / "busy"
+    def test_it():
+        busy.touch(exist_ok=False)
+        order.open("a").write(__name__[-1])
+    def test_later():
+        busy.unlink()
+    """
+    assert run({name: tests_of(name, alone) for name in "bacd"}, [], at_once=1) == 0
+    assert (tmp_path / "order").read_text() == "bacd"
+
+
+def test_parts_that_wait_their_turn_do_not_begin_after_ctrl_c(tests_of, capfd):
+    interrupts = "import os, signal\ndef test_it(): os.kill(os.getppid(), signal.SIGINT)"
+    words = {"one": tests_of("one", interrupts), "two": tests_of("two", "def test_good(): pass")}
+    assert run(words, [], at_once=1) == 130
+    lines = capfd.readouterr().out.splitlines()
+    assert not [line for line in lines if line.startswith("two")]
+    assert lines[-1] in ("0 passed, 0 failed, 0 skipped", "1 passed, 0 failed, 0 skipped")
+
+
 def test_ctrl_c_ends_all_parts_and_sums_up(tests_of):
     words = {
         name: tests_of(
