@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
@@ -23,7 +25,22 @@ class MovingAverage(AveragedModel):
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         super().__init__(model, use_buffers=True)
-        self._new = 1 - decay
+        self._decay, self._new = decay, 1 - decay
+        self._of = _pieces_of(model)
+
+    @torch.no_grad()
+    def of(self, model: nn.Module) -> MovingAverage:
+        """Give that of a model that may be another one by now, or have other layers: what is new begins as it is."""
+        pieces = _pieces_of(model)
+        if len(pieces) == len(self._of) and all(map(operator.is_, pieces, self._of)):
+            return self
+        made = MovingAverage(model, self._decay)
+        averages = dict(zip(map(id, self._of), _pieces_of(self.module), strict=True))
+        for piece, new in zip(pieces, _pieces_of(made.module), strict=True):
+            if id(piece) in averages:
+                _copy(averages[id(piece)], new)
+                made.n_averaged.copy_(self.n_averaged)
+        return made
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
@@ -42,3 +59,16 @@ class MovingAverage(AveragedModel):
         if not (value.is_floating_point() or value.is_complex()):
             return value
         return torch.where(average == value, value, average.lerp(value, self._new))
+
+
+def _pieces_of(model: nn.Module) -> list[nn.Module | nn.Parameter]:
+    return [*model.modules(), *model.parameters()]
+
+
+def _copy(piece: nn.Module | nn.Parameter, into: nn.Module | nn.Parameter) -> None:
+    """Copy a parameter, or the buffers of a module's own, as far as they are alike."""
+    tensors, others = ({"": one} if isinstance(one, nn.Parameter) else one._buffers for one in (piece, into))
+    for name, value in tensors.items():
+        other = others.get(name)
+        if value is not None and other is not None and value.shape == other.shape:
+            other.copy_(value)

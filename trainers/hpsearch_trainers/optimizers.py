@@ -8,14 +8,14 @@ from torch.optim import Optimizer
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Parts
 
-__all__ = ["optimizer_of", "parameters_of"]
+__all__ = ["check_parameters", "optimizer_of", "parameters_of"]
 
 
 def optimizer_of(parts: Parts, model: nn.Module) -> Optimizer:
     """Give the optimizer of a model, made of it where `parts` have a function for that.
 
     Raises:
-        ConfigurationError: It is none, or has parameters that the model hasn't.
+        ConfigurationError: It is none.
     """
     made = parts.optimizer
     optimizer = made if isinstance(made, Optimizer) else made(model)
@@ -24,14 +24,23 @@ def optimizer_of(parts: Parts, model: nn.Module) -> Optimizer:
             f"optimizer must be a torch.optim.Optimizer, or a function that makes one of the model, got one that "
             f"gives {type(optimizer).__name__}"
         )
+    return optimizer
+
+
+def check_parameters(optimizer: Optimizer, model: nn.Module) -> None:
+    """See that an optimizer trains a model, and nothing else.
+
+    Raises:
+        ConfigurationError: It has parameters that the model hasn't.
+    """
     known = {id(parameter) for parameter in model.parameters()}
     others = sum(id(parameter) not in known for parameter in parameters_of(optimizer))
     if others > 0:
         raise ConfigurationError(
             f"optimizer must have parameters of the model alone, got {others} that it doesn't have, which would "
-            "be neither averaged over workers nor saved: make them a part of the model"
+            "be neither averaged over workers nor saved: make them a part of the model; where you have put other "
+            "layers into it, give the optimizer their parameters in place of the former ones"
         )
-    return optimizer
 
 
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:

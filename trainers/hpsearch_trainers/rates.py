@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ class Rates:
 
     Args:
         optimizer: Its groups' present rates are what is multiplied; those that it was made with, where it has gone on
-            from a state. Nothing else may set them.
+            from a state.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -30,6 +31,26 @@ class Rates:
             # As torch's own schedules do: it is saved with the optimizer, so a checkpoint knows it.
             group.setdefault("initial_lr", float(group["lr"]))
 
+    def of(self, optimizer: torch.optim.Optimizer) -> Rates:
+        """Give those of an optimizer, which may be another one by now, or have more groups, or rates of the user's.
+
+        A rate that somebody else has set is what it is from there on, and is multiplied as the former one was.
+        """
+        if optimizer is not self._optimizer:
+            return Rates(optimizer)
+        anew = False
+        for group in optimizer.param_groups:
+            present = float(group["lr"])
+            if "initial_lr" not in group:
+                group["initial_lr"], anew = present, True
+            elif self._factor and not math.isclose(present, left := group["initial_lr"] * self._factor, rel_tol=1e-6):
+                group["initial_lr"] = present / self._factor
+                if self._corrects and left > 0:
+                    self._correct(group, present / left)
+        if anew:
+            self._factor = None
+        return self
+
     def apply(self, factor: float) -> None:
         """Set each group's rate to its own times a factor.
 
@@ -39,8 +60,10 @@ class Rates:
         if factor == self._factor:  # nearly always, and to read a rate that lies on a GPU means to wait for it
             return
         self._factor = factor
-        for group in self._optimizer.param_groups:
-            before, after = float(group["lr"]), group["initial_lr"] * factor
+        groups = self._optimizer.param_groups
+        rates = [float(group["lr"]) for group in groups]  # of all at first: a tensor may be that of several groups
+        for group, before in zip(groups, rates, strict=True):
+            after = group["initial_lr"] * factor
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(after)
             else:

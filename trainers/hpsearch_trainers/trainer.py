@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpsearch_comm import Group, SyncBatchNorm, convert_sync_batchnorm
+from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.architectures import architecture_of
 from hpsearch_trainers.batches import Batches
@@ -41,10 +41,11 @@ from hpsearch_trainers.forks import load_optimizer
 from hpsearch_trainers.inheritance import Inherited, inherit
 from hpsearch_trainers.losses import loss_of
 from hpsearch_trainers.moving_average import MovingAverage
-from hpsearch_trainers.normalization import hold_statistics
+from hpsearch_trainers.normalization import hold_statistics, synchronize
 from hpsearch_trainers.optimizers import optimizer_of
 from hpsearch_trainers.own_step import checked
 from hpsearch_trainers.parts import Parts
+from hpsearch_trainers.precision import precision
 from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.scaling import Scaling, Stage, rate_factor, rule_for
 from hpsearch_trainers.shards import Shard, rows_of_rank
@@ -102,16 +103,14 @@ class Trainer(ABC):
             raise ConfigurationError(f"{name}.build must give Parts(model, ...), got {type(parts).__name__}")
         self._strategy.check(parts)
         self.model = parts.model.to(self.device)
-        if self.group is not None and parts.batch_norm == "sync":
-            self.model = convert_sync_batchnorm(self.model, self.group)
-        self.model = self._strategy.prepare(self.model)
+        self._normalizing = self.group if parts.batch_norm == "sync" else None
+        self._synchronized = synchronize(self.model, self._normalizing)
         self.optimizer = optimizer_of(parts, self.model)
         self._rates = Rates(self.optimizer)
         self._average = None
         if parts.average is not None:
             self._average = MovingAverage(self.model, parts.average)
         self._strategy.bind(self._trained())
-        self._synchronized = any(isinstance(layer, SyncBatchNorm) for layer in self.model.modules())
         self._train = Batches(parts.train, self.device, parts.loaders)
         self._validation = None
         if parts.validation is not None:
@@ -153,6 +152,7 @@ class Trainer(ABC):
             ConfigurationError: An override has trained without it, under a strategy that this is.
         """
         try:
+            self._take_note()
             self._strategy.start_epoch(self._trained(), self.epoch)
             if self._strategy.trains:
                 return self._strategy.told(self._train_epoch())
@@ -162,9 +162,16 @@ class Trainer(ABC):
             self._strategy.break_off(error)
             raise
 
+    def _take_note(self) -> None:
+        """Take note of what the user has put in place of something else since the last epoch."""
+        self._rates = self._rates.of(self.optimizer)
+        self._synchronized = synchronize(self.model, self._normalizing)
+        if self._average is not None:
+            self._average = self._average.of(self.model)
+
     def _trained(self) -> Trained:
         # Nothing that leads back here: such a circle would keep models until Python's collector comes by.
-        autocast = partial(_autocast, self.device.type, self.parts.autocast)
+        autocast = partial(precision, self.device.type, self.parts.autocast)
         return Trained(self.model, self.optimizer, autocast, self.parts.clip_norm, self._average)
 
     def _train_epoch(self) -> dict[str, float]:
@@ -240,6 +247,7 @@ class Trainer(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Give what continues the training at any width: tensors and plain containers."""
+        self._rates = self._rates.of(self.optimizer)
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -389,8 +397,4 @@ class Trainer(ABC):
         return float(value)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        return _autocast(self.device.type, self.parts.autocast)
-
-
-def _autocast(device: str, dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
-    return torch.autocast(device, dtype) if dtype is not None else contextlib.nullcontext()
+        return precision(self.device.type, self.parts.autocast)

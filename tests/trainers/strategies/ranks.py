@@ -90,6 +90,10 @@ def _trains_another_layer(trainer: Any) -> None:
     trainer.optimizer.add_param_group({"params": rest, "lr": 0.02})
 
 
+def _puts_another_function(trainer: Any) -> None:
+    trainer.model[1] = nn.Softmax(dim=1)  # of all features, where tanh was of each
+
+
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "freezes": _freezes,
     "thaws": lambda trainer: trainer.model[0].requires_grad_(True),
@@ -98,6 +102,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "forgets": _forgets,
     "widens a layer": _widens_a_layer,
     "trains another layer": _trains_another_layer,
+    "puts another function between two layers": _puts_another_function,
 }
 """What a user does between two epochs, by name."""
 

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from hpsearch_comm import Group, SyncBatchNorm
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.moving_average import MovingAverage
-from hpsearch_trainers.optimizers import parameters_of
+from hpsearch_trainers.optimizers import check_parameters, parameters_of
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.shards import Shard
 from hpsearch_trainers.strategies.options import Options
@@ -31,7 +31,7 @@ class Trained:
     """What a strategy trains. Nothing in it leads back to the trainer, whose memory is then free when it goes."""
 
     model: nn.Module
-    """What `Strategy.prepare` gave; the same on every rank."""
+    """The same on every rank."""
     optimizer: Optimizer
     """Of its parameters."""
     autocast: Callable[[], AbstractContextManager[Any]]
@@ -45,8 +45,7 @@ class Trained:
 class Strategy:
     """How the ranks of a group train one model; this one is of a rank by itself: a gradient, then a step.
 
-    A `Trainer` makes one on every rank, calls `check` and `prepare`, makes the optimizer, calls `bind`, and then for
-    each epoch:
+    A `Trainer` makes one on every rank, calls `check`, makes the optimizer, calls `bind`, and then for each epoch:
 
         start_epoch → (start_step → backward, once or more → update) for each of shares → end_epoch → validation, state
 
@@ -147,16 +146,13 @@ class Strategy:
         reason = self.refuses[what] if not where else f"{self.refuses[what]}; here {where}"
         raise ConfigurationError(f"parallel.strategy {self.name} can't be used with {what}: {reason}")
 
-    def prepare(self, model: nn.Module) -> nn.Module:
-        """Give the model to train, before there is an optimizer: another one, or with other parameters."""
-        return model
-
     def bind(self, trained: Trained) -> None:
         """Take what is trained, at first and where the user has put something else in its place; a collective.
 
         Raises:
             ConfigurationError: It can't be trained so.
         """
+        check_parameters(trained.optimizer, trained.model)
         self.trained = trained
         self._bound = _objects_of(trained)
         if self._watch is not None:
@@ -166,7 +162,7 @@ class Strategy:
             self._watch = trained.optimizer.register_step_pre_hook(partial(_check_under_way, weakref.ref(self)))
 
     def is_bound(self, trained: Trained) -> bool:
-        """Say whether model, optimizer and parameters are still those that `bind` got."""
+        """Say whether model, layers, optimizer and parameters are still those that `bind` got."""
         objects = _objects_of(trained)
         return len(objects) == len(self._bound) and all(map(operator.is_, objects, self._bound))
 
@@ -288,4 +284,4 @@ def _objects_of(trained: Trained) -> list[object]:
     """Give what a strategy may have taken note of; a None ends each group of parameters."""
     groups = trained.optimizer.param_groups
     in_groups = [parameter for group in groups for parameter in (*group["params"], None)]
-    return [trained.model, trained.optimizer, *trained.model.parameters(), *in_groups]
+    return [trained.optimizer, *trained.model.modules(), *trained.model.parameters(), *in_groups]
