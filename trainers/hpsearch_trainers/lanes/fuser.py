@@ -11,12 +11,16 @@ from typing import Any
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.pack import Pack
+from hpsearch_trainers.lanes.passes import Recorded
 from hpsearch_trainers.lanes.probe import check_lanes, check_pack
 from hpsearch_trainers.lanes.shape_key import shape_key
 from hpsearch_trainers.memory import is_out_of_memory
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["Fuser", "Stepped", "shared"]
+
+_MOST_KEYS = 64
+"""Of which recordings are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ class Fuser:
         self._room: dict[Hashable, int] = {}
         """By shape key, for how many lanes there was memory, where there wasn't for `most`."""
         self._packs: dict[Trainer, tuple[Hashable, Pack]] = {}
+        self._recordings: dict[Hashable, dict[Hashable, Recorded | None]] = {}
+        """By shape key; the one that was used last is the last."""
 
     def step(self, trainers: Sequence[Trainer]) -> list[Stepped]:
         """Train each for an epoch and validate.
@@ -182,12 +188,19 @@ class Fuser:
         new = [trainer for trainer in trainers if trainer not in self._packs]
         for trainer in trainers:
             self.release(trainer)
-        pack = Pack(trainers, self._places)
+        pack = Pack(trainers, self._places, self._recordings_of(key))
         self._packs.update(dict.fromkeys(trainers, (key, pack)))
         if new:
             with self._around_pack():
                 check_lanes(new, pack, self._same)
         return pack
+
+    def _recordings_of(self, key: Hashable) -> dict[Hashable, Recorded | None]:
+        """Give what packs of this key have recorded; of the last few keys, as each of a million may have its own."""
+        found = self._recordings[key] = self._recordings.pop(key, {})
+        while len(self._recordings) > _MOST_KEYS:
+            del self._recordings[next(iter(self._recordings))]
+        return found
 
     def _alone(self, trainer: Trainer, reason: str | None = None) -> Stepped:
         self.release(trainer)

@@ -49,7 +49,7 @@ _OF_SHAPE = {
 """What is the same of each lane, and asked of one."""
 
 
-class PerLane(tuple[Any, ...]):
+class PerLane(list[Any]):
     """A setting with a value for each lane, in the place of a module's own."""
 
 

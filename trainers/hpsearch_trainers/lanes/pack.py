@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.lane_tensor import Generators, of_each, opened
 from hpsearch_trainers.lanes.losses import Losses
-from hpsearch_trainers.lanes.passes import EvaluationPasses, TrainingPasses
+from hpsearch_trainers.lanes.passes import EvaluationPasses, OtherGradients, Recorded, TrainingPasses
 from hpsearch_trainers.lanes.rows import Rows
 from hpsearch_trainers.lanes.shell import Shell
 from hpsearch_trainers.lanes.snapshot import RandomState, Snapshot
@@ -39,13 +39,19 @@ class Pack:
         places: For how many lanes it computes, so that it may round otherwise than each alone: a lane's bits depend on
             that number, and not on who has the other places. Where nobody has, what is computed is dropped. None: one
             for each, with the bits of each alone.
-        record_at_once: It is known that it takes some epochs; else it records only what it has seen to come again.
+        recordings: What packs of this shape key have recorded, with as many lanes or others: it is played by this one,
+            too, and gains what this one records. None: there are no others.
 
     Raises:
         NotFusible: Their model can't be that of all lanes.
     """
 
-    def __init__(self, trainers: Sequence[Trainer], places: int | None = None, *, record_at_once: bool = False) -> None:
+    def __init__(
+        self,
+        trainers: Sequence[Trainer],
+        places: int | None = None,
+        recordings: dict[Hashable, Recorded | None] | None = None,
+    ) -> None:
         self._lanes = [Lane(trainer) for trainer in trainers]
         self._free = 0 if places is None else places - len(self._lanes)
         of_lanes = [lane.generator for lane in self._lanes]
@@ -53,7 +59,6 @@ class Pack:
         generators = Generators([*of_lanes, *of_nobody], rounded=places is not None)
         averages = [lane.average for lane in self._lanes if lane.average is not None]
         self._shells: list[Shell] = []
-        self._frozen = False
         try:
             self._shell = self._taken([lane.model for lane in self._lanes], generators)
             if averages:
@@ -61,10 +66,10 @@ class Pack:
             self._losses = Losses(self._lanes)
             self._rows = Rows(self._filled([lane.training for lane in self._lanes]), generators)
             autocast = self._lanes[0].autocast
-            self._training = TrainingPasses(self._shell, self._rows, self._losses, autocast, record_at_once)
+            self._training = TrainingPasses(self._shell, self._rows, self._losses, autocast, recordings)
             validated = [lane.validation for lane in self._lanes if lane.validation is not None]
             rows = Rows(self._filled(validated), generators)
-            self._evaluation = EvaluationPasses(self._shells[-1], rows, autocast, record_at_once)
+            self._evaluation = EvaluationPasses(self._shells[-1], rows, autocast, recordings)
         except BaseException:
             for trainer in self.trainers:
                 self.release(trainer)
@@ -91,14 +96,21 @@ class Pack:
             NotFusible: Something in it can't be right for all lanes.
             Exception: What a lane's loss, metrics, model or data raise, or what surrounds them.
         """
+        try:
+            return self._step(around)
+        except OtherGradients:
+            for passes in (self._training, self._evaluation):
+                passes.tapes.forget()
+            return self._step(around)
+
+    def _step(self, around: Callable[[], AbstractContextManager[object]]) -> list[dict[str, float]]:
         before = Snapshot(self.trainers, self._shells)
         try:
             with around():
-                metrics = self._epoch(before.random)
+                return self._epoch(before.random)
         except BaseException:
             before.restore()
             raise
-        return metrics
 
     def release(self, trainer: Trainer) -> None:
         """Give a trainer's tensors memory of their own; the pack is of no more use for it."""
@@ -157,27 +169,25 @@ class Pack:
         for step in range(first.steps):
             for lane in self._lanes:
                 lane.set_rate(step)
-            self._step(first.passes(step, orders), totals)
+            self._update(first.passes(step, orders), totals)
         if self._losses.plain != self._losses.are_plain():
             raise NotFusible("its loss changes while it trains")
         return totals
 
     def _prepare(self) -> None:
-        """Put the models into the mode of training, and forget what was recorded in another one."""
+        """Put the models into the mode of training, and see how they are computed now."""
         freezes = self._lanes[0].trainer.parts.freeze_batch_norm
         frozen = freezes is not None and self._lanes[0].trainer.epoch >= freezes
         self._shell.set_training(True)
         if frozen:
             for model in (self._shell.module, *self._shell.models):
                 hold_statistics(model)
-        changed = [shell.take_settings() for shell in self._shells]
-        if any(changed) or frozen != self._frozen:
-            self._training.forget()
-            self._evaluation.forget()
-        self._frozen = frozen
+        way = (frozen, *(shell.take_settings() for shell in self._shells))
+        for passes in (self._training, self._evaluation):
+            passes.tapes.way = way
         self._losses.plain = self._losses.are_plain()
 
-    def _step(self, passes: Sequence[Tensor], totals: Tensor) -> None:
+    def _update(self, passes: Sequence[Tensor], totals: Tensor) -> None:
         sizes = [chosen.shape[0] for chosen in passes]
         rows = sum(sizes)
         gradients: Sequence[Tensor | None] = []

@@ -14,46 +14,78 @@ from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor
 from hpsearch_trainers.lanes.losses import Losses, are_scores, cross_entropies
 from hpsearch_trainers.lanes.output import Form, taken_apart
+from hpsearch_trainers.lanes.recorder import Recorder, memory_of
 from hpsearch_trainers.lanes.rows import Rows
 from hpsearch_trainers.lanes.shell import Shell
-from hpsearch_trainers.lanes.tape import Recorder, Tape
+from hpsearch_trainers.lanes.tape import Recording, Tape
 
-__all__ = ["EvaluationPasses", "TrainingPasses"]
+__all__ = ["EvaluationPasses", "OtherGradients", "Recorded", "TrainingPasses"]
 
 _Autocast = Callable[[], AbstractContextManager[Any]]
 _Gradients = Sequence[Tensor | None]
 
 
+class OtherGradients(NotFusible):
+    """A loss is of other parts of its model's output than when it was recorded."""
+
+
 @dataclass(frozen=True, slots=True)
-class _Recorded:
-    tape: Tape
+class Recorded:
+    """What was recorded of a batch, for any pack whose batches are of this kind."""
+
+    recording: Recording
     form: Form | None
-    """Of the output and the targets; None where the tape has the losses, too."""
+    """Of the output and the targets; None where the recording has the losses, too."""
     used: Sequence[bool] = ()
     """Of which tensors of these the losses gave gradients."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Playable:
+    tape: Tape
+    form: Form | None
+    used: Sequence[bool]
 
 
 class _Tapes:
     """What was recorded, by what batches differ in.
 
     Args:
-        at_once: The first batch of a kind is recorded; else the second one, as it isn't known whether there will be
-            others, and recording takes as long as some batches do from the tape.
+        name: Of the passes.
+        roles: Of the pack: what another one has others of, in the same order.
+        recordings: What this pack and others of its shape key have recorded: the first batch of a kind is. None: there
+            are no others, and the second batch is: it isn't known whether there will be more, and recording takes as
+            long as some batches do from the tape.
+
+    Attributes:
+        way: In which of several ways the model is computed.
     """
 
-    def __init__(self, at_once: bool) -> None:
-        self._at_once = at_once
+    def __init__(self, name: str, roles: Sequence[object], recordings: dict[Hashable, Recorded | None] | None) -> None:
+        self.way: Hashable = None
+        self._name = name
+        self._roles = roles
+        self._at_once = recordings is not None
+        self._recordings = {} if recordings is None else recordings
+        self._shared = _shared(roles)
         self._seen: set[Hashable] = set()
-        self._recorded: dict[Hashable, _Recorded | None] = {}
+        self._playable: dict[Hashable, _Playable | None] = {}
 
-    def get(self, kind: Hashable) -> _Recorded | None:
+    def get(self, kind: Hashable) -> _Playable | None:
         """Give what was recorded of such a batch; None where there is nothing."""
-        return self._recorded.get(kind)
+        kind = self.way, kind
+        if kind not in self._playable:
+            recorded = self._recordings.get((self._name, self._shared, kind))
+            if recorded is not None:
+                self._playable[kind] = self._bound(recorded)
+        return self._playable.get(kind)
 
     def recorder(self, kind: Hashable, rows: Tensor) -> Recorder | None:
         """Give what is to record this batch; None where it isn't to be recorded."""
-        if (self._at_once or kind in self._seen) and kind not in self._recorded:
-            return Recorder([rows])
+        kind = self.way, kind
+        known = kind in self._playable or (self._name, self._shared, kind) in self._recordings
+        if (self._at_once or kind in self._seen) and not known:
+            return Recorder([rows], self._roles)
         self._seen.add(kind)
         return None
 
@@ -66,13 +98,31 @@ class _Tapes:
         used: Sequence[bool] = (),
     ) -> None:
         """Keep what was recorded, if anything was."""
-        if recorder is not None:
-            tape = recorder.tape(results) if form is None or form.plain else None
-            self._recorded[kind] = None if tape is None else _Recorded(tape, form, used)
+        if recorder is None:
+            return
+        kind = self.way, kind
+        recording = recorder.recording(results) if form is None or form.plain else None
+        recorded = None if recording is None else Recorded(recording, form, used)
+        self._playable[kind] = None if recorded is None else self._bound(recorded)
+        if recorded is None or recorded.recording.of_any_pack:
+            self._recordings[self._name, self._shared, kind] = recorded
 
     def forget(self) -> None:
-        """Forget all: what the model reads beside tensors has changed."""
-        self._recorded.clear()
+        """Forget all, and play from now on what is recorded here alone."""
+        self._recordings = {}
+        self._playable.clear()
+
+    def _bound(self, recorded: Recorded) -> _Playable:
+        return _Playable(recorded.recording.tape(self._roles), recorded.form, recorded.used)
+
+
+def _shared(roles: Sequence[object]) -> Sequence[int]:
+    """Give for each role the first that is the same, or has the same memory: a recording takes one for the other."""
+    first: dict[Hashable, int] = {}
+    return tuple(
+        first.setdefault(memory_of(role) if isinstance(role, Tensor) and role.numel() > 0 else id(role), number)
+        for number, role in enumerate(roles)
+    )
 
 
 class TrainingPasses:
@@ -83,16 +133,25 @@ class TrainingPasses:
         rows: Reads batches.
         losses: What is trained for.
         autocast: Makes the context of the forward passes.
-        at_once: The first batch of a kind is recorded, not the second.
+        recordings: Of packs of the same shape key, if there are others.
+
+    Attributes:
+        tapes: What it has recorded.
     """
 
-    def __init__(self, shell: Shell, rows: Rows, losses: Losses, autocast: _Autocast, at_once: bool) -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        rows: Rows,
+        losses: Losses,
+        autocast: _Autocast,
+        recordings: dict[Hashable, Recorded | None] | None,
+    ) -> None:
         self._shell = shell
         self._rows = rows
         self._losses = losses
         self._autocast = autocast
-        self._tapes = _Tapes(at_once)
-        self.forget = self._tapes.forget
+        self.tapes = _Tapes("training", [*shell.roles, *rows.roles], recordings)
 
     def __call__(self, rows: Tensor, share: float) -> tuple[Tensor, _Gradients]:
         """Give the mean loss of each lane's rows, (lanes,), and the gradients of the stacks of parameters.
@@ -104,9 +163,10 @@ class TrainingPasses:
         Raises:
             ConfigurationError: A loss isn't one number.
             NotFusible: One pass can't be right for all lanes.
+            OtherGradients: What was recorded isn't right for this batch.
         """
         kind = (rows.shape, rows.stride(), share, self._losses.plain)
-        known = self._tapes.get(kind)
+        known = self.tapes.get(kind)
         if known is None:
             return self._through_python(kind, rows, share)
         with torch.no_grad():
@@ -115,13 +175,13 @@ class TrainingPasses:
             return given[0], given[1:]
         losses, of_each = self._of_each(known.form, given, share)
         if [one is not None for one in of_each] != known.used:
-            raise NotFusible("its loss is of other parts of its model's output than in the step before")
+            raise OtherGradients("its loss is of other parts of its model's output than in the step before")
         assert known.tape.backward is not None
         with torch.no_grad():
             return losses, known.tape.backward(kept, *_present(of_each))
 
     def _through_python(self, kind: Hashable, rows: Tensor, share: float) -> tuple[Tensor, _Gradients]:
-        recorder = self._tapes.recorder(kind, rows)
+        recorder = self.tapes.recorder(kind, rows)
         with recorder or nullcontext():
             inputs, targets = self._rows(rows)
             with self._autocast():
@@ -129,7 +189,7 @@ class TrainingPasses:
             if self._losses.plain and are_scores(output):
                 losses, coming = cross_entropies(output.stack.detach(), targets.stack, share)
                 gradients = self._back([output.stack], [coming])
-                self._tapes.keep(kind, recorder, [losses, *gradients], None)
+                self.tapes.keep(kind, recorder, [losses, *gradients], None)
                 return losses, gradients
         form, held = taken_apart((output, targets))
         losses, of_each = self._of_each(form, held, share)
@@ -137,7 +197,7 @@ class TrainingPasses:
             recorder.cut(held, _present(of_each))
         with recorder or nullcontext():
             gradients = self._back(held, of_each)
-        self._tapes.keep(kind, recorder, gradients, form, [one is not None for one in of_each])
+        self.tapes.keep(kind, recorder, gradients, form, [one is not None for one in of_each])
         return losses, gradients
 
     def _of_each(self, form: Form, held: Sequence[Tensor], share: float) -> tuple[Tensor, _Gradients]:
@@ -172,15 +232,19 @@ class EvaluationPasses:
         shell: The model.
         rows: Reads batches.
         autocast: Makes the context of the forward passes.
-        at_once: The first batch of a kind is recorded, not the second.
+        recordings: Of packs of the same shape key, if there are others.
+
+    Attributes:
+        tapes: What it has recorded.
     """
 
-    def __init__(self, shell: Shell, rows: Rows, autocast: _Autocast, at_once: bool) -> None:
+    def __init__(
+        self, shell: Shell, rows: Rows, autocast: _Autocast, recordings: dict[Hashable, Recorded | None] | None
+    ) -> None:
         self._shell = shell
         self._rows = rows
         self._autocast = autocast
-        self._tapes = _Tapes(at_once)
-        self.forget = self._tapes.forget
+        self.tapes = _Tapes("evaluation", [*shell.roles, *rows.roles], recordings)
 
     @torch.no_grad()
     def __call__(self, rows: Tensor) -> tuple[Any, LaneTensor]:
@@ -190,18 +254,18 @@ class EvaluationPasses:
             NotFusible: One pass can't be right for all lanes.
         """
         kind = (rows.shape, rows.stride())
-        known = self._tapes.get(kind)
+        known = self.tapes.get(kind)
         if known is not None and known.form is not None:
             played: tuple[Any, LaneTensor] = known.form.filled(known.tape.forward(rows)[0], self._shell.generators)
             return played
-        recorder = self._tapes.recorder(kind, rows)
+        recorder = self.tapes.recorder(kind, rows)
         with recorder or nullcontext():
             inputs, targets = self._rows(rows)
             with self._autocast():
                 output = self._shell(inputs)
         if recorder is not None:
             form, held = taken_apart((output, targets))
-            self._tapes.keep(kind, recorder, held, form)
+            self.tapes.keep(kind, recorder, held, form)
         return output, targets
 
 

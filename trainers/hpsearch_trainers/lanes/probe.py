@@ -51,7 +51,7 @@ def check_pack(trainers: Sequence[Trainer], most: int) -> dict[int, float]:
         shares = {}
         for size in sorted({2, min(3, most), most}):
             fused = [Lane(trainer).on_fewer_rows() for trainer in one_of_each[:size]]
-            pack = Pack(fused, record_at_once=True)
+            pack = Pack(fused, recordings={})
             _compare(fused, pack.step(), first)
             told, seconds = _timed(pack.step)
             _compare(fused, told, second)
@@ -124,7 +124,7 @@ def check_lanes(trainers: Sequence[Trainer], pack: Pack, same: Callable[[Any, An
 def _trained_twice(trainers: Sequence[Trainer], places: int) -> tuple[list[Any], list[Any]]:
     """Give the outcomes of copies after an epoch, and after one more, in which a pack does what it recorded."""
     copies = [Lane(trainer).on_fewer_rows() for trainer in trainers]
-    pack = Pack(copies, places, record_at_once=True)
+    pack = Pack(copies, places, {})
     return _outcomes(pack.step(), copies), _outcomes(pack.step(), copies)
 
 

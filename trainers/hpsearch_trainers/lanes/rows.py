@@ -23,6 +23,11 @@ class Rows:
         self.inputs, self.targets = ([of_lane[number] for of_lane in columns] for number in range(2))
         self._generators = generators
 
+    @property
+    def roles(self) -> list[object]:
+        """What another pack has others of, in the same order."""
+        return [*self.inputs, *self.targets]
+
     def __call__(self, rows: Tensor) -> tuple[LaneTensor, LaneTensor]:
         """Give inputs and targets of rows, (lanes, n)."""
         flat = rows[0] if rows.stride(0) == 0 else rows.reshape(-1)

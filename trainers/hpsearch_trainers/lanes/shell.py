@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hpsearch_trainers.lanes.attributes import describe, is_per_lane
+from hpsearch_trainers.lanes.dropout import way_of
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, PerLane, by_lane
 from hpsearch_trainers.lanes.models import modules_of, set_training, tensors_of
@@ -59,32 +60,37 @@ class Shell:
         self._lanes = {name: _taken_over(own, stacks[name], self.generators) for name, own in of_lanes.items()}
         self._stacks = [(stacks[name], own) for name, own in of_lanes.items()]
         self._taken = [(tensor, tensor.data_ptr()) for model in self.models for tensor in tensors_of(model)]
-        self._settings: list[tuple[nn.Module, str, Sequence[nn.Module]]] = []
+        self._settings: list[tuple[PerLane, str, Sequence[nn.Module]]] = []
         everywhere = zip(*(modules_of(model) for model in (self.module, *self.models)), strict=True)
         for module, *modules in everywhere:
             for kept in (module._parameters, module._buffers):
                 for name, tensor in kept.items():
                     if tensor is not None:
                         kept[name] = self._lanes[id(tensor)]
-            self._settings += [(module, name, modules) for name in vars(module) if is_per_lane(module, name)]
+            for name in [name for name in vars(module) if is_per_lane(module, name)]:
+                setattr(module, name, PerLane(getattr(one, name) for one in modules))
+                self._settings.append((getattr(module, name), name, modules))
             if isinstance(module, _OTHERWISE_IN_EVALUATION):
                 module.__class__ = _by_lane(type(module), modules)  # type: ignore[assignment]
         self.parameters = [one.stack for one in self._lanes.values() if one.requires_grad]
         self._described = describe(self.module)
-        self.take_settings()
 
     def __call__(self, inputs: LaneTensor) -> object:
         """Compute the output of each lane."""
         return self.module(inputs)
 
-    def take_settings(self) -> bool:
-        """Read what may differ from lane to lane, such as rates of dropout, from the models; say if any has changed."""
-        changed = False
-        for module, name, modules in self._settings:
-            values = PerLane(getattr(one, name) for one in modules)
-            changed = changed or getattr(module, name) != values
-            setattr(module, name, values)
-        return changed
+    @property
+    def roles(self) -> list[object]:
+        """What another pack has others of, in the same order."""
+        stacks = [stack for stack, _ in self._stacks]
+        models_own = [tensor for _, own in self._stacks for tensor in own]
+        return [*stacks, *models_own, self.generators, *(values for values, _, _ in self._settings)]
+
+    def take_settings(self) -> tuple[int, ...]:
+        """Read rates of dropout, which may differ from lane to lane, from the models; give the way of each layer."""
+        for values, name, modules in self._settings:
+            values[:] = [getattr(one, name) for one in modules]
+        return tuple(way_of(values) for values, _, _ in self._settings)
 
     def holds(self) -> bool:
         """Whether the models have the tensors that were taken over, where these were put."""

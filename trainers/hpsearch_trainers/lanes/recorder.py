@@ -1,0 +1,267 @@
+"""Records what torch calls, to be played again: see `tape`.
+
+What may differ from step to step are the numbers in tensors, and nothing else. Where torch gives Python a number, or a
+shape that depends on numbers, nothing is said of the next step, and there is no recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hpsearch_trainers.lanes.tape import Call, Name, Part, Recording, recording_of, role_name
+
+__all__ = ["Recorder", "as_one_call", "memory_of"]
+
+_MOST_BYTES = 2**28
+"""Of what a recording keeps: more is no small model, of which there would be little to gain."""
+_FOLLOWS_NUMBERS = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view))
+_aten = torch.ops.aten
+_MAYBE_THE_SAME = frozenset((_aten.detach.default, _aten.alias.default, _aten.view.default, _aten.expand.default))
+"""What may give just what it is given."""
+_LIFT = _aten.lift_fresh.default
+"""What torch makes a tensor of numbers in the code with."""
+
+_entered: list[Recorder] = []
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records what torch calls while it is entered.
+
+    Args:
+        inputs: What differs from step to step. All other tensors are taken as they are: the same memory, whatever is in
+            it by then.
+        roles: Of the pack: what another one has others of, in this order.
+
+    Attributes:
+        repeatable: Whether the calls say all of it.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor], roles: Sequence[object] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.repeatable = True
+        self._paused = False
+        self._of_any_pack = True
+        self._kept: list[object] = [*roles]
+        """So that nothing else gets an id or memory that is known."""
+        self._names: dict[int, str] = {}
+        """Of what differs from step to step, by id."""
+        self._memory: set[int] = set()
+        self._constants: dict[int, Tensor] = {}
+        """Of what stays, by id."""
+        self._literals: set[int] = set()
+        """Those of them that each step would make anew, so that none must be changed."""
+        self._of_roles: dict[int, Name] = {}
+        """The names of roles, and of views of them, by id."""
+        self._of_memory: dict[Hashable, Name] = {}
+        self._views: list[Call] = []
+        self._bytes = 0
+        self._parts: list[Part] = []
+        for number, role in enumerate(roles):
+            self._name_for_packs(role, Name(role_name(number)))
+        self._begin(inputs)
+
+    def __enter__(self) -> Self:
+        """Begin, or go on."""
+        _entered.append(self)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Pause."""
+        _entered.remove(self)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def cut(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        """End the first part, and begin the second.
+
+        Args:
+            outputs: Of the first.
+            inputs: Of the second, beside what it has of the first.
+        """
+        self._end(outputs)
+        self._begin(inputs)
+
+    def recording(self, outputs: Sequence[Tensor | None]) -> Recording | None:
+        """Give what was recorded; None where it isn't repeatable.
+
+        Args:
+            outputs: Of the last part.
+        """
+        self._end(outputs)
+        return recording_of(self._parts, self._views, of_any_pack=self._of_any_pack) if self.repeatable else None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch, and write it down."""
+        result = func(*args, **(kwargs or {}))
+        if self.repeatable and not self._paused:
+            self._write_down(func, args, kwargs or {}, result)
+        return result
+
+    def write_down_as_one(self, run: Callable[..., Tensor], args: Sequence[Any]) -> Tensor:
+        """Call a function of ours, and write it down, but not what it calls."""
+        self._paused = True
+        try:
+            result = run(*args)
+        finally:
+            self._paused = False
+        if self.repeatable:
+            arguments = self._named(args)
+            if not self._knows(_tensors(args)):
+                self._give_up()
+            self._parts[-1].calls.append(Call(run, arguments, {}, [self._name(result)], False))
+        return result
+
+    def _begin(self, inputs: Sequence[Tensor]) -> None:
+        self._parts.append(Part([self._name(tensor) for tensor in inputs]))
+
+    def _end(self, outputs: Sequence[Tensor | None]) -> None:
+        names = [None if one is None else self._names.get(id(one)) for one in outputs]
+        if any(name is None and one is not None for name, one in zip(names, outputs, strict=True)):
+            self._give_up()
+        self._parts[-1].outputs = names
+
+    def _give_up(self) -> None:
+        self.repeatable = False
+        self._kept.clear()
+
+    def _name(self, tensor: Tensor) -> str:
+        """Name a tensor that differs from step to step."""
+        self._keep(tensor)
+        self._memory.add(tensor.untyped_storage().data_ptr())
+        return self._names.setdefault(id(tensor), f"v{len(self._kept)}")
+
+    def _name_for_packs(self, role: object, name: Name) -> None:
+        """Name a role, or a view of one."""
+        if isinstance(role, Tensor):
+            self._constants[id(role)] = role
+            if role.numel() > 0:
+                name = self._of_memory.setdefault(memory_of(role), name)
+        self._of_roles.setdefault(id(role), name)
+
+    def _keep(self, tensor: Tensor) -> None:
+        self._kept.append(tensor)
+        self._bytes += tensor.nbytes
+        if self._bytes > _MOST_BYTES:
+            self._give_up()
+
+    def _knows(self, given: Iterator[Tensor] | Sequence[Tensor]) -> bool:
+        return all(id(one) in self._names or id(one) in self._constants for one in given)
+
+    def _write_down(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        given = [*_tensors((args, kwargs))]
+        if _follows_numbers(func, given) or any(one.layout != torch.strided for one in (*given, *_tensors(result))):
+            return self._give_up()
+        if func is _LIFT:
+            self._literals.update(map(id, given))
+        arguments, keywords = self._named(args), self._named(kwargs)
+        if not self._knows(given):
+            return self._give_up()
+        if func in _MAYBE_THE_SAME and id(args[0]) in self._names and _alike(args[0], result):
+            self._keep(result)
+            self._names[id(result)] = self._names[id(args[0])]
+            return None
+        if not self._literals.isdisjoint(map(id, _changed(func, args))):
+            return self._give_up()
+        unpacked = isinstance(result, tuple | list)
+        results = result if unpacked else [result]
+        if not all(one is None or isinstance(one, Tensor) for one in results):
+            return self._give_up()  # a number is read
+        if (_is_view(func) or func is _LIFT) and not any(id(one) in self._names for one in given):
+            return self._stays(Call(func._op, arguments, keywords, [], unpacked), given, results)
+        known = [one is None or id(one) in self._names or id(one) in self._constants for one in results]
+        names = ["_" if old else self._name(one) for one, old in zip(results, known, strict=True)]
+        self._parts[-1].calls.append(Call(func._op, arguments, keywords, names, unpacked))
+        return None
+
+    def _stays(self, call: Call, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        """Take what is a view of memory that stays, or numbers in the code, for what stays."""
+        for one in results:
+            self._constants[id(one)] = one
+        if not self._literals.isdisjoint(map(id, given)):
+            self._literals.update(map(id, results))
+        elif all(id(one) in self._of_roles for one in given):
+            call.results = [f"s{len(self._views)}_{number}" for number in range(len(results))]
+            self._views.append(call)
+            for one, name in zip(results, call.results, strict=True):
+                self._name_for_packs(one, Name(name))
+
+    def _named(self, value: Any) -> Any:
+        """Give arguments with names in the place of what differs from step to step, or from pack to pack."""
+        if id(value) in self._of_roles:
+            return self._of_roles[id(value)]
+        if isinstance(value, Tensor):
+            return self._named_tensor(value)
+        if type(value) in (list, tuple):
+            return type(value)(self._named(one) for one in value)
+        if type(value) is dict:
+            return {name: self._named(one) for name, one in value.items()}
+        return value
+
+    def _named_tensor(self, tensor: Tensor) -> Any:
+        if id(tensor) in self._names:
+            return Name(self._names[id(tensor)])
+        # One that isn't known and lies where a known one does came from it by a way that was not seen.
+        if tensor.untyped_storage().data_ptr() in self._memory:
+            return tensor
+        self._constants[id(tensor)] = tensor
+        if tensor.numel() > 0 and memory_of(tensor) in self._of_memory:  # torch's own second object for a role
+            self._of_roles[id(tensor)] = self._of_memory[memory_of(tensor)]
+            return self._of_roles[id(tensor)]
+        self._of_any_pack = self._of_any_pack and id(tensor) in self._literals
+        return tensor
+
+
+def as_one_call(run: Callable[..., Tensor], *args: Any) -> Tensor:
+    """Call a function, which a recorder takes for one of torch's: it is called anew with what its arguments are then.
+
+    Args:
+        run: Gives a new tensor, and no gradients.
+        *args: Tensors, roles and plain values.
+    """
+    return _entered[-1].write_down_as_one(run, args) if _entered else run(*args)
+
+
+def memory_of(tensor: Tensor) -> Hashable:
+    """Describe the memory of a tensor that isn't empty, and how it is read."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _follows_numbers(func: Any, given: Sequence[Tensor]) -> bool:
+    """Whether the shape of what a call gives, or what comes after it, may depend on numbers in tensors."""
+    if func is _aten.index.Tensor:
+        return any(one.dtype in (torch.bool, torch.uint8) for one in given[1:])
+    return func is _aten._pack_padded_sequence.default or not _FOLLOWS_NUMBERS.isdisjoint(func.tags)
+
+
+def _is_view(func: Any) -> bool:
+    returned = func._schema.returns
+    return not func._schema.is_mutable and any(one.alias_info is not None for one in returned)
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors that share memory are laid out alike in it."""
+    of_each = [(made.shape, made.stride(), made.storage_offset(), made.dtype) for made in (one, other)]
+    return of_each[0] == of_each[1]
+
+
+def _changed(func: Any, args: Sequence[Any]) -> Iterator[Tensor]:
+    """Give the tensors that a call changes in place."""
+    if func._schema.is_mutable:
+        for declared, given in zip(func._schema.arguments, args, strict=False):
+            if declared.alias_info is not None and declared.alias_info.is_write:
+                yield from _tensors(given)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors(one)
+    elif isinstance(value, dict):
+        yield from _tensors(tuple(value.values()))
