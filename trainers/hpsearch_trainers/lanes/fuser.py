@@ -12,8 +12,9 @@ from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.pack import Pack
 from hpsearch_trainers.lanes.passes import Recorded
-from hpsearch_trainers.lanes.probe import check_lanes, check_pack
+from hpsearch_trainers.lanes.probe import check_lanes
 from hpsearch_trainers.lanes.shape_key import shape_key
+from hpsearch_trainers.lanes.verdicts import shares_of
 from hpsearch_trainers.memory import is_out_of_memory
 from hpsearch_trainers.trainer import Trainer
 
@@ -169,8 +170,7 @@ class Fuser:
         if isinstance(known, int):
             return known
         most = self._room.get(key, self._most)
-        with self._around_pack():
-            shares = check_pack(trainers, most)
+        shares = shares_of(key, trainers, most, self._around_pack)
         fewest = self._fewest
         if fewest is None:
             if shares[most] >= 1:

@@ -22,6 +22,8 @@ __all__ = ["check_lanes", "check_pack", "check_places"]
 
 _T = TypeVar("_T")
 
+_ALONE = 4
+"""How many are trained alone; of more lanes, several are copies of one of these."""
 _AGAIN = 3
 """How many are compared after a second epoch, too, in which a pack does what it recorded in the first."""
 
@@ -42,10 +44,11 @@ def check_pack(trainers: Sequence[Trainer], most: int) -> dict[int, float]:
     random = RandomState()
     held = held_by(trainers)  # functions can't be copied
     try:
-        one_of_each = [trainers[number % len(trainers)] for number in range(most)]
-        alone = [Lane(trainer).on_fewer_rows() for trainer in one_of_each]
+        tried = trainers[: min(_ALONE, most)]
+        one_of_each = [tried[number % len(tried)] for number in range(most)]
+        alone = [Lane(trainer).on_fewer_rows() for trainer in tried]
         timed = [_timed(trainer.step) for trainer in alone]
-        first = _outcomes([metrics for metrics, _ in timed], alone)
+        first = _outcomes([metrics for metrics, _ in timed], alone) * most
         second = _outcomes([trainer.step() for trainer in alone[:_AGAIN]], alone)
         seconds_alone = statistics.median(seconds for _, seconds in timed)  # the first of a process takes longer
         shares = {}

@@ -1,0 +1,63 @@
+"""What trying trainers as lanes came to, for all that this process trains: it is tried once for each shape key."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+import torch
+
+from hpsearch_trainers.lanes.models import modules_of
+from hpsearch_trainers.lanes.probe import check_pack
+from hpsearch_trainers.trainer import Trainer
+
+__all__ = ["shares_of"]
+
+_MOST = 256
+"""Shape keys whose verdicts are kept: of more, those that were tried first are tried again."""
+
+_found: dict[Hashable, Mapping[int, float]] = {}
+
+
+def shares_of(
+    key: Hashable, trainers: Sequence[Trainer], most: int, around: Callable[[], AbstractContextManager[object]]
+) -> Mapping[int, float]:
+    """Give what `check_pack` does, or gave for others of this shape key, if it was that many lanes are quicker.
+
+    Args:
+        key: Of the trainers.
+        trainers: One or more.
+        most: Lanes of the largest pack.
+        around: Gives what surrounds a try.
+
+    Raises:
+        NotFusible: A bit differs, or they can't be fused.
+    """
+    whole = (key, most, _ways(trainers[0]))
+    shares = _found.get(whole)
+    if shares is None:
+        with around():
+            shares = check_pack(trainers, most)
+        if shares[most] < 1:  # else, perhaps, the machine had other work just then
+            _found[whole] = shares
+        while len(_found) > _MOST:
+            del _found[next(iter(_found))]
+    return shares
+
+
+def _ways(trainer: Trainer) -> Hashable:
+    """Give what decides how a model computes, beside its shape key.
+
+    A module that was edited and loaded anew may have the same classes with other functions in them.
+    """
+    functions = [type(module).forward for module in modules_of(trainer.model)]
+    precision = None
+    with contextlib.suppress(RuntimeError):  # it was set by both of torch's interfaces
+        precision = torch.get_float32_matmul_precision()
+    return (
+        tuple(getattr(function, "__code__", function) for function in functions),
+        (torch.get_default_dtype(), torch.get_deterministic_debug_mode(), torch.backends.mkldnn.enabled, precision),
+        sys.float_info.min / 2 == 0,  # whether numbers that small are taken for zero
+    )
