@@ -1,4 +1,4 @@
-"""What the whole suite shares: one Ray cluster, and one process to fork from, made when a test asks for them first."""
+"""What the whole suite shares: one Ray cluster, and processes to fork from, made when a test asks for them first."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests import draws
+from tests.forking import end_forking
 from tests.isolated import end_isolated
 
 draws.register()
@@ -51,10 +52,11 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def isolated_ends() -> Iterator[None]:
-    """End the process that isolated programs were forked from, if there is one."""
+def forking_ends() -> Iterator[None]:
+    """End the processes that others were forked from, if there are any."""
     yield
     end_isolated()
+    end_forking()
 
 
 @pytest.fixture(scope="session")

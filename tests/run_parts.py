@@ -1,8 +1,8 @@
 """Runs the parts of the test suite side by side, and sums them up. `python -m tests.run_parts [PYTEST OPTION]...`.
 
-Much of their time tests wait for other processes: with two parts for each core, a core is seldom idle. All parts at once
-would have tests wait ten times as long as each alone. The longest come first. Their lines come as they are written, each
-with its part's name. A mark in the environment shows at the end which processes they have left.
+Much of their time tests wait for other processes: with two parts for each core, a core is seldom idle. All parts at
+once would have tests wait ten times as long as each alone. The longest come first. Their lines come as they are
+written, each with its part's name. A mark in the environment shows at the end which processes they have left.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,15 @@ from hpsearch_comm.bootstrap.listener import Listener
 from hpsearch_comm.bootstrap.rendezvous import KnownAddresses
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.group import Group
-from tests.comm.forked import forked
 from tests.comm.forming import PATIENCE, open_files
+from tests.forked import forked
+from tests.forking import Forked
 
 
 class ConnectingRank:
     """The test's end of such a process."""
 
-    def __init__(self, process: BaseProcess, channel: Connection) -> None:
+    def __init__(self, process: Forked, channel: Connection) -> None:
         self.process = process
         self.channel = channel
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
 import sys
 import traceback
-from pathlib import Path
 from typing import Any, Self
 
 from tests.comm.meeting import free_port
 from tests.comm.process_ranks import SECRET, Outcome
-
-_ROOT = Path(__file__).parents[2]
+from tests.forking import Forked
 
 
 class HorovodRanks:
@@ -36,13 +33,11 @@ class HorovodRanks:
             "OMP_NUM_THREADS": "1",
         }
         self._processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.comm.horovod_ranks", module, "init" if init else ""],
-                cwd=_ROOT,
+            Forked(
+                "tests.comm.horovod_ranks",
+                module,
+                "init" if init else "",
                 env=everywhere | {"RANK": str(rank)} | env,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
             )
             for rank in range(size)
         ]
@@ -57,7 +52,6 @@ class HorovodRanks:
         """Call a function on each rank; give how each call ended, by rank."""
         try:
             for process in self._processes:
-                assert process.stdin is not None
                 process.stdin.write(json.dumps([function, arguments]) + "\n")
                 process.stdin.flush()
             return [self._outcome(process) for process in self._processes]
@@ -75,18 +69,15 @@ class HorovodRanks:
     def end(self) -> list[int]:
         """Let the ranks end; give their exit codes."""
         for process in self._processes:
-            assert process.stdin is not None
             if not process.stdin.closed:
                 process.stdin.close()
         codes = [process.wait() for process in self._processes]
         for process in self._processes:
-            assert process.stdout is not None
             process.stdout.close()
         return codes
 
     @staticmethod
-    def _outcome(process: subprocess.Popen[str]) -> Outcome:
-        assert process.stdout is not None
+    def _outcome(process: Forked) -> Outcome:
         line = process.stdout.readline()
         return Outcome(0, **json.loads(line)) if line else Outcome(process.wait())
 

@@ -10,17 +10,15 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import traceback
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import hpsearch_comm as comm
 from hpsearch_comm.bootstrap.handshake import Credentials
+from tests.forking import Forked
 
-_ROOT = Path(__file__).parents[2]
 SECRET = bytes(range(32))
 
 
@@ -47,7 +45,7 @@ class ServedRanks:
     """
 
     def __init__(self, server: str, module: str) -> None:
-        self._command = [sys.executable, "-m", server, module]
+        self._words = (server, module)
         self._process = self._start()
 
     def __enter__(self) -> Self:
@@ -61,8 +59,6 @@ class ServedRanks:
 
         Where a test breaks off meanwhile, as at its timeout, its ranks are killed: the next test has others.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps(what) + "\n")
             self._process.stdin.flush()
@@ -73,16 +69,8 @@ class ServedRanks:
             self._process = self._start()
             raise
 
-    def _start(self) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self._command,
-            cwd=_ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+    def _start(self) -> Forked:
+        return Forked(*self._words, env=os.environ | {"OMP_NUM_THREADS": "1"}, new_session=True)
 
 
 class ProcessRanks(ServedRanks):

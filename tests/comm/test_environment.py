@@ -18,10 +18,10 @@ from hpsearch_comm import ConfigurationError, Group, RendezvousError
 from hpsearch_comm import environment as environment_module
 from hpsearch_comm.bootstrap.rendezvous import KnownAddresses, MasterRendezvous, StoreRendezvous
 from hpsearch_comm.environment import VARIABLES, Arguments, init, read_environment
-from tests.comm.forked import forked
 from tests.comm.forming import PATIENCE
 from tests.comm.launched import launched, under_torchrun
 from tests.comm.meeting import all_said, free_port, given_time, leaving_nothing, outcomes
+from tests.forked import forked
 
 SECRET = secrets.token_hex(32)
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.comm.launching import launch
+from tests.rarely import rarely
 
 _PAGE = Path(__file__).parents[2] / "docs" / "horovod.md"
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [*rarely(1), 2])
 def test_the_script_trains(ranks, tmp_path):
     script = re.search(r"^```python\n(# train_horovod.py\n.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert script is not None

@@ -14,7 +14,6 @@ from hpsearch_comm.bootstrap.exchange import name_ranks
 from hpsearch_comm.bootstrap.handshake import Credentials
 from hpsearch_comm.bootstrap.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
-from tests.comm.forked import forked
 from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials
 from tests.comm.meeting import (
     Meeting,
@@ -28,6 +27,7 @@ from tests.comm.meeting import (
     new_store,
     outcomes,
 )
+from tests.forked import forked
 
 
 @pytest.fixture(params=["master", "store"])
@@ -152,7 +152,7 @@ def test_rank_0_may_be_killed_and_start_again(meeting):
         futures = {1: pool.submit(meeting.rank(1, 3))}
         assert channel.recv() == "here"
         first.kill()
-        first.join()
+        first.wait()
         futures |= {rank: pool.submit(meeting.rank(rank, 3)) for rank in (0, 2)}
         assert awaited(futures) == dict.fromkeys(range(3), addresses(3))
 

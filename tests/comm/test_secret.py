@@ -15,10 +15,10 @@ import pytest
 from hpsearch_comm.bootstrap import exchange
 from hpsearch_comm.bootstrap.secret import SECRET_BYTES, agree_on_secret, meeting_address, new_secret, parse_secret
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
-from tests.comm.forked import forked
 from tests.comm.forming import PATIENCE, leaking_nothing, read_to_end, wait_until
 from tests.comm.meeting import all_said, awaited, given_time, outcomes, uninvited
 from tests.comm.other_user import NOBODY, as_nobody
+from tests.forked import forked
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_rank_0_may_be_killed_and_start_again(name):
         futures = {1: pool.submit(ranks(1))}
         wait_until(lambda: is_there(meeting_address(name)))
         first.kill()
-        first.join()
+        first.wait()
         assert not is_there(meeting_address(name))
         futures |= {rank: pool.submit(ranks(rank)) for rank in (0, 2)}
         found = awaited(futures)

@@ -14,7 +14,6 @@ from hpsearch_comm.bootstrap import exchange, rendezvous
 from hpsearch_comm.bootstrap.handshake import Credentials
 from hpsearch_comm.bootstrap.rendezvous import Rendezvous, StoreRendezvous
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
-from tests.comm.forked import forked
 from tests.comm.forming import LOOPBACK, PATIENCE, wait_until
 from tests.comm.meeting import (
     SOON,
@@ -27,6 +26,7 @@ from tests.comm.meeting import (
     new_store,
     outcomes,
 )
+from tests.forked import forked
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_rank_0_that_has_died_is_named_with_the_place_that_it_told(store):
     with forked(call_the_others, meeting.place, meeting.credentials) as (rank_0, _):
         wait_until(lambda: bool(keys(store)))
         rank_0.kill()
-        rank_0.join()
+        rank_0.wait()
     told = f"{store.get(keys(store)[0]).decode().replace(' ', ':')}: Connection refused"
     found = given_time(
         lambda soon: outcomes({rank: meeting.rank(rank, 4, seconds=soon) for rank in (1, 3)}), all_said(told)

@@ -8,15 +8,13 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
 import sys
 import traceback
-from pathlib import Path
 from typing import Any
 
-__all__ = ["ForkServer"]
+from tests.forking import Forked
 
-_ROOT = Path(__file__).parents[3]
+__all__ = ["ForkServer"]
 
 
 class ForkServer:
@@ -27,14 +25,8 @@ class ForkServer:
     """
 
     def __init__(self, module: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.hpsearch.support.fork_server", module],
-            cwd=_ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        self._process = Forked("tests.hpsearch.support.fork_server", module, env=env)
 
     def __enter__(self) -> ForkServer:
         return self
@@ -44,8 +36,6 @@ class ForkServer:
 
     def call(self, function: str, *arguments: Any) -> int:
         """Call a function; give how its process ended: 0, 1 where it raised, or minus a signal's number."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([function, arguments]) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())

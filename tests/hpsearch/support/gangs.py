@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,14 +17,10 @@ from hpsearch.trial import Segment, Trial
 from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.job import Job
 from hpsearch.worker.worker import Worker
+from tests.forked import begin
 from tests.hpsearch.support.segments import TRIAL, Listening
 
 __all__ = ["Workers"]
-
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(
-    ["torch", "hpsearch_comm", "hpsearch.worker.worker", "tests.hpsearch.support.wide_trainables"]
-)
 
 
 class Workers:
@@ -46,11 +41,8 @@ class Workers:
         self._lines: list[Connection] = []
         self.processes = []
         for node in nodes:
-            ours, theirs = _processes.Pipe()
-            process = _processes.Process(target=_serve, args=(theirs, job, root, node), daemon=True)
-            process.start()
-            theirs.close()
-            self._lines.append(ours)
+            process, line = begin(_serve, job, root, node)
+            self._lines.append(line)
             self.processes.append(process)
 
     def __enter__(self) -> Workers:
@@ -60,7 +52,7 @@ class Workers:
         for line in self._lines:
             line.close()
         for process in self.processes:
-            process.join()
+            process.communicate()
 
     def ask(self, worker: int, question: str) -> Any:
         """Ask a worker for its `address`, or what it holds: `descriptors` and `threads`."""

@@ -162,8 +162,7 @@ def test_a_rank_that_dies_is_lost_to_the_others_which_work_on(tmp_path: Path) ->
         assert result.checkpoint is None
         [after] = workers.run(wide(0, 2, attempt=2, width=1), trial=going_wrong(""))
         assert (after.failure, after.iteration) == (None, 2)
-        workers.processes[1].join()
-        assert workers.processes[1].exitcode == -9
+        assert workers.processes[1].wait() == -9
 
 
 @pytest.mark.parametrize("rank", [0, 1])
