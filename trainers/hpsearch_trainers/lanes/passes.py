@@ -14,7 +14,7 @@ from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor
 from hpsearch_trainers.lanes.losses import Losses, are_scores, cross_entropies
 from hpsearch_trainers.lanes.output import Form, taken_apart
-from hpsearch_trainers.lanes.recorder import Recorder, memory_of
+from hpsearch_trainers.lanes.recorder import Recorder, as_one_call, memory_of
 from hpsearch_trainers.lanes.rows import Rows
 from hpsearch_trainers.lanes.shell import Shell
 from hpsearch_trainers.lanes.tape import Recording, Tape
@@ -187,7 +187,7 @@ class TrainingPasses:
             with self._autocast():
                 output: Any = self._shell(inputs)
             if self._losses.plain and are_scores(output):
-                losses, coming = cross_entropies(output.stack.detach(), targets.stack, share)
+                losses, coming = as_one_call(cross_entropies, output.stack.detach(), targets.stack, share)
                 gradients = self._back([output.stack], [coming])
                 self.tapes.keep(kind, recorder, [losses, *gradients], None)
                 return losses, gradients

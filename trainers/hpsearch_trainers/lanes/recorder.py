@@ -7,12 +7,13 @@ shape that depends on numbers, nothing is said of the next step, and there is no
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hpsearch_trainers.lanes.bindings import quickest
 from hpsearch_trainers.lanes.tape import Call, Name, Part, Recording, recording_of, role_name
 
 __all__ = ["Recorder", "as_one_call", "memory_of"]
@@ -25,6 +26,8 @@ _MAYBE_THE_SAME = frozenset((_aten.detach.default, _aten.alias.default, _aten.vi
 """What may give just what it is given."""
 _LIFT = _aten.lift_fresh.default
 """What torch makes a tensor of numbers in the code with."""
+
+_Made = TypeVar("_Made", Tensor, tuple[Tensor, Tensor])
 
 _entered: list[Recorder] = []
 
@@ -102,18 +105,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._write_down(func, args, kwargs or {}, result)
         return result
 
-    def write_down_as_one(self, run: Callable[..., Tensor], args: Sequence[Any]) -> Tensor:
+    def write_down_as_one(self, run: Callable[..., _Made], args: Sequence[Any]) -> _Made:
         """Call a function of ours, and write it down, but not what it calls."""
         self._paused = True
         try:
-            result = run(*args)
+            result: _Made = run(*args)
         finally:
             self._paused = False
         if self.repeatable:
             arguments = self._named(args)
             if not self._knows(_tensors(args)):
                 self._give_up()
-            self._parts[-1].calls.append(Call(run, arguments, {}, [self._name(result)], False))
+            names = [*map(self._name, _tensors(result))]
+            self._parts[-1].calls.append(Call(run, arguments, {}, names, isinstance(result, tuple)))
         return result
 
     def _begin(self, inputs: Sequence[Tensor]) -> None:
@@ -173,9 +177,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._give_up()  # a number is read
         if (_is_view(func) or func is _LIFT) and not any(id(one) in self._names for one in given):
             return self._stays(Call(func._op, arguments, keywords, [], unpacked), given, results)
+        run = quickest(func, args, kwargs, result)
         known = [one is None or id(one) in self._names or id(one) in self._constants for one in results]
         names = ["_" if old else self._name(one) for one, old in zip(results, known, strict=True)]
-        self._parts[-1].calls.append(Call(func._op, arguments, keywords, names, unpacked))
+        self._parts[-1].calls.append(Call(run, arguments, keywords, names, unpacked))
         return None
 
     def _stays(self, call: Call, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
@@ -216,11 +221,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tensor
 
 
-def as_one_call(run: Callable[..., Tensor], *args: Any) -> Tensor:
+def as_one_call(run: Callable[..., _Made], *args: Any) -> _Made:
     """Call a function, which a recorder takes for one of torch's: it is called anew with what its arguments are then.
 
     Args:
-        run: Gives a new tensor, and no gradients.
+        run: Gives new tensors, and no gradients.
         *args: Tensors, roles and plain values.
     """
     return _entered[-1].write_down_as_one(run, args) if _entered else run(*args)
