@@ -27,7 +27,7 @@ from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_trainers.normalization import normalizations
 from hpsearch_trainers.optimizers import parameters_of
 
-__all__ = ["buffers_kept", "differing", "synchronize_buffers", "synchronize_untrained", "untrained"]
+__all__ = ["buffers_kept", "differing", "digest", "synchronize_buffers", "synchronize_untrained", "untrained"]
 
 
 @torch.no_grad()
@@ -73,12 +73,14 @@ def differing(tensors: Iterable[Tensor], group: Group) -> list[Tensor]:
         group: The workers.
     """
     tensors = list(tensors)
-    digests = [
-        hashlib.blake2b(one.detach().cpu().reshape(-1).view(torch.uint8).numpy().data, digest_size=16).hexdigest()
-        for one in tensors
-    ]
-    of_workers = group.allgather_object(digests) if tensors else []
+    of_workers = group.allgather_object([digest(one) for one in tensors]) if tensors else []
     return [one for one, *found in zip(tensors, *of_workers, strict=True) if len(set(found)) > 1]
+
+
+def digest(tensor: Tensor) -> str:
+    """Give what is equal for dense tensors of equal bits."""
+    octets = tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
+    return hashlib.blake2b(octets.data, digest_size=16).hexdigest()
 
 
 def _synchronize(tensors: Iterable[Tensor], weights: Mapping[int, float], group: Group) -> None:

@@ -102,6 +102,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "forgets": _forgets,
     "widens a layer": _widens_a_layer,
     "trains another layer": _trains_another_layer,
+    "draws a layer anew": lambda trainer: trainer.model[2].reset_parameters(),
     "puts another function between two layers": _puts_another_function,
 }
 """What a user does between two epochs, by name."""

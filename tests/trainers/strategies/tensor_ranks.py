@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import _resolve_process_group
 
 from hpsearch_comm import Group
-from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.strategies.mesh import mesh_of
 from hpsearch_trainers.strategies.split_layers import forward_of, split_dimensions
 from tests.trainers.strategies.split_trainings import OPTIMIZERS, deep, tied, trial
@@ -221,7 +220,6 @@ def changes_its_model(group: Group) -> list[float]:
     losses = [trainer.step()["loss"]]
     trainer.model = type(trainer.model)(*[_again(layer) for layer in trainer.model.children()])
     trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1)
-    trainer._rates = Rates(trainer.optimizer)
     return [*losses, trainer.step()["loss"]]
 
 

@@ -166,6 +166,25 @@ def test_a_model_put_in_place_of_another_is_a_new_start():
     run_ranks(2, work)
 
 
+def test_what_is_changed_of_what_is_shown_begins_anew_and_the_rest_goes_on():
+    def work(group: Group) -> None:
+        trainer: Any = Small(FakeTrial({}, group, parallel=APART))
+        trainer.step()
+        own = copy.deepcopy(trainer._strategy._own)
+        with torch.no_grad():
+            trainer.model[2].bias.fill_(group.rank + 1.0)
+        first, *_, last = trainer.optimizer.param_groups[0]["params"]
+        trainer.optimizer.state[last]["momentum_buffer"].zero_()
+        trainer._strategy.start_epoch(trainer._trained(), trainer.epoch)
+        found = trainer.model.state_dict()
+        assert found.pop("2.bias").tolist() == [1.0] * 5
+        assert all(torch.equal(value, own["model"][name]) for name, value in found.items())
+        assert not trainer.optimizer.state[last]["momentum_buffer"].any()
+        assert torch.equal(trainer.optimizer.state[first]["momentum_buffer"], own["optimizer"][0]["momentum_buffer"])
+
+    run_ranks(2, work)
+
+
 def test_few_rows_leave_a_worker_that_never_trains_out_of_the_mean():
     """Two rows for three workers: the third one's weights stay the common start, and count for nothing."""
     state = run_ranks(3, lambda group: states_after(group, 3, APART, train=data(2)))[0][1]

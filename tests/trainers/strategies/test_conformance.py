@@ -177,7 +177,7 @@ def test_every_rank_validates_to_the_same(use, name):
 
 @pytest.mark.parametrize(
     ("use", "change"),
-    some_of([*((how, False) for how in CHANGES), ("replaces the model", True)]),
+    some_of([*((how, False) for how in CHANGES), ("replaces the model", True), ("draws a layer anew", True)]),
     indirect=["use"],
 )
 def test_what_is_changed_between_two_epochs_is_trained(use, change):

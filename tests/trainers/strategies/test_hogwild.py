@@ -8,7 +8,7 @@ import gc
 import io
 import signal
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -91,25 +91,88 @@ def test_a_worker_that_dies_while_it_writes_ends_the_others(ranks, strategy):
         assert (outcome.error, outcome.rank) == ("PeerLost", 1), outcome
 
 
-def test_from_the_first_epoch_on_all_workers_have_the_same_weights(strategy):
-    def work(group: Group) -> tuple[Tensor, Tensor, list[float]]:
-        trainer = small(group, strategy)
-        own = [parameter.data_ptr() for parameter in trainer.model.parameters()]
-        trainer.step()
-        assert not set(own) & {parameter.data_ptr() for parameter in trainer.model.parameters()}
-        weight = next(trainer.model.parameters()).detach()
-        group.barrier()
-        if group.rank == 0:
-            weight.fill_(0.5)
-        group.barrier()
-        copied = next(copy.deepcopy(trainer.model).parameters()).detach()
-        group.barrier()
-        if group.rank == 1:
-            weight.fill_(0.25)
-        group.barrier()
-        return weight, copied, [float(weight.min()), float(copied.max())]
+def in_the_first_step(trainer: Small, act: Callable[[], None]) -> None:
+    """Do something in the next step's forward pass: under no lock."""
 
-    assert [values for _, _, values in run_ranks(2, work)] == [[0.25, 0.5]] * 2
+    def once(*_: Any) -> None:
+        handle.remove()
+        act()
+
+    handle = trainer.model.register_forward_pre_hook(once)
+
+
+def seen_by_the_other(group: Group, trainer: Small) -> list[float]:
+    """Give what a weight is on this rank after the second rank has written 3 to it; collective."""
+    weight = next(trainer.model.parameters()).detach()
+    group.barrier()
+    if group.rank == 1:
+        weight.fill_(3.0)
+    group.barrier()
+    found = [float(weight.min()), float(weight.max())]
+    group.barrier()
+    return found
+
+
+def test_in_an_epoch_all_workers_have_the_same_weights_and_between_two_a_copy_each(strategy):
+    def work(group: Group) -> tuple[Any, ...]:
+        trainer = small(group, strategy)
+        found: list[Any] = []
+
+        def look() -> None:
+            found.append(seen_by_the_other(group, trainer))
+            copied = next(copy.deepcopy(trainer.model).parameters()).detach()
+            group.barrier()
+            with torch.no_grad():
+                next(trainer.model.parameters()).zero_()
+            found.append(float(copied.max()))
+
+        for _ in range(2):
+            in_the_first_step(trainer, look)
+            trainer.step()
+        before = next(trainer.model.parameters()).clone()
+        seen_by_the_other(group, trainer)
+        return found, group.rank == 1 or before.equal(next(trainer.model.parameters()))
+
+    assert run_ranks(2, work) == [([[3.0, 3.0], 3.0] * 2, True)] * 2
+
+
+def test_what_all_do_to_the_weights_between_two_epochs_is_done_once(strategy):
+    def work(group: Group) -> list[float]:
+        trainer = small(group, strategy)
+        trainer.step()
+        before = next(trainer.model.parameters()).detach().clone()
+        with torch.no_grad():
+            next(trainer.model.parameters()).mul_(0.5)
+        found: list[float] = []
+
+        def look() -> None:
+            group.barrier()
+            found.append(float((next(trainer.model.parameters()).detach() / before).mean()))
+            group.barrier()
+
+        in_the_first_step(trainer, look)
+        trainer.step()
+        return found
+
+    assert run_ranks(2, work) == [[pytest.approx(0.5)]] * 2
+
+
+class Elsewhere(nn.Linear):
+    """Puts other memory in the place of its weight's."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.weight.data = self.weight.data.clamp(-1.0, 1.0)
+        return super().forward(inputs)
+
+
+def test_a_model_that_leaves_the_shared_memory_is_refused(strategy, monkeypatch):
+    monkeypatch.setitem(MODELS, "elsewhere", lambda: nn.Sequential(nn.Linear(12, 8), Elsewhere(8, 5)))
+
+    def work(group: Group) -> None:
+        small(group, strategy, model="elsewhere").step()
+
+    with pytest.raises(ConfigurationError, match=r"got other memory in the place of 1.weight: let the model write"):
+        run_ranks(2, work)
 
 
 def test_a_loaded_state_goes_into_the_weights_that_are_trained(strategy):
@@ -129,21 +192,25 @@ def test_a_loaded_state_goes_into_the_weights_that_are_trained(strategy):
 
 
 def test_another_model_in_its_place_is_shared_as_well(strategy):
-    def work(group: Group) -> tuple[float, float]:
+    def work(group: Group) -> tuple[Any, ...]:
         trainer = small(group, strategy)
         first = trainer.step()
         trainer.model = small(None).model
         trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), 0.05)
-        again = trainer.step()
-        weight = next(trainer.model.parameters()).detach()
-        group.barrier()
-        if group.rank == 1:
-            weight.fill_(3.0)
-        group.barrier()
-        assert float(weight.max()) == 3.0
-        return first["loss"], again["loss"]
+        found: list[Any] = []
+        before = next(trainer.model.parameters()).detach().clone()
 
-    (first, again), _ = run_ranks(2, work)
+        def look() -> None:
+            found.append(seen_by_the_other(group, trainer))
+            if group.rank == 0:
+                next(trainer.model.parameters()).detach().copy_(before)
+            group.barrier()
+
+        in_the_first_step(trainer, look)
+        return first["loss"], trainer.step()["loss"], found
+
+    (first, again, found), _ = run_ranks(2, work)
+    assert found == [[3.0, 3.0]]
     assert first == pytest.approx(again, abs=0.5)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hpsearch_comm import Group, MismatchError
+from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.strategies.one_copy import OneCopy
 from tests.comm.thread_ranks import run_ranks
 
@@ -60,7 +61,6 @@ def test_values_strides_and_shared_memory_stay(drawn):
         group.barrier()
         after = list(model.parameters())
         assert all(one is other for one, other in zip(before, after, strict=True))
-        assert copy.holds(after)
         for one, other in zip(after, expected, strict=True):
             assert one.equal(other)
             assert (one.dtype, one.stride(), one.storage_offset()) == (
@@ -79,18 +79,18 @@ def test_values_strides_and_shared_memory_stay(drawn):
             assert all(mine.equal(other) for mine, other in zip(second, expected, strict=True))
 
 
-def test_parameters_elsewhere_are_not_held():
-    def work(group: Group) -> list[bool]:
-        model = nn.Linear(3, 2)
+def test_parameters_that_lie_elsewhere_are_told():
+    def work(group: Group) -> str:
+        model: Any = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
         copy = OneCopy(model, group, 0)
-        own = nn.Linear(3, 2)
-        return [
-            copy.holds(model.parameters()),
-            copy.holds(own.parameters()),
-            copy.holds([*model.parameters(), own.bias]),
-        ]
+        model[0].bias.data = model[0].bias.data.clone()
+        model[1].weight = nn.Parameter(torch.ones(2, 2))
+        with pytest.raises(ConfigurationError) as caught:
+            copy.leave()
+        return str(caught.value)
 
-    assert run_ranks(2, work) == [[True, False, False]] * 2
+    for text in run_ranks(2, work):
+        assert "got other memory in the place of 0.bias, 1.weight: let the model write into it" in text
 
 
 @pytest.mark.parametrize("other", [None, 1])

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.lars import LARS
-from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.strategies.micro_batches import SCHEDULES
 from tests.comm.process_ranks import ProcessRanks
 from tests.comm.thread_ranks import run_ranks
@@ -248,13 +247,34 @@ def test_what_can_not_be_a_pipeline_is_refused(params, parallel, message):
         train(params, 2, **parallel)
 
 
+class Follows(nn.Module):
+    """Puts new buffers in the place of its own in each pass."""
+
+    mean: Tensor
+    passes: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(CLASSES))
+        self.register_buffer("passes", torch.tensor(0))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.mean, self.passes = 0.9 * self.mean + 0.1 * inputs.detach().mean(0), self.passes + 1
+        return inputs + self.mean
+
+
+def test_buffers_that_a_stage_makes_anew_are_those_of_one_process(monkeypatch):
+    monkeypatch.setitem(MODELS, "follows", lambda: nn.Sequential(mlp(), Follows()))
+    assert_alike(train({"model": "follows"}, 2, micro_batches=1), train({"model": "follows"}))
+
+
 def test_a_model_put_in_place_of_another_is_cut_anew():
     def work(group: Group | None) -> list[dict[str, float]]:
         trainer = Small(pipeline_trial({}, group))
         metrics = [trainer.step()]
         trainer.model = copy.deepcopy(trainer.model)
         trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1)
-        trainer._rates = Rates(trainer.optimizer)
         return [*metrics, trainer.step()]
 
     found, expected = run_ranks(2, work)[0], work(None)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.buffers import digest
 from hpsearch_trainers.strategies.averaging import average_optimizer, average_weights
 from hpsearch_trainers.strategies.local_steps import LocalSteps
 from hpsearch_trainers.strategies.options import Options
@@ -42,18 +43,34 @@ class AverageOnce(LocalSteps):
     def __init__(self, options: Options, group: Group | None) -> None:
         super().__init__(options, group)
         self._own: dict[str, Any] | None = None
+        self._shown: dict[tuple[str, Any], str] = {}
         self._of_all: list[dict[str, Any]] = []
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Go on from this worker's own weights; from those that there are, where the user has put others in place."""
+        """Go on from this worker's own weights; from those that there are, where the user has changed them."""
         same = self.is_bound(trained)
         super().start_epoch(trained, epoch)
         if self._own is not None and same:
+            found = _marks(trained)
+            left = {mark for mark in found.keys() | self._shown.keys() if found.get(mark) == self._shown.get(mark)}
             for name, tensor in _tensors(trained.model).items():
-                tensor.copy_(self._own["model"][name])
+                if ("model", name) in left:
+                    tensor.copy_(self._own["model"][name])
             if self._own["optimizer_class"] == type(trained.optimizer).__qualname__:
-                take_state(trained.optimizer, self._own["optimizer"])
+                changed = trained.optimizer.state_dict()["state"]
+                states = {place: state for place, state in changed.items() if ("optimizer", place) not in left}
+                own = {place: state for place, state in self._own["optimizer"].items() if ("optimizer", place) in left}
+                take_state(trained.optimizer, states | own)
         self._own = None
+
+    def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
+        """See `Strategy.told`; all is shown by now."""
+        self.loaded()
+        return super().told(metrics)
+
+    def loaded(self) -> None:
+        """Take note of what is shown, to see what the user changes of it."""
+        self._shown = _marks(self.trained)
 
     def end_epoch(self) -> None:
         """Keep what is this worker's own, and show the mean."""
@@ -90,6 +107,15 @@ class AverageOnce(LocalSteps):
             )
         self._own = workers[self.group.rank] if workers else None
         self._of_all = workers if self.group.rank == 0 else []
+
+
+def _marks(trained: Trained) -> dict[tuple[str, Any], str]:
+    """Give marks of each tensor of a model and of what an optimizer keeps for each parameter, equal where these are."""
+    marks = {("model", name): digest(tensor) for name, tensor in _tensors(trained.model).items()}
+    for place, state in trained.optimizer.state_dict()["state"].items():
+        kept = [f"{name} {digest(one.to_dense()) if isinstance(one, Tensor) else one}" for name, one in state.items()]
+        marks["optimizer", place] = "\n".join(sorted(kept))
+    return marks
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

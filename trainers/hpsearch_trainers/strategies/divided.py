@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -20,17 +20,17 @@ class Divided:
     """Parameters and buffers, each of which one rank has.
 
     Args:
-        tensors: Each with its rank, the same on every rank.
+        tensors: Gives each with its rank, the same on every rank. A model may have other buffers after each step.
         group: The ranks.
     """
 
-    def __init__(self, tensors: Iterable[tuple[Tensor, int]], group: Group) -> None:
+    def __init__(self, tensors: Callable[[], Iterable[tuple[Tensor, int]]], group: Group) -> None:
         self._group = group
-        self._tensors = list(tensors)
+        self._tensors = tensors
         # A meta tensor keeps shape and strides, and no memory.
         self._others = [
             (tensor, torch.empty_like(tensor, device="meta", requires_grad=False))
-            for tensor, rank in self._tensors
+            for tensor, rank in tensors()
             if rank != group.rank and isinstance(tensor, nn.Parameter)
         ]
 
@@ -43,8 +43,9 @@ class Divided:
         """Have all of them, as their ranks do; a collective."""
         for tensor, layout in self._others:
             tensor.data = torch.empty_like(layout, device=tensor.device)
+        tensors = list(self._tensors())
         for root in range(self._group.size):
-            broadcast_tensors((tensor for tensor, rank in self._tensors if rank == root), self._group, root)
+            broadcast_tensors((tensor for tensor, rank in tensors if rank == root), self._group, root)
 
 
 def drop_states(optimizer: Optimizer, ranks: Mapping[int, int], rank: int) -> None:

@@ -61,7 +61,13 @@ class Hogwild(LocalSteps):
 
     def bind(self, trained: Trained) -> None:
         """Take what is trained; every worker begins with rank 0's."""
-        self._check(trained.model)
+        elsewhere = next((one.device for one in trained.model.parameters() if one.device.type != "cpu"), None)
+        if elsewhere is not None:
+            raise ConfigurationError(
+                f"parallel.strategy {self.name} needs the weights in the host's memory, which all workers write to, "
+                f"got a model on {elsewhere}: run it where no GPU is seen (resources.gpus_per_worker 0), or take "
+                "another strategy"
+            )
         super().bind(trained)
 
     def is_bound(self, trained: Trained) -> bool:
@@ -69,16 +75,13 @@ class Hogwild(LocalSteps):
         return all(self.group.allgather_object(super().is_bound(trained)))
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Begin an epoch: all have come, and none reads any more what was saved.
+        """Begin an epoch: the weights move into shared memory.
 
-        The weights move into the shared memory now, and not before: what is made of a model until then, such as a
-        child that inherits, every worker makes of its own.
+        Between two epochs every worker has its own: what all of them do to a model, such as to halve its weights, is
+        then done once to each copy.
         """
         super().start_epoch(trained, epoch)
-        held = self._copy is not None and self._copy.holds(trained.model.parameters())
-        if not all(self.group.allgather_object(held)):
-            self._check(trained.model)
-            self._copy = OneCopy(trained.model, self.group, self._locks())
+        self._copy = OneCopy(trained.model, self.group, self._locks())
 
     def update(self) -> None:
         """Step, and tell the others that this worker goes on."""
@@ -87,11 +90,17 @@ class Hogwild(LocalSteps):
         self._copy.memory.advance()
 
     def end_epoch(self) -> None:
-        """Wait for the steps of all, and gather what only one worker has."""
+        """Wait for the steps of all, take a copy of the weights, and gather what only one worker has.
+
+        Raises:
+            ConfigurationError: The model has put other memory in the place of what is shared.
+        """
         super().end_epoch()
         assert self._copy is not None
         self._copy.memory.wait()
         self.group.barrier()
+        self._copy.leave()
+        self._copy = None
         self._others = gather_states(self.trained.optimizer.state_dict()["state"], self.group)
         self._average_moving_average(self._of_workers(self._epoch_rows))
 
@@ -110,28 +119,8 @@ class Hogwild(LocalSteps):
         if rank > 0 and states:
             take_state(self.trained.optimizer, states[rank - 1])
 
-    def loaded(self) -> None:
-        """Let no worker go on before all have loaded, as they load into one memory."""
-        self.group.barrier()
-
-    def _unshared(self, model: nn.Module) -> dict[str, Any]:
-        if self._copy is None:
-            return super()._unshared(model)
-        # Parameters lie in the shared memory, or are moved there next, as rank 0 has them.
-        shared = {storage.data_ptr() for storage in storages_of(model.parameters())}
-        return {name: one for name, one in model.named_buffers() if one.untyped_storage().data_ptr() not in shared}
-
     def _locks(self) -> int:
         return 0
-
-    def _check(self, model: nn.Module) -> None:
-        elsewhere = next((one.device for one in model.parameters() if one.device.type != "cpu"), None)
-        if elsewhere is not None:
-            raise ConfigurationError(
-                f"parallel.strategy {self.name} needs the weights in the host's memory, which all workers write to, "
-                f"got a model on {elsewhere}: run it where no GPU is seen (resources.gpus_per_worker 0), or take "
-                "another strategy"
-            )
 
 
 class Locked(Hogwild):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import nn
 
 from hpsearch_comm import Group, SyncBatchNorm, broadcast_parameters
 from hpsearch_trainers.strategies.averaging import average_weights
@@ -37,7 +36,7 @@ class LocalSteps(Strategy):
         super().bind(trained)
         if any(isinstance(layer, SyncBatchNorm) for layer in trained.model.modules()):
             self.refuse("batch_norm")
-        broadcast_parameters(self._unshared(trained.model), self.group)
+        broadcast_parameters([*trained.model.named_parameters(), *trained.model.named_buffers()], self.group)
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
         """Begin an epoch."""
@@ -54,10 +53,6 @@ class LocalSteps(Strategy):
         """Step, where there were rows: else not even momentum moves the weights."""
         if self._step_rows > 0:
             super().update()
-
-    def _unshared(self, model: nn.Module) -> dict[str, Any]:
-        """Give what this worker has memory of its own for."""
-        return model.state_dict()
 
     def _of_workers(self, rows: int) -> list[int]:
         """Give the rows of each worker; a collective."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, UntypedStorage, nn
 
 from hpsearch_comm import Group, SharedMemory
 from hpsearch_comm.data_parallel.agreement import check_agreement, describe_layouts
+from hpsearch_comm.errors import ConfigurationError
 
 __all__ = ["OneCopy"]
 
@@ -51,26 +52,46 @@ class OneCopy:
         self.memory: SharedMemory = group.share(total, locks)
         octets = self.memory.data.numpy()
         pieces = {
-            # Of a storage of its own, so that a file that holds one parameter doesn't hold all.
-            storage.data_ptr(): torch.from_numpy(octets[start : start + storage.nbytes()])
+            # Of a storage of its own, so that what is saved within an epoch holds one parameter and not all.
+            storage.data_ptr(): torch.from_numpy(octets[start : start + storage.nbytes()]).untyped_storage()
             for storage, start in zip(storages, starts, strict=True)
         }
         if group.rank == 0:
             for storage in storages:
-                pieces[storage.data_ptr()].untyped_storage().copy_(storage)
+                pieces[storage.data_ptr()].copy_(storage)
         group.barrier()
-        for tensor in (*model.parameters(), *model.buffers()):
-            piece = pieces.get(tensor.untyped_storage().data_ptr())
-            if piece is not None:
-                tensor.data = tensor.data.new_empty(0).set_(
-                    piece.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
-                )
+        _move(model, pieces)
+        self._model = model
+        self._places = {id(one): one.untyped_storage().data_ptr() for one in model.parameters()}
 
-    def holds(self, parameters: Iterable[Tensor]) -> bool:
-        """Say whether all of them lie in it."""
-        start = self.memory.data.data_ptr()
-        stop = start + self.memory.data.numel()
-        return all(start <= storage.data_ptr() < stop for storage in storages_of(parameters))
+    def leave(self) -> None:
+        """Let this worker have the parameters in memory of its own, as they are now.
+
+        Raises:
+            ConfigurationError: One lies elsewhere, so that the others haven't what this worker has.
+        """
+        gone = [
+            name
+            for name, one in self._model.named_parameters()
+            if self._places.get(id(one)) != one.untyped_storage().data_ptr()
+        ]
+        if gone:
+            raise ConfigurationError(
+                "in an epoch weights must stay in the memory that all workers share, got other memory in the place of "
+                f"{', '.join(gone[:3])}{' and more' if len(gone) > 3 else ''}: let the model write into it, as "
+                "weight.data.copy_(...) does and weight.data = ... doesn't, or change it between two epochs"
+            )
+        shared = storages_of(self._model.parameters())
+        _move(self._model, {one.data_ptr(): one.clone() for one in shared})  # type: ignore[no-untyped-call]
+
+
+def _move(model: nn.Module, storages: Mapping[int, UntypedStorage]) -> None:
+    """Put a model's tensors into other memory, in place of that at some addresses."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        storage = storages.get(tensor.untyped_storage().data_ptr())
+        if storage is not None:
+            empty = tensor.data.new_empty(0)
+            tensor.data = empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def storages_of(tensors: Iterable[Tensor]) -> list[UntypedStorage]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -119,26 +120,16 @@ class Pipeline(Strategy):
         self._before = None if rank == 0 else Channel(self._group, rank - 1, device)
         self._after = None if rank == size - 1 else Channel(self._group, rank + 1, device)
         self._divide(trained, stages)
-        broadcast_parameters(trained.model.state_dict(), self._group)
+        broadcast_parameters([*trained.model.named_parameters(), *trained.model.named_buffers()], self._group)
 
     def _divide(self, trained: Trained, stages: Stages) -> None:
         models = [trained.model]
         if trained.average is not None:
             models.append(trained.average.module)
-        tensors = [
-            (tensor, owners[name])
-            for model in models
-            for named, owners in (
-                (model.named_parameters(), stages.owner),
-                (model.named_buffers(), stages.buffer_owner),
-            )
-            for name, tensor in named
-            if name in owners
-        ]
-        self._own = [tensor for tensor, rank in tensors if rank == self._group.rank]
-        self._divided = Divided(tensors, self._group)
-        self._elsewhere = {id(tensor) for tensor, rank in tensors if rank != self._group.rank}
-        self._ranks = {id(tensor): rank for tensor, rank in tensors}
+        self._tensors = partial(_with_ranks, models, stages)
+        self._divided = Divided(self._tensors, self._group)
+        self._ranks = {id(tensor): rank for tensor, rank in self._tensors()}
+        self._elsewhere = {tensor for tensor, rank in self._ranks.items() if rank != self._group.rank}
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
         """Begin an epoch; where the model is cut anew, each rank may need the state of other parameters."""
@@ -232,7 +223,8 @@ class Pipeline(Strategy):
     def end_epoch(self) -> None:
         """Let every rank have the whole model and its average, and rank 0 the optimizer's state."""
         super().end_epoch()
-        self._bytes = largest(self._own, self.trained.optimizer, self._group)
+        own = (tensor for tensor, rank in self._tensors() if rank == self._group.rank)
+        self._bytes = largest(own, self.trained.optimizer, self._group)
         if not self._whole:
             self._divided.gather()
             gather_states(self.trained.optimizer, self._ranks, self._group)
@@ -241,6 +233,16 @@ class Pipeline(Strategy):
     def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """Give the metrics, and the memory of the rank that has most."""
         return super().told(metrics) | {"bytes_per_rank": self._bytes}
+
+
+def _with_ranks(models: Sequence[nn.Module], stages: Stages) -> Iterator[tuple[Tensor, int]]:
+    """Give the parameters and buffers that models of the same layers have now, each with the rank that trains it."""
+    for model in models:
+        for named, owners in (
+            (model.named_parameters(), stages.owner),
+            (model.named_buffers(), stages.buffer_owner),
+        ):
+            yield from ((tensor, owners[name]) for name, tensor in named if name in owners)
 
 
 def _modules(layers: Iterable[nn.Module]) -> Iterator[nn.Module]:

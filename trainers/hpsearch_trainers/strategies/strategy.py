@@ -16,7 +16,9 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from hpsearch_comm import Group, SyncBatchNorm
+from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.buffers import differing
 from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.optimizers import check_parameters, parameters_of
 from hpsearch_trainers.parts import Parts
@@ -170,7 +172,7 @@ class Strategy:
         """Take note that model and optimizer have another state, the same on every rank; a collective."""
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Begin an epoch; a collective.
+        """Begin an epoch, with rank 0's weights and buffers; a collective.
 
         Args:
             trained: What `bind` got, or what the user has put in its place since, which is bound now.
@@ -178,6 +180,9 @@ class Strategy:
         """
         if not self.is_bound(trained):
             self.bind(trained)
+        if self.group is not None:
+            # What a user has drawn anew, each rank has drawn for itself.
+            broadcast_tensors(differing(_tensors_of(trained), self.group), self.group)
         self.trained = trained
         self._under_way = True
 
@@ -278,6 +283,11 @@ def _check_under_way(strategy: weakref.ref[Strategy], *_: object) -> None:
             "alone, got a step outside of one, of which the other ranks don't hear: call super().step() in place of a "
             "loop of your own, which belongs in a class that isn't a Trainer, and says what ranks exchange"
         )
+
+
+def _tensors_of(trained: Trained) -> list[Tensor]:
+    models = [trained.model, *([] if trained.average is None else [trained.average])]
+    return [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
 
 
 def _objects_of(trained: Trained) -> list[object]:

@@ -113,7 +113,7 @@ class TensorParallel(Strategy):
         self._in_parts = {id(parameter) for parameter, _ in self._split}
         self._alike = [parameter for name, parameter in named if name not in dimensions]
         self._buffers = [buffer for model in models for buffer in model.buffers()]
-        broadcast_parameters(trained.model.state_dict(), self._group)
+        broadcast_parameters([*trained.model.named_parameters(), *trained.model.named_buffers()], self._group)
         # A hook may compute something of all features, where a rank has some; maybe on one rank alone.
         hooks = torch.tensor(any(map(hooked, trained.model.modules())))
         self._trusted = self._named is None and not self._group.allreduce(hooks, op="max")
