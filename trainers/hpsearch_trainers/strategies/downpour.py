@@ -116,6 +116,10 @@ class Downpour(Served):
         self._rows = rows
         super().start_step(rows)
 
+    def changed(self) -> list[nn.Parameter]:
+        """See `Served.changed`; in a step without a fetch the weights are those of this worker's own steps."""
+        return self._worker.fetches.changed() if self._clock % self._fetch_every == 0 else []
+
     def update(self) -> None:
         """Take a step of this worker's own, and push where it is time to."""
         if self._rows > 0:

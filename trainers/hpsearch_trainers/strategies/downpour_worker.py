@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from hpsearch_comm import Group
+from hpsearch_trainers.strategies.fetches import Fetches
 from hpsearch_trainers.strategies.placement import Bucket
-from hpsearch_trainers.strategies.pushes import gradients_of, pushes_to, put_weights
+from hpsearch_trainers.strategies.pushes import gradients_of, pushes_to
 
 __all__ = ["CONTROL", "DownpourWorker", "Kind", "control"]
 
@@ -55,15 +56,17 @@ class DownpourWorker:
         buckets: Of all servers.
         group: All ranks.
         servers: Which of them serve.
+
+    Attributes:
+        fetches: The weights that come.
     """
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], buckets: Sequence[Bucket], group: Group, servers: Sequence[int]
     ) -> None:
-        self._parameters, self._buckets = parameters, buckets
-        self._group, self._servers = group, servers
+        self._buckets, self._group, self._servers = buckets, group, servers
         self._pushes = pushes_to(servers, buckets, group, first_tag=1)
-        self._weights = [torch.empty(bucket.elements, dtype=bucket.dtype, device="cpu") for bucket in buckets]
+        self.fetches = Fetches(parameters, buckets, group, servers, first_tag=1)
 
     def draw(self, rates: Sequence[float]) -> int:
         """Take a number: those of an epoch are given to its workers in turn, from 0."""
@@ -79,13 +82,8 @@ class DownpourWorker:
     def fetch(self, clock: int, rates: Sequence[float]) -> None:
         """Wait until this worker may begin a step, and take the weights."""
         self._tell(Kind.FETCH, clock, rates)
-        coming = [
-            self._group.recv_async(weights, self._servers[bucket.server], tag)
-            for tag, (bucket, weights) in enumerate(zip(self._buckets, self._weights, strict=True), 1)
-        ]
-        for bucket, weights, one in zip(self._buckets, self._weights, coming, strict=True):
-            one.wait()
-            put_weights(bucket, weights, self._parameters)
+        self.fetches.expect()
+        self.fetches.take()
 
     def push(self, clock: int, rates: Sequence[float], gradients: Sequence[Tensor | None]) -> None:
         """Send gradients, by number; they may be changed afterwards."""

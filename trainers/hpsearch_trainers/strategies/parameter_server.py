@@ -18,7 +18,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from hpsearch_comm import Group, SyncBatchNorm
 from hpsearch_comm.data_parallel.shares import Shares
@@ -91,6 +91,10 @@ class ParameterServer(Served):
         """Compute a loss; the last one's gradients are pushed as they arrive."""
         self._worker.last_pass = last
         return super().backward(inputs, loss_of, share, last=last)
+
+    def changed(self) -> list[nn.Parameter]:
+        """See `Served.changed`."""
+        return self._worker.fetches.changed()
 
     def update(self) -> None:
         """Push what backward didn't reach, and fetch the weights."""

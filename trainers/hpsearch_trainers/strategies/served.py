@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -59,6 +59,35 @@ class Served(Strategy):
         """Begin with rank 0's weights and buffers everywhere."""
         super().bind(trained)
         broadcast_parameters([*trained.model.named_parameters(), *trained.model.named_buffers()], self.ranks)
+
+    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], share: float, *, last: bool) -> Tensor:
+        """Compute a loss and add its gradient.
+
+        Raises:
+            ConfigurationError: Weights have changed meanwhile, of which the servers don't hear.
+        """
+
+        def checked(output: Any) -> Tensor:
+            loss = loss_of(output)
+            self._check_weights()
+            return loss
+
+        return super().backward(inputs, checked, share, last=last)
+
+    def _check_weights(self) -> None:
+        changed = {id(parameter) for parameter in self.changed()}
+        if changed:
+            names = [name for name, one in self.trained.model.named_parameters() if id(one) in changed]
+            raise ConfigurationError(
+                f"under parallel.strategy {self.name} weights that are trained must be changed by the optimizer alone, "
+                f"on the servers, got a model or a loss that changes {', '.join(names[:3])}"
+                f"{' and more' if len(names) > 3 else ''} while it is computed, which the servers would undo: compute "
+                "with a function of the weights, as torch.nn.utils.parametrizations does, or take another strategy"
+            )
+
+    def changed(self) -> list[nn.Parameter]:
+        """Give the parameters that have changed since they were fetched, where that can be told."""
+        raise NotImplementedError
 
     def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """See `Strategy.told`."""

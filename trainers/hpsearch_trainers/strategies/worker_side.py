@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from hpsearch_comm import Group
-from hpsearch_comm.operations.work import Handle
+from hpsearch_trainers.strategies.fetches import Fetches
 from hpsearch_trainers.strategies.placement import Bucket
-from hpsearch_trainers.strategies.pushes import gradients_of, pushes_to, put_weights
+from hpsearch_trainers.strategies.pushes import gradients_of, pushes_to
 
 __all__ = ["WorkerSide"]
 
@@ -24,16 +23,18 @@ class WorkerSide:
         buckets: Of all servers.
         group: All ranks.
         servers: Which of them serve.
+
+    Attributes:
+        fetches: The weights that come.
+        last_pass: Whether gradients that arrive are complete.
     """
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], buckets: Sequence[Bucket], group: Group, servers: Sequence[int]
     ) -> None:
         self._parameters, self._buckets = parameters, buckets
-        self._group, self._servers = group, servers
         self._pushes = pushes_to(servers, buckets, group, first_tag=0)
-        self._weights = [torch.empty(bucket.elements, dtype=bucket.dtype, device="cpu") for bucket in buckets]
-        self._coming: list[Handle[Tensor]] = []
+        self.fetches = Fetches(parameters, buckets, group, servers, first_tag=0)
         self._buckets_of: dict[int, list[int]] = {}
         for place, bucket in enumerate(buckets):
             for piece in bucket.pieces:
@@ -42,7 +43,6 @@ class WorkerSide:
         """Of each bucket: gradients that are still to come; -1 when it has been sent."""
         self._rows = 0
         self.last_pass = False
-        """Whether gradients that arrive are complete."""
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(partial(self._arrived, number))  # type: ignore[no-untyped-call]
             for number, parameter in enumerate(parameters)
@@ -56,19 +56,14 @@ class WorkerSide:
         """
         self._rows = rows
         self._missing = [len(bucket.pieces) for bucket in self._buckets]
-        self._coming = [
-            self._group.recv_async(weights, self._servers[bucket.server], tag)
-            for tag, (bucket, weights) in enumerate(zip(self._buckets, self._weights, strict=True))
-        ]
+        self.fetches.expect()
 
     def finish(self) -> None:
         """Push what is left, and wait for the weights."""
         for place, missing in enumerate(self._missing):
             if missing >= 0:
                 self._push(place)
-        for bucket, weights, coming in zip(self._buckets, self._weights, self._coming, strict=True):
-            coming.wait()
-            put_weights(bucket, weights, self._parameters)
+        self.fetches.take()
 
     def close(self) -> None:
         """Follow backward passes no more."""

@@ -1,0 +1,69 @@
+"""A worker's end of the weights that servers send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hpsearch_comm import Group
+from hpsearch_comm.operations.work import Handle
+from hpsearch_trainers.strategies.placement import Bucket
+from hpsearch_trainers.strategies.pushes import put_weights, take_weights
+
+__all__ = ["Fetches"]
+
+
+class Fetches:
+    """Receives the weights of all buckets, whose messages have tags one after another.
+
+    Args:
+        parameters: Those that servers train, by number, as the servers have them.
+        buckets: Of all servers.
+        group: All ranks.
+        servers: Which of them serve.
+        first_tag: That of the first bucket.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        buckets: Sequence[Bucket],
+        group: Group,
+        servers: Sequence[int],
+        first_tag: int,
+    ) -> None:
+        self._parameters, self._buckets = parameters, buckets
+        self._group, self._servers, self._first_tag = group, servers, first_tag
+        self._weights = [take_weights(bucket, parameters).cpu() for bucket in buckets]
+        self._coming: list[Handle[Tensor]] = []
+
+    def expect(self) -> None:
+        """Be ready for the weights."""
+        self._coming = [
+            self._group.recv_async(weights, self._servers[bucket.server], tag)
+            for tag, (bucket, weights) in enumerate(zip(self._buckets, self._weights, strict=True), self._first_tag)
+        ]
+
+    def take(self) -> None:
+        """Wait for the weights, and let the parameters be them."""
+        for bucket, weights, coming in zip(self._buckets, self._weights, self._coming, strict=True):
+            coming.wait()
+            put_weights(bucket, weights, self._parameters)
+
+    def changed(self) -> list[nn.Parameter]:
+        """Give the parameters that aren't the weights that came; only to be asked while no others may come."""
+        return [
+            self._parameters[piece.number]
+            for bucket, weights in zip(self._buckets, self._weights, strict=True)
+            for piece, part in zip(
+                bucket.pieces, torch.split(weights, [piece.stop - piece.start for piece in bucket.pieces]), strict=True
+            )
+            if not _alike(self._parameters[piece.number].detach().reshape(-1)[piece.start : piece.stop].cpu(), part)
+        ]
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    # Weights that are no numbers any more aren't equal to themselves.
+    return torch.equal(one, other) or torch.equal(one.view(torch.uint8), other.view(torch.uint8))
