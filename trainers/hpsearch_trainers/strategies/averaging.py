@@ -14,6 +14,7 @@ from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.header import dtype_named
 from hpsearch_trainers.optimizers import parameters_of
+from hpsearch_trainers.strategies.common_state import spread_common
 
 __all__ = ["average_optimizer", "average_tensors", "average_weights"]
 
@@ -60,8 +61,9 @@ def average_optimizer(optimizer: Optimizer, rows: Sequence[int], group: Group) -
     """Make an optimizer's state one over all workers; a collective.
 
     Moments and velocities become their mean, weighted by rows, over the workers that have them: where a parameter got
-    a gradient on some alone, they count. Counts stay whole, and become the largest. Other numbers, and the groups'
-    settings, become those of the first worker that has them. What is sparse becomes dense.
+    a gradient on some alone, they count. Counts stay whole, and become the largest. Other numbers become those of the
+    first worker that has them; the groups' settings, and what is kept for no parameter, rank 0's, which has rows in
+    every step. What is sparse becomes dense.
 
     Args:
         optimizer: Of the same parameters on every worker.
@@ -81,15 +83,10 @@ def average_optimizer(optimizer: Optimizer, rows: Sequence[int], group: Group) -
         for place, parameter in enumerate(parameters)
         for name, value in optimizer.state.get(parameter, {}).items()
     ]
-    settings = [
-        {name: value for name, value in held.items() if isinstance(value, int | float)}
-        for held in optimizer.param_groups
-    ]
-    of_workers = group.allgather_object([described, settings])
-    for held, first in zip(optimizer.param_groups, of_workers[0][1], strict=True):
-        held.update(first)
+    merged = _merged(optimizer, group.allgather_object(described))
+    spread_common(optimizer, group, 0)
     tensors, shares = [], []
-    for (place, name), (description, holders) in _merged(optimizer, [states for states, _ in of_workers]).items():
+    for (place, name), (description, holders) in merged.items():
         state, (kind, *_, last) = optimizer.state[parameters[place]], description
         if kind == "mean":
             tensors.append(state.setdefault(name, _made(description, parameters[place])))

@@ -96,7 +96,8 @@ def spread_states(optimizer: Optimizer, group: Group) -> None:
     parameters = parameters_of(optimizer)
     own = {place: optimizer.state[one] for place, one in enumerate(parameters) if one in optimizer.state}
     states = broadcast_state(own, group, 0, parameters[0].device, "the optimizer's state")
-    optimizer.state.clear()
+    for parameter in parameters:
+        optimizer.state.pop(parameter, None)
     optimizer.state.update({parameters[place]: state for place, state in states.items()})
 
 

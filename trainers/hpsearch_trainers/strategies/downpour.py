@@ -37,6 +37,7 @@ __all__ = ["Downpour"]
 
 
 _SPARSE_DECAY = "weight_decay of sparse gradients"
+_HOOKS = "hooks of the optimizer's steps"
 
 
 class Downpour(Served):
@@ -50,6 +51,8 @@ class Downpour(Served):
             "average": "each worker has weights of its own between two fetches, and there is no step of all to average "
             "after",
             "batch_norm": "workers are at different steps, and can't normalize their rows together",
+            _HOOKS: "Adagrad steps on the servers, and the trial's optimizer never does: leave them out, or take "
+            "another strategy, such as parameter_server",
             _SPARSE_DECAY: "all rows of a table would decay, and not those alone that were looked up: give the table a "
             "group of parameters with weight_decay 0",
         }
@@ -79,6 +82,8 @@ class Downpour(Served):
         """Place what is trained on the servers; what the optimizer has got in addition begins without a sum."""
         sums = self._adagrad.state if trained.optimizer is self.trained.optimizer else {}
         super().start_epoch(trained, epoch)
+        if self.hooked:
+            self.refuse(_HOOKS)
         self._adagrad.state.update({one: sums[one] for one in parameters_of(self._adagrad) if one in sums})
         parameters = self._parameters = self.trained_parameters()
         buckets = self._buckets = self.buckets(parameters, can_be_cut=True)

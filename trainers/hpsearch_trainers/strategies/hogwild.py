@@ -16,6 +16,7 @@ updated under a lock of its own, so that no step in it is lost.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -26,7 +27,7 @@ from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.strategies.local_steps import LocalSteps
 from hpsearch_trainers.strategies.one_copy import OneCopy, storages_of
-from hpsearch_trainers.strategies.optimizer_shard import trains_each_parameter
+from hpsearch_trainers.strategies.optimizer_shard import steps_in_parts, trains_each_parameter
 from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.own_states import gather_states, take_state
 from hpsearch_trainers.strategies.strategy import Trained
@@ -155,16 +156,24 @@ class Locked(Hogwild):
         ]
 
     def step(self) -> None:
-        """Let the optimizer see the parameters of one bucket at a time."""
+        """Let the optimizer see the parameters of one bucket at a time; of all, where it may do more than to step."""
         assert self._copy is not None
-        optimizer = self.trained.optimizer
+        optimizer, locks = self.trained.optimizer, self._copy.memory.locks
+        if self.hooked or not steps_in_parts(optimizer):
+            with contextlib.ExitStack() as held:
+                for bucket in sorted(
+                    bucket for bucket, _ in self._order
+                ):  # in one order, as two wait for each other else
+                    held.enter_context(locks[bucket])
+                super().step()
+            return
         groups = optimizer.param_groups
         everything = [held["params"] for held in groups]
         try:
             for bucket, parts in self._order:
                 for held, params in zip(groups, parts, strict=True):
                     held["params"] = params
-                with self._copy.memory.locks[bucket]:
+                with locks[bucket]:
                     optimizer.step()
         finally:
             for held, params in zip(groups, everything, strict=True):

@@ -15,10 +15,13 @@ from torch.optim import Optimizer
 
 from hpsearch_comm import Group
 from hpsearch_comm.data_parallel.broadcast import broadcast_state
+from hpsearch_trainers.lamb import LAMB
+from hpsearch_trainers.lars import LARS
 from hpsearch_trainers.layerwise import Layerwise
+from hpsearch_trainers.strategies.common_state import of_no_parameter
 from hpsearch_trainers.strategies.placement import Piece
 
-__all__ = ["OptimizerShard", "trains_each_parameter", "trains_elements"]
+__all__ = ["OptimizerShard", "assemble", "steps_in_parts", "trains_each_parameter", "trains_elements"]
 
 _OF_ELEMENTS = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 _OF_PARAMETERS = (*_OF_ELEMENTS, "Adafactor", "Muon", "SparseAdam")
@@ -37,6 +40,14 @@ def trains_each_parameter(optimizer: Optimizer) -> bool:
     """
     known = _is_of_torch(optimizer, _OF_PARAMETERS) or isinstance(optimizer, Layerwise)
     return known or bool(getattr(optimizer, "trains_each_parameter", False))
+
+
+def steps_in_parts(optimizer: Optimizer) -> bool:
+    """Say whether steps with one parameter after another are one step with all, also by what is counted in them.
+
+    Known of torch's own, LARS and LAMB. Others may keep something for all parameters, as a number of steps in a group.
+    """
+    return _is_of_torch(optimizer, _OF_PARAMETERS) or type(optimizer) in (LARS, LAMB)
 
 
 def _is_of_torch(optimizer: Optimizer, names: Iterable[str]) -> bool:
@@ -65,6 +76,7 @@ class OptimizerShard:
         for piece in pieces:
             of_parameter.setdefault(id(parameters[piece.number]), []).append(piece)
         optimizer.state.clear()
+        optimizer.state.update(of_no_parameter(self._state))
         for group, members in zip(optimizer.param_groups, self._all, strict=True):
             mine = [(member, piece) for member in members for piece in of_parameter.get(id(member), ())]
             group["params"] = [self.held[piece] for _, piece in mine]
@@ -83,8 +95,9 @@ class OptimizerShard:
             for piece, held in self.held.items()
             if held in self._optimizer.state
         ]
+        common = of_no_parameter(self._optimizer.state)
         self._optimizer.state.clear()
-        self._optimizer.state.update(self._state)
+        self._optimizer.state.update(self._state | common)
         for group, members in zip(self._optimizer.param_groups, self._all, strict=True):
             group["params"] = members
         return saved

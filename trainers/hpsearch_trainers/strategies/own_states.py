@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from hpsearch_comm import Group
 from hpsearch_comm.data_parallel.broadcast import broadcast_state
 from hpsearch_trainers.forks import take_over
+from hpsearch_trainers.strategies.common_state import of_no_parameter
 
 __all__ = ["gather_states", "take_state"]
 
@@ -40,5 +41,7 @@ def take_state(optimizer: Optimizer, state: Mapping[Any, Any]) -> None:
         optimizer: Of the class that it was.
         state: One of those that were gathered.
     """
+    common = of_no_parameter(optimizer.state)
     optimizer.state.clear()
+    optimizer.state.update(common)
     take_over(optimizer, {"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

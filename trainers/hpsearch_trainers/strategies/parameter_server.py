@@ -22,9 +22,11 @@ from torch import Tensor, nn
 
 from hpsearch_comm import Group, SyncBatchNorm
 from hpsearch_comm.data_parallel.shares import Shares
+from hpsearch_trainers.strategies.common_state import spread_common
 from hpsearch_trainers.strategies.optimizer_shard import (
     OptimizerShard,
     assemble,
+    steps_in_parts,
     trains_each_parameter,
     trains_elements,
 )
@@ -70,15 +72,25 @@ class ParameterServer(Served):
         """Place what is trained on the servers."""
         super().start_epoch(trained, epoch)
         parameters = self._parameters = self.trained_parameters()
-        buckets = self._buckets = self.buckets(parameters, can_be_cut=trains_elements(trained.optimizer))
+        optimizer = trained.optimizer
+        can_be_cut = trains_elements(optimizer) and not self.hooked
+        buckets = self._buckets = self.buckets(parameters, can_be_cut=can_be_cut)
         if self.trains:
             self._worker = WorkerSide(parameters, buckets, self.ranks, self.servers)
             return
         mine = {tag: bucket for tag, bucket in enumerate(buckets) if self.servers[bucket.server] == self.ranks.rank}
         pieces = [piece for bucket in mine.values() for piece in bucket.pieces]
-        self._shard = OptimizerShard(trained.optimizer, parameters, pieces)
-        held, workers = self._shard.held, self.parts
-        self._server = ServerSide(mine, held, trained.optimizer, self.ranks, workers, trained.clip_norm, self._together)
+        self._shard = OptimizerShard(optimizer, parameters, pieces)
+        self._server = ServerSide(
+            mine,
+            self._shard.held,
+            optimizer,
+            self.ranks,
+            self.parts,
+            trained.clip_norm,
+            self._together,
+            at_once=self.hooked or not steps_in_parts(optimizer),
+        )
 
     def start_step(self, rows: int) -> None:
         """See `Strategy.start_step`."""
@@ -121,6 +133,7 @@ class ParameterServer(Served):
             del self._shard, self._server
         self.spread(self._buckets, self._parameters)
         assemble(self.trained.optimizer, self._parameters, self.ranks, self.servers, own)
+        spread_common(self.trained.optimizer, self.ranks, self.servers[0])
 
     def break_off(self, error: BaseException) -> None:
         """See `Strategy.break_off`."""

@@ -29,6 +29,7 @@ class ServerSide:
         workers: How many of them, the first ones, train.
         clip_norm: Norm above which the gradient of a step, over all servers, is scaled down to it.
         together: The servers, where there are several.
+        at_once: Whether the optimizer is to step once with all buckets, and not with each as it comes.
     """
 
     def __init__(
@@ -40,9 +41,12 @@ class ServerSide:
         workers: int,
         clip_norm: float | None,
         together: Group | None,
+        *,
+        at_once: bool,
     ) -> None:
         self._optimizer, self._workers = optimizer, range(workers)
         self._clip_norm, self._together = clip_norm, together
+        self._at_once = at_once or clip_norm is not None
         self._served = [ServedBucket(bucket, tag, held, group, workers) for tag, bucket in buckets.items()]
 
     def step(self) -> None:
@@ -51,10 +55,11 @@ class ServerSide:
             served.pushes.expect(self._workers)
         for served in self._served:
             served.take_mean()
-            if self._clip_norm is None:
+            if not self._at_once:
                 self._step([served])
         if self._clip_norm is not None:
             clip([one.grad for served in self._served for one in served.parameters], self._clip_norm, self._together)
+        if self._at_once:
             self._step(self._served)
 
     def close(self) -> None:

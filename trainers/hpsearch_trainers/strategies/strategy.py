@@ -121,6 +121,13 @@ class Strategy:
         return self.group is None or self.own_loop
 
     @property
+    def hooked(self) -> bool:
+        """Say whether a step of the optimizer runs something of the user's, too."""
+        optimizer = self.trained.optimizer
+        hooks = (*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values())
+        return any(getattr(hook, "func", None) is not _check_under_way for hook in hooks)
+
+    @property
     def stream(self) -> int:
         """Give the number of the random numbers that this rank draws from: those with one number draw the same."""
         return self.part
