@@ -27,7 +27,8 @@ class Counting(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        kept: Any = self.state["all"]
+        states: Any = self.state
+        kept = states["all"]
         kept["steps"] = kept.get("steps", 0) + 1
         for group in self.param_groups:
             group["count"] += 1
