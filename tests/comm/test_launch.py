@@ -17,6 +17,7 @@ import pytest
 
 from tests.comm.forming import wait_until
 from tests.comm.launching import all_are, launch, launching, script, state
+from tests.rarely import rarely
 
 SUM = """
     import sys
@@ -72,17 +73,18 @@ def test_ranks_meet_and_each_line_begins_with_its_rank(tmp_path):
 
 
 def test_the_rank_that_failed_first_shows_its_traceback_first_and_is_named_last(tmp_path):
-    code, _, err = launch(tmp_path, "-np", "3", script(tmp_path, SUM), "1")
+    code, _, err = launch(tmp_path, "-np", "2", script(tmp_path, SUM), "1")
     lines = err.splitlines()
     assert code == 1, err
     assert lines[0] == "[1] Traceback (most recent call last):", err
     own = [line for line in lines if line.startswith("[1]")]
     assert lines[: len(own)] == own
     assert own[-1] == "[1] ValueError: the batch is empty"
-    assert sum("PeerLost: " in line and "rank 1 has left" in line for line in lines) == 2
+    assert sum("PeerLost: " in line and "rank 1 has left" in line for line in lines) == 1
     assert lines[-1] == "hpsearch_comm.launch: rank 1 on localhost ended with exit code 1"
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_is_killed_is_the_first_whatever_the_others_say(tmp_path):
     text = SUM.replace('raise ValueError("the batch is empty")', "import os; os.kill(os.getpid(), 9)")
     code, _, err = launch(tmp_path, "-np", "2", script(tmp_path, text), "0")
@@ -462,7 +464,7 @@ def test_a_host_that_never_answers_is_an_error_after_the_start_timeout(tmp_path)
     assert "expected an answer of localhost within 0.5 s, got none" in err
 
 
-@pytest.mark.parametrize("left", ["yes", "trap '' TERM; while :; do echo still here; done"])
+@pytest.mark.parametrize("left", [*rarely("yes"), "trap '' TERM; while :; do echo still here; done"])
 def test_what_ranks_leave_behind_may_write_and_ignore_sigterm(tmp_path, left):
     program = ["sh", "-c", f"setsid sh -c \"{left}\" & echo last words; printf 'no end'"]
     code, out, err = launch(tmp_path, "-np", "1", *program)

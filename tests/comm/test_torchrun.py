@@ -87,6 +87,7 @@ def test_agents_that_count_restarts_differently_still_bring_their_ranks_together
     assert [rank[0]["restarts"] for rank in found(tmp_path, 1, 2)] in (["0", "1"], ["1", "0"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_script_of_torch_distributed_on_the_page_runs(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "comm.md").read_text()

@@ -14,14 +14,16 @@ import importlib
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import unittest
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.forking import Forked
 
 __all__ = ["EXCUSED", "compare", "outcomes"]
 
@@ -34,7 +36,6 @@ EXCUSED = {
 """Cases that pass on Gloo and can't on ours, with the reason."""
 
 _CASES = "torch.testing._internal.distributed.distributed_test"
-_ROOT = Path(__file__).parents[2]
 
 
 def outcomes(backend: str, ranks: int, pattern: str = "") -> dict[str, tuple[str, str]]:
@@ -46,13 +47,11 @@ def outcomes(backend: str, ranks: int, pattern: str = "") -> dict[str, tuple[str
             "WORLD_SIZE": str(ranks),
             "TEMP_DIR": folder,
             "OMP_NUM_THREADS": "1",
-            "PYTHONWARNINGS": "ignore",
         }
-        command = [sys.executable, "-m", "tests.comm.torch_cases", "--run", backend, "--to", str(result), pattern]
-        with (Path(folder) / "log").open("w") as log:
-            subprocess.run(command, cwd=_ROOT, env=env, stdout=log, stderr=log, check=False)
+        words = ["tests.comm.torch_cases", "--run", backend, "--to", str(result), pattern]
+        said = Forked(*words, env=env).communicate()
         if not result.exists():
-            raise RuntimeError((Path(folder) / "log").read_text()[-3000:])
+            raise RuntimeError(said[-3000:])
         return {name: (how, text) for name, (how, text) in json.loads(result.read_text()).items()}
 
 
@@ -132,6 +131,8 @@ def _main() -> None:
     parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
+        os.dup2(1, 2)
+        warnings.simplefilter("ignore")
         _run(arguments.run, arguments.pattern, arguments.to)
         return
     failing, line = compare(arguments.ranks, arguments.pattern)

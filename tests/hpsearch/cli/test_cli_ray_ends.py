@@ -185,6 +185,7 @@ def test_a_signal_while_ray_starts_ends_the_sweep_as_interrupted(tmp_path, numbe
     assert finished(tmp_path / "study") == 0
 
 
+@pytest.mark.exhaustive
 def test_two_signals_while_ray_starts_end_it_at_once(tmp_path):
     with begun(tmp_path, *RUN, "1") as run:
         run.wait_for(lambda: run.family("gcs_server"))

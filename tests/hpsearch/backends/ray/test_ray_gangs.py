@@ -125,6 +125,7 @@ def test_a_wide_task_over_its_timeout_is_killed_on_all_ranks(pair):
     wait_until(lambda: gone(known["pid0"]) and gone(known["pid1"]))
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_stays_when_rank_0_is_done_is_killed(pair, monkeypatch):
     monkeypatch.setattr(gangs, "GRACE_SECONDS", 0.5)
     pair.start(0, {"x": X, "stays": 1}, end=2, width=2)

@@ -13,6 +13,7 @@ import hpsearch
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.events import Failed, Finished, Lost, Started
 from hpsearch.report.study import Study
+from hpsearch.run import verdicts
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import Gone, Result, TimedOut, WorkerShare
 from hpsearch.worker.attempt import attempt_directory
@@ -21,18 +22,13 @@ from tests.hpsearch.support.conditions import beside, wait_until
 from tests.hpsearch.support.driver import Driver
 from tests.hpsearch.support.lane_sweeps import FAULTS, results, search, table
 from tests.hpsearch.support.scripted import events_of
+from tests.rarely import rarely
 
 pytestmark = pytest.mark.ray
 
 SMALL = "tests.hpsearch.support.lane_trainables:Small"
 
 SHORT: dict[str, Any] = {"early_terminate": hpsearch.Hyperband(max_iter=9, eta=3)}
-
-
-@pytest.fixture
-def whole(tmp_path: Path) -> Study:
-    """The same sweep in this very process, one trial at a time."""
-    return search(tmp_path / "whole", **SHORT)
 
 
 def on_ray(directory: Path, faults: tuple[str, ...] = FAULTS, **options: Any) -> Study:
@@ -43,14 +39,20 @@ def lost(study: Study) -> list[Lost]:
     return [event for event in events_of(study.directory) if isinstance(event, Lost)]
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
-def test_any_number_of_workers_gives_the_table_and_the_reports_of_one_process(ray_cluster, tmp_path, whole, workers):
-    study = on_ray(tmp_path / "ray", workers=workers)
+KEEP_WORKERS = ("", "nan", "draws", "prints")
+"""Faults after which a worker goes on: others cost one each, which takes seconds to start."""
+
+
+@pytest.mark.parametrize(("workers", "faults"), [*rarely((1, FAULTS), (2, FAULTS)), (2, KEEP_WORKERS)])
+def test_any_number_of_workers_gives_the_table_and_the_reports_of_one_process(ray_cluster, tmp_path, workers, faults):
+    whole = search(tmp_path / "whole", faults, **SHORT)
+    study = on_ray(tmp_path / "ray", faults, workers=workers)
     assert table(study) == table(whole)
     assert results(study) == results(whole)
     assert not lost(study)
 
 
+@pytest.mark.exhaustive
 def test_what_rounds_does_so_alike_whoever_shares_its_worker_and_when_it_dies(ray_cluster, tmp_path):
     faults = ("", "nan", "draws", "", "", "", "kill")
     points = [{"lr": 0.1, "hidden": 24, "dropout": 0.08 * place, "fault": fault} for place, fault in enumerate(faults)]
@@ -70,7 +72,8 @@ def test_what_rounds_does_so_alike_whoever_shares_its_worker_and_when_it_dies(ra
     assert {of: told[of] for of in results(inline)} == results(inline)
 
 
-def test_a_trial_that_kills_its_worker_takes_nothing_from_its_neighbours(ray_cluster, tmp_path):
+def test_a_trial_that_kills_its_worker_takes_nothing_from_its_neighbours(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(verdicts, "MOST_LOSSES", 2)
     faults = ("", "nan", "", "kill", "")
     points = [{"lr": 0.1, "hidden": 24, "dropout": 0.1 * place, "fault": fault} for place, fault in enumerate(faults)]
     options: dict[str, Any] = {"early_terminate": None, "run_cap": 5, "max_iter": 3, "points_to_try": points}
@@ -116,7 +119,8 @@ def test_a_worker_that_is_killed_gives_the_same_table(ray_cluster, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_node_without_sight_of_the_study_gives_the_same_table(ray_cluster, tmp_path, whole, blind_node):
+def test_a_node_without_sight_of_the_study_gives_the_same_table(ray_cluster, tmp_path, blind_node):
+    whole = search(tmp_path / "whole", **SHORT)
     study = on_ray(tmp_path / "ray", workers=3)
     assert table(study) == table(whole)
     assert results(study) == results(whole)

@@ -67,8 +67,8 @@ def test_workers_that_are_still_being_made_are_left_to_the_next_search(ray_clust
 
 def test_idle_workers_of_another_shape_make_room(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(session, "_POOL_SECONDS", 1e5)
-    small = Driver(RayBackend(Resources(workers=2)), tmp_path / "small", "total")
-    small.wait_for(lambda: small.backend.workers().ready == 2)
+    small = Driver(RayBackend(Resources(workers=1)), tmp_path / "small", "total")
+    small.wait_for(lambda: small.backend.workers().ready == 1)
     small.backend.close()
     large = Driver(RayBackend(Resources(workers=1, cpus_per_worker=2)), tmp_path / "large", "total")
     large.wait_for(lambda: large.backend.workers().ready == 1)
@@ -112,7 +112,7 @@ def test_warm_workers_run_a_module_as_it_was_edited(ray_cluster, tmp_path, monke
             metric="value",
             run_cap=4,
             max_iter=1,
-            workers=2,
+            workers=1,
             directory=tmp_path / f"study-{len(found)}",
             progress=False,
         )
