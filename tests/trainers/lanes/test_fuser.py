@@ -39,11 +39,11 @@ def assert_alone(trainers: list[Trainer], stepped: Sequence[Stepped], reason: st
         assert reason in one.alone_because
 
 
-@given(st.lists(st.sets(st.integers(0, 3)), min_size=1, max_size=6), st.integers(1, 4))
+@given(st.lists(st.sets(st.integers(0, 3)), min_size=1, max_size=6), st.integers(1, 4), st.sampled_from([None, 1, 2]))
 @settings(max_examples=25)
-def test_lanes_come_and_go_between_epochs(epochs, most):
+def test_lanes_come_and_go_between_epochs(epochs, most, fewest):
     ours, theirs = made(Drawn, LANES), made(Drawn, LANES)
-    fuser = Fuser(most, fewest=2)
+    fuser = Fuser(most, fewest)
     for present in epochs:
         stepped = fuser.step([ours[number] for number in present])
         expected = [theirs[number].step() for number in present]
@@ -408,8 +408,24 @@ def test_whether_it_is_quicker_is_no_part_of_a_result():
         assert_same(reported(fuser.step(ours)), [one.step() for one in theirs], ours, theirs)
 
 
+def test_a_single_one_goes_on_in_the_quicker_way_and_with_the_bits_of_both(monkeypatch):
+    """One that is left of several is tried as a lane and by its own step."""
+    monkeypatch.setattr("hpsearch_trainers.lanes.fuser.shares_of", lambda *_: {2: 0.5, 4: 0.3})
+    ours, theirs = made(Drawn, LANES), made(Drawn, LANES)
+    fuser = Fuser(4)
+    ways = []
+    for epoch in range(12):
+        present = range(4) if epoch == 0 else [2]
+        stepped = fuser.step([ours[number] for number in present])
+        assert_same(reported(stepped), [theirs[number].step() for number in present], ours, theirs)
+        assert {one.alone_because for one in stepped} == {None}
+        ways.append(ours[2] in fuser._packs)
+    assert ways[:4] == [True, True, True, False]
+    assert len(set(ways[4:])) == 1
+
+
 def test_one_pause_while_lanes_are_timed_says_nothing_of_them(monkeypatch):
     """Python's garbage collector took a tenth of a second once in a hundred tries, as a dozen of these epochs does."""
-    seconds = iter([1.0, 1.0, 100.0, 1.0])  # two alone, then both as lanes, and once more
+    seconds = iter([1.0, 1.0, 1.0, 100.0, 1.0])  # two alone, one as a lane, then both, and both once more
     monkeypatch.setattr(probe, "_timed", lambda run: (run(), next(seconds)))
     assert check_pack(made(Drawn, LANES[:2]), 2) == {2: 0.5}

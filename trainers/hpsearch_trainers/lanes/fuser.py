@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -22,6 +24,8 @@ __all__ = ["Fuser", "Stepped", "shared"]
 
 _MOST_KEYS = 64
 """Of which recordings are kept."""
+_TRIES = 2
+"""Epochs of a single trainer as a lane, of which the first one records, before they are compared with one alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,20 @@ class Stepped:
     """Why it can't be a lane; None where it can, also if it was the only one of its kind."""
     seconds: float = 0.0
     """Wall time: its own where it ran alone, else its part of what they took together."""
+
+
+@dataclass(slots=True)
+class _OfOne:
+    """How long epochs of a single trainer of a shape key have taken: the least, in seconds."""
+
+    as_lane: float = math.inf
+    alone: float = math.inf
+    tries: int = 0
+    """Epochs as a lane."""
+
+    def wants_lane(self) -> bool:
+        """Whether the next one is to be a lane: both ways are tried, and then it is the quicker one."""
+        return self.tries < _TRIES or self.as_lane < self.alone < math.inf
 
 
 class Fuser:
@@ -81,6 +99,7 @@ class Fuser:
         self._room: dict[Hashable, int] = {}
         """By shape key, for how many lanes there was memory, where there wasn't for `most`."""
         self._packs: dict[Trainer, tuple[Hashable, Pack]] = {}
+        self._of_one = defaultdict[Hashable, _OfOne](_OfOne)
         self._recordings: dict[Hashable, dict[Hashable, Recorded | None]] = {}
         """By shape key; the one that was used last is the last."""
 
@@ -131,8 +150,8 @@ class Fuser:
             return self._together(key, trainers[:most]) | self._together(key, trainers[most:])
         began = time.perf_counter()
         try:
-            if len(trainers) == 1 or len(trainers) < self._fewest_of(key, trainers):
-                return {trainer: self._alone(trainer) for trainer in trainers}
+            if not self._fuses(key, trainers):
+                return self._apart(key, trainers)
             told = self._packed(key, trainers).step(self._around_pack)
         except NotFusible as refusal:
             self._tried[key] = str(refusal)
@@ -146,10 +165,35 @@ class Fuser:
         if told is None:  # not above: the error holds on to what the pack had
             for trainer in trainers:
                 self.release(trainer)
+            if len(trainers) == 1:
+                self._of_one[key] = _OfOne(alone=0.0, tries=_TRIES)
+                return self._apart(key, trainers)
             # What is tried first has as many lanes as a pack may have, however many trainers there are.
             self._room[key] = (len(trainers) if key in self._tried else most) // 2
             return self._together(key, trainers)
-        return shared(trainers, told, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        if len(trainers) == 1:
+            of_one = self._of_one[key]
+            of_one.as_lane, of_one.tries = min(of_one.as_lane, seconds), of_one.tries + 1
+        return shared(trainers, told, seconds)
+
+    def _fuses(self, key: Hashable, trainers: list[Trainer]) -> bool:
+        """Whether these are to be a pack.
+
+        Raises:
+            NotFusible: They can't be.
+        """
+        if len(trainers) > 1 or self._fewest == 1:
+            return len(trainers) >= self._fewest_of(key, trainers)
+        pairs_gain = self._fewest is None and self._tried.get(key) == 2  # else one by itself hardly does
+        return pairs_gain and self._of_one[key].wants_lane()
+
+    def _apart(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
+        stepped = {trainer: self._alone(trainer) for trainer in trainers}
+        if len(trainers) == 1:
+            of_one = self._of_one[key]
+            of_one.alone = min(of_one.alone, stepped[trainers[0]].seconds)
+        return stepped
 
     def _dissolved(self, key: Hashable, trainers: list[Trainer], error: BaseException) -> dict[Trainer, Stepped]:
         """Train each by itself after their pack raised; one of them is to blame, and raises alone, too."""
