@@ -43,7 +43,7 @@ from hpsearch_trainers.losses import loss_of
 from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.normalization import hold_statistics, synchronize
 from hpsearch_trainers.optimizers import optimizer_of
-from hpsearch_trainers.own_step import checked
+from hpsearch_trainers.own_methods import METHODS, checked
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.precision import precision
 from hpsearch_trainers.rates import Rates
@@ -107,9 +107,7 @@ class Trainer(ABC):
         self._synchronized = synchronize(self.model, self._normalizing)
         self.optimizer = optimizer_of(parts, self.model)
         self._rates = Rates(self.optimizer)
-        self._average = None
-        if parts.average is not None:
-            self._average = MovingAverage(self.model, parts.average)
+        self._average = None if parts.average is None else MovingAverage(self.model, parts.average)
         self._strategy.bind(self._trained())
         self._train = Batches(parts.train, self.device, parts.loaders)
         self._validation = None
@@ -135,8 +133,9 @@ class Trainer(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if cls.step is not Trainer.step:
-            cls.step = checked(cls.step)  # type: ignore[assignment, method-assign]
+        for name in METHODS:
+            if (method := getattr(cls, name)) is not getattr(Trainer, name):
+                setattr(cls, name, checked(name, method))
 
     @abstractmethod
     def build(self, params: Mapping[str, Any]) -> Parts:
@@ -247,6 +246,7 @@ class Trainer(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Give what continues the training at any width: tensors and plain containers."""
+        self._strategy.calls["state_dict"] += 1
         self._rates = self._rates.of(self.optimizer)
         state = {
             "model": self.model.state_dict(),
@@ -259,8 +259,7 @@ class Trainer(ABC):
             state["average"] = self._average.state_dict()
         if own := self._strategy.state_dict():
             state["strategy"] = {"name": self._strategy.name, **own}
-        architecture = architecture_of(self.model)
-        if architecture is not None:
+        if (architecture := architecture_of(self.model)) is not None:
             state["architecture"] = architecture
         return state
 
@@ -269,6 +268,7 @@ class Trainer(ABC):
 
         A forked trial takes over the state of another one, but not the settings of its optimizer: these are its own.
         """
+        self._strategy.calls["load_state_dict"] += 1
         self.model.load_state_dict(state["model"])
         load_optimizer(self.optimizer, state, forked=self._forked, tells=self._strategy.tells)
         self._rates = Rates(self.optimizer)

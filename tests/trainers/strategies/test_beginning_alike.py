@@ -1,4 +1,4 @@
-"""Under every strategy all ranks begin with what rank 0 has built, drawn or changed."""
+"""Under every strategy all ranks begin with what rank 0 has built, drawn or changed, and train one model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from hpsearch_comm import Group
+from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.strategies import STRATEGIES
 from tests.comm.thread_ranks import run_ranks
-from tests.trainers.test_trainer import FakeTrial, Small
+from tests.trainers.test_trainer import MODELS, FakeTrial, Small
 
 
 class Shift(nn.Module):
@@ -63,3 +64,25 @@ def test_all_ranks_go_on_with_what_the_first_has_changed(strategy):
         return list(trainer.model[2].bias.tolist())
 
     assert run_ranks(2, work) == [[1.0] * 5] * 2
+
+
+class ByRows(nn.Linear):
+    """Sets what is trained by the rows that it sees."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            with torch.no_grad():
+                self.bias.copy_(inputs.mean(0)[:5])
+        return super().forward(inputs)
+
+
+def test_ranks_that_train_different_models_are_told(monkeypatch):
+    monkeypatch.setitem(MODELS, "rows", lambda: nn.Sequential(nn.Linear(12, 16), ByRows(16, 5)))
+
+    def work(group: Group) -> str:
+        with pytest.raises(ConfigurationError) as caught:
+            Small(FakeTrial({"model": "rows"}, group)).step()
+        return str(caught.value)
+
+    for text in run_ranks(2, work):
+        assert "allreduce weights that are trained must be the same on all ranks, got others on each" in text

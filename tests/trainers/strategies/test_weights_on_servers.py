@@ -87,3 +87,19 @@ def test_weights_that_stay_what_they_are_aren_t(parallel, lost):
         return torch.optim.SGD(model.parameters(), lr=float("nan") if lost else 0.05)
 
     assert said(parallel, nothing, optimizer=sgd, accumulate=2) == [""] * 3
+
+
+class Thawing(nn.Linear):
+    """Comes to be trained within an epoch."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.requires_grad_(True)
+        return super().forward(inputs)
+
+
+@pytest.mark.parametrize("parallel", USES, ids=lambda parallel: parallel["strategy"])
+def test_a_layer_that_is_thawed_within_an_epoch_is_refused(parallel, monkeypatch):
+    monkeypatch.setitem(MODELS, "thawing", lambda: nn.Sequential(nn.Linear(12, 8), Thawing(8, 5).requires_grad_(False)))
+    texts = said(parallel, nothing, model="thawing")
+    assert any("layers must be thawed between two epochs, got 2 parameters that have come to" in text for text in texts)
+    assert all(texts)

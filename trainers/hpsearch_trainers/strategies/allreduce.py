@@ -6,12 +6,20 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from hpsearch_comm import DataParallel
+from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.buffers import differing
+from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.strategies.strategy import Strategy, Trained
 
 __all__ = ["Allreduce"]
+
+_ROUNDING = 1e-2
+"""Largest difference that rounding makes of a weight in an epoch, as a share of the largest one."""
 
 
 class Allreduce(Strategy):
@@ -46,6 +54,30 @@ class Allreduce(Strategy):
         assert self._averaging is not None
         with contextlib.nullcontext() if last else self._averaging.no_sync():
             return super().backward(inputs, loss_of, share, last=last)
+
+    def end_epoch(self) -> None:
+        """See that all ranks have trained one model, which is then rank 0's: other machines may round otherwise.
+
+        Raises:
+            ConfigurationError: Each has trained another one.
+        """
+        super().end_epoch()
+        assert self.group is not None
+        apart = differing(parameters_of(self.trained.optimizer), self.group)
+        own = [parameter.detach().clone() for parameter in apart]
+        broadcast_tensors(apart, self.group)
+        others = [one for mine, one in zip(own, apart, strict=True) if not _to_rounding(mine, one.detach())]
+        if any(self.group.allgather_object(bool(others))):
+            raise ConfigurationError(
+                "under parallel.strategy allreduce weights that are trained must be the same on all ranks, got others "
+                "on each at an epoch's end: leave them to the optimizer; what a model sets by the rows that it sees "
+                "must have requires_grad=False, or be a buffer, of which the mean is taken"
+            )
+
+
+def _to_rounding(one: Tensor, other: Tensor) -> bool:
+    largest = float(other.abs().nan_to_num(0.0, 0.0, 0.0).max()) if other.numel() else 0.0
+    return torch.allclose(one, other, rtol=_ROUNDING, atol=_ROUNDING * largest, equal_nan=True)
 
 
 def _gradients_needed(trained: Trained) -> list[bool]:

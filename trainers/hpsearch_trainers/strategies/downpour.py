@@ -85,7 +85,7 @@ class Downpour(Served):
         if self.hooked:
             self.refuse(_HOOKS)
         self._adagrad.state.update({one: sums[one] for one in parameters_of(self._adagrad) if one in sums})
-        parameters = self._parameters = self.trained_parameters()
+        parameters = self.parameters
         buckets = self._buckets = self.buckets(parameters, can_be_cut=True)
         self._in_turn = epoch < self._warm_start
         self._push_every, self._fetch_every = (1, 1) if self._in_turn else (self._n_push, self._n_fetch)
@@ -148,8 +148,8 @@ class Downpour(Served):
         else:
             own = self._shard.close()
             del self._shard, self._server
-        self.spread(self._buckets, self._parameters)
-        assemble(self._adagrad, self._parameters, self.ranks, self.servers, own)
+        self.spread(self._buckets, self.parameters)
+        assemble(self._adagrad, self.parameters, self.ranks, self.servers, own)
 
     def loaded(self) -> None:
         """Drop the state of the trial's own optimizer: it takes no steps here, and would be that of other weights."""
@@ -172,7 +172,7 @@ class Downpour(Served):
         """Add the gradients to those of the steps before; and step, where the servers' weights don't come next."""
         if self.trained.clip_norm is not None:
             nn.utils.clip_grad_norm_(parameters_of(self.trained.optimizer), self.trained.clip_norm)
-        numbers = {parameter: number for number, parameter in enumerate(self._parameters)}
+        numbers = {parameter: number for number, parameter in enumerate(self.parameters)}
         steps = (self._clock + 1) % self._fetch_every != 0
         for group in self.trained.optimizer.param_groups:
             for parameter in group["params"]:
@@ -198,7 +198,7 @@ class Downpour(Served):
 
     def _push(self) -> None:
         if self._accrued:
-            gradients = [self._accrued.get(number) for number in range(len(self._parameters))]
+            gradients = [self._accrued.get(number) for number in range(len(self.parameters))]
             self._worker.push(self._clock, self._rates(), gradients)
             self._accrued = {}
 

@@ -71,7 +71,7 @@ class ParameterServer(Served):
     def start_epoch(self, trained: Trained, epoch: int) -> None:
         """Place what is trained on the servers."""
         super().start_epoch(trained, epoch)
-        parameters = self._parameters = self.trained_parameters()
+        parameters = self.parameters
         optimizer = trained.optimizer
         can_be_cut = trains_elements(optimizer) and not self.hooked
         buckets = self._buckets = self.buckets(parameters, can_be_cut=can_be_cut)
@@ -131,8 +131,8 @@ class ParameterServer(Served):
         else:
             own = self._shard.close()
             del self._shard, self._server
-        self.spread(self._buckets, self._parameters)
-        assemble(self.trained.optimizer, self._parameters, self.ranks, self.servers, own)
+        self.spread(self._buckets, self.parameters)
+        assemble(self.trained.optimizer, self.parameters, self.ranks, self.servers, own)
         spread_common(self.trained.optimizer, self.ranks, self.servers[0])
 
     def break_off(self, error: BaseException) -> None:

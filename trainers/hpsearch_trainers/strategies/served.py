@@ -25,6 +25,7 @@ class Served(Strategy):
 
     Attributes:
         servers: The ranks that serve.
+        parameters: What `trained_parameters` gave when the epoch began.
     """
 
     least: ClassVar[int] = 2
@@ -89,6 +90,11 @@ class Served(Strategy):
         """Give the parameters that have changed since they were fetched, where that can be told."""
         raise NotImplementedError
 
+    def start_epoch(self, trained: Trained, epoch: int) -> None:
+        """See `Strategy.start_epoch`."""
+        super().start_epoch(trained, epoch)
+        self.parameters = self.trained_parameters()
+
     def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """See `Strategy.told`."""
         told: dict[str, float] = self.ranks.broadcast_object(metrics)
@@ -114,6 +120,21 @@ class Served(Strategy):
         for bucket, elements, one in zip(buckets, weights, coming, strict=True):
             one.wait()
             put_weights(bucket, elements, parameters)
+
+    def end_epoch(self) -> None:
+        """See `Strategy.end_epoch`.
+
+        Raises:
+            ConfigurationError: There is more to train than the servers have.
+        """
+        super().end_epoch()
+        thawed = len(set(map(id, self.trained_parameters())) - set(map(id, self.parameters)))
+        if self.trains and thawed > 0:
+            raise ConfigurationError(
+                f"under parallel.strategy {self.name} layers must be thawed between two epochs, got {thawed} "
+                "parameters that have come to need a gradient within one, which the servers don't train: do it before "
+                "super().step()"
+            )
 
     def trained_parameters(self) -> list[nn.Parameter]:
         """Give the parameters that servers train, in order."""

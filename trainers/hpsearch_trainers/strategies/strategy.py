@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
@@ -63,7 +64,7 @@ class Strategy:
         trains: Whether this rank does.
         formed: Groups that it has made of some of the ranks.
         passes: Backward passes into which each of the trainer's is divided.
-        epochs: How many have ended.
+        calls: How often each of the trainer's `METHODS` has been called, but for overrides; steps that have ended.
 
     Raises:
         ConfigurationError: An option can't be used, or not with so many ranks.
@@ -90,7 +91,7 @@ class Strategy:
         self.trains = True
         self.formed: list[Group] = []
         self.passes = 1
-        self.epochs = 0
+        self.calls: Counter[str] = Counter()
         self._under_way = False
         self._watch: RemovableHandle | None = None
         size = 1 if group is None else group.size
@@ -119,6 +120,12 @@ class Strategy:
     def may_be_left_out(self) -> bool:
         """Say whether weights may change outside its epochs without a word to the other ranks."""
         return self.group is None or self.own_loop
+
+    def needs(self, name: str) -> bool:
+        """Say whether a trainer's override must call one of `METHODS`: to train by it, or to keep what it keeps."""
+        if name == "step":
+            return not self.may_be_left_out
+        return type(self).state_dict is not Strategy.state_dict
 
     @property
     def hooked(self) -> bool:
@@ -251,7 +258,7 @@ class Strategy:
     def end_epoch(self) -> None:
         """Let model and optimizer hold what is validated and saved, on every rank; a collective."""
         self._under_way = False
-        self.epochs += 1
+        self.calls["step"] += 1
 
     def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """Give the metrics of an epoch, the same on every rank; a collective.
