@@ -1,8 +1,9 @@
 """Python programs in processes of their own, forked from one that has imported torch: each starts in milliseconds.
 
 To import torch, and what its optimizers import when the first is made, takes seconds of a core. A process that has done
-so is started when a test needs it first, and ends with the tests; it forks another for each program. The test process
-itself can't be forked safely: other tests may have started threads in it.
+so forks another for each program. It is that of all parts of the suite, where they run side by side; else it is started
+when a test needs it first, and ends with the tests. The test process itself can't be forked safely: other tests may
+have started threads in it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
-__all__ = ["Forked", "end_forking"]
+__all__ = ["SHARED", "Forked", "end_forking", "start_forking"]
 
 _ROOT = Path(__file__).parents[1]
 _LONGEST = 1 << 20
 """Bytes that a request may have."""
+
+SHARED = "HPSEARCH_TESTS_FORKING"
+"""Names the descriptor over which a process that forks for several test processes hears them."""
+_shared = os.environ.pop(SHARED, None)  # what a test starts doesn't get the descriptor
 
 
 class Forked:
@@ -101,13 +106,18 @@ class Forked:
 
 
 @functools.cache
-def _forking() -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _forking() -> tuple[subprocess.Popen[bytes] | None, socket.socket]:
+    return start_forking(os.environ) if _shared is None else (None, socket.socket(fileno=int(_shared)))
+
+
+def start_forking(env: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a process that forks for all who have the socket; it ends when nobody has it any more."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # of which each message comes as a whole
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.forking", str(theirs.fileno())],
             cwd=_ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env={**env, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
@@ -117,11 +127,12 @@ def _forking() -> tuple[subprocess.Popen[bytes], socket.socket]:
 
 
 def end_forking() -> None:
-    """End the process that forks, if there is one."""
+    """End the process that forks, if this process has started one."""
     if _forking.cache_info().currsize:
         process, control = _forking()
         control.close()
-        process.wait()
+        if process is not None:
+            process.wait()
         _forking.cache_clear()
 
 

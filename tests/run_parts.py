@@ -2,7 +2,8 @@
 
 Much of their time tests wait for other processes: with two parts for each core, a core is seldom idle. All parts at
 once would have tests wait ten times as long as each alone. The longest come first. Their lines come as they are
-written, each with its part's name. A mark in the environment shows at the end which processes they have left.
+written, each with its part's name. One process forks what the tests of all parts run in processes of their own. A mark
+in the environment shows at the end which processes they have left.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,23 +23,29 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.forking import SHARED, start_forking
+
 __all__ = ["PARTS", "Counts", "count", "left_behind", "run", "summary"]
 
 _ROOT = Path(__file__).parents[1]
 
-_HOROVOD = tuple(str(path.relative_to(_ROOT)) for path in sorted(_ROOT.glob("tests/comm/test_horovod_*.py")))
+_JOBS = tuple(
+    str(path.relative_to(_ROOT))
+    for kind in ("horovod", "launch", "torch")
+    for path in sorted(_ROOT.glob(f"tests/comm/test_{kind}*.py"))
+)
 
 PLACES: dict[str, tuple[str, ...]] = {
+    "comm": ("tests/comm",),
+    "jobs": _JOBS,
+    "strategies": ("tests/trainers/strategies",),
     "ray": ("tests/hpsearch/backends",),
     "cli": ("tests/hpsearch/cli",),
-    "comm": ("tests/comm",),
-    "horovod": _HOROVOD,
-    "run": ("tests/hpsearch/run",),
-    "searchers": ("tests/hpsearch/searchers",),
-    "trainers": ("tests/trainers",),
-    "strategies": ("tests/trainers/strategies",),
-    "report": ("tests/hpsearch/report", "tests/hpsearch/worker", "tests/hpsearch/design"),
     "rooms": ("tests/hpsearch",),
+    "trainers": ("tests/trainers",),
+    "run": ("tests/hpsearch/run",),
+    "report": ("tests/hpsearch/report", "tests/hpsearch/worker", "tests/hpsearch/design"),
+    "searchers": ("tests/hpsearch/searchers",),
     "rest": ("tests",),
 }
 """Where the tests of each part are. What lies within, and is of a part of its own, is left out."""
@@ -118,7 +126,9 @@ def left_behind(mark: str) -> list[str]:
     return found
 
 
-def run(parts: dict[str, Sequence[str]], options: Sequence[str], at_once: int | None = None) -> int:
+def run(
+    parts: dict[str, Sequence[str]], options: Sequence[str], at_once: int | None = None, forks: bool = False
+) -> int:
     """Run the parts, with these options for each; gives the exit status: 0 if all went well.
 
     Ctrl-C, or SIGTERM, ends all parts: each sums up what it has, and so does this.
@@ -127,8 +137,11 @@ def run(parts: dict[str, Sequence[str]], options: Sequence[str], at_once: int | 
         parts: What each is called with; they begin in this order.
         options: Of pytest.
         at_once: How many run side by side; two for each core by default.
+        forks: Whether one process forks for all of them; else each starts its own.
     """
     mark = f"{_MARK}={secrets.token_hex(8)}"
+    env = _environment() | dict([mark.split("=")])
+    forking = start_forking(env) if forks else None
     running: dict[str, subprocess.Popen[str]] = {}
     stopped = threading.Event()
 
@@ -142,7 +155,7 @@ def run(parts: dict[str, Sequence[str]], options: Sequence[str], at_once: int | 
         if stopped.is_set():
             return None
         words = [*parts[name], *options, "-p", "tests.outcomes", "--outcomes", str(outcomes)]
-        running[name] = process = _start(words, mark)
+        running[name] = process = _start(words, env, None if forking is None else forking[1])
         if stopped.is_set():  # while it was started
             process.send_signal(signal.SIGINT)
         teller = threading.Thread(target=_tell, args=(name, process), daemon=True)
@@ -159,6 +172,9 @@ def run(parts: dict[str, Sequence[str]], options: Sequence[str], at_once: int | 
         with ThreadPoolExecutor(at_once or 2 * (os.cpu_count() or 1)) as pool:
             ended = {name: pool.submit(run_one, name, path) for name, path in outcomes.items()}
         codes = {name: code for name, future in ended.items() if (code := future.result()) is not None}
+        if forking is not None:
+            forking[1].close()
+            forking[0].wait()
         left = _wait_for_leaving(mark)
         counts = {name: count(path) for name, path in outcomes.items()}
     for number, handler in former.items():
@@ -170,11 +186,13 @@ def run(parts: dict[str, Sequence[str]], options: Sequence[str], at_once: int | 
     return 0 if well and not left else 1
 
 
-def _start(words: Sequence[str], mark: str) -> subprocess.Popen[str]:
+def _start(words: Sequence[str], env: dict[str, str], forking: socket.socket | None) -> subprocess.Popen[str]:
+    shared = {} if forking is None else {SHARED: str(forking.fileno())}
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", *words],
         cwd=_ROOT,
-        env=_environment() | dict([mark.split("=")]),
+        env=env | shared,
+        pass_fds=[int(number) for number in shared.values()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -204,4 +222,4 @@ def _wait_for_leaving(mark: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run(dict(PARTS), sys.argv[1:]))
+    sys.exit(run(dict(PARTS), sys.argv[1:], forks=True))

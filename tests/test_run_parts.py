@@ -157,3 +157,22 @@ def test_every_file_of_tests_belongs_to_exactly_one_part():
         return within == [True, False]
 
     assert {file: sum(belongs(file, words) for words in PARTS.values()) for file in files} == dict.fromkeys(files, 1)
+
+
+FORKS = """
+from tests.forking import Forked, end_forking
+
+def test_forks():
+    program = Forked("tests.hpsearch.support.fork_server", "json")
+    program.stdin.write('["dumps", [1]]\\n["loads", ["no JSON"]]\\n')
+    print("parent", open(f"/proc/{program.pid}/stat").read().rpartition(")")[2].split()[1], flush=True)
+    assert program.communicate().split() == ["0", "1"]
+    end_forking()
+"""
+
+
+def test_one_process_forks_for_all_parts_and_ends_with_them(tests_of, capfd):
+    assert run({name: tests_of(name, FORKS) for name in ("one", "two")}, ["-s"], forks=True) == 0
+    parents = [line.split()[-1] for line in capfd.readouterr().out.splitlines() if "parent" in line]
+    assert len(parents) == 2
+    assert len(set(parents)) == 1
