@@ -354,6 +354,36 @@ def test_what_others_change_between_epochs_counts():
         assert [(one.lanes, one.alone_because) for one in stepped] == [(4, None)] * 4
 
 
+def test_what_others_put_in_place_of_something_else_is_trained():
+    lanes = [{**lane, "warmup": 3, "average": 0.5} for lane in LANES]
+    ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
+    fuser = Fuser(fewest=2)
+    for epoch in range(7):
+        for trainers in (ours, theirs):
+            for number, trainer in enumerate(trainers):
+                if epoch in (1, 5):
+                    trainer.optimizer.param_groups[0]["lr"] = 0.02 * (1 + number)
+                if epoch == 2:
+                    trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1, momentum=0.5)
+                if epoch == 4:
+                    torch.manual_seed(number)
+                    trainer.model[0] = nn.Linear(7, 13)  # type: ignore[operator]
+                    trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.05)
+        stepped = fuser.step(ours)
+        assert_same(reported(stepped), [one.step() for one in theirs], ours, theirs)
+        assert [(one.lanes, one.alone_because) for one in stepped] == [(1 if epoch in (2, 4) else 4, None)] * 4
+
+
+def test_what_cannot_be_trained_any_more_fails_as_it_does_alone():
+    ours = made(Drawn, LANES)
+    fuser = Fuser(fewest=2)
+    fuser.step(ours)
+    ours[1].model[0] = nn.Linear(7, 13)  # type: ignore[operator]
+    stepped = fuser.step(ours)
+    assert "give the optimizer their parameters" in str(stepped[1].error)
+    assert [one.error for one in (stepped[0], *stepped[2:])] == [None] * 3
+
+
 def test_a_failed_epoch_leaves_each_as_it_was():
     lanes = [
         {**lane, "optimizer": name} for lane, name in zip(LANES, ["fused sgd", "adam", "sgd", "lamb"], strict=True)

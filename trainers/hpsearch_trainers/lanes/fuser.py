@@ -12,6 +12,7 @@ from typing import Any
 
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import NotFusible
+from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.pack import Pack
 from hpsearch_trainers.lanes.passes import Recorded
 from hpsearch_trainers.lanes.probe import check_lanes
@@ -124,8 +125,11 @@ class Fuser:
                 key = self._key(trainer)
             except NotFusible as reason:
                 outcomes[trainer] = self._alone(trainer, str(reason))
-            else:
+                continue
+            if Lane(trainer).goes_on():
                 by_key.setdefault(key, []).append(trainer)
+            else:
+                outcomes[trainer] = self._alone(trainer)
         for key, alike in by_key.items():
             outcomes |= self._together(key, alike)
         return [outcomes[trainer] for trainer in trainers]

@@ -77,6 +77,14 @@ class Lane:
         """How many an epoch has."""
         return self.trainer._shard.steps
 
+    def goes_on(self) -> bool:
+        """Take note of what has changed since its last epoch; say whether it goes on with what it is bound to train.
+
+        Else an epoch by itself binds it, or raises.
+        """
+        self.trainer._take_note()
+        return self.trainer._strategy.is_bound(self.trainer._trained())
+
     def on_fewer_rows(self) -> Trainer:
         """Give a trainer that is the same by itself, but for some epochs' worth of rows: a few batches of each kind.
 
