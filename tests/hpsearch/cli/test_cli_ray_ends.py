@@ -145,6 +145,20 @@ LOSSES = [
 ]
 
 
+HELD = TRAIN.replace(
+    "def train(trial):",
+    """
+def train(trial):
+    with open("starts.txt", "a") as starts:
+        starts.write(".")
+        starts.flush()
+        mine = starts.tell()
+    while mine > int(open("may_start.txt").read()):
+        time.sleep(0.02)""",
+)
+"""So many segments may start as a file says: a sweep would else come to its end before anything befalls it."""
+
+
 def has_finished(study: Path, segments: int) -> bool:
     return finished(study) >= segments
 
@@ -155,9 +169,12 @@ def has_finished(study: Path, segments: int) -> bool:
 def test_a_ray_that_is_lost_in_mid_sweep_is_one_message_and_resume_gives_the_same_table(
     tmp_path, undisturbed: Undisturbed
 ):
-    study = tmp_path / "study"
+    study, starts = tmp_path / "study", tmp_path / "starts.txt"
+    (tmp_path / "train.py").write_text(HELD)
     for turn, (name, how, told) in enumerate(LOSSES):
         enough = finished(study) + 3
+        begun_before = starts.stat().st_size if turn else 0
+        (tmp_path / "may_start.txt").write_text(str(begun_before + 3))
         with begun(tmp_path, *(RESUME if turn else RUN), "2") as run:
             wait_for(partial(has_finished, study, enough), run.process)
             (victim,) = run.family(name)
