@@ -104,4 +104,4 @@ def _module(path: str, module: nn.Module) -> Hashable:
         for name, value in kept.items()
         if name not in _OWN
     )
-    return (path, type(module), attributes)
+    return (path, type(module), type(module).forward, attributes)

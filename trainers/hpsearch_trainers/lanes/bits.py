@@ -56,4 +56,4 @@ def _bytes(tensor: Tensor) -> Tensor:
     plain = tensor.detach()
     if plain.is_floating_point():
         plain = plain.masked_fill(plain.isnan(), math.nan)
-    return plain.reshape(-1).view(torch.uint8)
+    return plain.reshape(-1).contiguous().view(torch.uint8)

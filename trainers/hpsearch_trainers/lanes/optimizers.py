@@ -97,7 +97,8 @@ class _FusedSGD:
         for group in self._optimizer.param_groups:
             kept: list[Any] = []
             if group["momentum"] != 0:
-                kept = [self._optimizer.state[one].get("momentum_buffer") for one in group["params"]]
+                state = self._optimizer.state  # which makes a place for what is asked of it by index
+                kept = [state.get(one, {}).get("momentum_buffer") for one in group["params"]]
             if any(one is None for one in kept):
                 return None
             found.append(kept)

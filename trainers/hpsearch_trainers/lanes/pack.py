@@ -17,6 +17,7 @@ from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.lane_tensor import Generators, of_each, opened
 from hpsearch_trainers.lanes.losses import Losses
 from hpsearch_trainers.lanes.passes import EvaluationPasses, OtherGradients, Recorded, TrainingPasses
+from hpsearch_trainers.lanes.read import read_by
 from hpsearch_trainers.lanes.rows import Rows
 from hpsearch_trainers.lanes.shell import Shell
 from hpsearch_trainers.lanes.snapshot import RandomState, Snapshot
@@ -81,8 +82,10 @@ class Pack:
         return [lane.trainer for lane in self._lanes]
 
     def holds(self) -> bool:
-        """Whether its trainers' tensors are still those that it took: nobody has put others in their place."""
-        return all(shell.holds() for shell in self._shells)
+        """Whether its trainers' models are still those that it took, with nothing else put in them."""
+        models: list[list[nn.Module | None]] = [[lane.model for lane in self._lanes]]
+        models.append([lane.average for lane in self._lanes])
+        return all(shell.holds(of_lanes) for shell, of_lanes in zip(self._shells, models, strict=False))
 
     def step(self, around: Callable[[], AbstractContextManager[object]] = nullcontext) -> list[dict[str, float]]:
         """Train each lane for an epoch and validate; give each one's metrics, as its `step()` would.
@@ -182,7 +185,7 @@ class Pack:
         if frozen:
             for model in (self._shell.module, *self._shell.models):
                 hold_statistics(model)
-        way = (frozen, *(shell.take_settings() for shell in self._shells))
+        way = (frozen, read_by(self._lanes[0].model), *(shell.take_settings() for shell in self._shells))
         for passes in (self._training, self._evaluation):
             passes.tapes.way = way
         self._losses.plain = self._losses.are_plain()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor
 from hpsearch_trainers.lanes.losses import Losses, are_scores, cross_entropies
@@ -20,6 +21,9 @@ from hpsearch_trainers.lanes.shell import Shell
 from hpsearch_trainers.lanes.tape import Recording, Tape
 
 __all__ = ["EvaluationPasses", "OtherGradients", "Recorded", "TrainingPasses"]
+
+_MOST = 256
+"""Recordings that are kept: of more, those that were made first are made again."""
 
 _Autocast = Callable[[], AbstractContextManager[Any]]
 _Gradients = Sequence[Tensor | None]
@@ -70,21 +74,36 @@ class _Tapes:
         self._shared = _shared(roles)
         self._seen: set[Hashable] = set()
         self._playable: dict[Hashable, _Playable | None] = {}
+        self._others: set[Hashable] = set()
+        """Of which kinds there were recordings of other packs, which were tried."""
 
     def get(self, kind: Hashable) -> _Playable | None:
         """Give what was recorded of such a batch; None where there is nothing."""
+        return self._playable.get((self.way, kind))
+
+    def of_others(self, kind: Hashable) -> _Playable | None:
+        """Give, once, what another pack has recorded of such a batch; None where there is nothing.
+
+        It is to be tried: a model may read what is neither in its tensors nor in its attributes, another thing in each
+        pack. `take` it if it is right; else this pack records its own.
+        """
         kind = self.way, kind
-        if kind not in self._playable:
-            recorded = self._recordings.get((self._name, self._shared, kind))
-            if recorded is not None:
-                self._playable[kind] = self._bound(recorded)
-        return self._playable.get(kind)
+        recorded = self._recordings.get((self._name, self._shared, kind))
+        if recorded is None or kind in self._playable or kind in self._others:
+            return None
+        self._others.add(kind)
+        return self._bound(recorded)
+
+    def take(self, kind: Hashable, playable: _Playable) -> None:
+        """Play this from now on."""
+        self._playable[self.way, kind] = playable
 
     def recorder(self, kind: Hashable, rows: Tensor) -> Recorder | None:
         """Give what is to record this batch; None where it isn't to be recorded."""
         kind = self.way, kind
-        known = kind in self._playable or (self._name, self._shared, kind) in self._recordings
-        if (self._at_once or kind in self._seen) and not known:
+        place = self._name, self._shared, kind
+        not_repeatable = place in self._recordings and self._recordings[place] is None
+        if (self._at_once or kind in self._seen) and kind not in self._playable and not not_repeatable:
             return Recorder([rows], self._roles)
         self._seen.add(kind)
         return None
@@ -105,7 +124,10 @@ class _Tapes:
         recorded = None if recording is None else Recorded(recording, form, used)
         self._playable[kind] = None if recorded is None else self._bound(recorded)
         if recorded is None or recorded.recording.of_any_pack:
-            self._recordings[self._name, self._shared, kind] = recorded
+            self._recordings.setdefault((self._name, self._shared, kind), recorded)
+        for kept in (self._playable, self._recordings):
+            if len(kept) > _MOST:
+                del kept[next(iter(kept))]
 
     def forget(self) -> None:
         """Forget all, and play from now on what is recorded here alone."""
@@ -168,7 +190,8 @@ class TrainingPasses:
         kind = (rows.shape, rows.stride(), share, self._losses.plain)
         known = self.tapes.get(kind)
         if known is None:
-            return self._through_python(kind, rows, share)
+            others = self.tapes.of_others(kind)
+            return self._through_python(kind, rows, share) if others is None else self._tried(others, kind, rows, share)
         with torch.no_grad():
             given, kept = known.tape.forward(rows)
         if known.form is None:
@@ -180,15 +203,47 @@ class TrainingPasses:
         with torch.no_grad():
             return losses, known.tape.backward(kept, *_present(of_each))
 
+    def _tried(self, others: _Playable, kind: Hashable, rows: Tensor, share: float) -> tuple[Tensor, _Gradients]:
+        """Compute what another pack's recording does through Python, and take the recording if nothing differs."""
+        traced = self._shell.traced
+        with torch.no_grad():
+            before = traced.now()
+            given, kept = others.tape.forward(rows)
+            after = traced.now()
+            traced.go_back(before)
+        output, targets = self._forward(rows)
+        if self._losses.plain and are_scores(output):
+            losses, gradients = self._of_scores(output, targets, share)
+            same = others.form is None and same_bits(given, [losses, *gradients])
+        else:
+            form, held = taken_apart((output, targets))
+            losses, of_each = self._of_each(form, held, share)
+            gradients = self._back(held, of_each)
+            used = [one is not None for one in of_each]
+            same = form == others.form and used == others.used and same_bits(given, held)
+            if same:
+                assert others.tape.backward is not None
+                with torch.no_grad():
+                    same = same_bits(others.tape.backward(kept, *_present(of_each)), gradients)
+        if same and same_bits(traced.now(), after):
+            self.tapes.take(kind, others)
+        return losses, gradients
+
+    def _forward(self, rows: Tensor) -> tuple[Any, LaneTensor]:
+        inputs, targets = self._rows(rows)
+        with self._autocast():
+            return self._shell(inputs), targets
+
+    def _of_scores(self, output: Any, targets: LaneTensor, share: float) -> tuple[Tensor, _Gradients]:
+        losses, coming = as_one_call(cross_entropies, output.stack.detach(), targets.stack, share)
+        return losses, self._back([output.stack], [coming])
+
     def _through_python(self, kind: Hashable, rows: Tensor, share: float) -> tuple[Tensor, _Gradients]:
         recorder = self.tapes.recorder(kind, rows)
         with recorder or nullcontext():
-            inputs, targets = self._rows(rows)
-            with self._autocast():
-                output: Any = self._shell(inputs)
+            output, targets = self._forward(rows)
             if self._losses.plain and are_scores(output):
-                losses, coming = as_one_call(cross_entropies, output.stack.detach(), targets.stack, share)
-                gradients = self._back([output.stack], [coming])
+                losses, gradients = self._of_scores(output, targets, share)
                 self.tapes.keep(kind, recorder, [losses, *gradients], None)
                 return losses, gradients
         form, held = taken_apart((output, targets))
@@ -258,15 +313,34 @@ class EvaluationPasses:
         if known is not None and known.form is not None:
             played: tuple[Any, LaneTensor] = known.form.filled(known.tape.forward(rows)[0], self._shell.generators)
             return played
+        others = self.tapes.of_others(kind)
+        if others is not None:
+            return self._tried(others, kind, rows)
         recorder = self.tapes.recorder(kind, rows)
         with recorder or nullcontext():
-            inputs, targets = self._rows(rows)
-            with self._autocast():
-                output = self._shell(inputs)
+            output, targets = self._forward(rows)
         if recorder is not None:
             form, held = taken_apart((output, targets))
             self.tapes.keep(kind, recorder, held, form)
         return output, targets
+
+    def _tried(self, others: _Playable, kind: Hashable, rows: Tensor) -> tuple[Any, LaneTensor]:
+        """Compute what another pack's recording does through Python, and take the recording if nothing differs."""
+        traced = self._shell.traced
+        before = traced.now()
+        given, _ = others.tape.forward(rows)
+        after = traced.now()
+        traced.go_back(before)
+        output, targets = self._forward(rows)
+        form, held = taken_apart((output, targets))
+        if form == others.form and same_bits(given, held) and same_bits(traced.now(), after):
+            self.tapes.take(kind, others)
+        return output, targets
+
+    def _forward(self, rows: Tensor) -> tuple[Any, LaneTensor]:
+        inputs, targets = self._rows(rows)
+        with self._autocast():
+            return self._shell(inputs), targets
 
 
 def _present(gradients: _Gradients) -> list[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import types
 from collections.abc import Hashable, Iterator
 from typing import Any
@@ -76,13 +77,22 @@ def _code(function: Any) -> Any:
 def _tensors(model: nn.Module) -> Iterator[Hashable]:
     """Describe parameters and buffers, and which of them are one and the same."""
     numbers: dict[int, int] = {}
+    places: dict[int, tuple[int, int, str]] = {}
     for name, tensor in _named(model):
         number = numbers.setdefault(id(tensor), len(numbers))
         if not tensor.is_contiguous() or type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
             raise NotFusible(f"its model's {name} isn't a plain contiguous tensor")
         if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
             raise NotFusible(f"its model's {name} has hooks")
+        places[number] = tensor.data_ptr(), tensor.nbytes, name
         yield (number, name, tensor.shape, tensor.dtype, tensor.requires_grad, isinstance(tensor, nn.Parameter))
+    for (one, size, name), (other, _, other_name) in itertools.pairwise(sorted(filter(_size, places.values()))):
+        if one + size > other:
+            raise NotFusible(f"its model's {name} and {other_name} are other tensors in the same memory")
+
+
+def _size(place: tuple[int, int, str]) -> int:
+    return place[1]
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -14,6 +14,7 @@ from hpsearch_trainers.lanes.dropout import way_of
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, PerLane, by_lane
 from hpsearch_trainers.lanes.models import modules_of, set_training, tensors_of
+from hpsearch_trainers.lanes.trace import Traced
 
 __all__ = ["Shell"]
 
@@ -60,6 +61,7 @@ class Shell:
         self._lanes = {name: _taken_over(own, stacks[name], self.generators) for name, own in of_lanes.items()}
         self._stacks = [(stacks[name], own) for name, own in of_lanes.items()]
         self._taken = [(tensor, tensor.data_ptr()) for model in self.models for tensor in tensors_of(model)]
+        self._modules = [module for model in self.models for module in modules_of(model)]
         self._settings: list[tuple[PerLane, str, Sequence[nn.Module]]] = []
         everywhere = zip(*(modules_of(model) for model in (self.module, *self.models)), strict=True)
         for module, *modules in everywhere:
@@ -86,16 +88,24 @@ class Shell:
         models_own = [tensor for _, own in self._stacks for tensor in own]
         return [*stacks, *models_own, self.generators, *(values for values, _, _ in self._settings)]
 
+    @property
+    def traced(self) -> Traced:
+        """What a pass may change."""
+        return Traced([one for one, _ in self._stacks if not one.requires_grad], self.generators)
+
     def take_settings(self) -> tuple[int, ...]:
         """Read rates of dropout, which may differ from lane to lane, from the models; give the way of each layer."""
         for values, name, modules in self._settings:
             values[:] = [getattr(one, name) for one in modules]
         return tuple(way_of(values) for values, _, _ in self._settings)
 
-    def holds(self) -> bool:
-        """Whether the models have the tensors that were taken over, where these were put."""
+    def holds(self, models: Sequence[nn.Module | None]) -> bool:
+        """Whether these are the models of the first lanes, and have the modules and tensors that were taken over."""
+        if any(one is not held for one, held in zip(models, self.models, strict=False)):
+            return False
         present = [tensor for model in self.models for tensor in tensors_of(model)]
-        if len(present) != len(self._taken):
+        modules = [module for model in self.models for module in modules_of(model)]
+        if len(present) != len(self._taken) or [*map(id, modules)] != [*map(id, self._modules)]:
             return False
         places = zip(present, self._taken, strict=True)
         return all(tensor is taken and tensor.data_ptr() == place for tensor, (taken, place) in places)

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from hpsearch_trainers.lanes.models import modules_of
 from hpsearch_trainers.lanes.probe import check_pack
+from hpsearch_trainers.lanes.read import read_by
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["shares_of"]
@@ -48,16 +48,12 @@ def shares_of(
 
 
 def _ways(trainer: Trainer) -> Hashable:
-    """Give what decides how a model computes, beside its shape key.
-
-    A module that was edited and loaded anew may have the same classes with other functions in them.
-    """
-    functions = [type(module).forward for module in modules_of(trainer.model)]
+    """Give what decides how a model computes, beside its shape key."""
     precision = None
     with contextlib.suppress(RuntimeError):  # it was set by both of torch's interfaces
         precision = torch.get_float32_matmul_precision()
     return (
-        tuple(getattr(function, "__code__", function) for function in functions),
+        read_by(trainer.model),
         (torch.get_default_dtype(), torch.get_deterministic_debug_mode(), torch.backends.mkldnn.enabled, precision),
         sys.float_info.min / 2 == 0,  # whether numbers that small are taken for zero
     )
