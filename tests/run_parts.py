@@ -174,8 +174,10 @@ def run(
         codes = {name: code for name, future in ended.items() if (code := future.result()) is not None}
         if forking is not None:
             forking[1].close()
-            forking[0].wait()
         left = _wait_for_leaving(mark)
+        if forking is not None:
+            forking[0].kill()  # it has ended by now, if nobody was left behind who could ask it to fork
+            forking[0].wait()
         counts = {name: count(path) for name, path in outcomes.items()}
     for number, handler in former.items():
         signal.signal(number, handler)
