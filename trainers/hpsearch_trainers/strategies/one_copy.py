@@ -68,12 +68,13 @@ class OneCopy:
         """Let this worker have the parameters in memory of its own, as they are now.
 
         Raises:
-            ConfigurationError: One lies elsewhere, so that the others haven't what this worker has.
+            ConfigurationError: One that is trained lies elsewhere, so that the others haven't what this worker has. Of
+                others, as slow copies of these, the mean is taken.
         """
         gone = [
             name
             for name, one in self._model.named_parameters()
-            if self._places.get(id(one)) != one.untyped_storage().data_ptr()
+            if one.requires_grad and self._places.get(id(one)) != one.untyped_storage().data_ptr()
         ]
         if gone:
             raise ConfigurationError(
