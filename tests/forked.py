@@ -36,7 +36,10 @@ def forked(task: Callable[..., None], *arguments: Any) -> Iterator[tuple[Forked,
         yield process, ours
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
+        # What it has forked itself may hold the other ends, until it hears no more over the channel.
+        process.stdin.close()
+        process.stdout.close()
         ours.close()
 
 

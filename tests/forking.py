@@ -9,6 +9,7 @@ have started threads in it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib
@@ -94,7 +95,8 @@ class Forked:
     def kill(self) -> None:
         """Kill it, if it runs."""
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and the word of it is on its way
+                os.kill(self.pid, signal.SIGKILL)
 
     def communicate(self) -> str:
         """End its input, and wait for its end; give what it has written since."""
