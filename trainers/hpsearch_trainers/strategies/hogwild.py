@@ -160,11 +160,10 @@ class Locked(Hogwild):
         assert self._copy is not None
         optimizer, locks = self.trained.optimizer, self._copy.memory.locks
         if self.hooked or not steps_in_parts(optimizer):
-            with contextlib.ExitStack() as stack:
-                for bucket in sorted(
-                    bucket for bucket, _ in self._order
-                ):  # in one order, as two wait for each other else
-                    stack.enter_context(locks[bucket])
+            buckets = sorted(bucket for bucket, _ in self._order)  # in another order on each, two would wait for ever
+            with contextlib.ExitStack() as held_locks:
+                for bucket in buckets:
+                    held_locks.enter_context(locks[bucket])
                 super().step()
             return
         groups = optimizer.param_groups
