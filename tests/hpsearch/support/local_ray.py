@@ -50,10 +50,11 @@ class Undisturbed:
     """Trial and epoch of each, sorted."""
 
 
-def hpsearch_command(here: Path, *words: str) -> str:
+def hpsearch_command(here: Path, *words: str, **variables: str) -> str:
     """Run a command to its end, which must be a good one; give what it prints."""
+    env = environment(**variables)
     done = subprocess.run(
-        [PROGRAM, *words], cwd=here, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE
+        [PROGRAM, *words], cwd=here, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
