@@ -87,7 +87,8 @@ def _rest(process: subprocess.Popen[str]) -> str:
     return process.stderr.read()
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive), signal.SIGKILL])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_when_it_is_ended(tmp_path: Path, number: signal.Signals) -> None:
     temporary = tmp_path / ("long" * 30)  # a socket of that name couldn't be
     temporary.mkdir()

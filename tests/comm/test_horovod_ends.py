@@ -101,11 +101,14 @@ ENDS = """
 PENDING = "hvd.allreduce_async(torch.ones(1), name='nobody waits')"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "end",
     [
         f"hvd.rank() or {PENDING}",
-        *(pytest.param(end, marks=pytest.mark.exhaustive) for end in ("", PENDING, "hvd.rank() and hvd.shutdown()")),
+        "",
+        PENDING,
+        "hvd.rank() and hvd.shutdown()",
     ],
 )
 def test_a_script_that_just_ends_ends_well(tmp_path, end):
@@ -136,6 +139,7 @@ ALONE = """
 """
 
 
+@pytest.mark.exhaustive
 def test_without_a_launcher_it_is_a_job_of_one(tmp_path):
     env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     root = str(Path(__file__).parents[2])

@@ -319,6 +319,7 @@ def test_a_reader_that_has_seen_enough_ends_the_ranks(tmp_path):
         assert run.process.wait(120) == 128 + signal.SIGPIPE
 
 
+@pytest.mark.exhaustive
 def test_a_reader_that_pauses_holds_up_the_ranks_and_no_memory_is_filled(tmp_path):
     """Signals get through nevertheless."""
     with launching(tmp_path, "-np", "1", "sh", "-c", "echo $$ > pid; exec yes") as run:

@@ -39,7 +39,8 @@ def output(study: hpsearch.Study) -> str:
     return "".join(path.read_text() for path in sorted(study.directory.glob("trials/*/*/output.log")))
 
 
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("every", [1, 2])
 def test_lightning_goes_on_from_each_segment_to_the_bit_whatever_the_schedule(every, tmp_path):
     parameters = {"schedule": lightning_trainables.SCHEDULES, "every": every}
     whole = search(tmp_path / "whole", lightning_trainables, max_iter=5, parameters=parameters)

@@ -156,11 +156,12 @@ def test_both_get_each_trial_whole_and_again_where_it_goes_on(tmp_path, monkeypa
     assert "mlflow" not in capfd.readouterr().err.replace("MLflowObserver", "")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "last_call"),
     [
-        pytest.param("mlflow", "mlflow.MlflowClient.set_terminated", marks=pytest.mark.exhaustive),
+        ("mlflow", "mlflow.MlflowClient.set_terminated"),
         ("wandb", "wandb.sdk.wandb_run.Run.finish"),
     ],
 )
@@ -241,6 +242,7 @@ def test_a_package_that_is_missing_is_said_before_anything_runs(tmp_path, monkey
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.exhaustive
 def test_their_first_use_beside_a_trial_of_this_process_is_not_taken_for_what_the_trial_changed(tmp_path):
     code = (
         "import sys\n"

@@ -66,7 +66,10 @@ def test_it_takes_any_life_and_any_resumed_one_without_raising(name, life, share
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # of what their own libraries deprecate
-@pytest.mark.parametrize("name", sorted(OPTIONAL))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.exhaustive) if name == "mlflow" else name for name in sorted(OPTIONAL)],
+)
 @settings(max_examples=2, deadline=None)
 @given(life=lives(), share=st.floats(0, 1))
 def test_so_does_one_over_a_library_of_others(name, life, share, tmp_path_factory):

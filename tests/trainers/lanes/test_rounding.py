@@ -87,6 +87,7 @@ def test_rows_of_features(lanes):
     check(lanes)
 
 
+@pytest.mark.exhaustive
 @given(companies(IMAGE_LAYERS, image=True))
 @settings(max_examples=12)
 def test_images(lanes):

@@ -38,7 +38,9 @@ def ranks() -> Iterator[ProcessRanks]:
         yield server
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["two stages", *(pytest.param(way, marks=pytest.mark.exhaustive) for way in WAYS if way != "two stages")]
+)
 def test_the_losses_of_one_process(ranks, text, way, tmp_path):
     width, parallel = WAYS[way]
     outcomes = ranks.call(width, "curve", text, parallel, str(tmp_path / "split"), timeout=60.0)
@@ -55,6 +57,7 @@ def test_the_losses_of_one_process(ranks, text, way, tmp_path):
         torch.testing.assert_close(state["model"][name], value, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.exhaustive
 def test_the_losses_of_one_process_with_fsdp(text):
     """torch's own `fully_shard`, on our backend."""
     with TorchRanks("tests.trainers.strategies.char_trainings") as ranks:

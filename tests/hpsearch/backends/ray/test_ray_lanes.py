@@ -72,6 +72,7 @@ def test_what_rounds_does_so_alike_whoever_shares_its_worker_and_when_it_dies(ra
     assert {of: told[of] for of in results(inline)} == results(inline)
 
 
+@pytest.mark.exhaustive
 def test_a_trial_that_kills_its_worker_takes_nothing_from_its_neighbours(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(verdicts, "MOST_LOSSES", 2)
     faults = ("", "nan", "", "kill", "")

@@ -34,6 +34,7 @@ from tests.hpsearch.support.functions import Functions
 pytestmark = pytest.mark.ray
 
 
+@pytest.mark.exhaustive
 def test_idle_workers_are_given_back_and_had_again(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(worker_pool, "_IDLE_SECONDS", 0.5)
     driver = Driver(RayBackend(Resources(workers=2)), tmp_path / "study", "total")
@@ -50,6 +51,7 @@ def names() -> set[str]:
     return {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
 
 
+@pytest.mark.exhaustive
 def test_workers_that_are_still_being_made_are_left_to_the_next_search(ray_cluster, tmp_path):
     session.connect(None, 1).empty()
     Driver(RayBackend(Resources(workers=2)), tmp_path / "one", "total").backend.close()
@@ -65,6 +67,7 @@ def test_workers_that_are_still_being_made_are_left_to_the_next_search(ray_clust
         assert driver.outcome(number).result.failure is None
 
 
+@pytest.mark.exhaustive
 def test_idle_workers_of_another_shape_make_room(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(session, "_POOL_SECONDS", 1e5)
     small = Driver(RayBackend(Resources(workers=1)), tmp_path / "small", "total")
@@ -74,6 +77,7 @@ def test_idle_workers_of_another_shape_make_room(ray_cluster, tmp_path, monkeypa
     large.wait_for(lambda: large.backend.workers().ready == 1)
 
 
+@pytest.mark.exhaustive
 def test_what_was_asked_for_before_ctrl_c_is_closed(ray_cluster, tmp_path, monkeypatch):
     session.connect(None, 1).empty()
     when_done, calls = Inbox.when_done, []

@@ -39,6 +39,7 @@ def closed(tmp_path: Path) -> list[int]:
     return sorted(int(path.name.partition(".")[0]) for path in tmp_path.glob("*.closed"))
 
 
+@pytest.mark.exhaustive
 def test_a_close_that_hangs_costs_the_next_trial_nothing_but_another_worker(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_backend, "CLOSE_SECONDS", 1.0)
     with opened(tmp_path) as driver:
