@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpsearch_comm.errors import ConfigurationError
@@ -27,11 +27,23 @@ METHODS = {
 }
 """What must hold of each, given the strategy's name."""
 
+_DROPPED = {
+    "state_dict": "must give all that super().state_dict() gives under parallel.strategy {}, which keeps more than model "
+    "and optimizer, got a state without its `strategy`: a trial that goes on from it would train otherwise than one "
+    "that is never interrupted. Keep that entry as it is, wherever you put it",
+    "load_state_dict": "must call super().load_state_dict(state) with all that super().state_dict() gave under "
+    "parallel.strategy {}, which keeps more than model and optimizer, got a call without its `strategy`, which the saved "
+    "state has: the trial would train otherwise than one that is never interrupted. Put it back",
+}
+"""What must hold of a state beside that, given the strategy's name."""
+
 _CHECKED: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
 
 def checked(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """Give a method that raises where it would return, and Trainer's hasn't been called in it, which was needed.
+
+    So does one that drops from a state what the strategy keeps; a fork may load what it likes of another trial's.
 
     Args:
         name: One of `METHODS`.
@@ -45,9 +57,23 @@ def checked(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         strategy = self._strategy
         before = strategy.calls[name]
         given = method(self, *arguments, **named)
-        if strategy.calls[name] == before and strategy.needs(name):
+        if not strategy.needs(name):
+            return given
+        if strategy.calls[name] == before:
             raise ConfigurationError(f"{type(self).__name__}.{name} {METHODS[name].format(strategy.name)}")
+        saves, loads = name == "state_dict", name == "load_state_dict" and not self._forked
+        if (saves and strategy.kept and not _holds(given, strategy.name)) or (
+            loads and not strategy.kept and _holds([arguments, named], strategy.name)
+        ):
+            raise ConfigurationError(f"{type(self).__name__}.{name} {_DROPPED[name].format(strategy.name)}")
         return given
 
     _CHECKED.add(around)
     return around
+
+
+def _holds(state: Any, name: str) -> bool:
+    """Say whether what a strategy keeps is somewhere in a state."""
+    if isinstance(state, Mapping):
+        return (state.get("name") == name and len(state) > 1) or any(_holds(value, name) for value in state.values())
+    return isinstance(state, list | tuple) and any(_holds(value, name) for value in state)

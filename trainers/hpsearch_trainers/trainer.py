@@ -257,8 +257,7 @@ class Trainer(ABC):
         }
         if self._average is not None:
             state["average"] = self._average.state_dict()
-        if own := self._strategy.state_dict():
-            state["strategy"] = {"name": self._strategy.name, **own}
+        state |= self._strategy.entry()
         if (architecture := architecture_of(self.model)) is not None:
             state["architecture"] = architecture
         return state
@@ -276,8 +275,7 @@ class Trainer(ABC):
             self._average.load_state_dict(state["average"])
         elif self._average is not None:  # a fork from a trial without one: it begins with the model, as any does
             self._average.module.load_state_dict(state["model"])
-        own = state.get("strategy", {})
-        self._strategy.load_state_dict(own if own.get("name") == self._strategy.name else {})
+        self._strategy.take_up(state)
         self._strategy.loaded()
         self.epoch = state["epoch"]
         self._stages = [Stage(float(epoch), float(target)) for epoch, target in state["stages"]]

@@ -37,6 +37,25 @@ class More(Small):
         super().load_state_dict(state["all"])
 
 
+class Drops(Small):
+    """Saves and loads a choice of what Trainer's does."""
+
+    NEEDED = ("model", "optimizer", "optimizer_class", "epoch", "stages")
+
+    def _chosen(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: state[name] for name in self.NEEDED}
+
+
+class DropsInSaving(Drops):
+    def state_dict(self) -> dict[str, Any]:
+        return self._chosen(super().state_dict())
+
+
+class DropsInLoading(Drops):
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(self._chosen(state))
+
+
 KEEPING = ["average_once", "downpour", "hogwild", "locked"]
 
 
@@ -70,6 +89,51 @@ def test_more_may_be_saved_beside_it(strategy):
 
     run_ranks(2, begin)
     assert same_bits(run_ranks(2, go_on)[0], saved[0])
+
+
+def saved_after_an_epoch(trainer: type[Small], strategy: str) -> Any:
+    def work(group: Group) -> Any:
+        made = trainer(FakeTrial({}, group, parallel={"strategy": strategy}))
+        made.step()
+        return copy.deepcopy(made.state_dict())
+
+    return run_ranks(2, work)[0]
+
+
+@pytest.mark.parametrize("strategy", KEEPING)
+def test_what_a_strategy_keeps_must_not_be_dropped_in_saving(strategy):
+    with pytest.raises(
+        ConfigurationError,
+        match=rf"DropsInSaving.state_dict must give all that .* {strategy}, .* without its `strategy`",
+    ):
+        saved_after_an_epoch(DropsInSaving, strategy)
+
+
+@pytest.mark.parametrize("strategy", KEEPING)
+def test_what_a_strategy_keeps_must_not_be_dropped_in_loading(strategy):
+    saved = saved_after_an_epoch(Small, strategy)
+
+    def go_on(group: Group, parent: int | None = None) -> int:
+        trainer = DropsInLoading(FakeTrial({}, group, parallel={"strategy": strategy}, parent=parent))
+        trainer.load_state_dict(copy.deepcopy(saved))
+        return trainer.epoch
+
+    with pytest.raises(
+        ConfigurationError, match=r"DropsInLoading.load_state_dict must call super\(\).* without its `strategy`"
+    ):
+        run_ranks(2, go_on)
+    assert run_ranks(2, lambda group: go_on(group, parent=3)) == [1, 1]  # of another trial a fork takes what it likes
+
+
+def test_what_is_kept_may_come_from_another_strategy_or_be_dropped_for_one_that_keeps_nothing():
+    saved = saved_after_an_epoch(DropsInSaving, "local_sgd")
+
+    def go_on(group: Group) -> int:
+        trainer = DropsInLoading(FakeTrial({}, group, parallel={"strategy": "downpour"}))
+        trainer.load_state_dict(copy.deepcopy(saved))
+        return trainer.epoch
+
+    assert run_ranks(2, go_on) == [1, 1]
 
 
 @pytest.mark.parametrize("strategy", ["", "allreduce", "local_sgd", "pipeline"])

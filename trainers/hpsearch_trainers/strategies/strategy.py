@@ -65,6 +65,7 @@ class Strategy:
         formed: Groups that it has made of some of the ranks.
         passes: Backward passes into which each of the trainer's is divided.
         calls: How often each of the trainer's `METHODS` has been called, but for overrides; steps that have ended.
+        kept: Whether the trainer's state that was given or taken up last had what this strategy keeps.
 
     Raises:
         ConfigurationError: An option can't be used, or not with so many ranks.
@@ -92,6 +93,7 @@ class Strategy:
         self.formed: list[Group] = []
         self.passes = 1
         self.calls: Counter[str] = Counter()
+        self.kept = False
         self._under_way = False
         self._watch: RemovableHandle | None = None
         size = 1 if group is None else group.size
@@ -268,6 +270,18 @@ class Strategy:
         """
         assert metrics is not None
         return dict(metrics)
+
+    def entry(self) -> dict[str, Any]:
+        """Give what a trainer's state has of the strategy, under `strategy`; nothing where it keeps nothing."""
+        own = self.state_dict()
+        self.kept = bool(own)
+        return {"strategy": {"name": self.name, **own}} if own else {}
+
+    def take_up(self, state: Mapping[str, Any]) -> None:
+        """Go on from what a trainer's state has of the strategy, if there is something."""
+        own = state.get("strategy", {})
+        self.kept = own.get("name") == self.name
+        self.load_state_dict(own if self.kept else {})
 
     def state_dict(self) -> dict[str, Any]:
         """Give what more continues the training with this strategy, the same on every rank; empty where nothing."""
