@@ -28,12 +28,12 @@ METHODS = {
 """What must hold of each, given the strategy's name."""
 
 _DROPPED = {
-    "state_dict": "must give all that super().state_dict() gives under parallel.strategy {}, which keeps more than model "
-    "and optimizer, got a state without its `strategy`: a trial that goes on from it would train otherwise than one "
-    "that is never interrupted. Keep that entry as it is, wherever you put it",
+    "state_dict": "must give all that super().state_dict() gives under parallel.strategy {}, which keeps more than "
+    "model and optimizer, got a state without its `strategy`: a trial that goes on from it would train otherwise than "
+    "one that is never interrupted. Keep that entry as it is, wherever you put it",
     "load_state_dict": "must call super().load_state_dict(state) with all that super().state_dict() gave under "
-    "parallel.strategy {}, which keeps more than model and optimizer, got a call without its `strategy`, which the saved "
-    "state has: the trial would train otherwise than one that is never interrupted. Put it back",
+    "parallel.strategy {}, which keeps more than model and optimizer, got a call without its `strategy`, which the "
+    "saved state has: the trial would train otherwise than one that is never interrupted. Put it back",
 }
 """What must hold of a state beside that, given the strategy's name."""
 
