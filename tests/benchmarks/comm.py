@@ -16,7 +16,13 @@ from hpsearch_comm.benchmark.contenders import require
 from hpsearch_comm.benchmark.launch import measure as run
 from hpsearch_comm.benchmark.plan import Plan
 from hpsearch_comm.benchmark.report import geometric_mean
-from hpsearch_comm.benchmark.training import DDP_OVER_GLOO, DDP_OVER_OURS, NO_AVERAGING
+from hpsearch_comm.benchmark.training import (
+    DDP_OVER_GLOO,
+    DDP_OVER_OURS,
+    FSDP_OVER_GLOO,
+    FSDP_OVER_OURS,
+    NO_AVERAGING,
+)
 from hpsearch_comm.errors import ConfigurationError
 from tests.benchmarks.figures import Figure
 
@@ -79,6 +85,8 @@ def _training(rounds: int, ranks: int) -> list[Figure]:
         ours, gloos = milliseconds(model, DDP_OVER_OURS), milliseconds(model, DDP_OVER_GLOO)
         target = f"ratio at most {_STEPS[model]}"
         figures.append(Figure(f"a step of DDP over ours, {model} {what}", "ms", ours, target, DDP_OVER_GLOO, gloos))
+        ours, gloos = milliseconds(model, FSDP_OVER_OURS), milliseconds(model, FSDP_OVER_GLOO)
+        figures.append(Figure(f"a step of FSDP2 over ours, {model} {what}", "ms", ours, "", FSDP_OVER_GLOO, gloos))
     return figures
 
 

@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     kinds = parser.add_mutually_exclusive_group()
     for kind, what in (
-        ("model", "training steps of a wide and of a deep narrow model, beside DistributedDataParallel over Gloo"),
+        ("model", "training steps of three models, beside DistributedDataParallel and FSDP2 over Gloo and over ours"),
         ("memory", "a 64 MB zero-copy allreduce, beside the additions and copies that it consists of"),
     ):
         kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=what)

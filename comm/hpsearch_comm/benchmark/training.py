@@ -1,4 +1,6 @@
-"""A training step: no averaging, ours, and torch's DistributedDataParallel over Gloo and over ours, in turn.
+"""A training step: no averaging, ours, and torch's own ways over Gloo and over ours, in turn.
+
+torch's are DistributedDataParallel and, where its version has it, `fully_shard` (FSDP2).
 
 All live in the same processes. Three models: a wide one, whose few large gradients ask for bandwidth, a deep narrow
 one, whose hundreds of small gradients ask for little cost per parameter, and a convnet, which mostly computes. What is
@@ -11,6 +13,7 @@ efficiency is taken from turns that lay side by side, of which each contender in
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -22,17 +25,32 @@ from hpsearch_comm.benchmark.collective import in_turn
 from hpsearch_comm.benchmark.stage import Stage
 from hpsearch_comm.errors import CommError
 
-__all__ = ["DDP_OVER_GLOO", "DDP_OVER_OURS", "MODELS", "NO_AVERAGING", "convnet", "deep", "measure", "wide"]
+__all__ = [
+    "DDP_OVER_GLOO",
+    "DDP_OVER_OURS",
+    "FSDP_OVER_GLOO",
+    "FSDP_OVER_OURS",
+    "MODELS",
+    "NO_AVERAGING",
+    "convnet",
+    "deep",
+    "measure",
+    "wide",
+]
 
 NO_AVERAGING = "no averaging"
 DDP_OVER_GLOO = "gloo, DistributedDataParallel"
 DDP_OVER_OURS = "ours, DistributedDataParallel"
+FSDP_OVER_GLOO = "gloo, fully_shard"
+FSDP_OVER_OURS = "ours, fully_shard"
 
 _BATCH = 64
 _STEPS = 5
 """Steps per repetition: ranks meet before the first, and then run as they like, as in training."""
 _TURNS = 5
 """Of each contender in a round: as many steps as one long turn would have, but neighbours are seconds closer."""
+_SHARDED_BY_THEMSELVES = 100_000
+"""Parameters from which on FSDP2 gathers a layer by itself; smaller ones are gathered together, once a pass."""
 
 
 def wide() -> nn.Module:
@@ -87,7 +105,37 @@ class _Trainer:
 
     def checksum(self) -> float:
         """Give the sum of all parameters: equal on all ranks exactly if they average."""
-        return float(sum(parameter.detach().double().sum() for parameter in self._model.parameters()))
+        return float(sum(_whole(parameter.detach()).double().sum() for parameter in self._model.parameters()))
+
+
+def _whole(tensor: Any) -> torch.Tensor:
+    """Give all of a tensor of which ranks have a part each; any other as it is."""
+    whole: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole
+
+
+def _of_torch(make: Callable[[], nn.Module], gloo: Any, ours: Any) -> dict[str, nn.Module]:
+    """Give a model for each of torch's ways over both groups, by the contender's name."""
+    models: dict[str, nn.Module] = {}
+    for name, process_group in ((DDP_OVER_GLOO, gloo), (DDP_OVER_OURS, ours)):
+        # Its quickest setting: gradients are views into its buckets, as ours are.
+        models[name] = nn.parallel.DistributedDataParallel(
+            make(), process_group=process_group, gradient_as_bucket_view=True
+        )
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:  # before torch 2.6
+        return models
+    from torch.distributed.device_mesh import DeviceMesh
+
+    for name, process_group in ((FSDP_OVER_GLOO, gloo), (FSDP_OVER_OURS, ours)):
+        mesh, model = DeviceMesh.from_group(process_group, "cpu"), make()
+        for layer in model.children():
+            if sum(parameter.numel() for parameter in layer.parameters()) >= _SHARDED_BY_THEMSELVES:
+                fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        models[name] = model
+    return models
 
 
 def measure(stage: Stage) -> tuple[list[Block], dict[str, Any]]:
@@ -95,11 +143,10 @@ def measure(stage: Stage) -> tuple[list[Block], dict[str, Any]]:
     from hpsearch_comm.data_parallel import DataParallel
 
     group = stage.group("ours")
-    gloo = "gloo" in stage.plan.against
-    groups: dict[str, Any] = {}
-    if gloo:
+    of_torch: tuple[Any, ...] = ()
+    if "gloo" in stage.plan.against:
         stage.gloo()
-        groups = {DDP_OVER_GLOO: None, DDP_OVER_OURS: stage.torchs_group()}
+        of_torch = (importlib.import_module("torch.distributed").group.WORLD, stage.torchs_group())
     blocks: list[Block] = []
     parameters: dict[str, int] = {}
     for subject, (make, features) in MODELS.items():
@@ -107,11 +154,8 @@ def measure(stage: Stage) -> tuple[list[Block], dict[str, Any]]:
         plain = make()
         parameters[subject] = sum(parameter.numel() for parameter in plain.parameters())
         models = {NO_AVERAGING: plain, "ours": DataParallel(make(), group)}
-        for name, process_group in groups.items():
-            # Its quickest setting: gradients are views into its buckets, as ours are.
-            models[name] = nn.parallel.DistributedDataParallel(
-                make(), process_group=process_group, gradient_as_bucket_view=True
-            )
+        if of_torch:
+            models |= _of_torch(make, *of_torch)
         trainers = [_Trainer(name, model, features, stage.rank) for name, model in models.items()]
         for number in range(stage.plan.rounds * _TURNS):
             if number % _TURNS == 0:
