@@ -66,10 +66,14 @@ def said(parallel: dict[str, Any], change: Callable[[Any], Any], **params: Any) 
         return run_ranks(3, work, timeout=30.0)
 
 
-USES = [{"strategy": "parameter_server", "servers": 2}, {"strategy": "downpour"}]
+USES = [
+    {"strategy": "parameter_server", "servers": 2},
+    {"strategy": "downpour"},
+    {"strategy": "downpour", "n_fetch": 6},  # of which the step of a fifth pass fetches nothing
+]
 
 
-@pytest.mark.parametrize("parallel", USES, ids=lambda parallel: parallel["strategy"])
+@pytest.mark.parametrize("parallel", USES, ids=lambda parallel: " ".join(map(str, parallel.values())))
 @pytest.mark.parametrize("change", [in_place, unseen, anew])
 def test_a_model_that_changes_them_is_refused(parallel, change):
     texts = said(parallel, change)
@@ -78,7 +82,7 @@ def test_a_model_that_changes_them_is_refused(parallel, change):
     assert all(texts)
 
 
-@pytest.mark.parametrize("parallel", USES, ids=lambda parallel: parallel["strategy"])
+@pytest.mark.parametrize("parallel", USES, ids=lambda parallel: " ".join(map(str, parallel.values())))
 @pytest.mark.parametrize("lost", [False, True])
 def test_weights_that_stay_what_they_are_aren_t(parallel, lost):
     """Nor those that are no numbers any more."""
@@ -97,7 +101,7 @@ class Thawing(nn.Linear):
         return super().forward(inputs)
 
 
-@pytest.mark.parametrize("parallel", USES, ids=lambda parallel: parallel["strategy"])
+@pytest.mark.parametrize("parallel", USES, ids=lambda parallel: " ".join(map(str, parallel.values())))
 def test_a_layer_that_is_thawed_within_an_epoch_is_refused(parallel, monkeypatch):
     monkeypatch.setitem(MODELS, "thawing", lambda: nn.Sequential(nn.Linear(12, 8), Thawing(8, 5).requires_grad_(False)))
     texts = said(parallel, nothing, model="thawing")

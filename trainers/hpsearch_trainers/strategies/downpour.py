@@ -122,8 +122,8 @@ class Downpour(Served):
         super().start_step(rows)
 
     def changed(self) -> list[nn.Parameter]:
-        """See `Served.changed`; in a step without a fetch the weights are those of this worker's own steps."""
-        return self._worker.fetches.changed() if self._clock % self._fetch_every == 0 else []
+        """See `Served.changed`."""
+        return self._worker.fetches.changed()
 
     def update(self) -> None:
         """Take a step of this worker's own, and push where it is time to."""
@@ -184,6 +184,8 @@ class Downpour(Served):
                 self._accrued[number] = gradient if before is None else _sum(before, gradient)
                 if steps:
                     parameter.add_(gradient, alpha=-float(group["lr"]))
+        if steps:
+            self._worker.fetches.note()
 
     def _decayed(self, parameter: Tensor, group: Mapping[str, Any]) -> Tensor:
         gradient = parameter.grad

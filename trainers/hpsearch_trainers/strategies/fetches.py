@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,7 @@ class Fetches:
         self._parameters, self._buckets = parameters, buckets
         self._group, self._servers, self._first_tag = group, servers, first_tag
         self._weights = [take_weights(bucket, parameters).cpu() for bucket in buckets]
+        self._stepped = False
         self._coming: list[Handle[Tensor]] = []
 
     def expect(self) -> None:
@@ -45,6 +46,7 @@ class Fetches:
             self._group.recv_async(weights, self._servers[bucket.server], tag)
             for tag, (bucket, weights) in enumerate(zip(self._buckets, self._weights, strict=True), self._first_tag)
         ]
+        self._stepped = False
 
     def take(self) -> None:
         """Wait for the weights, and let the parameters be them."""
@@ -52,16 +54,27 @@ class Fetches:
             coming.wait()
             put_weights(bucket, weights, self._parameters)
 
+    def note(self) -> None:
+        """Take note of weights that this worker has stepped to itself, but for tables with sparse gradients.
+
+        To copy and compare a whole table would take longer than a step in the few rows of it that were looked up.
+        """
+        self._stepped = True
+        for _, now, known in self._compared():
+            known.copy_(now)
+
     def changed(self) -> list[nn.Parameter]:
-        """Give the parameters that aren't the weights that came; only to be asked while no others may come."""
-        return [
-            self._parameters[piece.number]
-            for bucket, weights in zip(self._buckets, self._weights, strict=True)
-            for piece, part in zip(
-                bucket.pieces, torch.split(weights, [piece.stop - piece.start for piece in bucket.pieces]), strict=True
-            )
-            if not _alike(self._parameters[piece.number].detach().reshape(-1)[piece.start : piece.stop].cpu(), part)
-        ]
+        """Give the parameters that aren't what came, or was noted, last; only to be asked while no others may come."""
+        return [parameter for parameter, now, known in self._compared() if not _alike(now.cpu(), known)]
+
+    def _compared(self) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
+        """Give of each piece of which that is known its parameter, its elements, and what they were."""
+        for bucket, weights in zip(self._buckets, self._weights, strict=True):
+            if not (bucket.sparse and self._stepped):
+                parts = torch.split(weights, [piece.stop - piece.start for piece in bucket.pieces])
+                for piece, known in zip(bucket.pieces, parts, strict=True):
+                    parameter = self._parameters[piece.number]
+                    yield parameter, parameter.detach().reshape(-1)[piece.start : piece.stop], known
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
