@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hpsearch.backends.base import Backend
@@ -23,8 +24,8 @@ from hpsearch.task import (
     WorkerShare,
 )
 from hpsearch.trial import Failure, Report
-from hpsearch.worker.job import Job
-from hpsearch.worker.preflight import check_trainable
+from hpsearch.worker.job import CommandLine, Job
+from hpsearch.worker.preflight import check_trainable, placed
 from hpsearch.worker.worker import Worker
 
 __all__ = ["InlineBackend"]
@@ -54,6 +55,8 @@ class InlineBackend(Backend):
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         """Make the one worker."""
         check_trainable(job)
+        if isinstance(job.trainable, CommandLine):
+            job = replace(job, trainable=placed(job.trainable))
         self._worker = Worker(job, Path(job.study))
         self._deliver = deliver
         if self._worker.why_whole is not None:

@@ -235,7 +235,7 @@ def _go_on(
         run.display.note("seed 0, the default: every sweep with it tries the same trials; give another for others")
     if (known_as := sweep.searcher.known_as) is not None:
         run.display.note(f"method {sweep.method} is {known_as} here")
-    for words in parallel_notes(sweep):
+    for words in (*parallel_notes(sweep), *_script_notes(sweep, folder)):
         run.display.note(words)
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
     stored = stored_sweep(record)
@@ -361,6 +361,15 @@ def _trainable(sweep: Sweep, folder: str) -> str | CommandLine:
     if sweep.trainable is not None:
         return sweep.trainable
     return CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, folder)
+
+
+def _script_notes(sweep: Sweep, folder: str) -> list[str]:
+    """Say where a script runs, if that isn't the folder where we are, or not the one where the sweep was started."""
+    if sweep.trainable is not None or folder == str(Path.cwd()):
+        return []
+    if Path(folder).is_dir():
+        return [f"its script runs in {folder}, where the sweep was started"]
+    return [f"{folder}, where the sweep was started, is gone: its script runs in {Path.cwd()}"]
 
 
 def _named_checkpoints(history: Sequence[Entry]) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from hpsearch.errors import TrainableError
@@ -12,7 +13,7 @@ from hpsearch.imports import check_importable
 from hpsearch.trainable.macros import expand
 from hpsearch.worker.job import CommandLine, Job
 
-__all__ = ["check_program", "check_trainable"]
+__all__ = ["check_program", "check_trainable", "placed"]
 
 _ENV = "/usr/bin/env"
 
@@ -29,10 +30,23 @@ def check_trainable(job: Job) -> None:
         TrainableError: They aren't.
     """
     if isinstance(job.trainable, CommandLine):
-        check_program(job.trainable)
-        _check_command(job.trainable)
+        started, here = job.trainable.directory, placed(job.trainable)
+        try:
+            check_program(here)
+            _check_command(here)
+        except TrainableError as error:
+            if here.directory == started:
+                raise
+            raise TrainableError(
+                f"{error}. {started}, where the sweep was started, is gone: resume in the folder where it lies now"
+            ) from None
     elif isinstance(job.trainable, str):
         check_importable(job.trainable, "trainable", TrainableError, job.search_path)
+
+
+def placed(command: CommandLine) -> CommandLine:
+    """Give the script with the folder where it runs: where the sweep was started, or, if that is gone, where we are."""
+    return command if Path(command.directory).is_dir() else replace(command, directory=str(Path.cwd()))
 
 
 def check_program(command: CommandLine) -> None:

@@ -30,6 +30,7 @@ from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.guardian import start_guardian
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.loaded_code import LoadedCode
+from hpsearch.worker.preflight import placed
 from hpsearch.worker.worker import Worker
 
 __all__ = ["BEAT_SECONDS", "Hello", "LaneEnd", "Place", "RayWorker", "RunRequest", "RunResponse"]
@@ -177,8 +178,8 @@ class RayWorker:
             self._root = Path(job.study)
         else:
             self._root = self._stand_in.make()
-        if isinstance(job.trainable, CommandLine) and not Path(job.trainable.directory).is_dir():
-            job = replace(job, trainable=replace(job.trainable, directory=str(Path.cwd())))
+        if isinstance(job.trainable, CommandLine):
+            job = replace(job, trainable=placed(job.trainable))
         try:
             (self._root / "trials").mkdir(exist_ok=True)
             self._worker = Worker(job, self._root, self._root / log, self._place.node, self._place.interface)
