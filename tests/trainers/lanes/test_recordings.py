@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpsearch_trainers import Parts, Trainer
-from hpsearch_trainers.lanes import Fuser, Stepped
+from hpsearch_trainers.lanes import Fuser, Pack, Stepped, check_pack
+from hpsearch_trainers.lanes.passes import Recorded
 from hpsearch_trainers.lanes.recorder import Recorder, as_one_call
 from tests.trainers.lanes.networks import LAYERS, Drawn, assert_same, made
 
@@ -47,6 +48,16 @@ SETS = st.lists(st.sets(st.integers(0, 5), min_size=2).map(sorted), min_size=2, 
 def test_packs_play_what_others_recorded_with_the_bits_of_each_alone(epochs, layer, average, clip_norm):
     common = {"layers": [layer], "average": average, "clip_norm": clip_norm, "batch_size": 16}
     check(Drawn, [{**common, **lane} for lane in OF_ALL_KINDS], epochs)
+
+
+def test_a_pack_plays_what_was_recorded_where_its_shape_was_tried():
+    trainers = made(Drawn, [{"layers": [], "batch_size": 16}] * 2)
+    recordings: dict[Hashable, Recorded | None] = {}
+    check_pack(trainers, 2, recordings)
+    known = recordings.copy()
+    assert known
+    Pack(trainers, recordings=recordings).step()
+    assert recordings == known
 
 
 class OfParts(nn.Module):

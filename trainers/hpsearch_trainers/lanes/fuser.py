@@ -218,7 +218,7 @@ class Fuser:
         if isinstance(known, int):
             return known
         most = self._room.get(key, self._most)
-        shares = shares_of(key, trainers, most, self._around_pack)
+        shares = shares_of(key, trainers, most, self._recordings_of(key), self._around_pack)
         fewest = self._fewest
         if fewest is None:
             if shares[most] >= 1:

@@ -20,7 +20,7 @@ from hpsearch_trainers.lanes.rows import Rows
 from hpsearch_trainers.lanes.shell import Shell
 from hpsearch_trainers.lanes.tape import Recording, Tape
 
-__all__ = ["EvaluationPasses", "OtherGradients", "Recorded", "TrainingPasses"]
+__all__ = ["EvaluationPasses", "OtherGradients", "Recorded", "TrainingPasses", "keep_last"]
 
 _MOST = 256
 """Recordings that are kept: of more, those that were made first are made again."""
@@ -126,8 +126,7 @@ class _Tapes:
         if recorded is None or recorded.recording.of_any_pack:
             self._recordings.setdefault((self._name, self._shared, kind), recorded)
         for kept in (self._playable, self._recordings):
-            if len(kept) > _MOST:
-                del kept[next(iter(kept))]
+            keep_last(kept)
 
     def forget(self) -> None:
         """Forget all, and play from now on what is recorded here alone."""
@@ -136,6 +135,12 @@ class _Tapes:
 
     def _bound(self, recorded: Recorded) -> _Playable:
         return _Playable(recorded.recording.tape(self._roles), recorded.form, recorded.used)
+
+
+def keep_last(recordings: dict[Any, Any]) -> None:
+    """Drop those that were made first, where there are too many."""
+    while len(recordings) > _MOST:
+        del recordings[next(iter(recordings))]
 
 
 def _shared(roles: Sequence[object]) -> Sequence[int]:

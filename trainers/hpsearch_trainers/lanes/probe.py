@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +15,7 @@ from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.held import held_by
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.pack import Pack
+from hpsearch_trainers.lanes.passes import Recorded, keep_last
 from hpsearch_trainers.lanes.snapshot import RandomState
 from hpsearch_trainers.trainer import Trainer
 
@@ -28,12 +29,15 @@ _AGAIN = 3
 """How many are compared after a second epoch, too, in which a pack does what it recorded in the first."""
 
 
-def check_pack(trainers: Sequence[Trainer], most: int) -> dict[int, float]:
+def check_pack(
+    trainers: Sequence[Trainer], most: int, recordings: dict[Hashable, Recorded | None] | None = None
+) -> dict[int, float]:
     """Train copies of trainers on a few batches, fused and alone, and compare all that comes of it.
 
     Args:
         trainers: Of one shape key. They stay as they are.
         most: Lanes of the largest pack, 2 or more; smaller ones, of 1 to 3, are tried too.
+        recordings: Of packs of this shape key: gains what those that are tried have recorded.
 
     Returns:
         By the number of lanes, from two on, which share of the time of as many alone they took.
@@ -54,10 +58,14 @@ def check_pack(trainers: Sequence[Trainer], most: int) -> dict[int, float]:
         shares = {}
         for size in sorted({1, 2, min(3, most), most}):
             fused = [Lane(trainer).on_fewer_rows() for trainer in one_of_each[:size]]
-            pack = Pack(fused, recordings={})
+            own: dict[Hashable, Recorded | None] = {}  # what others have recorded isn't what is to be tried
+            pack = Pack(fused, recordings=own)
             _compare(fused, pack.step(), first)
             told, seconds = _timed(pack.step)
             _compare(fused, told, second)
+            if recordings is not None:
+                recordings |= own
+                keep_last(recordings)
             if size == 1:
                 continue  # of one, what comes once an epoch is the most of so few batches: see Fuser
             if seconds >= size * seconds_alone:  # perhaps it was Python's garbage collector, which takes its time

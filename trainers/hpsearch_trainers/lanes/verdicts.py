@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 
 import torch
 
+from hpsearch_trainers.lanes.passes import Recorded
 from hpsearch_trainers.lanes.probe import check_pack
 from hpsearch_trainers.lanes.read import read_by
 from hpsearch_trainers.trainer import Trainer
@@ -22,7 +23,11 @@ _found: dict[Hashable, Mapping[int, float]] = {}
 
 
 def shares_of(
-    key: Hashable, trainers: Sequence[Trainer], most: int, around: Callable[[], AbstractContextManager[object]]
+    key: Hashable,
+    trainers: Sequence[Trainer],
+    most: int,
+    recordings: dict[Hashable, Recorded | None],
+    around: Callable[[], AbstractContextManager[object]],
 ) -> Mapping[int, float]:
     """Give what `check_pack` does, or gave for others of this shape key, if it was that many lanes are quicker.
 
@@ -30,6 +35,7 @@ def shares_of(
         key: Of the trainers.
         trainers: One or more.
         most: Lanes of the largest pack.
+        recordings: Of packs of this shape key: gains what is recorded where it is tried.
         around: Gives what surrounds a try.
 
     Raises:
@@ -39,7 +45,7 @@ def shares_of(
     shares = _found.get(whole)
     if shares is None:
         with around():
-            shares = check_pack(trainers, most)
+            shares = check_pack(trainers, most, recordings)
         if shares[most] < 1:  # else, perhaps, the machine had other work just then
             _found[whole] = shares
         while len(_found) > _MOST:
