@@ -152,6 +152,7 @@ class Trainer(ABC):
         """
         try:
             self._take_note()
+            self._strategy.agree(self._trained(), self.epoch)
             self._strategy.start_epoch(self._trained(), self.epoch)
             if self._strategy.trains:
                 return self._strategy.told(self._train_epoch())

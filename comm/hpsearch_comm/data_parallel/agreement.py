@@ -42,13 +42,17 @@ def describe_layouts(parameters: Iterable[tuple[str, torch.Tensor]]) -> list[str
     ]
 
 
-def check_agreement(group: Group, what: str, lines: Sequence[str]) -> None:
+_ADVICE = "Build it from the same configuration everywhere, in the same order"
+
+
+def check_agreement(group: Group, what: str, lines: Sequence[str], advice: str = _ADVICE) -> None:
     """Raise, on every rank, unless all ranks have the same lines; a collective.
 
     Args:
         group: The ranks.
         what: What the lines describe.
         lines: This rank's.
+        advice: What to do where they differ.
 
     Raises:
         MismatchError: They differ; names the first line that does, and what each of two ranks has there.
@@ -63,5 +67,5 @@ def check_agreement(group: Group, what: str, lines: Sequence[str]) -> None:
             if ours != other:
                 raise MismatchError(
                     f"{what} must be the same on every rank; the first difference: rank 0 has {ours}, rank {rank} has "
-                    f"{other}. Build it from the same configuration everywhere, in the same order"
+                    f"{other}. {advice}"
                 )

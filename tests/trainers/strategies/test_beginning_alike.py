@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hpsearch_comm import Group
-from hpsearch_comm.errors import ConfigurationError
+from hpsearch_comm.errors import ConfigurationError, MismatchError
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.strategies import STRATEGIES
 from tests.comm.thread_ranks import run_ranks
@@ -64,6 +64,57 @@ def test_all_ranks_go_on_with_what_the_first_has_changed(strategy):
         return list(trainer.model[2].bias.tolist())
 
     assert run_ranks(2, work) == [[1.0] * 5] * 2
+
+
+def _freezes(trainer: Any) -> None:
+    trainer.model[2].requires_grad_(False)
+
+
+def _sets(name: str, value: float) -> Callable[[Any], None]:
+    return lambda trainer: trainer.optimizer.param_groups[0].update({name: value})
+
+
+def _regroups(trainer: Any) -> None:
+    held = trainer.optimizer.param_groups[0]["params"]
+    moved, held[:] = held[:2], held[2:]
+    trainer.optimizer.add_param_group({"params": moved})
+
+
+def _goes_back(trainer: Any) -> None:
+    trainer.epoch = 0
+
+
+UNLIKE: dict[str, tuple[Callable[[Any], None], str, str]] = {
+    "freezes": (
+        _freezes,
+        r"parameter 2.weight float32 \[5, 16\]",
+        r"parameter 2.weight float32 \[5, 16\] without grad",
+    ),
+    "momentum": (_sets("momentum", 0.5), "group 0 of the optimizer with .*momentum 0.9", ".* momentum 0.5"),
+    "rate": (_sets("lr", 0.01), "group 0 of the optimizer with lr 0.05", "group 0 of the optimizer with lr 0.01"),
+    "regroups": (_regroups, "parameter 0.weight in group 0", "parameter 2.weight in group 0"),
+    "epoch": (_goes_back, "epoch 1", "epoch 0"),
+}
+"""What one rank alone changes between two epochs; what rank 0 has, and what that one."""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "how"),
+    # Where each rank steps when it is ready, a rate may be that of a step of its own.
+    [(name, how) for name, kind in STRATEGIES.items() for how in UNLIKE if how != "rate" or kind.reproducible],
+)
+def test_a_rank_that_changes_something_alone_is_told(strategy, how):
+    change, first, last = UNLIKE[how]
+
+    def work(group: Group) -> None:
+        trainer = Small(FakeTrial({}, group, parallel={"strategy": strategy}))
+        trainer.step()
+        if group.rank == 1:
+            change(trainer)
+        with pytest.raises(MismatchError, match=f"what is trained must be .* rank 0 has {first}.*, rank 1 has {last}"):
+            trainer.step()
+
+    run_ranks(2, work)
 
 
 class ByRows(nn.Linear):

@@ -24,6 +24,7 @@ from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.optimizers import check_parameters, parameters_of
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.shards import Shard
+from hpsearch_trainers.strategies.alike import check_alike
 from hpsearch_trainers.strategies.options import Options
 
 __all__ = ["Strategy", "Trained"]
@@ -50,9 +51,11 @@ class Strategy:
 
     A `Trainer` makes one on every rank, calls `check`, makes the optimizer, calls `bind`, and then for each epoch:
 
-        start_epoch → (start_step → backward, once or more → update) for each of shares → end_epoch → validation, state
+        agree → start_epoch → (start_step → backward, once or more → update) for each of shares → end_epoch
+        → validation, state
 
-    or, on a rank that doesn't train, `start_epoch → serve → end_epoch`. An epoch that fails ends with `break_off`.
+    or, on a rank that doesn't train, `agree → start_epoch → serve → end_epoch`. An epoch that fails ends with
+    `break_off`.
 
     Args:
         options: The trial's `parallel`.
@@ -186,6 +189,16 @@ class Strategy:
 
     def loaded(self) -> None:
         """Take note that model and optimizer have another state, the same on every rank; a collective."""
+
+    def agree(self, trained: Trained, epoch: int) -> None:
+        """See that all ranks have changed the same since the last epoch; a collective, before `start_epoch`.
+
+        Raises:
+            MismatchError: They haven't.
+        """
+        if self.group is not None:
+            # Those that step by themselves have set their rates last at a step of their own.
+            check_alike(trained.model, trained.optimizer, epoch, self.group, rates=self.reproducible)
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
         """Begin an epoch, with rank 0's weights and buffers; a collective.
