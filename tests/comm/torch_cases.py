@@ -46,6 +46,7 @@ def outcomes(backend: str, ranks: int, pattern: str = "") -> dict[str, tuple[str
             "BACKEND": "gloo",
             "WORLD_SIZE": str(ranks),
             "TEMP_DIR": folder,
+            "TMPDIR": folder,  # some cases leave what they make there
             "OMP_NUM_THREADS": "1",
         }
         words = ["tests.comm.torch_cases", "--run", backend, "--to", str(result), pattern]
