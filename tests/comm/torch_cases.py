@@ -46,7 +46,6 @@ def outcomes(backend: str, ranks: int, pattern: str = "") -> dict[str, tuple[str
             "BACKEND": "gloo",
             "WORLD_SIZE": str(ranks),
             "TEMP_DIR": folder,
-            "TMPDIR": folder,  # some cases leave what they make there
             "OMP_NUM_THREADS": "1",
         }
         words = ["tests.comm.torch_cases", "--run", backend, "--to", str(result), pattern]
@@ -134,6 +133,7 @@ def _main() -> None:
     if arguments.run:
         os.dup2(1, 2)
         warnings.simplefilter("ignore")
+        tempfile.tempdir = os.environ["TEMP_DIR"]  # some cases leave what they make
         _run(arguments.run, arguments.pattern, arguments.to)
         return
     failing, line = compare(arguments.ranks, arguments.pattern)
