@@ -50,14 +50,24 @@ def save_state(state: object, target: Path | io.BytesIO) -> None:
 
 
 def dump(state: object, target: Path | io.BytesIO) -> None:
-    """Save what is known to be read back."""
+    """Save what is known to be read back.
+
+    Raises:
+        OSError: The system refuses it.
+    """
     import torch
 
-    if isinstance(target, Path):
-        with target.open("wb") as file:  # a path of its own costs torch.save five times as long
-            torch.save(state, file)
-    else:
-        torch.save(state, target)
+    outer = sys.exception()
+    try:
+        if isinstance(target, Path):
+            with target.open("wb") as file:  # a path of its own costs torch.save five times as long
+                torch.save(state, file)
+        else:
+            torch.save(state, target)
+    except RuntimeError as error:  # torch's, which may stand on top of the system's
+        if (refused := os_error_behind(error, outer)) is not None:
+            raise refused from None
+        raise
 
 
 def load_file(path: Path) -> Any:

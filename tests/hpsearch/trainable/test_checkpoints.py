@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+import resource
 import shutil
 import socket
 import tarfile
@@ -403,6 +404,19 @@ def test_a_disk_that_is_full_is_the_storages_fault(tmp_path: Path, monkeypatch: 
         with pytest.raises(StorageError, match=r"No space left on device.*Make room, then resume\."):
             write(tmp_path, {"a": torch.zeros(100_000)})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_anywhere_in_a_checkpoint_is_the_storages_fault(tmp_path: Path) -> None:
+    """The limit on a file's size stands for the disk: writing beyond it is an OSError as well."""
+    written = write(tmp_path / "whole", {"a": 1})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for room in range(0, (written / "random.pt").stat().st_size, 300):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+        try:
+            with pytest.raises(StorageError, match=r"File too large.*Make room, then resume\."):
+                write(tmp_path / "full", {"a": 1})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
