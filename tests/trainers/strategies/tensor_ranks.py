@@ -40,6 +40,35 @@ class Residual(nn.Module):
         return self.head(hidden + self.down(self.up(self.norm(hidden)).relu()))
 
 
+class Between(nn.Module):
+    """Has a pair of layers with something between them, which works on whatever features there are.
+
+    Args:
+        between: What.
+    """
+
+    def __init__(self, between: nn.Module) -> None:
+        super().__init__()
+        self.up, self.between, self.down = nn.Linear(FEATURES, 16), between, nn.Linear(16, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Any:
+        """Give logits."""
+        return self.down(self.between(self.up(inputs)).tanh())
+
+
+def _heads_normalized() -> nn.Module:
+    """Normalize each head of four features with the same weights."""
+    return nn.Sequential(nn.Unflatten(1, (-1, 4)), nn.LayerNorm(4), nn.Flatten())
+
+
+class Reused(Between):
+    """Uses a weight once more, in training."""
+
+    def forward(self, inputs: Tensor) -> Any:
+        """Give logits."""
+        return super().forward(inputs) * (1 + 0.1 * self.up.weight.norm() if self.training else 1.0)
+
+
 def _in_place() -> nn.Module:
     return nn.Sequential(
         nn.Linear(FEATURES, 8), nn.ReLU(inplace=True), nn.Linear(8, 8), nn.ELU(inplace=True), nn.Linear(8, CLASSES)
@@ -68,9 +97,10 @@ class Elementwise(Custom):
     elementwise = True
 
 
+_PAIR = {"up": "colwise", "down": "rowwise"}
 PLANS: dict[str, dict[str, str]] = {
-    "a pair": {"up": "colwise", "down": "rowwise"},
-    "a pair and the others": {"up": "colwise", "down": "rowwise", "stem": "gathered", "head": "summed"},
+    "a pair": _PAIR,
+    "a pair and the others": {**_PAIR, "stem": "gathered", "head": "summed"},
     "a layer": {"down": "gathered"},
     "the stem's outputs alone": {"stem": "colwise"},
     "the first of a pair alone": {"up": "colwise"},
@@ -95,10 +125,22 @@ CASES: dict[str, dict[str, Any]] = {
     "transformer": {"model": "transformer"},
     "sync": {"batch_norm": "sync"},
     **{name: {"model": "residual", "tensor": plan} for name, plan in PLANS.items()},
+    "dropout between": {"model": "dropout between", "tensor": _PAIR},
+    "dropout that is named": {"model": "dropout between", "tensor": _PAIR | {"between": "dropout"}},
+    "a slope between": {"model": "slope between", "tensor": _PAIR},
+    "heads normalized between": {"model": "heads between", "tensor": _PAIR},
+    "a weight used twice": {"model": "reused", "tensor": _PAIR},
+    "heads normalized behind": {"model": "heads between", "tensor": {"up": "gathered", "down": "summed"}},
     **{name: {"optimizer": optimizer, "clip_norm": 1.0} for name, optimizer in OPTIMIZERS.items()},
 }
 """Parameters of `Small`, by name."""
 
+MODELS |= {
+    "dropout between": lambda: Between(nn.Dropout(0.4)),
+    "slope between": lambda: Between(nn.PReLU()),
+    "heads between": lambda: Between(_heads_normalized()),
+    "reused": lambda: Reused(nn.Identity()),
+}
 MODELS.update({"deep": deep, "tied": tied, "in place": _in_place, "residual": Residual, "dropout": _dropout})
 
 

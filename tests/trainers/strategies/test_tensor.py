@@ -60,6 +60,8 @@ EXACT = (
     "a pair",
     "a pair and the others",
     "groups",
+    "dropout that is named",
+    "heads normalized behind",
 )
 MORE = ("a layer", *(name for name in OPTIMIZERS if name not in ("lamb", "groups")))
 
@@ -138,6 +140,20 @@ def test_what_can_not_be_split_is_refused(ranks, case, message):
     for outcome in ranks.call(2, "trains", case, 1):
         assert outcome.error == "ConfigurationError"
         assert message in outcome.text
+
+
+@pytest.mark.parametrize(
+    "case", ["dropout between", "a slope between", "heads normalized between", "a weight used twice"]
+)
+def test_what_is_something_else_in_training_alone_is_refused(ranks, case):
+    """Ranks would leave out others, or have a part of the gradient of what all of them have."""
+    outcomes = ranks.call(2, "trains", case, 1)
+    assert any(
+        outcome.error == "ConfigurationError"
+        and "what Parts.tensor names must compute what the model does in training, too" in outcome.text
+        for outcome in outcomes
+    )
+    assert all(outcome.error in ("ConfigurationError", "PeerLost") for outcome in outcomes)
 
 
 def test_styles_that_are_no_mapping_are_refused():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.buffers import buffers_kept
 
-__all__ = ["check_same_output", "output_of", "tensors_of"]
+__all__ = ["alike", "check_same_output", "gradients_alike", "output_of", "tensors_of", "training_pass"]
 
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Largest difference, as a share of the largest output; of other dtypes `_COARSE`."""
@@ -28,6 +28,53 @@ def output_of(model: nn.Module, inputs: Any) -> list[Tensor]:
         return [tensor.detach() for tensor in tensors_of(model(inputs))]
 
 
+def training_pass(model: nn.Module, inputs: Any) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Give the tensors in a model's output, and each parameter's gradient of a sum of them; nothing in it changes.
+
+    Args:
+        model: In the mode that it is to be in, and on the CPU: each pass draws the same random numbers.
+        inputs: Of some rows.
+    """
+    parameters = list(model.parameters())
+    kept = [parameter.detach().clone() for parameter in parameters]  # a model may change some by itself
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    with torch.enable_grad(), torch.random.fork_rng(devices=()), buffers_kept(model):
+        outputs = tensors_of(model(inputs))
+        reached = [one for one in outputs if one.requires_grad]
+        sums = list(map(_weights_of, reached))
+        found = torch.autograd.grad(reached, trained, sums, allow_unused=True) if reached else (None,) * len(trained)
+    for parameter, value in zip(parameters, kept, strict=True):
+        if not torch.equal(parameter.detach(), value):
+            parameter.data.copy_(value)
+    of_trained = iter(found)
+    gradients = [next(of_trained) if parameter.requires_grad else None for parameter in parameters]
+    return [one.detach() for one in outputs], [one.to_dense() if one is not None else None for one in gradients]
+
+
+def _weights_of(output: Tensor) -> Tensor:
+    """Give what makes a sum of an output in which each number counts otherwise."""
+    return torch.arange(1, output.numel() + 1).sin().to(output.dtype).view(output.shape)
+
+
+def gradients_alike(found: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> bool:
+    """Say whether gradients are the same to rounding, beside each one's own size and, far less, that of all."""
+    largest = max((_largest(one) for one in expected if one is not None), default=0.0)
+    for one, other in zip(found, expected, strict=True):
+        if one is None or other is None:
+            if one is not other:
+                return False
+            continue
+        share = _ROUNDING.get(other.dtype, _COARSE)
+        limit = share * _largest(other) + share / 1000 * largest
+        if not torch.allclose(one, other, rtol=share, atol=limit, equal_nan=True):
+            return False
+    return True
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.abs().nan_to_num(0.0, 0.0, 0.0).max()) if tensor.numel() else 0.0
+
+
 def check_same_output(found: Sequence[Tensor], expected: Sequence[Tensor], what: str, advice: str) -> None:
     """See that a split model computes what the whole one does.
 
@@ -40,10 +87,15 @@ def check_same_output(found: Sequence[Tensor], expected: Sequence[Tensor], what:
     Raises:
         ConfigurationError: They differ by more than rounding.
     """
-    if len(found) != len(expected) or not all(map(_alike, found, expected)):
+    if not alike(found, expected):
         raise ConfigurationError(
             f"{what} must compute what the model does, got another output for the first rows, beyond rounding: {advice}"
         )
+
+
+def alike(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    """Say whether outputs are the same to rounding."""
+    return len(found) == len(expected) and all(map(_alike, found, expected))
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
@@ -52,8 +104,7 @@ def _alike(one: Tensor, other: Tensor) -> bool:
     if not other.is_floating_point():
         return torch.equal(one, other)
     share = _ROUNDING.get(other.dtype, _COARSE)
-    largest = other.abs().nan_to_num(0.0, 0.0, 0.0).max() if other.numel() else 0.0
-    return torch.allclose(one, other, rtol=share, atol=share * float(largest), equal_nan=True)
+    return torch.allclose(one, other, rtol=share, atol=share * _largest(other), equal_nan=True)
 
 
 def tensors_of(output: Any) -> list[Tensor]:

@@ -7,7 +7,7 @@ same loss, that of one process to rounding.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -23,13 +23,17 @@ from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.strategies.divided import largest, spread_states
 from hpsearch_trainers.strategies.loss_reads import of_output_alone
 from hpsearch_trainers.strategies.options import Options
-from hpsearch_trainers.strategies.same_output import check_same_output, output_of
+from hpsearch_trainers.strategies.same_output import alike, check_same_output, gradients_alike, output_of, training_pass
 from hpsearch_trainers.strategies.split_layers import forward_of, plan_of, split_dimensions
 from hpsearch_trainers.strategies.stages import hooked
 from hpsearch_trainers.strategies.strategy import Strategy, Trained
 
 __all__ = ["TensorParallel"]
 
+_NO_NORM = (
+    "between layers that are colwise and rowwise a rank has some features only, of which no norm, softmax or hook can "
+    "compute anything; let the layers there be gathered or summed"
+)
 _WHOLE = "its step looks at whole parameters, of which a rank has a part"
 
 _BY_NUMBER = (
@@ -149,26 +153,33 @@ class TensorParallel(Strategy):
         if self._trusted:
             self._divide()
             return
-        expected = output_of(self.trained.model, inputs)
+        model = self.trained.model
+        what = "a split model" if self._named is None else "what Parts.tensor names"
+        expected = output_of(model, inputs)
+        whole, again = training_pass(model, inputs), training_pass(model, inputs)
         self._divide()
-        check_same_output(
-            self._output(inputs),
-            expected,
-            "a split model" if self._named is None else "what Parts.tensor names",
-            "between layers that are colwise and rowwise a rank has some features only, of which no norm, softmax or "
-            "hook can compute anything; let the layers there be gathered or summed",
-        )
+        with _fitting_together():
+            check_same_output(output_of(model, inputs), expected, what, _NO_NORM)
+            outputs, gradients = training_pass(model, inputs)
+        # A model may draw random numbers of its own kind, and compute something else each time.
+        if alike(whole[0], again[0]) and not (
+            alike(outputs, whole[0]) and gradients_alike(gradients, self._parts_of(whole[1]))
+        ):
+            raise ConfigurationError(
+                f"{what} must compute what the model does in training, too, got another output or gradient for the "
+                "first rows, beyond rounding: where a rank has some features only, only an nn.Dropout that is named "
+                "`dropout` may draw random numbers, no other parameters may be used, and weights that are split by "
+                "their own layers alone; let the layers there be gathered or summed"
+            )
         self._trusted = True
 
-    def _output(self, inputs: Any) -> list[Tensor]:
-        try:
-            return output_of(self.trained.model, inputs)
-        except (RuntimeError, ValueError) as error:
-            if isinstance(error, dist.DistBackendError):
-                raise
-            raise ConfigurationError(
-                f"what is split must fit together, but the split model can't be computed: {error}"
-            ) from error
+    def _parts_of(self, whole: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Give this rank's parts of what there is for each parameter."""
+        dimensions = {id(parameter): dimension for parameter, dimension in self._split}
+        return [
+            one if one is None or id(parameter) not in dimensions else self._part(one, dimensions[id(parameter)])
+            for parameter, one in zip(self.trained.model.parameters(), whole, strict=True)
+        ]
 
     def _divide(self) -> None:
         states = self.trained.optimizer.state
@@ -241,6 +252,19 @@ def _square(parameters: list[nn.Parameter]) -> Tensor:
     """Give the square of their gradients' norm."""
     norm = nn.utils.get_total_norm(parameter.grad for parameter in parameters if parameter.grad is not None)
     return norm.double().square()
+
+
+@contextlib.contextmanager
+def _fitting_together() -> Iterator[None]:
+    """Say of a split model that can't be computed that it doesn't fit."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, dist.DistBackendError | CommError):
+            raise
+        raise ConfigurationError(
+            f"what is split must fit together, but the split model can't be computed: {error}"
+        ) from error
 
 
 @contextlib.contextmanager
