@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -45,6 +46,8 @@ def failure_of(error: BaseException) -> Failure:
         return Failure("raised", str(error), text)
     if isinstance(error, (TrainableError, CheckpointError)):
         return Failure("contract", str(error), text)
+    if _is_for_want_of_room(error):
+        return Failure("storage", f"the trainable raised {exception_line(error)}. Make room, then resume.", text)
     if (told := _memory_told(error)) is not None:
         return Failure("memory", f"{exception_line(error)}; its process had {told}", text)
     if (lost := _loss_of_peers(error)) is not None:
@@ -72,6 +75,12 @@ def _loss_of_peers(error: BaseException) -> BaseException | None:
         return None
     kinds = tuple(getattr(errors, name) for name in _PEERS)
     return next((cause for cause in causes(error) if isinstance(cause, kinds)), None)
+
+
+def _is_for_want_of_room(error: BaseException) -> bool:
+    """Say whether a disk was full, for what the trainable wrote itself or printed: on another day it is not."""
+    refused = (cause.errno for cause in causes(error) if isinstance(cause, OSError))
+    return any(number in (errno.ENOSPC, errno.EDQUOT) for number in refused)
 
 
 def _memory_told(error: BaseException) -> str | None:

@@ -149,6 +149,26 @@ search(Path({str(tmp_path / "full")!r}), ballast=400_000)
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
+ROOM = Path("room")
+"""A file of the test's folder: while it is missing, the disk of trial 5 is full."""
+
+
+def writes_itself(trial: hpsearch.RunningTrial) -> None:
+    if trial.number == 5 and not ROOM.exists():
+        with open("/dev/full", "w") as file:
+            file.write("its own measurements")
+    total(trial)
+
+
+def test_a_disk_that_is_full_for_what_a_trial_writes_itself_ends_the_sweep_likewise(tmp_path, expected, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StorageError, match=r"No space left on device.*Make room, then resume\."):
+        search(tmp_path / "full", writes_itself)
+    assert not events(tmp_path / "full", Failed)
+    ROOM.touch()
+    assert csv(search(tmp_path / "full", writes_itself)) == expected
+
+
 def forks(trial: hpsearch.RunningTrial) -> None:
     child = os.fork()
     if child == 0:
