@@ -155,8 +155,7 @@ ROOM = Path("room")
 
 def writes_itself(trial: hpsearch.RunningTrial) -> None:
     if trial.number == 5 and not ROOM.exists():
-        with open("/dev/full", "w") as file:
-            file.write("its own measurements")
+        Path("/dev/full").write_text("its own measurements")
     total(trial)
 
 
