@@ -123,6 +123,11 @@ class InProcess:
         with contextlib.suppress(OSError, StorageError, UnwritableError), self.output.to(trial.directory / LOG):
             self._warm.close()
 
+    def forget(self) -> None:
+        """Keep the object at hand no more, so that its trial is built again; it has no `close`."""
+        assert not self.closes, "`let_go` has a place for what that prints"
+        self._warm.close()
+
     def close(self) -> None:
         """Let go of the warm object, and give torch back its threads."""
         import torch

@@ -12,6 +12,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +26,7 @@ from hpsearch.trainable.failures import bounded
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Segment
+from hpsearch.worker.builds import unshared
 from hpsearch.worker.job import Channel
 from hpsearch.worker.lane import Lane, Standing
 from hpsearch.worker.lane_log import LaneLog
@@ -113,6 +115,7 @@ class Lanes:
         self._output = output
         self._study = study
         self._packs = packs
+        self._rounded = rounded
         self._log = LaneLog(at_hand, study / PACKS)
         self._at_hand = at_hand
         self._fusers = defaultdict[int, Fuser](
@@ -169,6 +172,14 @@ class Lanes:
         self._lanes = [lane for lane in self._lanes if not lane.has_ended]
         return [self._leave(lane) for lane in ended]
 
+    def beside_another(self) -> AbstractContextManager[None]:
+        """Surround a segment that has this process for itself, while none is trained here.
+
+        A trial whose training reads what that has changed is built again when it goes on.
+        """
+        assert not self._lanes, "it has this process for itself"
+        return unshared(None, (), self._parked, rounded=self._rounded)
+
     def close(self) -> None:
         """Let go of all."""
         self._new.clear()
@@ -179,6 +190,8 @@ class Lanes:
 
     def _begin(self, lane: Lane) -> None:
         """Make a segment's object, or take up the one that stands where it begins."""
+        from hpsearch_trainers.lanes import reads_of
+
         assignment = lane.assignment
         standing = self._parked.take(assignment.number)
         begins_at = None if assignment.checkpoint is None else place_of(assignment.checkpoint)
@@ -191,11 +204,15 @@ class Lanes:
         lane.trial.generators = lambda: lane.generators
         if self._packs:
             lane.trial.write_checkpoint = lambda *given: write_checkpoint(lane, _bytes(lane.object), *given)
-        with self._turn(lane) as settings:
+        with contextlib.ExitStack() as around:
+            if lane.standing is None:
+                beside = [one for one in self._lanes if one is not lane and one.failure is None]
+                around.enter_context(unshared(lane, beside, self._parked, rounded=self._rounded))
+            settings = around.enter_context(self._turn(lane))
             if lane.standing is None:
                 random_state.seed_all(lane.trial.seed)
                 made = self._target(lane.trial)
-                lane.standing = Standing(made, lane.trial, settings())
+                lane.standing = Standing(made, lane.trial, settings(), reads_of(made))
                 if assignment.checkpoint is not None:
                     made.load_state_dict(lane.trial.checkpoint)
             lane.steps = lane.trial.iterations()

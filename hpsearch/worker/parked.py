@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 __all__ = ["Parked"]
@@ -36,6 +37,16 @@ class Parked(Generic[T]):
         """Give what a trial left, and keep it no more."""
         held = self._held.pop(trial, None)
         return None if held is None else held[0]
+
+    def drop(self, which: Callable[[T], bool]) -> None:
+        """Keep those no more of which this holds."""
+        self._held = {trial: held for trial, held in self._held.items() if not which(held[0])}
+
+    def __iter__(self) -> Iterator[T]:
+        return iter([left for left, _ in self._held.values()])
+
+    def __len__(self) -> int:
+        return len(self._held)
 
     def clear(self) -> None:
         """Keep nothing."""

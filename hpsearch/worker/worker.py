@@ -109,8 +109,9 @@ class Worker:
         assignment = assignment_of(self._job, self._root, trial, segment, rank)
         directory = assignment.directory
         attempt = Attempt(segment, channel, rank)
+        beside = contextlib.nullcontext() if self._lanes is None else self._lanes.beside_another()
         try:
-            with writing(f"the attempt's directory {directory}"):  # what the trainable raises is a failure already
+            with beside, writing(f"the attempt's directory {directory}"):  # what the trainable raises is a failure
                 log = self._log.begin(directory)
                 failure = self._runner.run(trial, assignment, attempt, log, rank_info)
                 self._log.end()
@@ -152,6 +153,8 @@ class Worker:
             timeout: Seconds that it may be charged for: its build, and its part of each epoch; None: no limit.
         """
         assert self._lanes is not None, "segments run one at a time"
+        assert isinstance(self._runner, InProcess), "a script is no lane"
+        self._runner.forget()  # a lane's build may change what the object at hand would go on with
         self._lanes.enter(assignment_of(self._job, self._root, trial, segment), segment, channel, timeout)
 
     def round(self) -> list[Ended]:

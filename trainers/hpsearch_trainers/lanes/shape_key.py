@@ -17,11 +17,11 @@ from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.models import places_of
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["shape_key"]
+__all__ = ["THE_LOOP", "shape_key"]
 
 _FREE = frozenset(("build", "state_dict", "load_state_dict", "inherit", "__init__"))
 """What a trainer may have of its own: it isn't called within an epoch."""
-_THE_LOOP = sorted(name for name, value in vars(Trainer).items() if callable(value) and name not in _FREE)
+THE_LOOP = sorted(name for name, value in vars(Trainer).items() if callable(value) and name not in _FREE)
 
 
 def shape_key(trainer: Trainer) -> Hashable:
@@ -48,7 +48,7 @@ def shape_key(trainer: Trainer) -> Hashable:
 
 def _check_class(trainer: Trainer) -> None:
     kind, own = type(trainer), vars(trainer)
-    for name in _THE_LOOP:
+    for name in THE_LOOP:
         if getattr(kind, name) is not getattr(Trainer, name) or name in own:
             raise NotFusible(f"{type(trainer).__name__} has a {name} of its own")
 
