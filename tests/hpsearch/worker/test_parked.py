@@ -25,3 +25,14 @@ def test_what_a_trial_leaves_again_is_in_place_of_what_it_left_before():
     parked.put(1, "third", 1)
     parked.clear()
     assert parked.take(1) is None
+
+
+def test_what_is_dropped_is_kept_no_more_and_makes_room():
+    parked: Parked[str] = Parked(most=3, most_bytes=100)
+    for trial, left in enumerate(("one", "two", "other")):
+        parked.put(trial, left, 30)
+    parked.drop(lambda left: left.startswith("o"))
+    assert [*parked] == ["two"]
+    assert (parked.take(0), parked.take(2)) == (None, None)
+    parked.put(3, "large", 70)
+    assert (parked.take(1), parked.take(3), len(parked)) == ("two", "large", 0)
