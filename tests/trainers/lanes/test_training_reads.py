@@ -71,6 +71,15 @@ class Net(nn.Module):
         return x * self.slope * x.count if hasattr(x, "count") else x
 
 
+class Holding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.settings = nn.Linear(7, 3), SETTINGS
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layer(x) * self.settings.factor
+
+
 class OfTables(nn.Module):
     def forward(self, output: Tensor, target: Tensor) -> Any:
         return functional.cross_entropy(output * TABLES["all"], target) * SETTINGS.twice() * SETTINGS.noise.rate
@@ -123,6 +132,8 @@ class Reading(Drawn):
         data = params.get("data", parts.train)
         if loss == "bound":
             loss = self._loss
+        if loss == "over itself":
+            loss = lambda output, target: self._loss(output, target)  # noqa: E731
         return Parts(model, torch.optim.SGD(model.parameters(), 0.1), loss, data, metrics=params.get("metrics", {}))
 
     def _loss(self, output: Tensor, target: Tensor) -> Any:
@@ -134,6 +145,8 @@ READING: dict[str, Callable[[], dict[str, Any]]] = {
     "module": lambda: {"loss": OfTables()},
     "teacher": lambda: {"loss": functools.partial(with_teacher, weight=2.0)},
     "bound": lambda: {"loss": "bound"},
+    "over itself": lambda: {"loss": "over itself"},
+    "held": lambda: {"model": Holding()},
     "closure": lambda: {"loss": within(SETTINGS)},
     "metric": lambda: {"metrics": {"factor": rounded}},
     "cached": lambda: {"metrics": {"factor": lambda output, target: output * cached()}},
@@ -189,6 +202,8 @@ def setting(name: str, value: Any) -> Callable[[], object]:
         ("teacher", lambda: TEACHER.eval(), ["TEACHER.training", "TEACHER.0.training", "TEACHER.1.training"]),
         ("teacher", lambda: setting("MEMO", 1)(), ["MEMO"]),
         ("bound", lambda: setattr(Reading, "factor", 2.0), ["Reading.factor"]),
+        ("over itself", lambda: setattr(Reading, "factor", 2.0), ["Reading.factor"]),
+        ("held", lambda: setattr(SETTINGS, "factor", 2.0), ["Holding.settings.factor"]),
         (
             "closure",
             lambda: setattr(SETTINGS, "factor", 2.0),
