@@ -9,7 +9,7 @@ All ranks read the same rows: the first one uses the inputs, the last one the ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from hpsearch_comm import Group, broadcast_parameters
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.parts import Parts
+from hpsearch_trainers.strategies.beside import Beside
 from hpsearch_trainers.strategies.channel import Channel, packed, unpacked
 from hpsearch_trainers.strategies.divided import (
     Divided,
@@ -33,7 +34,7 @@ from hpsearch_trainers.strategies.divided import (
 from hpsearch_trainers.strategies.loss_reads import of_output_alone
 from hpsearch_trainers.strategies.micro_batches import FORWARD, SCHEDULES, order_of
 from hpsearch_trainers.strategies.options import Options
-from hpsearch_trainers.strategies.same_output import check_same_output, output_of
+from hpsearch_trainers.strategies.same_output import alike, check_same_output, output_of, training_pass
 from hpsearch_trainers.strategies.stages import Stages, cut
 from hpsearch_trainers.strategies.strategy import Strategy, Trained
 
@@ -100,6 +101,7 @@ class Pipeline(Strategy):
         """Look at what is to be trained, and at the parts that it names."""
         super().check(parts)
         self._named = parts.pipeline
+        self._freezes = parts.freeze_batch_norm
 
     def bind(self, trained: Trained) -> None:
         """Cut the model, whose weights are rank 0's."""
@@ -114,8 +116,7 @@ class Pipeline(Strategy):
             self.refuse("shared parameters", stages.shared)
         self._all_layers = [layer for stage in stages.layers for layer in stage]
         self._layers = stages.layers[rank]
-        own, inside = (set(_modules(layers)) for layers in (self._layers, [trained.model]))
-        self._beside = own - inside
+        self._beside = Beside(self._all_layers, trained.model, self._freezes)
         self._in_place = any(getattr(module, "inplace", False) for module in self._layers[0].modules())
         self._before = None if rank == 0 else Channel(self._group, rank - 1, device)
         self._after = None if rank == size - 1 else Channel(self._group, rank + 1, device)
@@ -137,12 +138,13 @@ class Pipeline(Strategy):
             spread_states(trained.optimizer, self._group)
         super().start_epoch(trained, epoch)
         self._whole = True
+        self._first = True
+        self._beside.start_epoch(epoch)
 
     def start_step(self, rows: int) -> None:
         """Begin a step."""
         super().start_step(rows)
-        for module in self._beside:
-            module.training = self.trained.model.training
+        self._beside.follow()
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], share: float, *, last: bool) -> Tensor:
         """Put a micro-batch off until there are all that go through the pipeline at once; the last one tells of all."""
@@ -159,16 +161,21 @@ class Pipeline(Strategy):
         """Let go of the other stages, in an epoch's first step."""
         self._whole = False
         if self._named is not None and not self._checked:
-            expected = output_of(self.trained.model, inputs)
-            check_same_output(
-                output_of(nn.Sequential(*self._all_layers), inputs),
-                expected,
-                "what Parts.pipeline names",
-                "see that every step of the model's forward is in it, in order",
-            )
+            self._compare(nn.Sequential(*self._all_layers), inputs)
         self._checked = True
         drop_states(self.trained.optimizer, self._ranks, self._group.rank)
         self._divided.release()
+
+    def _compare(self, parts: nn.Module, inputs: Any) -> None:
+        model, what = self.trained.model, "what Parts.pipeline names"
+        advice = "see that every step of the model's forward is in it, in order"
+        expected = output_of(model, inputs)
+        check_same_output(output_of(parts, inputs), expected, what, advice)
+        (whole, _), (again, _), (found, _) = (
+            training_pass(one, inputs, with_gradients=False) for one in (model, model, parts)
+        )
+        if alike(whole, again):  # else it draws random numbers of its own kind
+            check_same_output(found, whole, f"in training, too, {what}", f"{advice}, dropout as well")
 
     def _run(self, micro_batches: Sequence[_MicroBatch]) -> Tensor:
         """Take them through the stage, forward and backward; give their losses, each times its share, on the last."""
@@ -219,10 +226,14 @@ class Pipeline(Strategy):
         if limit is not None:
             clip_by_norm_of_all(parameters_of(optimizer), limit, self._group)
         optimizer.step()
+        if self._first:
+            self._first = False
+            self._beside.check()
 
     def end_epoch(self) -> None:
         """Let every rank have the whole model and its average, and rank 0 the optimizer's state."""
         super().end_epoch()
+        self._beside.check()
         own = (tensor for tensor, rank in self._tensors() if rank == self._group.rank)
         self._bytes = largest(own, self.trained.optimizer, self._group)
         if not self._whole:
@@ -243,7 +254,3 @@ def _with_ranks(models: Sequence[nn.Module], stages: Stages) -> Iterator[tuple[T
             (model.named_buffers(), stages.buffer_owner),
         ):
             yield from ((tensor, owners[name]) for name, tensor in named if name in owners)
-
-
-def _modules(layers: Iterable[nn.Module]) -> Iterator[nn.Module]:
-    return (module for layer in layers for module in layer.modules())

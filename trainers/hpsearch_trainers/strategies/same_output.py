@@ -28,23 +28,25 @@ def output_of(model: nn.Module, inputs: Any) -> list[Tensor]:
         return [tensor.detach() for tensor in tensors_of(model(inputs))]
 
 
-def training_pass(model: nn.Module, inputs: Any) -> tuple[list[Tensor], list[Tensor | None]]:
+def training_pass(model: nn.Module, inputs: Any, *, with_gradients: bool) -> tuple[list[Tensor], list[Tensor | None]]:
     """Give the tensors in a model's output, and each parameter's gradient of a sum of them; nothing in it changes.
 
     Args:
-        model: In the mode that it is to be in, and on the CPU: each pass draws the same random numbers.
+        model: In the mode that it is to be in. On the CPU each pass draws the same random numbers.
         inputs: Of some rows.
+        with_gradients: Give these; else None for each parameter.
     """
     parameters = list(model.parameters())
-    kept = [parameter.detach().clone() for parameter in parameters]  # a model may change some by itself
+    # A model may change by itself what isn't trained.
+    kept = [(one, one.detach().clone()) for one in parameters if not one.requires_grad]
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    with torch.enable_grad(), torch.random.fork_rng(devices=()), buffers_kept(model):
+    with torch.enable_grad(), torch.random.fork_rng(), buffers_kept(model):
         outputs = tensors_of(model(inputs))
-        reached = [one for one in outputs if one.requires_grad]
+        reached = [one for one in outputs if one.requires_grad and with_gradients]
         sums = list(map(_weights_of, reached))
         found = torch.autograd.grad(reached, trained, sums, allow_unused=True) if reached else (None,) * len(trained)
-    for parameter, value in zip(parameters, kept, strict=True):
-        if not torch.equal(parameter.detach(), value):
+    for parameter, value in kept:
+        if not torch.equal(parameter, value):
             parameter.data.copy_(value)
     of_trained = iter(found)
     gradients = [next(of_trained) if parameter.requires_grad else None for parameter in parameters]
@@ -53,7 +55,7 @@ def training_pass(model: nn.Module, inputs: Any) -> tuple[list[Tensor], list[Ten
 
 def _weights_of(output: Tensor) -> Tensor:
     """Give what makes a sum of an output in which each number counts otherwise."""
-    return torch.arange(1, output.numel() + 1).sin().to(output.dtype).view(output.shape)
+    return torch.arange(1, output.numel() + 1).sin().to(output).view(output.shape)
 
 
 def gradients_alike(found: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> bool:

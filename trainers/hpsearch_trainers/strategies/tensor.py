@@ -156,11 +156,11 @@ class TensorParallel(Strategy):
         model = self.trained.model
         what = "a split model" if self._named is None else "what Parts.tensor names"
         expected = output_of(model, inputs)
-        whole, again = training_pass(model, inputs), training_pass(model, inputs)
+        whole, again = (training_pass(model, inputs, with_gradients=True) for _ in range(2))
         self._divide()
         with _fitting_together():
             check_same_output(output_of(model, inputs), expected, what, _NO_NORM)
-            outputs, gradients = training_pass(model, inputs)
+            outputs, gradients = training_pass(model, inputs, with_gradients=True)
         # A model may draw random numbers of its own kind, and compute something else each time.
         if alike(whole[0], again[0]) and not (
             alike(outputs, whole[0]) and gradients_alike(gradients, self._parts_of(whole[1]))
