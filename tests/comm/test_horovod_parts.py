@@ -127,3 +127,29 @@ def test_compression_gives_back_the_dtype(dtype):
     assert short.dtype is (torch.float16 if dtype.is_floating_point else dtype)
     assert torch.equal(hvd.Compression.fp16.decompress(short, context), tensor)
     assert hvd.Compression.none.compress(tensor)[0] is tensor
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "instead"),
+    [
+        (hvd, "DistributedGradientTape", "hvd.DistributedOptimizer"),
+        (hvd, "mpi_ops", "import its functions from hpsearch_comm.horovod itself"),
+        (hvd, "run", "python -m hpsearch_comm.launch"),
+        (hvd.elastic, "run_fn", "hvd.elastic.run"),
+        (hvd.elastic, "KerasState", "hvd.elastic.TorchState"),
+        (hvd.elastic.state, "StateHandler", "a subclass of hvd.elastic.State"),
+    ],
+)
+def test_a_name_of_horovods_that_is_missing_says_what_to_use(module, name, instead):
+    with pytest.raises(hvd.MissingError) as caught:
+        getattr(module, name)
+    assert f"{module.__name__} has no {name}, which Horovod's API has: " in str(caught.value)
+    assert instead in str(caught.value)
+    assert not hasattr(module, name)
+
+
+@pytest.mark.parametrize("module", [hvd, hvd.elastic, hvd.elastic.state])
+def test_a_name_that_nobody_has_is_pythons_attribute_error(module):
+    with pytest.raises(AttributeError, match=r"has no attribute 'allredoce'") as caught:
+        module.allredoce  # noqa: B018
+    assert not isinstance(caught.value, comm.CommError)

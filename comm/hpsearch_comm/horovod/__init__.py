@@ -44,6 +44,7 @@ from hpsearch_comm.horovod.job import (
     size,
 )
 from hpsearch_comm.horovod.lifetime import init, shutdown
+from hpsearch_comm.horovod.missing import IN_HOROVOD, missing_from
 from hpsearch_comm.horovod.objects import (
     allgather_object,
     broadcast_object,
@@ -147,3 +148,5 @@ __all__ = [
 ]
 
 Average, Sum, Adasum, Min, Max, Product = ReduceOp
+
+__getattr__ = missing_from(__name__, IN_HOROVOD)

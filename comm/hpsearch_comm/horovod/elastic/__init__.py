@@ -18,5 +18,8 @@ from hpsearch_comm.horovod.elastic.run import run
 from hpsearch_comm.horovod.elastic.sampler import ElasticSampler
 from hpsearch_comm.horovod.elastic.state import ObjectState, State
 from hpsearch_comm.horovod.elastic.torch_state import TorchState
+from hpsearch_comm.horovod.missing import IN_ELASTIC, missing_from
 
 __all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]
+
+__getattr__ = missing_from(__name__, IN_ELASTIC)

@@ -6,9 +6,12 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpsearch_comm.horovod.missing import IN_ELASTIC_STATE, missing_from
 from hpsearch_comm.horovod.objects import broadcast_object
 
 __all__ = ["ObjectState", "State"]
+
+__getattr__ = missing_from(__name__, IN_ELASTIC_STATE)
 
 
 class State:

@@ -1,0 +1,90 @@
+"""What Horovod's API has and this one hasn't: the names, and what to use instead."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+from hpsearch_comm.horovod.errors import MissingError
+
+__all__ = ["IN_ELASTIC", "IN_ELASTIC_STATE", "IN_HOROVOD", "MissingNameError", "missing_from"]
+
+
+class MissingNameError(MissingError, AttributeError):
+    """A name of Horovod's that isn't there: an AttributeError too, so that `hasattr` and `getattr` can ask for it."""
+
+
+def missing_from(module: str, instead: Mapping[str, str]) -> Callable[[str], NoReturn]:
+    """Give a module's `__getattr__`, which says of a name of Horovod's what to use instead.
+
+    Args:
+        module: The module's name.
+        instead: For each name what to use.
+    """
+
+    def __getattr__(name: str) -> NoReturn:
+        where = sys.modules[module]
+        if name in instead:
+            error = MissingNameError(f"{module} has no {name}, which Horovod's API has: {instead[name]}")
+            error.name, error.obj = name, where
+            raise error
+        raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=where)
+
+    return __getattr__
+
+
+_TENSORFLOW = "it is for TensorFlow and Keras; for PyTorch use {}"
+_PARAMETERS = _TENSORFLOW.format("hvd.broadcast_parameters and hvd.broadcast_optimizer_state")
+_OPTIMIZER = _TENSORFLOW.format("hvd.DistributedOptimizer")
+_ELASTIC = _TENSORFLOW.format("hvd.elastic.TorchState")
+_COMMIT = _TENSORFLOW.format("state.commit() in the training's loop")
+_HERE = "import its functions from hpsearch_comm.horovod itself"
+
+IN_HOROVOD = {
+    "mpi_ops": _HERE,
+    "functions": _HERE,
+    "run": "start the ranks with python -m hpsearch_comm.launch -np N SCRIPT",
+    "check_num_rank_power_of_2": "compute it from hvd.size()",
+    "num_rank_is_power_2": "compute it from hvd.size()",
+    "gpu_available": "use torch.cuda.is_available()",
+    "check_extension": "nothing is to be built, so leave the check out",
+    "DistributedTrainer": "it is for MXNet; for PyTorch use hvd.DistributedOptimizer",
+    "DistributedGradientTape": _OPTIMIZER,
+    "PartialDistributedGradientTape": _OPTIMIZER,
+    "PartialDistributedOptimizer": _OPTIMIZER,
+    "SyncBatchNormalization": _TENSORFLOW.format("hvd.SyncBatchNorm"),
+    "BroadcastGlobalVariablesHook": _PARAMETERS,
+    "broadcast_global_variables": _PARAMETERS,
+    "broadcast_variables": _PARAMETERS,
+    "broadcast_object_fn": _TENSORFLOW.format("hvd.broadcast_object"),
+    "callbacks": _TENSORFLOW.format("hvd.broadcast_parameters before, and hvd.allreduce of metrics in, the loop"),
+    "load_model": _TENSORFLOW.format("torch.load, and hvd.DistributedOptimizer on a new optimizer with that state"),
+    "rank_op": _TENSORFLOW.format("hvd.rank"),
+    "local_rank_op": _TENSORFLOW.format("hvd.local_rank"),
+    "size_op": _TENSORFLOW.format("hvd.size"),
+    "local_size_op": _TENSORFLOW.format("hvd.local_size"),
+    "process_set_included_op": _TENSORFLOW.format("ProcessSet.included"),
+}
+
+IN_ELASTIC = {
+    "run_fn": "use hvd.elastic.run",
+    "KerasState": _ELASTIC,
+    "TensorFlowState": _ELASTIC,
+    "TensorFlowKerasState": _ELASTIC,
+    "CommitStateCallback": _COMMIT,
+    "UpdateBatchStateCallback": _COMMIT,
+    "UpdateEpochStateCallback": _COMMIT,
+}
+
+_HANDLER = "write a subclass of hvd.elastic.State with save, restore and sync"
+
+IN_ELASTIC_STATE = {
+    "TorchState": "import it from hpsearch_comm.horovod.elastic",
+    "StateHandler": _HANDLER,
+    "ModelStateHandler": _HANDLER,
+    "OptimizerStateHandler": _HANDLER,
+    "SamplerStateHandler": _HANDLER,
+    "get_handler_registry": _HANDLER,
+    "set_handler_registry": _HANDLER,
+}
