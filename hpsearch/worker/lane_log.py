@@ -16,10 +16,12 @@ class LaneLog:
     Args:
         at_hand: A file that all lanes of a process write to in turn, until they have written something.
         directory: The attempt's.
+        shared: Other processes have theirs in the directory, too, and in the same log.
     """
 
-    def __init__(self, at_hand: Path, directory: Path) -> None:
+    def __init__(self, at_hand: Path, directory: Path, *, shared: bool = False) -> None:
         self._own = directory / LOG
+        self._shared = shared
         self.path = at_hand
         """What the lane writes to in its next turn."""
 
@@ -28,7 +30,12 @@ class LaneLog:
         if self.path != self._own:
             with contextlib.suppress(FileNotFoundError):
                 if self.path.stat().st_size:
-                    self.path.rename(self._made())
+                    if self._shared:
+                        with self._made().open("ab") as log:
+                            log.write(self.path.read_bytes())
+                        self.path.unlink()
+                    else:
+                        self.path.rename(self._made())
                     self.path = self._own
 
     def add(self, text: str) -> None:

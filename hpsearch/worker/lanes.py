@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -37,12 +35,12 @@ from hpsearch.worker.round_end import write_checkpoint, write_kept
 
 if TYPE_CHECKING:
     from hpsearch_trainers import Trainer
-    from hpsearch_trainers.lanes import Stepped
+    from hpsearch_trainers.lanes import Fuser, Stepped
 
 __all__ = ["Ended", "Lanes", "why_whole"]
 
 _MOST_KINDS = 8
-"""Settings of the process for which trials are trained together; a trial with others trains alone."""
+"""Settings of the process that are remembered with what was found of trials that have them, beside those in use."""
 
 
 def why_whole(target: object, threads: int) -> str | None:
@@ -116,19 +114,19 @@ class Lanes:
         self._study = study
         self._packs = packs
         self._rounded = rounded
-        self._log = LaneLog(at_hand, study / PACKS)
+        self._log = LaneLog(at_hand, study / PACKS, shared=True)
         self._at_hand = at_hand
-        self._fusers = defaultdict[int, Fuser](
-            lambda: (RoundingFuser if rounded else Fuser)(
-                most,
-                around=lambda trainer: self._turn(self._by_object[id(trainer)]),
-                around_pack=_unchanged,
-                passing=(Interrupted,),
-            )
+        self._made_fuser: Callable[[], Fuser] = lambda: (RoundingFuser if rounded else Fuser)(
+            most,
+            around=lambda trainer: self._turn(self._by_object[id(trainer)]),
+            around_pack=_unchanged,
+            passing=(Interrupted,),
         )
-        """One for each of `_kinds`: a fuser lets go of those that it isn't given."""
-        self._kinds: list[Mapping[str, Any]] = []
-        """The settings of the process that lanes have had so far; those are trained together that have the same."""
+        self._fusers: list[tuple[Mapping[str, Any], Fuser]] = []
+        """One for each kind of settings of the process, as it lets go of those that it isn't given; the last used last.
+
+        Those are trained together that have the same settings.
+        """
         self._new: list[Lane] = []
         self._lanes: list[Lane] = []
         self._by_object: dict[int, Lane] = {}
@@ -244,35 +242,41 @@ class Lanes:
 
     def _train(self, lanes: Sequence[Lane]) -> None:
         """Train each for an epoch, and report it."""
-        kinds: defaultdict[int, list[Lane]] = defaultdict(list)
+        kinds: list[list[Lane]] = []
         for lane in lanes:
-            kinds[self._kind(lane.settings)].append(lane)
-        for kind, alike in kinds.items():
-            if kind == _MOST_KINDS:
-                stepped: Sequence[Stepped] = [self._by_itself(lane) for lane in alike]
+            alike = next((alike for alike in kinds if alike[0].settings == lane.settings), None)
+            if alike is None:
+                kinds.append([lane])
             else:
-                stepped = self._together(kind, alike)
-            for lane, of_it in zip(alike, stepped, strict=True):
-                self._reported(lane, of_it)
+                alike.append(lane)
+        for alike in kinds:
+            settings = alike[0].settings
+            is_apart = settings and len(alike) == 1 and len(kinds) > 1
+            reason = f"no trial beside it has changed {', '.join(settings)} as it has" if is_apart else None
+            for lane, of_it in zip(alike, self._together(settings, alike), strict=True):
+                self._reported(lane, of_it, of_it.alone_because or reason)
+        del self._fusers[: -max(_MOST_KINDS, len(kinds))]
 
-    def _kind(self, settings: Mapping[str, Any]) -> int:
-        """Give the number of these settings; as many as there are numbers, where there are too many kinds already."""
-        if settings not in self._kinds:
-            if len(self._kinds) == _MOST_KINDS:
-                return _MOST_KINDS
-            self._kinds.append(settings)
-        return self._kinds.index(settings)
+    def _fuser_of(self, settings: Mapping[str, Any]) -> Fuser:
+        found = next((one for one in self._fusers if one[0] == settings), None)
+        if found is None:
+            found = settings, self._made_fuser()
+        else:
+            self._fusers.remove(found)
+        self._fusers.append(found)
+        return found[1]
 
-    def _together(self, kind: int, lanes: Sequence[Lane]) -> Sequence[Stepped]:
-        """Train those for an epoch that have the same settings of the process."""
+    def _together(self, settings: Mapping[str, Any], lanes: Sequence[Lane]) -> Sequence[Stepped]:
+        """Train those for an epoch that have these settings of the process."""
         from hpsearch_trainers.lanes import Stepped
 
+        fuser = self._fuser_of(settings)
         try:
-            with self._printing_to(self._log), kept() as settings:
-                apply(self._kinds[kind])
-                self._around = settings
+            with self._printing_to(self._log), kept() as outer:
+                apply(settings)
+                self._around = outer
                 try:
-                    stepped = self._fusers[kind].step([lane.object for lane in lanes])
+                    stepped = fuser.step([lane.object for lane in lanes])
                 finally:
                     self._around = None
         except (StorageError, UnwritableError) as error:
@@ -292,26 +296,12 @@ class Lanes:
             with writing(f"the output {log.path}"):
                 log.file()
 
-    def _by_itself(self, lane: Lane) -> Stepped:
-        from hpsearch_trainers.lanes import Stepped
-
-        began, metrics, raised = time.perf_counter(), None, None
-        try:
-            with self._turn(lane):
-                metrics = lane.object.step()
-        except Interrupted:
-            raise
-        except BaseException as error:
-            raised = error
-        reason = "it changes settings of the process, as hardly another trial does"
-        return Stepped(metrics, raised, 1, reason, time.perf_counter() - began)
-
-    def _reported(self, lane: Lane, stepped: Stepped) -> None:
+    def _reported(self, lane: Lane, stepped: Stepped, alone_because: str | None) -> None:
         lane.seconds += stepped.seconds
         lane.fused = max(lane.fused, stepped.lanes)
         lane.attempt.lanes = stepped.lanes
-        if stepped.alone_because is not None:
-            lane.trains_alone(stepped.alone_because)
+        if alone_because is not None:
+            lane.trains_alone(alone_because)
         with lane.charged(), lane.at_fault():
             if stepped.error is not None:
                 raise stepped.error
@@ -333,7 +323,7 @@ class Lanes:
         attempt, failure = lane.attempt, lane.failure
         if lane.standing is not None:
             self._by_object.pop(id(lane.standing.object), None)
-            for fuser in self._fusers.values():
+            for _, fuser in self._fusers:
                 fuser.release(lane.standing.object)
             if failure is None and attempt.checkpoint is not None:
                 lane.standing.at = str(Path(lane.assignment.directory, Path(attempt.checkpoint).name))

@@ -12,6 +12,7 @@ from hpsearch.backends.ray.worker import RunResponse
 from hpsearch.backends.slots import Flight
 from hpsearch.errors import UnreadableCheckpointError
 from hpsearch.task import Progress, Save, SegmentResult
+from hpsearch.trainable.addresses import PACKS
 from hpsearch.trainable.checkpoints import pack, unpack
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Segment
@@ -59,6 +60,12 @@ def read_response(
         with writing(f"the attempt's directory {directory}"):
             directory.mkdir(parents=True, exist_ok=True)
             (directory / LOG).write_bytes(response.log)
+    if response.log_of_lanes is not None:
+        log = study / PACKS / LOG
+        with writing(f"the output {log}"):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("ab") as file:
+                file.write(response.log_of_lanes)
     saves = [save for save in response.saves if save.iteration > flight.counted]
     newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
     if response.packed is not None and newest is not None:

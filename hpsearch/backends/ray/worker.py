@@ -103,6 +103,8 @@ class RunResponse:
     """The newest checkpoint, from a worker that doesn't see the study's directory."""
     log: bytes | None
     """The output, likewise."""
+    log_of_lanes: bytes | None
+    """What trials printed while they trained together since the last response, likewise."""
     memory: int
     """Resident bytes of the worker."""
     address: str
@@ -263,17 +265,24 @@ class RayWorker:
             result = replace(result, checkpoint=place_of(result.checkpoint))  # it arrives there, without its pack
         log = _end_of_log(self._root / attempt_directory(segment, rank))
         shutil.rmtree(self._root / attempt_directory(segment), ignore_errors=True)
-        return self._response(result, saves, packed, log)
+        log_of_lanes = _end_of_log(self._root / PACKS)
+        (self._root / PACKS / LOG).unlink(missing_ok=True)
+        return self._response(result, saves, packed, log, log_of_lanes)
 
     def _undone(self, segment: Segment, error: HpsearchError) -> RunResponse:
         """Give back a segment whose checkpoint couldn't be put down here, or be taken up."""
         return self._response(SegmentResult(segment.start, None, (), False, 0.0, failure_of(error)))
 
     def _response(
-        self, result: SegmentResult, saves: tuple[Save, ...] = (), packed: bytes | None = None, log: bytes | None = None
+        self,
+        result: SegmentResult,
+        saves: tuple[Save, ...] = (),
+        packed: bytes | None = None,
+        log: bytes | None = None,
+        log_of_lanes: bytes | None = None,
     ) -> RunResponse:
         assert self._worker is not None
-        return RunResponse(result, saves, packed, log, self._weigh(), self._worker.address)
+        return RunResponse(result, saves, packed, log, log_of_lanes, self._weigh(), self._worker.address)
 
     def _weigh(self) -> int:
         now = time.monotonic()

@@ -203,3 +203,30 @@ def test_a_full_disk_is_the_storages_fault_and_no_trials(tmp_path, monkeypatch):
     failures = [ended.result.failure for ended in many.round()]
     assert [failure and failure.kind for failure in failures] == ["storage"] * 2
     many.close()
+
+
+def test_where_it_rounds_a_trial_with_settings_of_its_own_has_the_bits_that_it_has_beside_others(tmp_path):
+    params = {"lr": 0.1, "hidden": 24, "dropout": 0.3, "fault": "settings"}
+    last = 10  # as many kinds of settings as are remembered, and more
+    found = {}
+    for name, numbers in (("first", [last]), ("last", range(last + 1))):
+        many = worker(tmp_path / name, 4, rounded=True)
+        for number in numbers:
+            of = params | {"lr": 0.1 if number == last else 0.2 + number}
+            trial = Trial(number, of, 7, "random")
+            heard = Heard()
+            found[name] = told(tmp_path / name, heard, many.run(trial, Segment(number, 0, 2, None, 1, 1), heard))
+        many.close()
+    assert found["first"] == found["last"]
+
+
+def test_trials_that_nobody_can_share_a_computation_with_say_why(tmp_path):
+    many = worker(tmp_path, 4)
+    for number in range(3):
+        params = {"lr": 0.1 * (1 + number), "hidden": 24, "dropout": 0.0, "fault": "settings" if number else ""}
+        many.enter(Trial(number, params, number, "random"), Segment(number, 0, 1, None, 1, 1), Heard(), None)
+    many.round()
+    many.close()
+    logs = {path.parent.parent.name: path.read_text() for path in tmp_path.rglob("output.log")}
+    for name in ("00001", "00002"):
+        assert "hpsearch: this trial trains alone: no trial beside it has changed environment variables" in logs[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import tempfile
 from collections.abc import Iterator
@@ -11,12 +12,14 @@ from typing import Any
 
 import pytest
 
+import hpsearch_trainers.lanes
 from hpsearch.backends.ray import worker as ray_worker
 from hpsearch.backends.ray.worker import LaneEnd, Place, RayWorker, RunRequest
 from hpsearch.objective import Metric, Objective
 from hpsearch.trainable.checkpoints import read_random_state, read_state, unpack
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.job import Job
+from hpsearch_trainers.lanes import Fuser
 from tests.hpsearch.support.files import files_below
 
 PARAMS = {"lr": 0.1, "hidden": 24, "dropout": 0.2, "fault": ""}
@@ -24,12 +27,13 @@ PARAMS = {"lr": 0.1, "hidden": 24, "dropout": 0.2, "fault": ""}
 
 @pytest.fixture
 def blind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayWorker]:
-    """A worker of four lanes in this process, which talks with nobody but its caller."""
+    """A worker of four lanes in this process, which talks with nobody but its caller, and fuses what can be."""
+    monkeypatch.setattr(hpsearch_trainers.lanes, "Fuser", functools.partial(Fuser, fewest=2))
     monkeypatch.setattr(ray_worker, "start_guardian", lambda *_, mark: SimpleNamespace(mark=mark))
     monkeypatch.setattr(RayWorker, "_beat", lambda _: None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     made = RayWorker("w", None, lambda: Place("here", "127.0.0.1"))
-    trainable = "tests.hpsearch.support.lane_trainables:Small"
+    trainable = "tests.hpsearch.support.lane_trainables:Patient"
     job = Job(str(tmp_path / "far"), "lanes", trainable, (), Objective(Metric("loss")), None, 1, lanes=4)
     hello = made.open(pickle.dumps(job), (), (str(tmp_path / "far" / "token"), "token"))
     assert (hello.sees, hello.lanes, hello.mistake) == (False, 4, None)
@@ -45,9 +49,9 @@ def ends(worker: RayWorker, *requests: RunRequest) -> dict[int, Any]:
     return {end.trial: end.response for end in told}
 
 
-def segment(number: int, end: int, former: str | None = None) -> tuple[Trial, Segment]:
+def segment(number: int, end: int, former: str | None = None, fault: str = "") -> tuple[Trial, Segment]:
     attempt = 1 if former is None else 2
-    return Trial(number, PARAMS, number, "random"), Segment(number, end - 1, end, former, attempt, 1)
+    return Trial(number, PARAMS | {"fault": fault}, number, "random"), Segment(number, end - 1, end, former, attempt, 1)
 
 
 def test_each_checkpoint_arrives_at_its_place_and_no_pack_stays(blind: RayWorker, tmp_path: Path) -> None:
@@ -68,3 +72,16 @@ def test_each_checkpoint_arrives_at_its_place_and_no_pack_stays(blind: RayWorker
     for number, response in ends(blind, *requests).items():
         assert response.result.failure is None
         assert response.result.checkpoint == f"trials/{number:05d}/2/hpsearch-checkpoint-2"
+
+
+def test_what_trials_print_together_arrives_once(blind: RayWorker) -> None:
+    printed = []
+    for end in (1, 2):
+        told = ends(blind, *(RunRequest(*segment(number, end, fault="slow"), None, None) for number in range(2)))
+        assert [response.result.lanes for response in told.values()] == [2, 2]
+        printed.append([response.log_of_lanes for response in told.values()])
+    (first, nothing), (second, nothing_more) = printed
+    assert nothing is nothing_more is None
+    assert first.startswith(b"epoch 0 on ")
+    assert second.startswith(b"epoch ")
+    assert not list(blind._root.rglob("output.log"))
