@@ -1,10 +1,11 @@
 """Horovod's own cases for PyTorch, on `hpsearch_comm.horovod`.
 
-    python -m tests.benchmarks.horovod_suite PATH/TO/horovod/test/parallel/test_torch.py [-k PATTERN]
+    python -m tests.benchmarks.horovod_suite PATH/TO/horovod/test/parallel/test_torch.py [-k PATTERN] [--together]
 
 The file is that of a checkout of Horovod; it is no part of this project. Each case runs in fresh processes, one for
-each rank, that the launcher starts. What it imports as `horovod.torch` is `hpsearch_comm.horovod`, by an alias package
-in a temporary folder. Needs `pip install pytest`.
+each rank, that the launcher starts; with --together all of them run in one job, as Horovod runs them, where what one
+leaves behind meets the next. What it imports as `horovod.torch` is `hpsearch_comm.horovod`, by an alias package in a
+temporary folder. Needs `pip install pytest`.
 
 The cases try every optimizer that torch has. NEWER are those that came after them, and that can't train what they
 train; they are hidden from the cases.
@@ -22,15 +23,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-__all__ = ["Outcome", "case_names", "run_case"]
+__all__ = ["Outcome", "case_names", "run_cases"]
 
 NEWER = {"Muon": "takes no biases"}
 """Optimizers that the cases don't know, by the reason why they can't be tried."""
@@ -76,8 +77,12 @@ def case_names(suite: Path) -> list[str]:
     ]
 
 
-def run_case(suite: Path, case: str, ranks: int, seconds: float) -> Outcome:
-    """Run a case in a process for each rank; it has passed, or been skipped, if it has on all of them."""
+def run_cases(suite: Path, cases: Sequence[str], ranks: int, seconds: float) -> dict[str, Outcome]:
+    """Run cases in one job, of a process for each rank.
+
+    Returns:
+        By case, what became of it; it has passed, or been skipped, if it has on all ranks.
+    """
     with tempfile.TemporaryDirectory(prefix="horovod-suite-") as folder:
         for name, text in _ALIASES.items():
             file = Path(folder, name)
@@ -89,61 +94,71 @@ def run_case(suite: Path, case: str, ranks: int, seconds: float) -> Outcome:
         )
         env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         launcher = [sys.executable, "-m", "hpsearch_comm.launch", "-np", str(ranks)]
-        program = ["-m", "tests.benchmarks.horovod_suite", str(suite.resolve()), "--case", case, "--to", folder]
+        program = ["-m", "tests.benchmarks.horovod_suite", str(suite.resolve()), "--to", folder]
+        program += [word for case in cases for word in ("--case", case)]
+        code = 0
         try:
             done = subprocess.run(
                 launcher + program, cwd=folder, env=env, capture_output=True, text=True, timeout=seconds
             )
         except subprocess.TimeoutExpired as error:
-            said = _tail(_text(error.stdout) + _text(error.stderr))
-            return Outcome("failed", f"no end within {seconds:.0f} s\n{said}")
-        outcomes = []
-        for rank in range(ranks):
-            file = Path(folder, f"outcome.{rank}.json")
-            if not file.exists():
-                return Outcome("failed", f"rank {rank} said nothing\n{_tail(done.stdout + done.stderr)}")
-            outcomes.append(Outcome(**json.loads(file.read_text())))
+            silent = f"no end within {seconds:.0f} s\n{_tail(_text(error.stdout) + _text(error.stderr))}"
+        else:
+            code, silent = done.returncode, f"said nothing\n{_tail(done.stdout + done.stderr)}"
+        told = [_told(Path(folder), rank) for rank in range(ranks)]
+    outcomes = {case: _of_all([of_rank.get(case, Outcome("failed", silent)) for of_rank in told]) for case in cases}
+    if code and not any(outcome.how == "failed" for outcome in outcomes.values()):
+        outcomes[cases[-1]] = Outcome("failed", f"ended well, and then its processes with {code}\n{silent}")
+    return outcomes
+
+
+def _of_all(outcomes: Sequence[Outcome]) -> Outcome:
     for how in ("failed", "skipped"):
         for rank, outcome in enumerate(outcomes):
             if outcome.how == how:
                 return Outcome(how, outcome.text if how == "skipped" else f"rank {rank}: {outcome.text}")
-    if done.returncode:
-        return Outcome("failed", f"passed, and then its processes ended with {done.returncode}\n{_tail(done.stderr)}")
-    return Outcome("passed")
+    return outcomes[0]
 
 
 class _Reports:
-    """Keeps what pytest says of the case."""
+    """Writes down what pytest says of the cases, at once: a later one may hang."""
 
-    def __init__(self) -> None:
-        self.outcome = Outcome("failed", "pytest found no such case")
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self.outcome = Outcome("failed", _tail(report.longreprtext))
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._outcomes: dict[str, Outcome] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        case = report.nodeid.partition("::")[2]
         if report.failed:
-            self.outcome = Outcome("failed", _tail(report.longreprtext))
+            self._outcomes[case] = Outcome("failed", _tail(report.longreprtext))
         elif report.skipped:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-            self.outcome = Outcome("skipped", reason.removeprefix("Skipped: "))
+            self._outcomes[case] = Outcome("skipped", reason.removeprefix("Skipped: "))
         elif report.when == "call":
-            self.outcome = Outcome("passed")
+            self._outcomes[case] = Outcome("passed")
+        self._file.write_text(json.dumps({case: asdict(outcome) for case, outcome in self._outcomes.items()}))
 
 
-def _run_rank(suite: Path, case: str, folder: Path) -> int:
-    """Run the case in this process, which is one rank; write what became of it."""
+def _run_rank(suite: Path, cases: Sequence[str], folder: Path) -> int:
+    """Run the cases in this process, which is one rank; write what becomes of them."""
     os.environ[_RANK], os.environ[_SIZE] = os.environ["RANK"], os.environ["WORLD_SIZE"]
     for name in NEWER:
         if hasattr(torch.optim, name):
             getattr(torch.optim, name).__module__ = "newer than the cases"
-    reports = _Reports()
+    reports = _Reports(_told_file(folder, int(os.environ[_RANK])))
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-c", os.devnull, "--rootdir", str(suite.parent)]
-    code = pytest.main([*options, f"{suite}::{case}"], plugins=[reports])
-    text = json.dumps({"how": reports.outcome.how, "text": reports.outcome.text})
-    (folder / f"outcome.{os.environ[_RANK]}.json").write_text(text)
-    return int(code)
+    return int(pytest.main([*options, *(f"{suite}::{case}" for case in cases)], plugins=[reports]))
+
+
+def _told_file(folder: Path, rank: int) -> Path:
+    return folder / f"outcomes.{rank}.json"
+
+
+def _told(folder: Path, rank: int) -> dict[str, Outcome]:
+    file = _told_file(folder, rank)
+    if not file.exists():
+        return {}
+    return {case: Outcome(**outcome) for case, outcome in json.loads(file.read_text()).items()}
 
 
 def _tail(text: str, lines: int = 12) -> str:
@@ -154,9 +169,10 @@ def _text(written: Any) -> str:
     return written.decode(errors="replace") if isinstance(written, bytes) else written or ""
 
 
-def _table(outcomes: dict[str, Outcome]) -> Iterator[str]:
+def _table(outcomes: dict[str, Outcome], seconds: float) -> Iterator[str]:
     counts = Counter(outcome.how for outcome in outcomes.values())
-    yield f"{len(outcomes)} cases: " + ", ".join(f"{counts[how]} {how}" for how in ("passed", "failed", "skipped"))
+    of_each = ", ".join(f"{counts[how]} {how}" for how in ("passed", "failed", "skipped"))
+    yield f"{len(outcomes)} cases: {of_each} in {seconds:.0f} s, with torch {torch.__version__}"
     reasons = Counter(outcome.text for outcome in outcomes.values() if outcome.how == "skipped")
     for reason, count in reasons.most_common():
         yield f"  skipped, {count}: {reason}"
@@ -170,20 +186,24 @@ def _main() -> None:
     parser.add_argument("suite", type=Path, help="Horovod's test/parallel/test_torch.py")
     parser.add_argument("-k", dest="pattern", default="", help="of the names of the cases, as a regular expression")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for a case (default: 300)")
-    parser.add_argument("--case", help=argparse.SUPPRESS)
+    parser.add_argument("--together", action="store_true", help="run the cases in one job")
+    parser.add_argument("--timeout", type=float, help="seconds for a job (default: 300, or 1800 with --together)")
+    parser.add_argument("--case", action="append", dest="cases", help=argparse.SUPPRESS)
     parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.case:
-        sys.exit(_run_rank(arguments.suite, arguments.case, arguments.to))
+    if arguments.cases:
+        sys.exit(_run_rank(arguments.suite, arguments.cases, arguments.to))
+    cases = [case for case in case_names(arguments.suite) if re.search(arguments.pattern, case)]
+    jobs = [cases] if arguments.together and cases else [[case] for case in cases]
+    seconds = arguments.timeout or (1800.0 if arguments.together else 300.0)
     outcomes: dict[str, Outcome] = {}
-    for case in case_names(arguments.suite):
-        if re.search(arguments.pattern, case):
-            begin = time.monotonic()
-            outcomes[case] = outcome = run_case(arguments.suite, case, arguments.ranks, arguments.timeout)
-            said = f": {outcome.text}" if outcome.text else ""
-            print(f"{outcome.how:8}{time.monotonic() - begin:6.1f} s  {case}{said}", flush=True)
-    print(*_table(outcomes), sep="\n")
+    begin = time.monotonic()
+    for job in jobs:
+        ended = run_cases(arguments.suite, job, arguments.ranks, seconds)
+        for case, outcome in ended.items():
+            print(f"{outcome.how:8} {case}{': ' if outcome.text else ''}{outcome.text}", flush=True)
+        outcomes |= ended
+    print(*_table(outcomes, time.monotonic() - begin), sep="\n")
     sys.exit(any(outcome.how == "failed" for outcome in outcomes.values()))
 
 
