@@ -44,6 +44,7 @@ def shapes_lines(plan: Plan, search_path: Sequence[str]) -> list[str]:
         objective=sweep.objective,
         save_every=None,
         threads=sweep.resources.cpus_per_worker,
+        gpus=sweep.resources.gpus_per_worker,
         parameters=sweep.parameters,
         scaling=sweep.scaling.for_trainers(),
         strategies=sweep.strategies,

@@ -346,6 +346,7 @@ def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str, mkl_cbwr: s
         objective=sweep.objective,
         save_every=sweep.checkpoints.every,
         threads=sweep.resources.cpus_per_worker,
+        gpus=sweep.resources.gpus_per_worker,
         parameters=sweep.parameters,
         scaling=sweep.scaling.for_trainers(),
         strategies=sweep.strategies,

@@ -60,6 +60,8 @@ class Job:
     """Checkpoints that those write at one time lie in one file: they are soon deleted, but for few."""
     mkl_cbwr: str | None = None
     """MKL_CBWR of processes that train, where their environment names none; None: it stays unset."""
+    gpus: float = 0
+    """That a worker has, or its share of one."""
 
 
 class Channel(Protocol):

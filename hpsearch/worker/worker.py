@@ -208,7 +208,7 @@ class Worker:
             self.why_whole = "a script has a process of its own"
             return
         target = self._runner.target
-        self.why_whole = why_whole(target, self._job.threads)
+        self.why_whole = why_whole(target, self._job.threads, self._job.gpus)
         if self.why_whole is None:
             how = {"packs": self._job.packs, "rounded": self._job.rounded}
             self._lanes = Lanes(target, self._runner.output, self._job.lanes, self._root, at_hand, **how)

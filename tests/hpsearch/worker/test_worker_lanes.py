@@ -20,9 +20,11 @@ from hpsearch.trainable.addresses import place_of
 from hpsearch.trainable.checkpoints import read_random_state, read_state, user_path
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
+from hpsearch.worker.lanes import why_whole
 from hpsearch.worker.worker import Worker
 from hpsearch_trainers.lanes import Fuser
 from hpsearch_trainers.lanes.bits import same_bits
+from tests.hpsearch.support.lane_trainables import Small, function
 
 FAULTS = ("", "", "", "build", "step", "nan", "draws", "settings", "turns", "turns", "prints")
 
@@ -230,3 +232,18 @@ def test_trials_that_nobody_can_share_a_computation_with_say_why(tmp_path):
     logs = {path.parent.parent.name: path.read_text() for path in tmp_path.rglob("output.log")}
     for name in ("00001", "00002"):
         assert "hpsearch: this trial trains alone: no trial beside it has changed environment variables" in logs[name]
+
+
+@pytest.mark.parametrize(
+    ("target", "threads", "gpus", "reason"),
+    [
+        (Small, 1, 0, None),
+        (Small, 2, 0, "2 threads"),
+        (Small, 1, 0.5, "on a GPU"),
+        (function, 1, 0, "only a Trainer"),
+        (type("Closing", (Small,), {"close": lambda self: None}), 1, 0, "Closing has a close()"),
+    ],
+)
+def test_why_a_worker_has_no_lanes(target, threads, gpus, reason):
+    said = why_whole(target, threads, gpus)
+    assert said is None if reason is None else reason in said
