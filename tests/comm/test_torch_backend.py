@@ -18,6 +18,12 @@ def ranks() -> Iterator[TorchRanks]:
 
 
 @pytest.fixture(scope="module")
+def functional() -> Iterator[TorchRanks]:
+    with TorchRanks("tests.comm.torch_functional") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def failing() -> Iterator[TorchRanks]:
     with TorchRanks("tests.comm.torch_failures") as server:
         yield server
@@ -29,6 +35,17 @@ def test_every_collective_gives_what_gloo_gives(ranks, size, how):
     # Gloo has no futures of some collectives.
     expected = ranks.call(size, "collectives", "blocking", backend="gloo")
     assert ranks.call(size, "collectives", how) == expected
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("later", [False, True])
+def test_coalesced_gathers_and_shares_are_those_of_gloo(functional, size, later):
+    assert functional.call(size, "coalesced", later) == functional.call(size, "coalesced", True, backend="gloo")
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_functional_collectives_are_those_of_gloo(functional, size):
+    assert functional.call(size, "functional") == functional.call(size, "functional", backend="gloo")
 
 
 @pytest.mark.parametrize(
@@ -122,6 +139,18 @@ def test_what_the_ranks_disagree_on_is_an_error_on_all(failing, what, cause, tex
 )
 def test_a_mistake_is_an_error_and_the_group_goes_on(failing, what, text):
     assert all(text in said for said in failing.call(2, "mistaken_and_goes_on", what))
+
+
+@pytest.mark.parametrize(
+    ("backend", "instead"),
+    [("cpu:hpsearch,cuda:nccl", "nccl"), ("cpu:gloo,cuda:hpsearch", "gloo"), ("cpu:hpsearch,cuda:hpsearch", "nccl")],
+)
+def test_a_backend_beside_ours_is_refused_where_the_group_is_made(failing, backend, instead):
+    for outcome in failing.outcomes(2, "monitored", [], False, backend=backend):
+        assert (outcome.result, outcome.error) == ("DistBackendError", "UsageError"), outcome
+    for said in failing.call(2, "beside_another", backend):
+        assert f'no other backend beside it, got "{backend}"' in said
+        assert f'dist.new_group(backend="{instead}")' in said
 
 
 @pytest.mark.parametrize("what", ["blocking", "async", "future", "message"])

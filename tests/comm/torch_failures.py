@@ -7,6 +7,7 @@ import signal
 from datetime import timedelta
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed
 
@@ -98,3 +99,14 @@ def lonely() -> None:
     dist.barrier()
     if dist.get_rank() < 2:
         dist.new_group(timeout=timedelta(seconds=0.5))
+
+
+def beside_another(backend: str) -> str:
+    """Ask for a new group of ours and another's for other devices; then go on with one of each."""
+    with pytest.raises(dist.DistBackendError) as caught:
+        dist.new_group(backend=backend)
+    for group in (dist.new_group(backend="cpu:hpsearch"), dist.new_group(backend="gloo"), None):
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor, group=group)
+        assert tensor.tolist() == [2, 2]
+    return str(caught.value)

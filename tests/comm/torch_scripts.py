@@ -284,6 +284,18 @@ def beyond_gloo() -> None:
         dist.all_reduce(inferred, async_op=True).wait()
     assert inferred.tolist() == [size] * 3
     assert all(output.tolist() == [1, 1, 1] for output in outputs)
+    # What a function of autograd gives gets its history while the result is still being written into it.
+    for collective, length, value in ((dist.reduce_scatter_tensor, 3, size), (dist.all_to_all_single, 3 * size, 1)):
+        late, whole = torch.zeros(length), torch.ones(3 * size)
+        if rank:
+            dist.recv(torch.zeros(1), 0)
+        work = collective(late, whole, async_op=True)
+        late.requires_grad_()
+        if rank == 0:
+            for other in range(1, size):
+                dist.send(torch.zeros(1), other)
+        work.wait()
+        assert torch.unique(late.detach()).tolist() == [value]
     # Autograd isn't told of a collective, but it sees that a tensor has changed.
     parameter = torch.nn.Parameter(torch.ones(3))
     dist.broadcast(parameter, 0)

@@ -51,7 +51,7 @@ def only(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def on_cpu(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Give the tensor's memory without its history.
+    """Give the tensor's memory without its history, or one that it gets while the operation is under way.
 
     Raises:
         UsageError: It isn't a dense tensor on the CPU.
@@ -61,7 +61,7 @@ def on_cpu(name: str, tensor: torch.Tensor) -> torch.Tensor:
             f"{name} of the hpsearch backend takes tensors on the CPU, got one on {tensor.device}: for CUDA "
             "tensors use torch's nccl backend, or hpsearch_comm.DataParallel"
         )
-    return check_tensor(name, tensor)
+    return check_tensor(name, tensor).detach()
 
 
 def place(name: str, tensor: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from typing import Any
@@ -14,6 +15,7 @@ from hpsearch_comm.bootstrap.secret import agree_on_secret, parse_secret
 from hpsearch_comm.environment import VARIABLES, read_environment
 from hpsearch_comm.group import Group
 from hpsearch_comm.subgroup import related_secret
+from hpsearch_comm.torch_backend.devices import backends_asked_for, check_backends
 from hpsearch_comm.torch_backend.process_group import CommProcessGroup
 from hpsearch_comm.torch_backend.work import as_torchs
 
@@ -31,9 +33,10 @@ def make_process_group(options: Any, _backend_options: object = None) -> CommPro
         options: torch's: the store, this rank, the size, the timeout and the group's name.
 
     Raises:
-        DistBackendError: The ranks don't come together.
+        DistBackendError: The ranks don't come together, or another backend is asked for beside this one.
     """
     with as_torchs():
+        check_backends(backends_asked_for(inspect.currentframe()))
         return _make(options)
 
 

@@ -1,0 +1,40 @@
+"""For which devices torch makes a group: it doesn't tell a backend, so the function that calls it is looked at."""
+
+from __future__ import annotations
+
+from types import FrameType
+
+from torch.distributed.distributed_c10d import BackendConfig
+
+from hpsearch_comm.errors import UsageError
+
+__all__ = ["backends_asked_for", "check_backends"]
+
+
+def backends_asked_for(frame: FrameType | None) -> dict[str, str]:
+    """Give the name of the backend for each device of the group that is being made; nothing where torch has no such.
+
+    Args:
+        frame: Of the function that torch has called; the configuration is looked for in those that have called that.
+    """
+    while frame is not None:
+        for value in list(frame.f_locals.values()):
+            if isinstance(value, BackendConfig):
+                return {device: str(backend) for device, backend in value.get_device_backend_map().items()}
+        frame = frame.f_back
+    return {}
+
+
+def check_backends(asked: dict[str, str]) -> None:
+    """See that a group is for the CPU alone: torch takes ours as the whole, and makes none of the others'.
+
+    Raises:
+        UsageError: Another backend is asked for beside ours, or ours for another device.
+    """
+    if asked and asked != {"cpu": "hpsearch"}:
+        text = ",".join(f"{device}:{backend}" for device, backend in asked.items())
+        others = sorted({backend for backend in asked.values() if backend != "hpsearch"}) or ["nccl"]
+        raise UsageError(
+            "a group of the hpsearch backend takes tensors on the CPU and has no other backend beside it, got "
+            f'"{text}": make it with "hpsearch", and another for other tensors: dist.new_group(backend="{others[0]}")'
+        )
