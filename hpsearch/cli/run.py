@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -76,11 +76,14 @@ def run(given: argparse.Namespace) -> int:
         place = create_study(sweep, None if place is None else place.path, text, more=recorded(begins_with))
     else:
         warm_start_of(given.warm_start, sweep, place)
-    if given.tag:
-        add_tags(place, given.tag)
-    if given.note is not None:
-        write_note(place, given.note)
-    return _run(place, sweep, given, given.sweep)
+
+    def label() -> None:
+        if given.tag:
+            add_tags(place, given.tag)
+        if given.note is not None:
+            write_note(place, given.note)
+
+    return _run(place, sweep, given, given.sweep, held=label)
 
 
 def rerun(given: argparse.Namespace) -> int:
@@ -194,7 +197,14 @@ def _with_workers(sweep: Sweep, workers: int | None) -> Sweep:
         raise SweepError(f"--workers {workers}: {error.problem}{advice}") from None
 
 
-def _run(place: StudyDirectory, sweep: Sweep, given: argparse.Namespace, source: Path | None, folder: str = "") -> int:
+def _run(
+    place: StudyDirectory,
+    sweep: Sweep,
+    given: argparse.Namespace,
+    source: Path | None,
+    folder: str = "",
+    held: Callable[[], object] = lambda: None,
+) -> int:
     """Run a study, whose sweep file is `source` and which was made in `folder`, and say what came out."""
     search_path = [str(Path.cwd()), folder, "" if source is None else str(source.resolve().parent)]
     folders = tuple(dict.fromkeys(path for path in search_path if path))
@@ -210,6 +220,7 @@ def _run(place: StudyDirectory, sweep: Sweep, given: argparse.Namespace, source:
         starting="starting Ray" if given.backend == "ray" else "",
         times=times,
         verbose=given.verbose,
+        held=held,
     )
     try:
         with _observers_located(source, place):

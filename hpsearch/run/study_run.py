@@ -73,6 +73,8 @@ class Run:
     """False: without it, even if the sweep names it."""
     observers: Sequence[str | Observer] | None = None
     """Who watches; None: whom the sweep names."""
+    held: Callable[[], object] = lambda: None
+    """Called once this process holds the study, and what is asked for is the study's sweep."""
     callbacks: Sequence[Callback] = ()
     """Called with the row of each trial that ends."""
     search_path: tuple[str, ...] = ()
@@ -152,6 +154,7 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
         ):
             history = list(journal.entries())
             sweep, more = sweep_to_run(stored_sweep(journal.study()), history, sweep)
+            run.held()
             if more is None and retry is None and history and history[-1].event == Ended("finished"):
                 run.display.note(f"{place.path}: this sweep is finished")
                 record = journal.study()

@@ -57,6 +57,15 @@ def test_only_those_with_a_tag(studies, hpsearch_command):
     )
 
 
+def test_a_run_that_is_refused_leaves_a_studys_tags_and_note_as_they_are(studies, hpsearch_command):
+    more = ("--dir", "runs/sweep-1", "--tag", "other", "--note", "another")
+    assert hpsearch_command(*RUN, *more, "--set", "seed=1").code == 1
+    assert listed(hpsearch_command("list").out)["runs/sweep-1"][-1] == "why not"
+    assert hpsearch_command("list", "--tag", "other").out == "no study with the tag other in runs\n"
+    assert hpsearch_command(*RUN, *more).code == 0
+    assert listed(hpsearch_command("list").out)["runs/sweep-1"][-1] == "another"
+
+
 def test_csv_and_json_hold_the_same(studies, hpsearch_command):
     told = json.loads(hpsearch_command("list", studies, "--format", "json").out, parse_constant=pytest.fail)
     rows = list(csv.DictReader(io.StringIO(hpsearch_command("list", studies, "--format", "csv").out)))
