@@ -106,6 +106,12 @@ class StudyDirectory:
                 new.rename(self.path)
         except (OSError, ValueError, sqlite3.Error) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                if error.errno != errno.ENOTDIR and self.exists():
+                    raise JournalError(
+                        f"{self.path}: expected no study, but another process has made one here meanwhile. To go on "
+                        "with that one, once nobody runs it, call this again. Name another directory with --dir for "
+                        "one of your own."
+                    ) from None
                 raise JournalError(
                     f"{self.path}: expected a study's directory or none, but something else is there. "
                     "Name another directory with --dir, or move this one away."

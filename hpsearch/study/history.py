@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from hpsearch.events import ASK_TELL, Ended, Opened, Steered
@@ -30,7 +31,7 @@ class Step:
 
 
 def steps(entries: Iterable[Entry], requests: Sequence[Request]) -> list[Step]:
-    """Give the history of a journal, in order of time.
+    """Give the history of a journal, in order of time; what is journaled keeps its order, also if a clock was set back.
 
     Args:
         entries: The journal's.
@@ -38,13 +39,16 @@ def steps(entries: Iterable[Entry], requests: Sequence[Request]) -> list[Step]:
             looks yet.
     """
     answered: set[int | None] = set()
-    found = list(_journaled(entries, answered))
-    found += [
+    journaled = list(_journaled(entries, answered))
+    places = list(accumulate((step.time for step in journaled), max))
+    others = [
         Step(left.time, left.verb, left.by, left.details, "done" if left.verb in LABELS else "not answered")
         for left in requests
         if left.number not in answered
     ]
-    return sorted(found, key=lambda step: step.time)
+    places += [step.time for step in others]
+    placed = sorted(zip(places, [*journaled, *others], strict=True), key=lambda one: one[0])
+    return [step for _, step in placed]
 
 
 def _journaled(entries: Iterable[Entry], answered: set[int | None]) -> Iterator[Step]:
