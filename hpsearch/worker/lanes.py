@@ -203,7 +203,7 @@ class Lanes:
             lane.trial = RunningTrial(assignment, lane.listener)
         lane.trial.generators = lambda: lane.generators
         if self._packs:
-            lane.trial.write_checkpoint = lambda *given: write_checkpoint(lane, _bytes(lane.object), *given)
+            lane.trial.write_checkpoint = lambda *given: write_checkpoint(lane, _state_bytes(lane.object), *given)
         with contextlib.ExitStack() as around:
             if lane.standing is None:
                 beside = [one for one in self._lanes if one is not lane and one.failure is None]
@@ -322,6 +322,8 @@ class Lanes:
             lane.generators = generators
 
     def _leave(self, lane: Lane) -> Ended:
+        from hpsearch_trainers.lanes import storages_of
+
         attempt, failure = lane.attempt, lane.failure
         if lane.standing is not None:
             self._by_object.pop(id(lane.standing.object), None)
@@ -329,7 +331,7 @@ class Lanes:
                 fuser.release(lane.standing.object)
             if failure is None and attempt.checkpoint is not None:
                 lane.standing.at = str(Path(lane.assignment.directory, Path(attempt.checkpoint).name))
-                self._parked.put(lane.assignment.number, lane.standing, _bytes(lane.standing.object))
+                self._parked.put(lane.assignment.number, lane.standing, storages_of(lane.standing.object))
         words = "" if failure is None else failure.traceback
         lane.log.add(words + told_of(tuple(lane.changed), tuple(lane.stuck)))
         result = SegmentResult(
@@ -362,7 +364,7 @@ def _with_own_memory(state: Any) -> Any:
     return state
 
 
-def _bytes(trainer: Trainer) -> int:
-    """Count what a trainer's model holds, and what its optimizer and average may hold of it."""
+def _state_bytes(trainer: Trainer) -> int:
+    """Count what a trainer's state may hold: its model, and of that what its optimizer and average keep."""
     tensors = (*trainer.model.parameters(), *trainer.model.buffers())
     return sum(4 * tensor.numel() * tensor.element_size() for tensor in tensors)

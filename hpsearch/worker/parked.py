@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 __all__ = ["Parked"]
@@ -18,20 +18,32 @@ class Parked(Generic[T]):
 
     Args:
         most: How many.
-        most_bytes: How large, all together.
+        most_bytes: How large, all together; what several hold counts once.
     """
 
     def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._held: dict[int, tuple[T, int]] = {}
+        self._held: dict[int, tuple[T, Mapping[int, int]]] = {}
 
-    def put(self, trial: int, left: T, size: int) -> None:
-        """Keep what a trial leaves, of so many bytes, in place of what it left before."""
+    def put(self, trial: int, left: T, storages: Mapping[int, int]) -> None:
+        """Keep what a trial leaves, in place of what it left before.
+
+        Args:
+            trial: Its number.
+            left: What it leaves.
+            storages: The bytes of each piece of memory that this holds, by its address.
+        """
         self._held.pop(trial, None)
-        self._held[trial] = left, size
-        while len(self._held) > self._most or sum(size for _, size in self._held.values()) > self._most_bytes:
+        self._held[trial] = left, storages
+        while len(self._held) > self._most or self._bytes() > self._most_bytes:
             del self._held[next(iter(self._held))]
+
+    def _bytes(self) -> int:
+        together: dict[int, int] = {}
+        for _, storages in self._held.values():
+            together |= storages
+        return sum(together.values())
 
     def take(self, trial: int) -> T | None:
         """Give what a trial left, and keep it no more."""

@@ -55,11 +55,22 @@ class Heard:
         return self.reports[-1].iteration == self._cut_at
 
 
-def worker(root: Path, lanes: int, every: int | None = None, *, rounded: bool = False) -> Worker:
+SMALL = {"lr": 0.1, "hidden": 24, "dropout": 0.0, "fault": ""}
+
+
+def worker(
+    root: Path,
+    lanes: int,
+    every: int | None = None,
+    *,
+    rounded: bool = False,
+    kind: str = "Small",
+) -> Worker:
     (root / "trials").mkdir(parents=True, exist_ok=True)
-    trainable = "tests.hpsearch.support.lane_trainables:Small"
+    trainable = f"tests.hpsearch.support.lane_trainables:{kind}"
     objective = Objective(Metric("loss"))
-    return Worker(Job(str(root), "lanes", trainable, (), objective, every, 1, lanes=lanes, rounded=rounded), root)
+    job = Job(str(root), "lanes", trainable, (), objective, every, 1, lanes=lanes, rounded=rounded)
+    return Worker(job, root)
 
 
 def told(root: Path, heard: Heard, result: SegmentResult) -> Any:
@@ -189,6 +200,23 @@ def test_a_checkpoint_holds_a_lane_and_not_its_neighbours(tmp_path):
     one.close()
     assert torch.get_num_threads() >= 1
     assert not list(tmp_path.glob("trials/.output-*"))
+
+
+@pytest.mark.parametrize(("shared", "builds"), [(False, 4), (True, 3)])
+def test_objects_are_kept_for_as_long_as_there_is_room_for_their_data(tmp_path, shared, builds):
+    many = worker(tmp_path, 3, kind="Large")
+    trials = [
+        Trial(number, {**SMALL, "shared": shared, "folder": str(tmp_path)}, number, "random") for number in range(3)
+    ]
+    for trial in trials:
+        many.enter(trial, Segment(trial.number, 0, 1, None, 1, 1), Heard(), None)
+    ended = {one.segment.trial: one.result for one in many.round()}
+    for trial in trials:
+        checkpoint = ended[trial.number].checkpoint
+        many.enter(trial, Segment(trial.number, 1, 2, checkpoint, 2, 1), Heard(), None)
+    assert [one.result.failure for one in many.round()] == [None] * 3
+    assert len((tmp_path / "builds").read_text()) == builds, "of three with 100 MiB each there is room for two"
+    many.close()
 
 
 def test_a_full_disk_is_the_storages_fault_and_no_trials(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from hpsearch_trainers.lanes.probe import check_pack, check_places
 from hpsearch_trainers.lanes.reading import Reading
 from hpsearch_trainers.lanes.rounding_fuser import RoundingFuser
 from hpsearch_trainers.lanes.shape_key import shape_key
+from hpsearch_trainers.lanes.storages import storages_of
 from hpsearch_trainers.lanes.training_reads import Reads, read, reads_of
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "read",
     "reads_of",
     "shape_key",
+    "storages_of",
 ]
