@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from hpsearch_trainers import Trainer
     from hpsearch_trainers.lanes import Fuser, Stepped
 
-__all__ = ["Ended", "Lanes", "why_whole"]
+__all__ = ["AroundBuild", "Ended", "Lanes", "no_limit", "why_whole"]
+
+AroundBuild = Callable[[float | None], AbstractContextManager[None]]
 
 _MOST_KINDS = 8
 """Settings of the process that are remembered with what was found of trials that have them, beside those in use."""
@@ -54,6 +56,11 @@ def why_whole(target: object, threads: int, gpus: float) -> str | None:
     if gpus > 0:
         return "on a GPU trials aren't one computation: with a fraction for gpus_per_worker several workers share it"
     return f"torch has {threads} threads, and bits depend on how many" if threads > 1 else None
+
+
+def no_limit(seconds: float | None) -> AbstractContextManager[None]:
+    """Let a build take as long as it takes."""
+    return contextlib.nullcontext()
 
 
 class Ended(NamedTuple):
@@ -92,6 +99,7 @@ class Lanes:
         at_hand: A file for output meanwhile; see `LaneLog`.
         packs: Whether they write checkpoints together.
         rounded: A computation is always of `most` trials, and may round otherwise than each alone.
+        around_build: Gives what surrounds the build of a segment that may be charged for so many seconds.
     """
 
     def __init__(
@@ -104,6 +112,7 @@ class Lanes:
         *,
         packs: bool,
         rounded: bool,
+        around_build: AroundBuild = no_limit,
     ) -> None:
         import torch
 
@@ -116,6 +125,7 @@ class Lanes:
         self._study = study
         self._packs = packs
         self._rounded = rounded
+        self._around_build = around_build
         self._log = LaneLog(at_hand, study / PACKS, shared=True)
         self._at_hand = at_hand
         self._made_fuser: Callable[[], Fuser] = lambda: (RoundingFuser if rounded else Fuser)(
@@ -160,7 +170,7 @@ class Lanes:
             new, self._new = self._new, []
             self._lanes += new
             for lane in new:
-                with lane.charged(), lane.at_fault():
+                with lane.charged(), lane.at_fault(), self._around_build(lane.timeout):
                     self._begin(lane)
             self._train([lane for lane in self._lanes if lane.failure is None])
         finally:

@@ -25,7 +25,7 @@ from hpsearch.worker.gang import GangListener, RankInfo
 from hpsearch.worker.gang_store import GangStore
 from hpsearch.worker.in_process import InProcess
 from hpsearch.worker.job import Channel, CommandLine, Job
-from hpsearch.worker.lanes import Ended, Lanes, why_whole
+from hpsearch.worker.lanes import AroundBuild, Ended, Lanes, no_limit, why_whole
 
 __all__ = ["Worker"]
 
@@ -42,13 +42,21 @@ class Worker:
             HPSEARCH_COMM_HOST says, or else those of one machine do.
         interface: Interface, address or network by which other machines reach this one. None: what
             HPSEARCH_COMM_INTERFACE says, or else routing.
+        around_build: Gives what surrounds the build of one of several that run beside each other, which may take so
+            many seconds.
 
     Raises:
         TrainableError: The trainable can't be imported, or has another shape.
     """
 
     def __init__(
-        self, job: Job, root: Path, log: Path | None = None, node: str = "", interface: str | None = None
+        self,
+        job: Job,
+        root: Path,
+        log: Path | None = None,
+        node: str = "",
+        interface: str | None = None,
+        around_build: AroundBuild = no_limit,
     ) -> None:
         self._job = job
         self._root = root.absolute()
@@ -68,7 +76,7 @@ class Worker:
         self.why_whole: str | None = None
         """Why segments run one at a time, where the job would have them run beside each other."""
         if job.lanes > 1:
-            self._make_lanes(log or self._root / "trials" / f"{OUTPUT_AT_HAND}{uuid.uuid4().hex}")
+            self._make_lanes(log or self._root / "trials" / f"{OUTPUT_AT_HAND}{uuid.uuid4().hex}", around_build)
 
     @property
     def address(self) -> str:
@@ -202,7 +210,7 @@ class Worker:
         self._runner.close()
         self._environment.close()
 
-    def _make_lanes(self, at_hand: Path) -> None:
+    def _make_lanes(self, at_hand: Path, around_build: AroundBuild) -> None:
         """Let segments run beside each other, where the trainable is one that can."""
         if not isinstance(self._runner, InProcess):
             self.why_whole = "a script has a process of its own"
@@ -210,7 +218,7 @@ class Worker:
         target = self._runner.target
         self.why_whole = why_whole(target, self._job.threads, self._job.gpus)
         if self.why_whole is None:
-            how = {"packs": self._job.packs, "rounded": self._job.rounded}
+            how: dict[str, Any] = {"packs": self._job.packs, "rounded": self._job.rounded, "around_build": around_build}
             self._lanes = Lanes(target, self._runner.output, self._job.lanes, self._root, at_hand, **how)
 
 

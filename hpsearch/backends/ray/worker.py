@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpsearch.backends.ray.build_limit import limited
 from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key
 from hpsearch.backends.ray.stand_in import StandIn
 from hpsearch.errors import HpsearchError
@@ -184,7 +185,8 @@ class RayWorker:
             job = replace(job, trainable=placed(job.trainable))
         try:
             (self._root / "trials").mkdir(exist_ok=True)
-            self._worker = Worker(job, self._root, self._root / log, self._place.node, self._place.interface)
+            place, at_hand = self._place, self._root / log
+            self._worker = Worker(job, self._root, at_hand, place.node, place.interface, limited)
             worker = self._worker
             return Hello(host, self._sees, log, worker.address, None, worker.closes, worker.lanes, worker.why_whole)
         except HpsearchError as error:

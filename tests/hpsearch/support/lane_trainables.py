@@ -35,6 +35,8 @@ class Small(Trainer):
             raise SystemExit("it leaves")
         if fault == "slow build":
             time.sleep(3.0)
+        if fault == "endless build":
+            time.sleep(1000)
         if fault == "settings":
             os.environ[VARIABLE] = repr(params["lr"])
         if fault == "prints":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from hpsearch.trainable.addresses import place_of
 from hpsearch.trainable.checkpoints import read_random_state, read_state, user_path
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
-from hpsearch.worker.lanes import why_whole
+from hpsearch.worker.lanes import AroundBuild, no_limit, why_whole
 from hpsearch.worker.worker import Worker
 from hpsearch_trainers.lanes import Fuser
 from hpsearch_trainers.lanes.bits import same_bits
@@ -65,12 +66,13 @@ def worker(
     *,
     rounded: bool = False,
     kind: str = "Small",
+    around_build: AroundBuild = no_limit,
 ) -> Worker:
     (root / "trials").mkdir(parents=True, exist_ok=True)
     trainable = f"tests.hpsearch.support.lane_trainables:{kind}"
     objective = Objective(Metric("loss"))
     job = Job(str(root), "lanes", trainable, (), objective, every, 1, lanes=lanes, rounded=rounded)
-    return Worker(job, root)
+    return Worker(job, root, around_build=around_build)
 
 
 def told(root: Path, heard: Heard, result: SegmentResult) -> Any:
@@ -216,6 +218,24 @@ def test_objects_are_kept_for_as_long_as_there_is_room_for_their_data(tmp_path, 
         many.enter(trial, Segment(trial.number, 1, 2, checkpoint, 2, 1), Heard(), None)
     assert [one.result.failure for one in many.round()] == [None] * 3
     assert len((tmp_path / "builds").read_text()) == builds, "of three with 100 MiB each there is room for two"
+    many.close()
+
+
+def test_each_build_is_surrounded_by_what_bounds_it_to_its_trials_time(tmp_path):
+    bounds: list[tuple[float | None, bool]] = []
+
+    @contextlib.contextmanager
+    def around(seconds: float | None) -> Iterator[None]:
+        yield
+        bounds.append((seconds, (tmp_path / "builds").exists()))
+
+    many = worker(tmp_path, 3, kind="Large", around_build=around)
+    params = {**SMALL, "shared": True, "folder": str(tmp_path)}
+    for number, timeout in enumerate((60.0, None)):
+        many.enter(Trial(number, params, number, "random"), Segment(number, 0, 2, None, 1, 1), Heard(), timeout)
+    many.round()
+    many.round()
+    assert bounds == [(60.0, True), (None, True)]
     many.close()
 
 

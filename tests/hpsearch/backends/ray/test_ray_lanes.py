@@ -149,6 +149,28 @@ def test_a_round_that_hangs_costs_the_one_that_hangs_alone(ray_cluster, tmp_path
     backend.close()
 
 
+@pytest.mark.exhaustive
+def test_a_build_that_hangs_ends_its_worker_after_its_own_time_and_not_that_of_all(ray_cluster, tmp_path):
+    backend = RayBackend(Resources(workers=1, trials_per_worker=3))
+    driver = Driver(backend, tmp_path / "study", SMALL, lanes=3, metric="loss")
+    share = WorkerShare(3)
+    driver.wait_for(lambda: backend.capacity(share) == 3)
+    params = {"lr": 0.1, "hidden": 24, "dropout": 0.0}
+    driver.start(0, {**params, "fault": ""}, end=100_000, timeout=10_000.0, share=share)
+    driver.metrics(0)
+    driver.start(1, {**params, "fault": "endless build"}, end=3, timeout=2.0, share=share)
+    outcomes = [driver.outcome(number) for number in range(2)]
+    assert [(type(outcome), outcome.counts_against_trial) for outcome in outcomes] == [(Gone, False)] * 2
+    assert all(outcome.alone for outcome in outcomes)
+    for number, (fault, timeout) in enumerate((("", 10_000.0), ("endless build", 2.0))):
+        driver.start(number, {**params, "fault": fault}, end=3, timeout=timeout, attempt=2)
+    assert isinstance(driver.outcome(0, 2), Result)
+    assert isinstance(driver.outcome(1, 2), TimedOut)
+    driver.start(2, {**params, "fault": "endless build"}, end=3, timeout=2.0, share=share)
+    assert isinstance(driver.outcome(2), TimedOut), "as the only lane of its worker it is known to be to blame"
+    backend.close(kill=True)
+
+
 def test_a_cut_ends_one_lane_at_a_report_with_a_checkpoint_and_no_other(ray_cluster, tmp_path):
     backend = RayBackend(Resources(workers=1, trials_per_worker=3))
     driver = Driver(backend, tmp_path / "study", SMALL, lanes=3, metric="loss")
