@@ -184,7 +184,7 @@ def _add_set(command: argparse.ArgumentParser, text: str) -> None:
 
 def _add_files(command: argparse.ArgumentParser) -> None:
     command.add_argument("--no-tensorboard", action="store_true", help="write no event files for TensorBoard")
-    text = "let the journal survive the loss of power, at some cost in speed"
+    text = "let the journal and its checkpoints survive the loss of power, at some cost in speed"
     command.add_argument("--durable", action="store_true", help=text)
 
 

@@ -313,7 +313,7 @@ def _go_on(
                     discard=place.discard,
                 ).run(_job(place, sweep, run, folder, record.get("mkl_cbwr")))
                 if not keep_all:
-                    settle(place, study_state)
+                    settle(place, study_state, durable=run.durable)
             finally:
                 watching.close()
 

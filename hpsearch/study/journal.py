@@ -1,7 +1,7 @@
 """The journal: one SQLite file that holds a study whole. One process writes it, any number read it.
 
-In WAL mode a committed transaction survives the death of the process at any moment; `durable` also survives
-the loss of power. On a network file system, where WAL's shared memory doesn't work, it uses a rollback journal.
+In WAL mode a committed transaction survives the death of the process at any moment; with `durable` also the loss of
+power, as do the checkpoints that it names. On a network file system, where WAL fails, it uses a rollback journal.
 
 Events are appended only to the end that their writer knows. Of two processes that write all the same, because a lock
 was deleted or doesn't work, one is refused, whatever file system they meet on.
@@ -23,6 +23,7 @@ from hpsearch.errors import JournalError, StudyInUseError
 from hpsearch.events import Event, Steered
 from hpsearch.study.event_codec import decode, encode
 from hpsearch.study.filesystem import identity, is_network_filesystem
+from hpsearch.study.flushing import flush
 from hpsearch.study.followed_codec import decode_followed, encode_followed
 from hpsearch.study.journal_file import connect, connect_to_read, explained
 from hpsearch.study.journal_format import (
@@ -46,7 +47,6 @@ Position = tuple[int, int]
 """Number and checksum of an event, which tell all events up to it from others."""
 
 BEGINNING: Position = (0, 0)  # before the first event
-
 _ROWS_AT_ONCE = 500
 
 _DAMAGED = (
@@ -98,7 +98,7 @@ class Journal:
 
         Args:
             path: Its file.
-            durable: Let what is committed survive the loss of power.
+            durable: Let what is committed, and the checkpoints that it names, survive the loss of power.
             guard: Called before each commit; raises when this process may write no more.
 
         Raises:
@@ -179,6 +179,8 @@ class Journal:
         columns = [(when, *encode(event), text) for event, text in zip(events, texts, strict=True)]
         execute = self._connection.execute
         self._check_place()
+        if self._synchronous == "FULL" and self._path is not None:
+            flush(self._path.parent, [getattr(event, "checkpoint", None) for event in events])
         with explained(self._path):
             self._prepare()
             try:
@@ -351,10 +353,8 @@ class Journal:
 
     def _upgrade(self) -> None:
         # Also with the bracket and the rung of each start, which format 1 leaves to the replay.
-        rows = [
-            (seq, entry.time, *encode(entry.event), encode_followed(entry.followed))
-            for seq, entry in enumerate(self.entries(), 1)
-        ]
+        numbered = enumerate(self.entries(), 1)
+        rows = [(seq, one.time, *encode(one.event), encode_followed(one.followed)) for seq, one in numbered]
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
         try:

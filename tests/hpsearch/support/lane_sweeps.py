@@ -68,7 +68,7 @@ def results(study: Study) -> dict[Any, Any]:
 
 def packed_study(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     """Give a finished study of five trials whose checkpoints lie in one file, as if its process had been killed."""
-    monkeypatch.setattr("hpsearch.run.study_run.settle", lambda *_: None)
+    monkeypatch.setattr("hpsearch.run.study_run.settle", lambda *_, **__: None)
     options: dict[str, Any] = {"early_terminate": None, "max_iter": 2, "run_cap": 5, "trials_per_worker": 5}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
