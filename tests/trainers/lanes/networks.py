@@ -43,6 +43,21 @@ class Gated(nn.Module):
         return functional.dropout(functional.relu(mixed - halves), 0.25, self.training)
 
 
+class Exponential(nn.Module):
+    """Bells around 0, by an operator, a function and a method."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.exp(-x.abs()) - (x * -0.5).exp() / (1 + torch.exp(x * -0.5))
+
+
+class Powers(nn.Module):
+    """Whole powers by operators, and one that only positive numbers have."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        small = torch.tanh(x)
+        return small**2 - small**3 + (small.abs() + 0.1).pow(1.5) + torch.pow(small, 2) * 2.0**small
+
+
 class Counting(nn.Module):
     """Keeps a mean of what it has seen, and a count, in buffers."""
 
@@ -106,6 +121,8 @@ LAYERS: Mapping[str, Callable[[int], nn.Module]] = {
     "hardswish": lambda _: nn.Hardswish(),
     "layer norm": nn.LayerNorm,
     "batch norm": nn.BatchNorm1d,
+    "exponential": lambda _: Exponential(),
+    "powers": lambda _: Powers(),
     "gated": Gated,
     "counting": Counting,
     "heads": Heads,
@@ -176,13 +193,21 @@ class Drawn(Trainer):
             layers = [nn.Linear(features, hidden), *(LAYERS[name](hidden) for name in params["layers"])]
             layers += [nn.Dropout(params.get("dropout", 0.0)), nn.Linear(hidden, CLASSES)]
         model = nn.Sequential(*layers)
-        given = {name: params[name] for name in ("clip_norm", "average", "accumulate", "batch_size") if name in params}
+        given = {
+            name: params[name]
+            for name in ("clip_norm", "average", "accumulate", "batch_size", "autocast")
+            if name in params
+        }
         if "warmup" in params:
             given["schedule"] = schedules.warmup(params["warmup"])
         own = params.get("own data")
+        optimizer = OPTIMIZERS[params.get("optimizer", "fused sgd")](model, params.get("lr", 0.1))
+        for group in optimizer.param_groups:
+            if "betas" in group:
+                group["betas"] = params.get("betas", group["betas"])
         return Parts(
             model,
-            OPTIMIZERS[params.get("optimizer", "fused sgd")](model, params.get("lr", 0.1)),
+            optimizer,
             LOSSES[params.get("loss", "cross entropy")],
             train=_inputs(shape, ROWS, own) if own is not None else _shared(shape, ROWS),
             validation=_inputs(shape, VALIDATION_ROWS, 1),

@@ -6,10 +6,11 @@ import re
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from hpsearch_trainers.lanes import NotFusible, Pack
+from hpsearch_trainers.lanes import Fuser, NotFusible, Pack
 from tests.trainers.lanes.networks import IMAGE_LAYERS, LAYERS, LOSSES, OPTIMIZERS, Drawn, assert_same, made
 
 
@@ -56,6 +57,7 @@ def packs(draw: st.DrawFn, /, layers: Any, **shared: Any) -> list[dict[str, Any]
             "clip_norm": st.sampled_from([0.1, 1.0]),
             "warmup": st.just(1.5),
             "own data": st.integers(5, 7),
+            "betas": st.sampled_from([(0.5, 0.9), (0.8, 0.99), (0.95, 0.9999)]),
         },
     )
     return [common | settings for settings in draw(st.lists(lane, min_size=1, max_size=5))]
@@ -71,3 +73,40 @@ def test_rows_of_features(lanes):
 @settings(max_examples=15)
 def test_images(lanes):
     check(lanes, epochs=3)
+
+
+@pytest.mark.exhaustive
+@given(packs(LAYERS, autocast=torch.bfloat16))
+@settings(max_examples=15)
+def test_in_bfloat16_those_are_fused_whose_bits_are_the_same_and_the_others_train_alone(lanes):
+    """What rounds to eight bits depends on more than float32 does: a try decides, of each shape."""
+    ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
+    fuser = Fuser(fewest=2)
+    for _ in range(3):
+        try:
+            expected = [trainer.step() for trainer in theirs]
+        except (ValueError, RuntimeError):  # what has no gradient, or no mean, has none of these alone
+            reject()
+        assert_same([one.metrics for one in fuser.step(ours)], expected, ours, theirs)
+
+
+@pytest.mark.parametrize("layers", [["relu"], ["exponential", "linear"], ["powers"]])
+def test_lanes_of_adam_with_betas_of_their_own_are_fused(layers):
+    betas = [(0.5, 0.9), (0.8, 0.99), (0.9, 0.999), (0.95, 0.9999)]
+    lanes = [
+        {"layers": layers, "optimizer": "adam", "lr": 0.1 * (1 + n), "betas": pair} for n, pair in enumerate(betas)
+    ]
+    check(lanes)
+    trainers = made(Drawn, lanes)
+    assert [(one.lanes, one.alone_because) for one in Fuser(fewest=2).step(trainers)] == [(4, None)] * 4
+
+
+@pytest.mark.parametrize("layers", [["relu"], ["exponential"], ["powers"]])
+def test_lanes_in_bfloat16_are_fused_or_say_why_they_arent(layers):
+    lanes = [{"layers": layers, "lr": 0.1 * (1 + n), "autocast": torch.bfloat16} for n in range(4)]
+    ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
+    fuser = Fuser(fewest=2)
+    for _ in range(3):
+        stepped = fuser.step(ours)
+        assert all(one.lanes == 4 or one.alone_because for one in stepped)
+        assert_same([one.metrics for one in stepped], [one.step() for one in theirs], ours, theirs)
