@@ -225,7 +225,10 @@ class Worker:
 @contextlib.contextmanager
 def _mkl(mode: str | None) -> Iterator[None]:
     """Set MKL_CBWR where it isn't set; MKL reads it when torch multiplies for the first time in a process."""
-    if mode is None or "MKL_CBWR" in os.environ:
+    import torch
+
+    has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    if mode is None or "MKL_CBWR" in os.environ or not has_mkl:
         yield
         return
     os.environ["MKL_CBWR"] = mode
