@@ -17,7 +17,7 @@ from hpsearch.run import verdicts
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import Gone, Result, TimedOut, WorkerShare
 from hpsearch.worker.attempt import attempt_directory
-from tests.hpsearch.support import lane_trainables
+from tests.hpsearch.support import killing_optimizer, lane_trainables
 from tests.hpsearch.support.conditions import beside, wait_until
 from tests.hpsearch.support.driver import Driver
 from tests.hpsearch.support.lane_sweeps import FAULTS, results, search, table
@@ -117,6 +117,38 @@ def test_a_worker_that_is_killed_gives_the_same_table(ray_cluster, tmp_path):
     assert results(study) == results(whole)
     assert lost(study)
     assert not [event for event in events_of(study.directory) if isinstance(event, Failed)]
+
+
+@pytest.mark.exhaustive
+def test_a_worker_that_is_killed_while_lanes_are_fused_gives_the_same_table(ray_cluster, tmp_path):
+    faults = ("", "", "kills once", "", "", "", "", "")
+    points = [{"lr": 0.1, "hidden": 24, "dropout": 0.1 * place, "fault": fault} for place, fault in enumerate(faults)]
+    options: dict[str, Any] = {
+        "trainable": killing_optimizer.Fused,
+        "parameters": {
+            "lr": hpsearch.LogUniform(0.001, 1.0),
+            "hidden": 24,
+            "dropout": hpsearch.Uniform(0.0, 0.8),
+            "fault": hpsearch.Categorical(("", "kills once")),
+            "folder": str(tmp_path),
+        },
+        "early_terminate": None,
+        "max_iter": 6,
+        "checkpoint_every": 2,
+        "run_cap": len(faults),
+        "points_to_try": points,
+    }
+    killed = on_ray(tmp_path / "ray", **options, trials_per_worker=4)
+    fused = int((tmp_path / "killed").read_text())
+    assert 1 < fused <= 4, "others were lanes of the same computation when it was killed"
+    assert len({event.trial for event in lost(killed)}) >= fused
+    assert not [event for event in lost(killed) if event.counts_against_trial]
+    assert not [event for event in events_of(killed.directory) if isinstance(event, Failed)]
+    assert max(row.lanes for row in killed.trials) > 1
+
+    whole = search(tmp_path / "whole", **options)  # nobody is killed again
+    assert table(killed) == table(whole)
+    assert results(killed) == results(whole)
 
 
 @pytest.mark.exhaustive
