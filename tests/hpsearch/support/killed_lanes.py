@@ -18,7 +18,7 @@ from hpsearch.trainable import checkpoints
 from hpsearch.trainable.packs import Parts
 from tests.hpsearch.support.lane_sweeps import search
 
-__all__ = ["begin", "begin_and_die_after_event", "begin_and_die_after_pack"]
+__all__ = ["begin", "begin_and_die_after_event", "begin_and_die_after_pack", "die_after_event"]
 
 
 def begin(study: str, lanes: int) -> None:
@@ -29,6 +29,12 @@ def begin(study: str, lanes: int) -> None:
 
 def begin_and_die_after_event(study: str, lanes: int, number: int) -> None:
     """Be killed by SIGKILL where the journal holds so many events, before anything follows from the last of them."""
+    die_after_event(number)
+    begin(study, lanes)
+
+
+def die_after_event(number: int) -> None:
+    """Let what this process runs from now on end so."""
     append = Journal.append
 
     def append_and_die(
@@ -41,7 +47,6 @@ def begin_and_die_after_event(study: str, lanes: int, number: int) -> None:
         return places
 
     Journal.append = append_and_die  # type: ignore[method-assign, assignment]
-    begin(study, lanes)
 
 
 def begin_and_die_after_pack(study: str, lanes: int, number: int) -> None:
