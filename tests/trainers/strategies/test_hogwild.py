@@ -196,7 +196,7 @@ def test_another_model_in_its_place_is_shared_as_well(strategy):
         trainer = small(group, strategy)
         first = trainer.step()
         trainer.model = small(None).model
-        trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), 0.05)
+        trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), 0.05, momentum=0.9)
         found: list[Any] = []
         before = next(trainer.model.parameters()).detach().clone()
 
@@ -222,7 +222,7 @@ def test_a_model_may_be_put_in_place_on_one_rank_alone(strategy):
         trainer.step()
         if group.rank == 1:
             trainer.model = small(None).model
-            trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), 0.05)
+            trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), 0.05, momentum=0.9)
         return trainer.step()["validation_loss"]
 
     first, second = run_ranks(2, work)
