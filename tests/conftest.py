@@ -13,6 +13,7 @@ import pytest
 from tests import draws
 from tests.forking import end_forking
 from tests.isolated import end_isolated
+from tests.rarely import leave_out
 
 draws.register()
 
@@ -38,8 +39,10 @@ def pytest_configure() -> None:
     draws.hold()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give those that take long more time than the others have."""
+    """Say which cases are exhaustive before pytest chooses by marks, and give what takes long more time."""
+    leave_out(items)
     for item in items:
         if item.get_closest_marker("exhaustive") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_LONG))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-__all__ = ["rarely"]
+__all__ = ["leave_out", "rarely"]
 
 
 def rarely(*cases: Any) -> list[Any]:
@@ -18,3 +20,25 @@ def rarely(*cases: Any) -> list[Any]:
     return [
         pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.exhaustive) for case in cases
     ]
+
+
+def leave_out(items: Iterable[pytest.Item]) -> None:
+    """Mark all cases of tests with `pytest.mark.some_cases(COUNT)` as exhaustive but for so many.
+
+    They are spread over all that a test has, and each test of a file begins one further than the one before: what all
+    of them are tried with, each strategy or transport, is so tried by some of them.
+    """
+    tests: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("some_cases") and not item.get_closest_marker("exhaustive"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    before: Counter[str] = Counter()
+    for name, cases in tests.items():
+        mark = cases[0].get_closest_marker("some_cases")
+        assert mark is not None
+        file, (count,) = name.partition("::")[0], mark.args
+        chosen = {(before[file] + number * len(cases) // count) % len(cases) for number in range(count)}
+        before[file] += 1
+        for number, item in enumerate(cases):
+            if number not in chosen:
+                item.add_marker(pytest.mark.exhaustive)

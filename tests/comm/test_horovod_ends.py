@@ -118,6 +118,7 @@ def test_a_script_that_just_ends_ends_well(tmp_path, end):
     assert (sorted(out.splitlines()), err) == (["[0] sum 2.0", "[1] sum 2.0"], "")
 
 
+@pytest.mark.exhaustive
 def test_the_traceback_of_the_rank_that_failed_comes_first_and_no_rank_hangs(tmp_path):
     end = "1 / hvd.rank()\n    hvd.allreduce(torch.ones(1))"
     with launching(tmp_path, "-np", "2", script(tmp_path, ENDS.format(end=end))) as run:

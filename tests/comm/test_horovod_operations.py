@@ -21,6 +21,7 @@ def test_ranks_know_their_places(ranks):
     assert ranks.call("places") == [[rank, SIZE, rank, SIZE, 0, 1] for rank in range(SIZE)]
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize(
     "function",
     [

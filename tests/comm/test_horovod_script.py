@@ -13,6 +13,7 @@ from tests.rarely import rarely
 _PAGE = Path(__file__).parents[2] / "docs" / "horovod.md"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("ranks", [*rarely(1), 2])
 def test_the_script_trains(ranks, tmp_path):
     script = re.search(r"^```python\n(# train_horovod.py\n.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)

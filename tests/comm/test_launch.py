@@ -133,6 +133,7 @@ def test_hangups_are_ignored_where_nohup_has_the_launcher_ignore_them(tmp_path):
     assert run.process.returncode == 0
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_signals_are_passed_on_to_all_ranks(tmp_path, number):
     with launching(tmp_path, "-np", "2", script(tmp_path, CATCHES)) as run:
@@ -176,6 +177,7 @@ def test_a_stop_from_the_terminal_stops_the_ranks_until_the_launcher_goes_on(tmp
     assert run.process.returncode == 0
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("whom", ["launcher", "agent", "keeper", "rank"])
 def test_nothing_is_left_whoever_is_killed(tmp_path, whom):
     """What a rank has started ends too, in its process group or not."""
@@ -311,6 +313,7 @@ def test_output_arrives_whole_whatever_it_is(tmp_path):
         assert out.count(f"[{rank}] line 7\n".encode()) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_reader_that_has_seen_enough_ends_the_ranks(tmp_path):
     with launching(tmp_path, "-np", "2", "yes") as run:
         assert run.process.stdout is not None
@@ -465,6 +468,7 @@ def test_a_host_that_never_answers_is_an_error_after_the_start_timeout(tmp_path)
     assert "expected an answer of localhost within 0.5 s, got none" in err
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("left", [*rarely("yes"), "trap '' TERM; while :; do echo still here; done"])
 def test_what_ranks_leave_behind_may_write_and_ignore_sigterm(tmp_path, left):
     program = ["sh", "-c", f"setsid sh -c \"{left}\" & echo last words; printf 'no end'"]

@@ -29,6 +29,7 @@ def failing() -> Iterator[TorchRanks]:
         yield server
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("how", ["blocking", "async", "future"])
 def test_every_collective_gives_what_gloo_gives(ranks, size, how):
@@ -48,6 +49,7 @@ def test_functional_collectives_are_those_of_gloo(functional, size):
     assert functional.call(size, "functional") == functional.call(size, "functional", backend="gloo")
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     "env",
     [

@@ -11,6 +11,7 @@ pytest.importorskip("expecttest", reason="pip install expecttest")
 SOME = r"^test_(all_gather|all_reduce_sum|batch_isend_irecv_gloo|broadcast|gather|reduce_sum|scatter|send_recv)$"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "pattern", "least"),

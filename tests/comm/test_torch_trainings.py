@@ -37,16 +37,19 @@ def assert_as_on_gloo(ranks: TorchRanks, size: int, function: str, *arguments: A
 DDP = ("plain", "convnet", "views", "small buckets", "static", "hook", "fp16", "no_sync", "join")
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize("what", DDP)
 def test_ddp_on_two_ranks(ranks, what):
     assert_as_on_gloo(ranks, 2, "with_ddp", what)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("what", ["plain", "branches", "power"])
 def test_ddp_on_three_ranks(ranks, what):
     assert_as_on_gloo(ranks, 3, "with_ddp", what)
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("size", "function"),
     [

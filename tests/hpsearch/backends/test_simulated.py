@@ -284,6 +284,7 @@ def run_big(trials: int, workers: int) -> tuple[StudyState, SimulatedBackend]:
     return simulate(big_sweep(trials), simulated), simulated
 
 
+@pytest.mark.exhaustive
 def test_the_drivers_memory_per_trial_is_small():
     """The journal in memory counts here, which a real run keeps on the disk."""
 
@@ -298,6 +299,7 @@ def test_the_drivers_memory_per_trial_is_small():
     assert (held(900) - held(300)) / 600 < 4096
 
 
+@pytest.mark.exhaustive
 def test_the_cost_per_trial_doesnt_grow_with_the_trials_or_the_workers():
     def seconds_per_trial(trials: int, workers: int) -> float:
         began = time.process_time()

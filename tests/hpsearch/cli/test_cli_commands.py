@@ -153,6 +153,7 @@ def test_plan_shows_the_brackets_and_runs_nothing(here, hpsearch_command):
     assert sorted(path.name for path in here.iterdir()) == ["r27.yaml", "sweep.yaml"]
 
 
+@pytest.mark.exhaustive
 def test_plan_builds_trials_where_workers_are_to_train_several(here, hpsearch_command):
     digits: dict[str, Any] = {
         "trainable": "hpsearch_trainers.digits:MLP",

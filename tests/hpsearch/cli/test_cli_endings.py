@@ -49,6 +49,7 @@ def running(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.
         process.kill()
 
 
+@pytest.mark.exhaustive
 def test_3_a_second_process_stops_the_sweep_and_resume_goes_on(here, hpsearch_command, whole, running):
     pid = running.pid
     status = hpsearch_command("status", "study")
@@ -108,6 +109,7 @@ def test_130_ctrl_c_once_ends_at_the_next_report_and_resume_goes_on(here, hpsear
     assert csv_of("study", hpsearch_command) == whole
 
 
+@pytest.mark.exhaustive
 def test_130_ctrl_c_twice_ends_at_once_and_resume_goes_on(here, hpsearch_command, whole, running):
     # The gate stays closed, so that trial 2 can't get to its next report.
     running.send_signal(signal.SIGINT)

@@ -153,6 +153,7 @@ def test_what_needs_one_number_is_refused_and_says_what_to_do(study, hpsearch_co
     assert not Path("runs").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "others", [["out/optuna.db"], pytest.param(["out/trials.csv", "out/trials.parquet"], marks=pytest.mark.exhaustive)]
 )

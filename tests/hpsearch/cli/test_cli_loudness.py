@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.hpsearch.support.command_line import begin, call, write_sweep
 
 
@@ -43,6 +45,7 @@ def test_both_at_once_are_refused(tmp_path, capsys):
     assert call(capsys, "run", "sweep.yaml", "-q", "-v").code == 2
 
 
+@pytest.mark.exhaustive
 def test_a_process_tells_at_its_end_where_its_time_went(tmp_path):
     sweep = write_sweep(tmp_path / "sweep.yaml")
     out, _ = begin("run", sweep, "--backend", "inline", cwd=tmp_path).communicate()

@@ -44,6 +44,7 @@ def table(study: str) -> str:
     return rows_to_csv(hpsearch.load(study).trials, ["x"])
 
 
+@pytest.mark.exhaustive
 def test_a_script_that_was_moved_with_its_study_runs_where_it_lies_now(here, begun, hpsearch_command, monkeypatch):
     begun.rename(here / "moved")
     monkeypatch.chdir(here / "moved")
@@ -63,6 +64,7 @@ def test_without_the_script_nothing_runs_and_no_trial_has_failed(here, begun, hp
     assert [trial.state for trial in hpsearch.load("moved/study").trials] == ["complete", "complete"]
 
 
+@pytest.mark.exhaustive
 def test_a_copys_script_runs_where_the_sweep_was_started_and_that_is_said(here, begun, hpsearch_command, monkeypatch):
     shutil.copytree(begun, here / "copy")
     monkeypatch.chdir(here / "copy")

@@ -86,6 +86,7 @@ def test_one_that_hangs_is_killed(here, hpsearch_command, capsys):
     wait_for(lambda: not Path(f"/proc/{(here / 'pid').read_text().strip()}").exists())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)])
 def test_a_signal_ends_one_that_hangs_and_the_result_stays(here, number):
     write_sweep(here / "sweep.yaml", on_end="echo $$ > pid.new; mv pid.new pid; sleep 600")

@@ -40,6 +40,7 @@ def run_and_kill(here: Path, kill: Callable[[psutil.Process], None], *words: str
     return {f"{row.number} {i}" for row in left.trials for i in range(1, row.iterations + 1)}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize(

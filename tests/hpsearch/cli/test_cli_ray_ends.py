@@ -191,6 +191,7 @@ def test_a_ray_that_is_lost_in_mid_sweep_is_one_message_and_resume_gives_the_sam
     assert hpsearch_command(tmp_path, "trials", "study", "--format", "csv") == undisturbed.table
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive), signal.SIGINT])
 def test_a_signal_while_ray_starts_ends_the_sweep_as_interrupted(tmp_path, number):
     with begun(tmp_path, *RUN, "1") as run:

@@ -47,6 +47,7 @@ def test_one_file_has_all_that_the_folder_has_and_needs_no_study(study, hpsearch
     )
 
 
+@pytest.mark.exhaustive
 def test_a_process_of_its_own_loads_it_without_hpsearch(study, hpsearch_command, here):
     assert hpsearch_command("best", "study", "--save", "best.pt").code == 0
     code = (

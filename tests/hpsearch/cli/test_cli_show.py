@@ -113,6 +113,7 @@ def test_what_is_written_of_each_kind_gives_what_was_trained_where_there_is_no_h
     assert "in all" in other.out
 
 
+@pytest.mark.exhaustive
 def test_what_is_written_is_what_was_validated_where_there_is_no_hpsearch(here, hpsearch_command):
     averaged = run(hpsearch_command, "Averaged", parameters={**LAYERS, "average": {"value": 0.9}})
     compare_alone(here, hpsearch_command, [averaged, run(hpsearch_command, "function")])
@@ -195,6 +196,7 @@ def test_files_that_are_there_are_not_overwritten(here, hpsearch_command):
     assert "must be a folder that can be written to" in hpsearch_command("show", "function", "--output", "file").err
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("trainable", ["Stack", "Averaged"])
 def test_a_trainer_is_built_again_where_its_checkpoint_is_gone(here, hpsearch_command, trainable):
     study = run(hpsearch_command, trainable)

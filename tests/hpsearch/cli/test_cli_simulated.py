@@ -89,6 +89,7 @@ def test_the_config_runs(here, hpsearch_command):
     assert hpsearch.load("s").best_value > 0.95
 
 
+@pytest.mark.exhaustive
 def test_methods_are_compared_over_a_suite(here, hpsearch_command):
     suite = ROOT / "configs" / "benchmarks" / "digits.yaml"
     command = ("benchmark", suite, "--methods", "random,asha", "--seeds", 2, "--workers", "2,4", "--dir", "b")

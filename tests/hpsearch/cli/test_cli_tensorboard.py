@@ -92,6 +92,7 @@ def test_the_server_has_what_the_addresses_ask_for(studies):
         assert {run for run in expected if re.search(ticked, run)} == {run for run in expected if "study" in run}
 
 
+@pytest.mark.exhaustive
 def test_what_a_study_does_meanwhile_is_shown(studies):
     entries = list(hpsearch.load(studies / "sweep-1").entries())
     place = create_study(hpsearch.load(studies / "sweep-1").sweep, studies / "growing")

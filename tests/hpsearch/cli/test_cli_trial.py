@@ -141,6 +141,7 @@ def test_the_logs_of_all_trials_name_the_trial_on_each_line(study, hpsearch_comm
     assert {line.partition(" | ")[0] for line in lines[:-2]} == {f"trial {number}" for number in range(9)}
 
 
+@pytest.mark.exhaustive
 def test_logs_are_followed_until_the_sweep_ends(folder, tmp_path):
     (tmp_path / "talking.py").write_text(TALKS)
     write_sweep(tmp_path / "talks.yaml", "talking:talk", limits={"max_failures": 9})

@@ -96,6 +96,7 @@ def test_where_there_is_no_study_it_says_so(here: Path, hpsearch_command: Call):
     assert (answer.code, "there is none" in answer.err, "terminal" in answer.err) == (1, True, False)
 
 
+@pytest.mark.exhaustive
 def test_beside_a_live_sweep_keys_steer_it_and_leaving_does_not(here: Path):
     write_sweep(here / "paced.yaml", "paced", max_iter=1_000_000, run_cap=3)
     inline = ("--backend", "inline", "--no-tensorboard", "--dir", "study")

@@ -38,9 +38,8 @@ def ranks() -> Iterator[ProcessRanks]:
         yield server
 
 
-@pytest.mark.parametrize(
-    "way", ["two stages", *(pytest.param(way, marks=pytest.mark.exhaustive) for way in WAYS if way != "two stages")]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("way", WAYS)
 def test_the_losses_of_one_process(ranks, text, way, tmp_path):
     width, parallel = WAYS[way]
     outcomes = ranks.call(width, "curve", text, parallel, str(tmp_path / "split"), timeout=60.0)

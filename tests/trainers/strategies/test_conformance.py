@@ -18,6 +18,8 @@ from tests.rarely import rarely
 from tests.trainers.strategies.problems import ODD
 from tests.trainers.strategies.ranks import CHANGES, changes, trains, validates
 
+pytestmark = pytest.mark.some_cases(2)
+
 MORE: dict[str, tuple[int, Mapping[str, Any]]] = {
     "allreduce of three": (3, {"strategy": "allreduce"}),
     "tensor of four": (4, {"strategy": "tensor"}),
@@ -144,6 +146,7 @@ def test_a_state_of_one_rank_goes_on(use, tmp_path):
         assert [epoch["loss"] for epoch in more] == pytest.approx([epoch["loss"] for epoch in ended], abs=1e-4)
 
 
+@pytest.mark.some_cases(9)
 @pytest.mark.parametrize(("use", "name"), some_of(ODD), indirect=["use"])
 def test_what_it_may_not_have_thought_of(use, name, tmp_path):
     """It is trained, to the same metrics everywhere, and saved as validated; or all ranks refuse it and say why."""
@@ -175,6 +178,7 @@ def test_every_rank_validates_to_the_same(use, name):
         assert again == pytest.approx({name: metrics[name] for name in again}, rel=1e-5)
 
 
+@pytest.mark.some_cases(9)
 @pytest.mark.parametrize(
     ("use", "change"),
     some_of([*((how, False) for how in CHANGES), ("replaces the model", True), ("draws a layer anew", True)]),

@@ -47,6 +47,7 @@ def expected(width: int, epochs: int, period: int, momentum: str) -> list[Tensor
     return copies.weights()[0]
 
 
+@pytest.mark.some_cases(4)
 @pytest.mark.parametrize("momentum", ["keep", "average"])
 @pytest.mark.parametrize(("width", "period"), [(2, 3), (3, 1), (3, 4), (4, 100), (4, 11)])
 def test_weights_are_the_mean_of_what_workers_have_become(width, period, momentum):
@@ -62,6 +63,7 @@ def test_weights_are_the_mean_of_what_workers_have_become(width, period, momentu
         assert torch.allclose(found, weight, atol=2e-5)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("width", [2, 4])
 def test_averaged_after_each_step_it_is_synchronous(width):
     parallel = {"strategy": "local_sgd", "period": 1, "momentum": "average"}
@@ -86,6 +88,7 @@ def nadam(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.NAdam(model.parameters(), lr=0.01)
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("momentum", ["keep", "average"])
 @pytest.mark.parametrize(
     "options",

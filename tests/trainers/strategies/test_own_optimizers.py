@@ -72,6 +72,7 @@ USES = [
 ]
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(("width", "parallel"), USES)
 def test_steps_are_counted_once_and_go_on_from_a_checkpoint(width, parallel, monkeypatch):
     monkeypatch.setitem(MODELS, "wide", wide)
@@ -85,6 +86,7 @@ def test_steps_are_counted_once_and_go_on_from_a_checkpoint(width, parallel, mon
     assert counts(ended[0][1]) == counts(last)
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("strategy", ["local_sgd", "average_once", "hogwild", "locked"])
 def test_each_worker_counts_its_own_steps(strategy, monkeypatch):
     monkeypatch.setitem(MODELS, "wide", wide)
@@ -109,6 +111,7 @@ def shrinking(model: nn.Module) -> torch.optim.Optimizer:
     return optimizer
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(("width", "parallel"), USES)
 def test_hooks_of_a_step_are_called_once_with_whole_parameters(width, parallel, monkeypatch):
     monkeypatch.setitem(MODELS, "wide", wide)

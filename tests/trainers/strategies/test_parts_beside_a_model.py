@@ -16,6 +16,7 @@ def ranks() -> Iterator[ProcessRanks]:
         yield server
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("freezes", [None, 0, 1])
 @pytest.mark.parametrize("parts", ["its own", "the same statistics"])
 def test_batch_normalization_is_frozen_where_the_model_s_is(ranks, parts, freezes):

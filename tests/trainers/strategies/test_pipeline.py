@@ -75,6 +75,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("width", "schedule"), [(2, "gpipe"), pytest.param(3, "1f1b", marks=pytest.mark.exhaustive)])
 def test_the_losses_of_one_process(case, width, schedule):
@@ -83,6 +84,7 @@ def test_the_losses_of_one_process(case, width, schedule):
     assert_alike(found, train(CASES[case]))
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_optimizer_of_any_kind_steps_in_its_stage(optimizer):
     params = {"optimizer": OPTIMIZERS[optimizer], "clip_norm": 1.0}
@@ -115,6 +117,7 @@ def test_half_precision():
     assert_alike(train(params, 2), train(params), 0.02)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("average", [None, 0.9])
 def test_a_state_goes_on_at_any_width_and_here_to_the_bit(average):
     params = {"model": "deep", "average": average, "optimizer": OPTIMIZERS["adamw"], "clip_norm": 1.0}
@@ -287,6 +290,7 @@ def ranks() -> Iterator[ProcessRanks]:
         yield server
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("victim", "where"), [(0, "forward"), (2, "backward"), (1, "validation")])
 def test_a_stage_that_is_killed_ends_all(ranks, schedule, victim, where):

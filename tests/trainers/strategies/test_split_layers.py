@@ -115,6 +115,7 @@ def ranks() -> Iterator[ProcessRanks]:
         yield server
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("width", [2, 3])
 def test_split_layers_compute_what_whole_ones_do(ranks, width):
     """Outputs, and gradients of parameters and inputs."""

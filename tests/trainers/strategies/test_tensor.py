@@ -66,6 +66,7 @@ EXACT = (
 MORE = ("a layer", *(name for name in OPTIMIZERS if name not in ("lamb", "groups")))
 
 
+@pytest.mark.some_cases(4)
 @pytest.mark.parametrize(
     ("case", "width"),
     [(case, 2) for case in EXACT]
@@ -88,6 +89,7 @@ def test_dropout_leaves_out_what_one_process_does(train):
     assert_alike(train("dropout", 2), train("dropout"))
 
 
+@pytest.mark.exhaustive
 def test_a_state_goes_on_at_any_width_and_here_to_the_bit(train):
     whole, end = train("continued", 2, 4)
     begun, state = train("continued", 2, 2)

@@ -54,6 +54,7 @@ def segment(number: int, end: int, former: str | None = None, fault: str = "") -
     return Trial(number, PARAMS | {"fault": fault}, number, "random"), Segment(number, end - 1, end, former, attempt, 1)
 
 
+@pytest.mark.exhaustive
 def test_each_checkpoint_arrives_at_its_place_and_no_pack_stays(blind: RayWorker, tmp_path: Path) -> None:
     first = ends(blind, *(RunRequest(*segment(number, 1), None, None) for number in range(3)))
     study = tmp_path / "study"

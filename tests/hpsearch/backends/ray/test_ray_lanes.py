@@ -43,6 +43,7 @@ KEEP_WORKERS = ("", "nan", "draws", "prints")
 """Faults after which a worker goes on: others cost one each, which takes seconds to start."""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("workers", "faults"), [*rarely((1, FAULTS), (2, FAULTS)), (2, KEEP_WORKERS)])
 def test_any_number_of_workers_gives_the_table_and_the_reports_of_one_process(ray_cluster, tmp_path, workers, faults):
     whole = search(tmp_path / "whole", faults, **SHORT)
@@ -203,6 +204,7 @@ def test_a_build_that_hangs_ends_its_worker_after_its_own_time_and_not_that_of_a
     backend.close(kill=True)
 
 
+@pytest.mark.exhaustive
 def test_a_cut_ends_one_lane_at_a_report_with_a_checkpoint_and_no_other(ray_cluster, tmp_path):
     backend = RayBackend(Resources(workers=1, trials_per_worker=3))
     driver = Driver(backend, tmp_path / "study", SMALL, lanes=3, metric="loss")

@@ -138,6 +138,7 @@ def test_workers_are_added_when_the_cluster_grows(ray_cluster, tmp_path, add_nod
     driver.backend.close(kill=True)
 
 
+@pytest.mark.exhaustive
 def test_a_task_sent_ahead_is_taken_back_from_behind_a_long_one(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(slots, "SEND_AHEAD_SECONDS", 5.0)  # a loaded machine is slow, too
     driver = Driver(RayBackend(Resources(workers=2)), tmp_path / "study", "waits")
