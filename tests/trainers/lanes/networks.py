@@ -146,6 +146,7 @@ IMAGE_LAYERS: Mapping[str, Callable[[int], nn.Module]] = {
 
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr),
+    "momentum": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=0.01),
     "fused sgd": lambda model, lr: torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, fused=True),
     "nesterov": lambda model, lr: torch.optim.SGD(
         [{"params": [one], "weight_decay": 0.01 * number} for number, one in enumerate(model.parameters())],
@@ -158,6 +159,11 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
         [{"params": [*model.parameters()], "lr": torch.tensor(lr)}], lr=1.0
     ),
     "adam": lambda model, lr: torch.optim.Adam(model.parameters(), lr=lr / 10),
+    "adamw": lambda model, lr: torch.optim.AdamW(
+        [{"params": [one], "weight_decay": 0.1 * number} for number, one in enumerate(model.parameters())],
+        lr=lr / 10,
+        amsgrad=True,
+    ),
     "fused adamw": lambda model, lr: torch.optim.AdamW(model.parameters(), lr=lr / 10, fused=True),
     "rmsprop": lambda model, lr: torch.optim.RMSprop(model.parameters(), lr=lr / 30, momentum=0.5),
     "lamb": lambda model, lr: LAMB(model.parameters(), lr=lr / 10),

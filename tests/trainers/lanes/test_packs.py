@@ -46,11 +46,12 @@ def packs(draw: st.DrawFn, /, layers: Any, **shared: Any) -> list[dict[str, Any]
         **draw(st.sampled_from([{}, {"average": 0.9}])),
         **draw(st.sampled_from([{}, {"freeze": 1}])),
     }
+    optimizers = draw(st.lists(st.sampled_from([*OPTIMIZERS]), min_size=1, max_size=2))
     lane = st.fixed_dictionaries(
         {
             "lr": st.sampled_from([0.01, 0.1, 0.7]),
             "dropout": st.sampled_from([0.0, 0.3, 0.5, 1.0]),
-            "optimizer": st.sampled_from([*OPTIMIZERS]),
+            "optimizer": st.sampled_from(optimizers),
             "loss": st.sampled_from([*LOSSES]),
         },
         optional={

@@ -131,7 +131,8 @@ class Fuser:
             else:
                 outcomes[trainer] = self._alone(trainer)
         for key, alike in by_key.items():
-            outcomes |= self._together(key, alike)
+            # Neighbours with optimizers of one kind step together.
+            outcomes |= self._together(key, sorted(alike, key=lambda trainer: type(trainer.optimizer).__name__))
         return [outcomes[trainer] for trainer in trainers]
 
     def release(self, trainer: Trainer) -> None:

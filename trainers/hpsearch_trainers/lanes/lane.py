@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.evaluation import Totals
 from hpsearch_trainers.lanes.models import tensors_of
-from hpsearch_trainers.lanes.optimizers import Stepper, stepper
+from hpsearch_trainers.lanes.optimizers import Stepper, clip_gradients, stepper
 from hpsearch_trainers.losses import loss_of
 from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.shards import epoch_order
@@ -35,11 +35,13 @@ class Lane:
     Attributes:
         trainer: The trainer.
         generator: What is random in its forward passes.
+        trained: The parameters that are trained in the epoch that has begun.
     """
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.generator = torch.Generator()
+        self.trained: Sequence[Tensor] = ()
         self._step: Stepper | None = None
         self._steady = False
 
@@ -115,8 +117,8 @@ class Lane:
         tensors = tensors_of(trainer.model)
         for tensor in tensors:
             tensor.grad = None
-        trained = [tensor for tensor in tensors if tensor.requires_grad]
-        self._step = stepper(trainer.optimizer, trained, trainer.parts.clip_norm)
+        self.trained = [tensor for tensor in tensors if tensor.requires_grad]
+        self._step = stepper(trainer.optimizer, self.trained, trainer.parts.clip_norm)
         self._steady = trainer._rate_is_steady
         return epoch_order(trainer._seed, trainer.epoch, trainer._shard.rows)
 
@@ -147,10 +149,18 @@ class Lane:
         """
         return loss_of(self.trainer.parts.loss, output, targets)
 
+    def clip(self, gradients: Sequence[Tensor | None]) -> None:
+        """Scale the gradient of each parameter, in place, where the trainer clips them."""
+        if self.trainer.parts.clip_norm is not None:
+            clip_gradients(self.trainer.optimizer, self.trained, gradients, self.trainer.parts.clip_norm)
+
     def update(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take the optimizer's step, with the gradient of each parameter; then take the average."""
+        """Take the optimizer's step, with the gradient of each parameter."""
         assert self._step is not None
         self._step(gradients)
+
+    def take_average(self) -> None:
+        """Let the moving average of the model, if there is one, take in what it is after a step."""
         if self.trainer._average is not None:
             self.trainer._average.update_parameters(self.trainer.model)
 

@@ -1,11 +1,10 @@
-"""The loss of each lane, by its own function; plain cross entropies are computed for all at once."""
+"""The loss of each lane, by its own function."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -14,10 +13,7 @@ from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, of_each, opened
 
-__all__ = ["Losses", "are_scores", "cross_entropies"]
-
-_MEAN = 1
-"""torch's number for a mean over rows."""
+__all__ = ["Losses"]
 
 
 class Losses:
@@ -65,32 +61,6 @@ class Losses:
         if any(parameter.grad is not None for parameter in self._parameters):
             raise NotFusible("its loss comes to its model's parameters by itself")
         return together.detach()
-
-
-def cross_entropies(scores: Tensor, classes: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Give the cross entropy of each lane, (lanes,), and the gradient of the scores.
-
-    Its value is a sum whose order is torch's own affair, so it is taken by torch's own function, lane by lane; the
-    gradient of that is -share / rows at each row's class, and no sum.
-
-    Args:
-        scores: (lanes, rows, classes).
-        classes: (lanes, rows).
-        share: By what each is multiplied before it is differentiated.
-    """
-    logarithms = torch.log_softmax(scores, 2)
-    loss: Any = torch._C._nn.nll_loss_nd  # functional's, without its checks
-    pairs = zip(logarithms.unbind(), classes.unbind(), strict=True)
-    losses = torch.stack([loss(ours, theirs, None, _MEAN) for ours, theirs in pairs])
-    # As torch computes it: in double precision a quotient of two floats is rounded to the same float.
-    each = -np.float32(share).item() / classes.shape[1]
-    given = torch.zeros_like(logarithms).scatter_(2, classes.unsqueeze(2), each)
-    return losses, torch._log_softmax_backward_data(given, logarithms, 2, logarithms.dtype)
-
-
-def are_scores(output: Any) -> bool:
-    """Whether it is what `cross_entropies` takes."""
-    return isinstance(output, LaneTensor) and output.dim() == 2 and output.dtype == torch.float32
 
 
 def _are_classes(targets: Tensor) -> bool:

@@ -11,7 +11,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from hpsearch_trainers.optimizers import parameters_of
 
-__all__ = ["Stepper", "stepper"]
+__all__ = ["Stepper", "clip_gradients", "is_plain", "stepper"]
 
 Stepper = Callable[[Sequence[Tensor | None]], None]
 """Takes a gradient for each parameter, None for one that has none."""
@@ -31,13 +31,11 @@ def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip
     trained = parameters_of(optimizer)
 
     def step(gradients: Sequence[Tensor | None]) -> None:
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
+        _give(parameters, gradients)
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(trained, clip)
         optimizer.step()
-        for parameter in parameters:
-            parameter.grad = None
+        _give(parameters, [None] * len(parameters))
 
     given = {id(parameter) for parameter in parameters}
     all_given = all(id(parameter) in given for parameter in trained)  # else some are frozen
@@ -46,20 +44,36 @@ def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip
     return step
 
 
-def _is_plain_fused_sgd(optimizer: torch.optim.Optimizer) -> bool:
+def clip_gradients(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], clip: float
+) -> None:
+    """Scale gradients in place, as a stepper does; arguments as there."""
+    _give(parameters, gradients)
+    torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), clip)
+    _give(parameters, [None] * len(parameters))
+
+
+def _give(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+
+
+def is_plain(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether nothing has been added to a step of this optimizer."""
     hooks = (
         optimizer._optimizer_step_pre_hooks,
         optimizer._optimizer_step_post_hooks,
         torch_optimizer._global_optimizer_pre_hooks,
         torch_optimizer._global_optimizer_post_hooks,
     )
-    return (
-        type(optimizer) is torch.optim.SGD
-        and not any(hooks)
-        and "step" not in vars(optimizer)
-        and all(group["fused"] and not isinstance(group["lr"], Tensor) for group in optimizer.param_groups)
-        and not any(getattr(optimizer, name, None) is not None for name in ("grad_scale", "found_inf"))
-    )
+    scaled = any(getattr(optimizer, name, None) is not None for name in ("grad_scale", "found_inf"))
+    return not any(hooks) and "step" not in vars(optimizer) and not scaled
+
+
+def _is_plain_fused_sgd(optimizer: torch.optim.Optimizer) -> bool:
+    if type(optimizer) is not torch.optim.SGD or not is_plain(optimizer):
+        return False
+    return all(group["fused"] and not isinstance(group["lr"], Tensor) for group in optimizer.param_groups)
 
 
 class _FusedSGD:

@@ -21,6 +21,7 @@ from hpsearch_trainers.lanes.read import read_by
 from hpsearch_trainers.lanes.rows import Rows
 from hpsearch_trainers.lanes.shell import Shell
 from hpsearch_trainers.lanes.snapshot import RandomState, Snapshot
+from hpsearch_trainers.lanes.updates import Updates
 from hpsearch_trainers.normalization import hold_statistics
 from hpsearch_trainers.trainer import Trainer
 
@@ -169,10 +170,12 @@ class Pack:
         self._prepare()
         orders = torch.stack(self._filled([lane.begin() for lane in self._lanes]), 1)
         totals = torch.zeros(len(self._lanes), dtype=torch.float64)
+        updates = Updates(self._lanes, self._shell.parameters)
         for step in range(first.steps):
             for lane in self._lanes:
                 lane.set_rate(step)
-            self._update(first.passes(step, orders), totals)
+            updates(self._gradients(first.passes(step, orders), totals))
+        updates.end()
         if self._losses.plain != self._losses.are_plain():
             raise NotFusible("its loss changes while it trains")
         return totals
@@ -190,7 +193,8 @@ class Pack:
             passes.tapes.way = way
         self._losses.plain = self._losses.are_plain()
 
-    def _update(self, passes: Sequence[Tensor], totals: Tensor) -> None:
+    def _gradients(self, passes: Sequence[Tensor], totals: Tensor) -> Sequence[Tensor | None]:
+        """Give the gradients of a step's passes, of each stack; add their losses to the totals."""
         sizes = [chosen.shape[0] for chosen in passes]
         rows = sum(sizes)
         gradients: Sequence[Tensor | None] = []
@@ -198,12 +202,7 @@ class Pack:
             losses, coming = self._training(chosen.T, size / rows)
             gradients = [_sum(*pair) for pair in zip(gradients, coming, strict=True)] if gradients else coming
             totals.add_(losses[: len(totals)] if self._free else losses, alpha=size)
-        of_each = zip(*map(self._unstacked, gradients), strict=True)
-        for lane, its_own in zip(self._lanes, of_each, strict=False):  # after these come free places
-            lane.update(its_own)
-
-    def _unstacked(self, gradient: Tensor | None) -> Sequence[Tensor | None]:
-        return [None] * self._places if gradient is None else gradient.unbind()
+        return gradients
 
     @torch.no_grad()
     def _validate(self) -> list[Totals | None]:

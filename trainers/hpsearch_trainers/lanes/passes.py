@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from hpsearch_trainers.lanes.bits import same_bits
+from hpsearch_trainers.lanes.cross_entropy import are_scores, cross_entropies
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor
-from hpsearch_trainers.lanes.losses import Losses, are_scores, cross_entropies
+from hpsearch_trainers.lanes.losses import Losses
 from hpsearch_trainers.lanes.output import Form, taken_apart
 from hpsearch_trainers.lanes.recorder import Recorder, as_one_call, memory_of
 from hpsearch_trainers.lanes.rows import Rows

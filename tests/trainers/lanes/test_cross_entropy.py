@@ -1,0 +1,56 @@
+"""Cross entropies of lanes at once, beside torch's own of each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from hpsearch_trainers.lanes import cross_entropy
+from hpsearch_trainers.lanes.bits import same_bits
+from hpsearch_trainers.lanes.cross_entropy import cross_entropies
+
+SCALES = st.sampled_from([1e-20, 1.0, 30.0, 1e10])
+
+
+def alone(scores, classes, share):
+    losses, gradients = [], []
+    for own, wanted in zip(scores, classes, strict=True):
+        leaf = own.clone().requires_grad_()
+        loss = functional.cross_entropy(leaf, wanted)
+        (loss * share if share != 1 else loss).backward()
+        losses.append(loss.detach())
+        gradients.append(leaf.grad)
+    return torch.stack(losses), torch.stack(gradients)
+
+
+@given(st.integers(1, 5), st.integers(1, 90), st.integers(1, 40), SCALES, st.sampled_from([1, 1 / 3, 0.5]))
+def test_each_lane_has_the_loss_and_the_gradient_that_it_has_alone(lanes, rows, kinds, scale, share):
+    generator = torch.Generator().manual_seed(rows)
+    scores = scale * torch.randn(lanes, rows, kinds, generator=generator)
+    classes = torch.randint(kinds, (lanes, rows), generator=generator)
+    assert same_bits(cross_entropies(scores, classes, share), alone(scores, classes, share))
+
+
+@given(st.integers(2, 4), st.integers(1, 70), st.integers(2, 15), st.sampled_from(["inf", "-inf", "nan"]))
+def test_numbers_that_are_none_stay_in_their_rows(lanes, rows, kinds, number):
+    scores = torch.randn(lanes, rows, kinds, generator=torch.Generator().manual_seed(rows))
+    scores[0, rows // 2, kinds // 2] = float(number)
+    scores[-1, 0] = float(number)
+    classes = torch.zeros(lanes, rows, dtype=torch.int64)
+    assert same_bits(cross_entropies(scores, classes, 1), alone(scores, classes, 1))
+
+
+@pytest.mark.parametrize("kinds", [3, 40])
+def test_a_class_that_there_isnt_is_refused(kinds):
+    with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+        cross_entropies(torch.zeros(2, 4, kinds), torch.full((2, 4), kinds), 1)
+
+
+def test_where_the_two_ways_differ_the_slower_one_is_taken(monkeypatch):
+    monkeypatch.setattr(cross_entropy, "_columns_agree", lambda kinds: False)
+    monkeypatch.setattr(cross_entropy, "_by_columns", None)
+    scores, classes = torch.randn(3, 8, 5), torch.randint(5, (3, 8))
+    assert same_bits(cross_entropies(scores, classes, 1), alone(scores, classes, 1))

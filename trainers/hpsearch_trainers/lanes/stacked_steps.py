@@ -1,0 +1,307 @@
+"""Steps of optimizers of many lanes at once, each with the bits of its own `step()`.
+
+Without `fused`, torch's SGD, Adam and AdamW call up to ten functions for each parameter of each lane. On a small model
+that is most of a step's time. Here the same functions are called once for all lanes and all parameters of a group, in
+the same order, on numbers that lie side by side.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from hpsearch_trainers.lanes.bits import same_bits
+from hpsearch_trainers.lanes.optimizers import is_plain
+
+__all__ = ["StackedSteps", "kind_of", "stacked_steps"]
+
+_MOST_NUMBERS = 2**16
+"""Of a lane's group, up to which calls take longer than what they compute."""
+_MOST_STEPS = 2**23
+"""Up to which torch counts in single precision without a loss."""
+_OTHERWISE = ("fused", "foreach", "capturable", "differentiable")
+"""Settings of a group by which torch computes in other ways."""
+_NUMBERS = ("lr", "momentum", "dampening", "weight_decay", "eps")
+
+_Columns = Sequence[Tensor]
+
+
+class _Way(NamedTuple):
+    """What decides what a group's step computes."""
+
+    kind: type[Optimizer]
+    amsgrad: bool
+    maximize: bool
+    nesterov: bool
+    momentum: bool
+    decoupled: bool
+    """Weight decay isn't a part of the gradient."""
+
+    @property
+    def kept(self) -> Sequence[str]:
+        """What an optimizer keeps of each parameter, beside the number of its steps."""
+        if self.kind is SGD:
+            return ("momentum_buffer",) if self.momentum else ()
+        return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if self.amsgrad else ("exp_avg", "exp_avg_sq")
+
+
+def kind_of(optimizer: Optimizer) -> Hashable:
+    """Give what optimizers must have in common to step together; None: this one steps by itself."""
+    groups = optimizer.param_groups
+    if type(optimizer) not in (SGD, Adam, AdamW) or not is_plain(optimizer):
+        return None
+    numbers = [group[name] for group in groups for name in _NUMBERS if name in group]
+    numbers += [beta for group in groups for beta in group.get("betas", ())]
+    otherwise = any(group.get(name) for group in groups for name in _OTHERWISE)
+    if otherwise or not all(isinstance(one, int | float) for one in numbers):
+        return None
+    return tuple(_way(optimizer, group) for group in groups)
+
+
+def _way(optimizer: Optimizer, group: Mapping[str, Any]) -> _Way:
+    kind = type(optimizer)
+    return _Way(
+        kind,
+        bool(group.get("amsgrad")),
+        bool(group["maximize"]),
+        bool(group.get("nesterov")),
+        bool(group.get("momentum")),
+        bool(group.get("decoupled_weight_decay", kind is AdamW)),
+    )
+
+
+def stacked_steps(
+    optimizers: Sequence[Optimizer], parameters: Sequence[Sequence[Tensor]], stacks: Sequence[Tensor]
+) -> StackedSteps | None:
+    """Give what takes the steps of all; None where each must take its own, for now or for good.
+
+    Args:
+        optimizers: Of one kind, one of each lane.
+        parameters: Of each lane, in the order of the stacks.
+        stacks: (lanes, ...), of which the parameters are parts.
+    """
+    groups = []
+    for of_lanes in zip(*(one.param_groups for one in optimizers), strict=True):
+        way = _way(optimizers[0], of_lanes[0])
+        of_each = [_places(group["params"], given) for group, given in zip(of_lanes, parameters, strict=True)]
+        places = of_each[0]
+        ours = [stacks[place] for place in places]
+        pairs = zip(optimizers, parameters, strict=True)
+        states = [[optimizer.state.get(given[place], {}) for place in places] for optimizer, given in pairs]
+        if any(one != places for one in of_each) or not _are_ready(way, states, ours) or not _agrees(way):
+            return None
+        if places:
+            groups.append(_Group(way, of_lanes, places, states, ours))
+    return StackedSteps(groups)
+
+
+def _places(group: Sequence[Tensor], parameters: Sequence[Tensor]) -> Sequence[int]:
+    """Give where the parameters of a group are among all; those that aren't there are frozen."""
+    numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
+    return [numbers[id(one)] for one in group if id(one) in numbers]
+
+
+def _are_ready(way: _Way, states: Sequence[Sequence[Mapping[str, Any]]], stacks: Sequence[Tensor]) -> bool:
+    """Whether optimizers have taken a first step, all parameters of each as many, and are small."""
+    if sum(one[0].numel() for one in stacks) > _MOST_NUMBERS or any(one.dtype != torch.float32 for one in stacks):
+        return False
+    for of_lane in states:
+        for state, stack in zip(of_lane, stacks, strict=True):
+            kept = [state.get(name) for name in way.kept]
+            if any(one is None or one.shape != stack.shape[1:] or one.dtype != stack.dtype for one in kept):
+                return False
+        steps = {float(state["step"]) for state in of_lane} if way.kind is not SGD else set()
+        if len(steps) > 1 or any(one > _MOST_STEPS for one in steps):
+            return False
+    return True
+
+
+class StackedSteps:
+    """Takes steps of all lanes; what their optimizers keep is theirs again at the end."""
+
+    def __init__(self, groups: Sequence[_Group]) -> None:
+        self._groups = groups
+
+    def takes(self, gradients: Sequence[Tensor | None]) -> bool:
+        """Whether there is a gradient for all that it steps."""
+        return all(gradients[place] is not None for group in self._groups for place in group.places)
+
+    @torch.no_grad()
+    def __call__(self, gradients: Sequence[Tensor | None]) -> None:
+        """Take a step.
+
+        Args:
+            gradients: (lanes, ...), of each stack.
+        """
+        for group in self._groups:
+            group.step([gradients[place] for place in group.places])  # type: ignore[misc]
+
+    @torch.no_grad()
+    def end(self) -> None:
+        """Let the optimizers keep what came of it."""
+        for group in self._groups:
+            group.end()
+
+
+class _Group:
+    """One group of parameters of each lane's optimizer.
+
+    Args:
+        way: What a step computes.
+        groups: Each optimizer's own: its settings are read in each step.
+        places: Of its parameters among all.
+        states: What each optimizer keeps of each parameter.
+        stacks: The parameters, (lanes, ...).
+
+    Attributes:
+        kept: What the optimizers keep, by its name there, (lanes, numbers of all parameters).
+    """
+
+    def __init__(
+        self,
+        way: _Way,
+        groups: Sequence[Mapping[str, Any]],
+        places: Sequence[int],
+        states: Sequence[Sequence[dict[str, Any]]],
+        stacks: Sequence[Tensor],
+    ) -> None:
+        self.way = way
+        self.places = places
+        self._groups = groups
+        self._states = states
+        self._lanes = len(groups)
+        self.stacks = [one.view(self._lanes, -1) for one in stacks]
+        self._sizes = [one.shape[1] for one in self.stacks]
+        self.kept = {name: torch.cat([*self._stacked(name)], 1) for name in way.kept}
+        self._steps = [0 if way.kind is SGD else int(first["step"]) for first, *_ in states]
+
+    def _stacked(self, name: str) -> Iterator[Tensor]:
+        for of_lanes in zip(*self._states, strict=True):
+            yield torch.stack([state[name].view(-1) for state in of_lanes])
+
+    def step(self, gradients: Sequence[Tensor]) -> None:
+        """Take a step, with a gradient of each stack."""
+        self._steps = [steps + 1 for steps in self._steps]
+        own = [one.reshape(self._lanes, -1) for one in gradients]
+        (_sgd if self.way.kind is SGD else _adam)(self, own)
+
+    def columns(self, of_lane: Callable[..., Sequence[float]]) -> _Columns:
+        """Give numbers of each lane, each as (lanes, 1), of its settings and its steps so far."""
+        rows = [of_lane(*given) for given in zip(self._groups, self._steps, strict=True)]
+        return torch.tensor(rows, dtype=torch.float32).t().unsqueeze(2).unbind()
+
+    def decayed(self, gradients: Sequence[Tensor], decays: Tensor) -> Tensor:
+        """Give gradients and, where a lane's decay isn't zero, its part of the weights, (lanes, numbers)."""
+        if self.way.maximize:
+            gradients = [-one for one in gradients]
+        which = decays != 0
+        if which.any():
+            given = zip(gradients, self.stacks, strict=True)
+            with_weights = [torch.addcmul(gradient, weights, decays) for gradient, weights in given]
+            if not which.all():
+                pairs = zip(with_weights, gradients, strict=True)
+                with_weights = [torch.where(which, one, other) for one, other in pairs]
+            gradients = with_weights
+        return torch.cat([*gradients], 1) if len(gradients) > 1 else gradients[0]
+
+    def parts(self, *numbers: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Give each parameter's stack with its part of these."""
+        return zip(self.stacks, *(torch.split(one, self._sizes, 1) for one in numbers), strict=True)
+
+    def end(self) -> None:
+        """Let the optimizers keep what came of it."""
+        for name, together in self.kept.items():
+            parts = torch.split(together, self._sizes, 1)
+            for part, of_lanes in zip(parts, zip(*self._states, strict=True), strict=True):
+                own = [state[name] for state in of_lanes]
+                torch._foreach_copy_(own, [*part.view(self._lanes, *own[0].shape).unbind()])
+        if self.way.kind is not SGD:
+            for of_lane, steps in zip(self._states, self._steps, strict=True):
+                for state in of_lane:
+                    state["step"].fill_(steps)
+
+
+def _sgd(group: _Group, gradients: Sequence[Tensor]) -> None:
+    """Do what `torch.optim.SGD` does."""
+    decays, momentum, taken, rates = group.columns(
+        lambda of, _: (of["weight_decay"], of["momentum"], 1 - of["dampening"], -of["lr"])
+    )
+    direction = group.decayed(gradients, decays)
+    if group.kept:
+        velocity = group.kept["momentum_buffer"].mul_(momentum).addcmul_(direction, taken)
+        direction = torch.addcmul(direction, velocity, momentum) if group.way.nesterov else velocity
+    for weights, part in group.parts(direction):
+        weights.addcmul_(part, rates)
+
+
+def _adam(group: _Group, gradients: Sequence[Tensor]) -> None:
+    """Do what `torch.optim.Adam` and `AdamW` do."""
+    decays, near, keep, square, root, eps, rates = group.columns(_of_adam)
+    if group.way.decoupled:
+        (left,) = group.columns(lambda of, _: [1 - of["lr"] * of["weight_decay"]])
+        for weights in group.stacks:
+            weights.mul_(left)
+        decays = torch.zeros_like(decays)
+    gradient = group.decayed(gradients, decays)
+    mean = group.kept["exp_avg"].lerp_(gradient, near)
+    squares = group.kept["exp_avg_sq"].mul_(keep).addcmul_(gradient * square, gradient)
+    if group.way.amsgrad:
+        largest = group.kept["max_exp_avg_sq"]
+        squares = torch.maximum(largest, squares, out=largest)
+    scale = squares.sqrt().div_(root).add_(eps)
+    for weights, way, by in group.parts(mean * rates, scale):
+        weights.addcdiv_(way, by)
+
+
+def _of_adam(of: Mapping[str, Any], steps: int) -> Sequence[float]:
+    first, second = of["betas"]
+    # As torch writes it, so that it is rounded alike.
+    rate = of["lr"] / (1 - first ** float(steps))
+    root = (1 - second ** float(steps)) ** 0.5
+    return of["weight_decay"], 1 - first, second, 1 - second, root, of["eps"], -rate
+
+
+@functools.cache
+def _agrees(way: _Way) -> bool:
+    """Try whether steps of this way have the bits of torch's own, which it may compute otherwise some day."""
+    return same_bits(_tried(way, together=True), _tried(way, together=False))
+
+
+def _tried(way: _Way, *, together: bool) -> Any:
+    """Give the weights of three optimizers after three steps, and what they keep."""
+    generator = torch.Generator().manual_seed(0)
+    stacks = [torch.randn(shape, generator=generator) for shape in ((3, 37), (3, 5, 13))]
+    parameters = [[nn.Parameter(one) for one in of_lane] for of_lane in zip(*stacks, strict=True)]
+    optimizers = [way.kind(own, **_settings(way, lane)) for lane, own in enumerate(parameters)]
+    groups = [optimizer.param_groups[0] for optimizer in optimizers]
+    for step in range(3):
+        gradients = [torch.randn(stack.shape, generator=generator) for stack in stacks]
+        if together and step > 0:
+            pairs = zip(optimizers, parameters, strict=True)
+            states = [[optimizer.state[one] for one in own] for optimizer, own in pairs]
+            group = _Group(way, groups, range(len(stacks)), states, stacks)
+            group.step(gradients)
+            group.end()
+            continue
+        for optimizer, own, coming in zip(optimizers, parameters, zip(*gradients, strict=True), strict=True):
+            for parameter, gradient in zip(own, coming, strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+    return [(own, [optimizer.state[one] for one in own]) for own, optimizer in zip(parameters, optimizers, strict=True)]
+
+
+def _settings(way: _Way, lane: int) -> dict[str, Any]:
+    settings: dict[str, Any] = {"lr": 0.1 / (lane + 3), "weight_decay": (0.3, 0.0, 1e-4)[lane]}
+    settings["maximize"] = way.maximize
+    if way.kind is SGD:
+        momentum = 0.9 / (lane + 1) if way.momentum else 0.0
+        dampening = 0.0 if way.nesterov else 0.1 * lane
+        return settings | {"momentum": momentum, "dampening": dampening, "nesterov": way.nesterov}
+    settings |= {"betas": (0.9 / (lane + 1), 0.999 - 0.2 * lane), "amsgrad": way.amsgrad}
+    decoupled_adam = way.kind is Adam and way.decoupled
+    return settings | ({"decoupled_weight_decay": True} if decoupled_adam else {})

@@ -1,0 +1,94 @@
+"""The steps of a pack's optimizers in an epoch: of many at once where that has the bits of each, else one by one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from hpsearch_trainers.lanes.errors import NotFusible
+from hpsearch_trainers.lanes.lane import Lane
+from hpsearch_trainers.lanes.stacked_steps import StackedSteps, kind_of, stacked_steps
+
+__all__ = ["Updates"]
+
+
+class Updates:
+    """Takes steps of lanes that have begun an epoch.
+
+    Args:
+        lanes: The lanes. Neighbours whose optimizers are of one kind step together.
+        stacks: Of the parameters that are trained, (lanes or more, ...): after these come free places.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], stacks: Sequence[Tensor]) -> None:
+        self._runs = []
+        self._optimizers = [lane.trainer.optimizer for lane in lanes]
+        self._kinds = [*map(kind_of, self._optimizers)]
+        first = 0
+        for kind, run in itertools.groupby(lanes, lambda lane: kind_of(lane.trainer.optimizer)):
+            alike = [*run]
+            places = slice(first, first + len(alike))
+            own = [stack.detach()[places] for stack in stacks]
+            self._runs.append((places, _Run(alike, own, can_be_stacked=kind is not None and len(alike) > 1)))
+            first = places.stop
+
+    def __call__(self, gradients: Sequence[Tensor | None]) -> None:
+        """Take a step of each lane, and then its average.
+
+        Args:
+            gradients: Of the stacks; None where there is none.
+        """
+        for places, run in self._runs:
+            run.step([None if one is None else one[places] for one in gradients])
+
+    def end(self) -> None:
+        """Let each optimizer keep what came of the steps.
+
+        Raises:
+            NotFusible: Something within the epoch has made another kind of one.
+        """
+        for _, run in self._runs:
+            run.end()
+        if self._kinds != [*map(kind_of, self._optimizers)]:
+            raise NotFusible("its optimizer's settings change within an epoch")
+
+
+class _Run:
+    def __init__(self, lanes: Sequence[Lane], stacks: Sequence[Tensor], *, can_be_stacked: bool) -> None:
+        self._lanes = lanes
+        self._stacks = stacks
+        self._together: StackedSteps | None = None
+        self._tries = 2 if can_be_stacked else 0  # a first step makes what an optimizer keeps
+
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        if self._together is None and self._tries > 0:
+            self._tries -= 1
+            optimizers = [lane.trainer.optimizer for lane in self._lanes]
+            self._together = stacked_steps(optimizers, [lane.trained for lane in self._lanes], self._stacks)
+        if self._together is not None and self._together.takes(gradients):
+            self._clip(gradients)
+            self._together(gradients)
+        else:
+            self.end()
+            for lane, own in zip(self._lanes, self._of_each(gradients), strict=True):
+                lane.update(own)
+        for lane in self._lanes:
+            lane.take_average()
+
+    def end(self) -> None:
+        if self._together is not None:
+            self._together.end()
+            self._together, self._tries = None, 0
+
+    def _clip(self, gradients: Sequence[Tensor | None]) -> None:
+        if any(lane.trainer.parts.clip_norm is not None for lane in self._lanes):
+            for lane, own in zip(self._lanes, self._of_each(gradients), strict=True):
+                lane.clip(own)
+
+    def _of_each(self, gradients: Sequence[Tensor | None]) -> Sequence[Sequence[Tensor | None]]:
+        """Give each lane its gradients."""
+        lanes = len(self._lanes)
+        unstacked = [[None] * lanes if one is None else one.unbind() for one in gradients]
+        return [*zip(*unstacked, strict=True)] if unstacked else [()] * lanes
