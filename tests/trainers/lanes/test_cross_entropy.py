@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.nn import functional
 
 from hpsearch_trainers.lanes import cross_entropy
@@ -15,13 +16,14 @@ from hpsearch_trainers.lanes.cross_entropy import cross_entropies
 SCALES = st.sampled_from([1e-20, 1.0, 30.0, 1e10])
 
 
-def alone(scores, classes, share):
+def alone(scores: Tensor, classes: Tensor, share: float) -> tuple[Tensor, Tensor]:
     losses, gradients = [], []
     for own, wanted in zip(scores, classes, strict=True):
         leaf = own.clone().requires_grad_()
         loss = functional.cross_entropy(leaf, wanted)
-        (loss * share if share != 1 else loss).backward()
+        torch.autograd.backward(loss * share if share != 1 else loss)
         losses.append(loss.detach())
+        assert leaf.grad is not None
         gradients.append(leaf.grad)
     return torch.stack(losses), torch.stack(gradients)
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from hpsearch_trainers.lanes.bits import same_bits
-from hpsearch_trainers.lanes.stacked_steps import kind_of, stacked_steps
+from hpsearch_trainers.lanes.stacked_steps import StackedSteps, kind_of, stacked_steps
 
 SHAPES = st.lists(st.lists(st.integers(1, 40), min_size=0, max_size=3), min_size=1, max_size=4)
 RATES = st.floats(1e-6, 1.0)
 DECAYS = st.sampled_from([0, 0.0, 1e-4, 0.3])
 BELOW_ONE = st.one_of(st.sampled_from([0.0, 0.5, 0.9, 0.999]), st.floats(0, 0.9999))
-WAYS = {
+WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {}),
     "dampened": (torch.optim.SGD, {"momentum": BELOW_ONE.filter(bool), "dampening": BELOW_ONE}),
     "nesterov": (torch.optim.SGD, {"momentum": BELOW_ONE.filter(bool), "nesterov": st.just(True)}),
@@ -31,7 +33,9 @@ WAYS = {
 class Twice:
     """The same optimizers twice: of parameters that are parts of stacks, and of ones that aren't."""
 
-    def __init__(self, kind, shapes, of_lanes, split):
+    def __init__(
+        self, kind: Any, shapes: Sequence[Sequence[int]], of_lanes: Sequence[dict[str, Any]], split: int
+    ) -> None:
         generator = torch.Generator().manual_seed(len(shapes))
         self.generator = generator
         self.stacks = [torch.randn(len(of_lanes), *shape, generator=generator) for shape in shapes]
@@ -44,26 +48,28 @@ class Twice:
             for given in (self.ours, self.theirs)
         )
 
-    def gradients(self, scale=1.0):
+    def gradients(self, scale: float = 1.0) -> list[Tensor]:
         return [scale * torch.randn(stack.shape, generator=self.generator) for stack in self.stacks]
 
-    def step_alone(self, optimizers, parameters, gradients):
+    def step_alone(
+        self, optimizers: Sequence[Any], parameters: Sequence[Sequence[Tensor]], gradients: Sequence[Tensor]
+    ) -> None:
         for optimizer, own, coming in zip(optimizers, parameters, zip(*gradients, strict=True), strict=True):
             for parameter, gradient in zip(own, coming, strict=True):
                 parameter.grad = gradient.clone()
             optimizer.step()
             optimizer.zero_grad()
 
-    def together(self):
+    def together(self) -> StackedSteps | None:
         return stacked_steps(self.optimizers, self.ours, self.stacks)
 
-    def assert_same(self):
+    def assert_same(self) -> None:
         assert same_bits(self.ours, self.theirs)
         for one, other in zip(self.optimizers, self.alone, strict=True):
             assert same_bits(one.state_dict(), other.state_dict())
 
 
-def _groups(parameters, split, of):
+def _groups(parameters: Sequence[Tensor], split: int, of: dict[str, Any]) -> list[dict[str, Any]]:
     """Give the first few another rate and decay, as one does for layers that are frozen at first."""
     other = {"lr": of["lr"] / 3, "weight_decay": 0.01}
     return [{"params": parameters[:split], **other}, {"params": parameters[split:]}]
@@ -110,6 +116,7 @@ def test_without_decay_weights_that_are_infinite_come_to_no_gradient(kind):
     first, second = both.gradients(), both.gradients()
     both.step_alone(both.optimizers, both.ours, first)
     together = both.together()
+    assert together is not None
     together(second)
     together.end()
     for gradients in (first, second):
@@ -124,6 +131,7 @@ def test_optimizers_that_have_trained_for_different_times_step_together():
         both.step_alone(both.optimizers[lanes], both.ours[lanes], gradients)
         both.step_alone(both.alone[lanes], both.theirs[lanes], gradients)
     together, gradients = both.together(), both.gradients()
+    assert together is not None
     together(gradients)
     together.end()
     both.step_alone(both.alone, both.theirs, gradients)

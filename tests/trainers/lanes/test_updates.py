@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -24,7 +24,12 @@ def together(monkeypatch):
     """How often optimizers have stepped together."""
     calls: list[int] = []
     step = StackedSteps.__call__
-    monkeypatch.setattr(StackedSteps, "__call__", lambda self, given: (calls.append(len(given)), step(self, given)))
+
+    def counted(steps: StackedSteps, gradients: Sequence[Tensor | None]) -> None:
+        calls.append(len(gradients))
+        step(steps, gradients)
+
+    monkeypatch.setattr(StackedSteps, "__call__", counted)
     return calls
 
 
@@ -88,7 +93,7 @@ def test_a_parameter_without_a_gradient_in_some_steps_is_left_alone_in_these(opt
 class Meddling(Drawn):
     """Its loss turns the momentum off in the middle of its second epoch."""
 
-    def build(self, params: Mapping[str, Any]) -> Parts:
+    def build(self, params):
         parts = super().build(params)
         return dataclasses.replace(parts, loss=self.loss)
 
