@@ -94,7 +94,7 @@ class Meddling(Drawn):
     """Its loss turns the momentum off in the middle of its second epoch."""
 
     def build(self, params):
-        parts = super().build(params)
+        parts: Parts = Drawn.build(self, params)  # type: ignore[no-untyped-call]
         return dataclasses.replace(parts, loss=self.loss)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
