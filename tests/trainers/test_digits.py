@@ -54,6 +54,18 @@ def test_the_names_that_a_sweep_may_give(name: str, network: type[Trainer]) -> N
     assert resolve_trainable(f"hpsearch_trainers.digits:{name}") is network
 
 
+def test_trials_with_one_seed_differ_by_their_other_parameters_alone() -> None:
+    """First weights, order of rows and dropout follow from it, and not from the trial's own."""
+    params = {"dropout": 0.5}
+
+    def losses(given: int | None, own: int) -> list[float]:
+        return [metrics["loss"] for metrics in epochs(trained(MLP, params | {"seed": given}, own), 2)]
+
+    assert losses(3, 0) == losses(3, 1)
+    assert len({tuple(losses(given, 0)) for given in (3, 4, None)}) == 3
+    assert losses(None, 0) != losses(None, 1)
+
+
 @pytest.mark.parametrize(("network", "lr"), [(MLP, 0.1), (CNN, 0.05)])
 def test_a_good_rate_learns_the_digits_with_all_else_at_its_default(network: type[Trainer], lr: float) -> None:
     found = epochs(trained(network, {"lr": lr}), 15)

@@ -57,8 +57,9 @@ def digits(split: int = 0) -> Digits:
 class _Classifier(Trainer):
     """Both networks report `accuracy` on the validation images, beside what every `Trainer` does.
 
-    Their parameters: `lr` (0.1), `momentum` (0.9), `dropout` (0.0), `weight_decay` (0.0), `batch_size` (32), and
-    `split` (0), the seed that divides the images into those to train on and those to validate on.
+    Their parameters: `lr` (0.1), `momentum` (0.9), `dropout` (0.0), `weight_decay` (0.0), `batch_size` (32); `split`
+    (0), the seed that divides the images into those to train on and those to validate on; and `seed`, of the first
+    weights and of what is random in training (each trial's own): with one for all, trials differ by the others alone.
     """
 
     @abstractmethod
@@ -68,6 +69,9 @@ class _Classifier(Trainer):
     def build(self, params: Mapping[str, Any]) -> Parts:
         """Make the parts; SGD with momentum."""
         data = digits(int(params.get("split", 0)))
+        seed = None if params.get("seed") is None else int(params["seed"])
+        if seed is not None:
+            torch.manual_seed(seed)
         model = self.network(params)
         optimizer = torch.optim.SGD(
             model.parameters(),
@@ -84,6 +88,7 @@ class _Classifier(Trainer):
             validation=(data.validation_images, data.validation_labels),
             metrics={"accuracy": correct},
             batch_size=int(params.get("batch_size", 32)),
+            seed=seed,
         )
 
 

@@ -63,6 +63,9 @@ class Parts:
     measures: Mapping[str, Callable[[nn.Module], float]] = field(default_factory=dict)
     """By name, what is measured of the model itself after each validation, as `measures.latency`; it is in eval mode.
     Of several workers the mean."""
+    seed: int | None = None
+    """What is random in an epoch follows from it, in place of the trial's own seed: one number for trials that are to
+    differ by their parameters alone. What `build` draws is for `build` to seed, as by `torch.manual_seed`."""
     pipeline: Sequence[nn.Module] | None = None
     """For the strategy `pipeline`: modules with the model's parameters that, called one after another, compute what it
     does. They may be others than the model's own. An nn.Sequential needs none."""
@@ -84,8 +87,9 @@ class Parts:
         _check_made("loss", self.loss, "a function of output and target", callable(self.loss))
         for name in ("batch_size", "validation_batch_size", "accumulate"):
             _check(name, getattr(self, name), least=1, whole=True)
-        if self.loaders is not None:
-            _check("loaders", self.loaders, least=0, whole=True)
+        for name in ("loaders", "seed"):
+            if getattr(self, name) is not None:
+                _check(name, getattr(self, name), least=0, whole=True)
         for name in ("clip_norm", "average", "freeze_batch_norm"):
             if getattr(self, name) is not None:
                 _check(name, getattr(self, name), least=0, whole=False)

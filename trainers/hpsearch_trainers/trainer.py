@@ -93,7 +93,6 @@ class Trainer(ABC):
         self.group = self._strategy.workers
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.epoch = 0
-        self._seed = int(getattr(trial, "seed", 0))
         self._forked = getattr(trial, "parent", None) is not None
         self._scaling = Scaling.from_dict(getattr(trial, "scaling", None) or {})
         rank, width = self._strategy.part, self._strategy.parts
@@ -101,6 +100,7 @@ class Trainer(ABC):
         if not isinstance(parts, Parts):
             name = type(self).__name__
             raise ConfigurationError(f"{name}.build must give Parts(model, ...), got {type(parts).__name__}")
+        self._seed = int(getattr(trial, "seed", 0)) if parts.seed is None else parts.seed
         self._strategy.check(parts)
         self.model = parts.model.to(self.device)
         self._normalizing = self.group if parts.batch_norm == "sync" else None
