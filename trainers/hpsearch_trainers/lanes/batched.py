@@ -14,8 +14,7 @@ from hpsearch_trainers.lanes.views import behind_lanes
 __all__: list[str] = []
 
 _LAST_DIMENSIONS: dict[Any, int] = {
-    **dict.fromkeys((functional.max_pool2d, functional.avg_pool2d), 2),
-    **dict.fromkeys((functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d), 2),
+    **dict.fromkeys((functional.avg_pool2d, functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d), 2),
     **dict.fromkeys((functional.max_pool1d, functional.avg_pool1d, functional.adaptive_avg_pool1d), 1),
 }
 """How many dimensions a function pools; before them are rows and channels."""

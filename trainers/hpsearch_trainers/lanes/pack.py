@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hpsearch_trainers.evaluation import Totals
-from hpsearch_trainers.lanes import batched, dropout, elementwise, linear, rounded, views
+from hpsearch_trainers.lanes import batched, dropout, elementwise, linear, max_pool, rounded, views
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.lane_tensor import Generators, of_each, opened
@@ -29,7 +29,7 @@ __all__ = ["Pack"]
 
 _T = TypeVar("_T")
 
-_RULES = (batched, dropout, elementwise, linear, rounded, views)
+_RULES = (batched, dropout, elementwise, linear, max_pool, rounded, views)
 """They are in force once they are imported."""
 
 
