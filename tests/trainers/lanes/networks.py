@@ -164,6 +164,15 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
         lr=lr / 10,
         amsgrad=True,
     ),
+    "fused adam": lambda model, lr: torch.optim.Adam(
+        [{"params": [one], "weight_decay": 0.1 * number} for number, one in enumerate(model.parameters())],
+        lr=lr / 10,
+        amsgrad=True,
+        fused=True,
+    ),
+    "adam as adamw": lambda model, lr: torch.optim.Adam(
+        model.parameters(), lr=lr / 10, weight_decay=0.1, decoupled_weight_decay=True, fused=True
+    ),
     "fused adamw": lambda model, lr: torch.optim.AdamW(model.parameters(), lr=lr / 10, fused=True),
     "rmsprop": lambda model, lr: torch.optim.RMSprop(model.parameters(), lr=lr / 30, momentum=0.5),
     "lamb": lambda model, lr: LAMB(model.parameters(), lr=lr / 10),

@@ -84,6 +84,13 @@ def test_lanes_with_optimizers_of_several_kinds_step_with_their_like(together):
     assert together
 
 
+@pytest.mark.parametrize("optimizer", ["nesterov", "fused adam", "fused adamw", "adam as adamw"])
+def test_fused_optimizers_have_the_bits_of_their_own_steps(optimizer):
+    betas = [(0.5, 0.9), (0.8, 0.99), (0.95, 0.9999)]
+    lanes = [{"layers": ["relu"], "optimizer": optimizer, "lr": 0.1 * (1 + n), "betas": b} for n, b in enumerate(betas)]
+    check(made(Drawn, lanes), made(Drawn, lanes))
+
+
 @pytest.mark.parametrize("optimizer", KINDS)
 def test_a_parameter_without_a_gradient_in_some_steps_is_left_alone_in_these(optimizer):
     lanes = [{"optimizer": optimizer, "lr": 0.1 * (1 + lane)} for lane in range(3)]

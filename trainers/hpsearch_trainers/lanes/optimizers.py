@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,8 +21,8 @@ Stepper = Callable[[Sequence[Tensor | None]], None]
 def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip: float | None) -> Stepper:
     """Give what takes one step, to the bit as a backward pass and `optimizer.step()` do.
 
-    On small models the step of a fused SGD is a few microseconds of work and several times as many of bookkeeping, so
-    it is called without that.
+    On small models a step with `fused` is a few microseconds of work and several times as many of bookkeeping, so it is
+    called without that.
 
     Args:
         optimizer: Of these parameters, or of some of them. What a stepper has found in its state holds for an epoch.
@@ -39,8 +40,8 @@ def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip
 
     given = {id(parameter) for parameter in parameters}
     all_given = all(id(parameter) in given for parameter in trained)  # else some are frozen
-    if clip is None and all_given and _is_plain_fused_sgd(optimizer):
-        return _FusedSGD(optimizer, parameters, step)
+    if clip is None and all_given and _is_plain_fused(optimizer):
+        return _Fused(optimizer, parameters, step)
     return step
 
 
@@ -70,50 +71,98 @@ def is_plain(optimizer: torch.optim.Optimizer) -> bool:
     return not any(hooks) and "step" not in vars(optimizer) and not scaled
 
 
-def _is_plain_fused_sgd(optimizer: torch.optim.Optimizer) -> bool:
-    if type(optimizer) is not torch.optim.SGD or not is_plain(optimizer):
+def _is_plain_fused(optimizer: torch.optim.Optimizer) -> bool:
+    if type(optimizer) not in _FUSED or not is_plain(optimizer):
         return False
-    return all(group["fused"] and not isinstance(group["lr"], Tensor) for group in optimizer.param_groups)
+    groups = optimizer.param_groups
+    of_tensors = any(isinstance(one, Tensor) for group in groups for one in (group["lr"], *group.get("betas", ())))
+    as_adamw = type(optimizer) is torch.optim.Adam and any(group.get("decoupled_weight_decay") for group in groups)
+    return all(group["fused"] for group in groups) and not of_tensors and not as_adamw
 
 
-class _FusedSGD:
-    """What `torch.optim.SGD(fused=True).step()` computes, after its first step and where every gradient is there."""
+class _Fused:
+    """What a plain optimizer's step computes with `fused`, after its first one and where every gradient is there."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], step: Stepper) -> None:
         place = {id(parameter): number for number, parameter in enumerate(parameters)}
         self._step = step
         self._optimizer = optimizer
+        self._run = _FUSED[type(optimizer)]
         self._places = [[place[id(one)] for one in group["params"]] for group in optimizer.param_groups]
-        self._velocities: list[list[Tensor]] | None = None
+        self._kept: Sequence[Sequence[list[Tensor]]] | None = None
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
-        if self._velocities is None or len([one for one in gradients if one is not None]) < len(gradients):
+        if self._kept is None or len([one for one in gradients if one is not None]) < len(gradients):
             self._step(gradients)
-            self._velocities = self._found()
+            self._kept = self._found()
             return
-        for group, places, velocities in zip(self._optimizer.param_groups, self._places, self._velocities, strict=True):
-            torch._fused_sgd_(
-                group["params"],
-                [gradients[place] for place in places],  # type: ignore[misc]
-                velocities,
-                weight_decay=group["weight_decay"],
-                momentum=group["momentum"],
-                lr=group["lr"],
-                dampening=group["dampening"],
-                nesterov=group["nesterov"],
-                maximize=group["maximize"],
-                is_first_step=False,
-            )
+        for group, places, kept in zip(self._optimizer.param_groups, self._places, self._kept, strict=True):
+            self._run(group, [gradients[place] for place in places], *kept)
 
-    def _found(self) -> list[list[Tensor]] | None:
-        """Give the velocities that the optimizer keeps, or None where some aren't there yet."""
+    def _found(self) -> Sequence[Sequence[list[Tensor]]] | None:
+        """Give what the optimizer keeps of each group's parameters, or None where some isn't there yet."""
         found = []
+        state = self._optimizer.state  # which makes a place for what is asked of it by index
         for group in self._optimizer.param_groups:
-            kept: list[Any] = []
-            if group["momentum"] != 0:
-                state = self._optimizer.state  # which makes a place for what is asked of it by index
-                kept = [state.get(one, {}).get("momentum_buffer") for one in group["params"]]
-            if any(one is None for one in kept):
+            names = _kept_by(group)
+            kept = [[state.get(one, {}).get(name) for one in group["params"]] for name in names]
+            if any(one is None for of_name in kept for one in of_name):
                 return None
             found.append(kept)
         return found
+
+
+def _kept_by(group: Mapping[str, Any]) -> Sequence[str]:
+    if "betas" in group:
+        return ("exp_avg", "exp_avg_sq", "step", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
+    return ("momentum_buffer",) if group["momentum"] != 0 else ()
+
+
+def _sgd(group: Mapping[str, Any], gradients: list[Any], velocities: Sequence[Tensor] = ()) -> None:
+    torch._fused_sgd_(
+        group["params"],
+        gradients,
+        [*velocities],
+        weight_decay=group["weight_decay"],
+        momentum=group["momentum"],
+        lr=group["lr"],
+        dampening=group["dampening"],
+        nesterov=group["nesterov"],
+        maximize=group["maximize"],
+        is_first_step=False,
+    )
+
+
+def _adam(
+    run: Callable[..., None],
+    group: Mapping[str, Any],
+    gradients: list[Any],
+    means: list[Tensor],
+    squares: list[Tensor],
+    steps: list[Tensor],
+    largest: Sequence[Tensor] = (),
+) -> None:
+    torch._foreach_add_(steps, 1)
+    first, second = group["betas"]
+    run(
+        group["params"],
+        gradients,
+        means,
+        squares,
+        [*largest],
+        steps,
+        amsgrad=group["amsgrad"],
+        lr=group["lr"],
+        beta1=first,
+        beta2=second,
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        maximize=group["maximize"],
+    )
+
+
+_FUSED: Mapping[type[torch.optim.Optimizer], Callable[..., None]] = {
+    torch.optim.SGD: _sgd,
+    torch.optim.Adam: functools.partial(_adam, torch._fused_adam_),
+    torch.optim.AdamW: functools.partial(_adam, torch._fused_adamw_),
+}
