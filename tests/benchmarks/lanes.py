@@ -6,6 +6,7 @@ doesn't. What is timed is epochs, validation included, after one that warms up.
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 import time
@@ -23,6 +24,7 @@ _WORKLOADS: Mapping[str, tuple[str, Mapping[str, Any], int, str]] = {
     "digits MLP, 64 hidden units": ("mlp", {"hidden": 64, "batch_size": 64}, 12, "at most 0.30"),
     "digits MLP, 256 hidden units": ("mlp", {"hidden": 256, "batch_size": 64}, 8, "at most 0.59"),
     "digits MLP, 128 hidden units, batch 32": ("mlp", {"hidden": 128, "batch_size": 32}, 8, ""),
+    "digits MLP, 64 hidden units, Adam": ("mlp_of_adam", {"hidden": 64, "batch_size": 64}, 12, ""),
     "digits CNN, 4 channels": ("cnn", {"channels": 4, "batch_size": 64}, 4, "at most 0.77"),
     "digits CNN, 16 channels": ("cnn", {"channels": 16, "batch_size": 64}, 3, "at most 0.77"),
     "character transformer, 32 features": (
@@ -115,8 +117,16 @@ def _time(answer: Connection, side: Any, kind: str, params: Mapping[str, Any], e
     from hpsearch_trainers.char_lm import CharLM
     from hpsearch_trainers.digits import CNN, MLP
 
+    class MLPOfAdam(MLP):
+        """With the optimizer that torch gives by default."""
+
+        def build(self, params: Mapping[str, Any]) -> Any:
+            parts = super().build(params)
+            adam = torch.optim.Adam(parts.model.parameters(), lr=params["lr"] / 20)
+            return dataclasses.replace(parts, optimizer=adam)
+
     torch.set_num_threads(1)
-    trainer: Any = {"mlp": MLP, "cnn": CNN, "char_lm": CharLM}[kind]
+    trainer: Any = {"mlp": MLP, "mlp_of_adam": MLPOfAdam, "cnn": CNN, "char_lm": CharLM}[kind]
     made = []
     for number in range(trials):
         torch.manual_seed(number)
