@@ -7,15 +7,11 @@ batch is the same, so that those who train have more rows where some serve. Time
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import secrets
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +25,7 @@ from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.trainer import Trainer
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.plot import Line, draw
-from tests.benchmarks.slow_network import SlowNetwork, address
+from tests.benchmarks.slow_network import SlowNetwork, ask, ranks
 
 __all__ = ["measure"]
 
@@ -88,42 +84,16 @@ def _rank() -> None:
                 print(statistics.median(took), flush=True)
 
 
-@contextlib.contextmanager
-def _ranks(network: SlowNetwork) -> Iterator[list[subprocess.Popen[str]]]:
-    env = os.environ | {
-        "WORLD_SIZE": str(RANKS),
-        "MASTER_ADDR": address(0),
-        "MASTER_PORT": "29500",  # of the namespace alone
-        "HPSEARCH_COMM_SECRET": secrets.token_hex(32),
-        "OMP_NUM_THREADS": "1",
-    }
-    ranks = [
-        subprocess.Popen(
-            [*network.command(rank), sys.executable, "-m", "tests.benchmarks.parameter_servers"],
-            env=env | {"RANK": str(rank)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        yield ranks
-    finally:
-        for rank in ranks:
-            rank.communicate()
-
-
 def measure(rounds: int) -> list[Figure]:
     """Time each way on each network, one after the other in each round, and draw both models."""
     seconds: dict[tuple[str, float, str], list[float]] = {}
-    with SlowNetwork(RANKS) as network, _ranks(network) as ranks:
+    with SlowNetwork(RANKS) as network, ranks(network, __name__, RANKS) as started:
         for _ in range(rounds):
             for gigabits in GIGABITS:
                 network.limit(gigabits)
                 for model in HIDDEN:
                     for way in WAYS:
-                        took = _turn(ranks, way, model)
+                        took = float(ask(started, json.dumps([way, model])))
                         seconds.setdefault((model, gigabits, way), []).append(took)
                         print(model, gigabits, way, took, file=sys.stderr, flush=True)
     milliseconds = {turn: [1e3 * took for took in found] for turn, found in seconds.items()}
@@ -144,15 +114,6 @@ def _draw(model: str, found: Mapping[str, list[list[float]]]) -> None:
     names = [f"{gigabits:g} Gbit/s" for gigabits in GIGABITS]
     drawn = draw(title, "each host's network", "milliseconds", lines, _ticks(lines), names)
     (IMAGES / f"parameter_servers_{model}.svg").write_text(drawn)
-
-
-def _turn(ranks: list[subprocess.Popen[str]], way: str, model: str) -> float:
-    for rank in ranks:
-        assert rank.stdin is not None
-        rank.stdin.write(json.dumps([way, model]) + "\n")
-        rank.stdin.flush()
-    assert ranks[0].stdout is not None
-    return float(ranks[0].stdout.readline())
 
 
 def _ticks(lines: list[Line]) -> list[float]:

@@ -10,14 +10,17 @@ their input, so nothing is left behind, whatever ends this one.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
-__all__ = ["SlowNetwork", "address"]
+__all__ = ["SlowNetwork", "address", "ask", "ranks"]
 
 _PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 _READY = "import sys; print('ready', flush=True); sys.stdin.read()"
@@ -98,6 +101,49 @@ class SlowNetwork:
     def _in(self, host: int, *commands: str) -> None:
         for command in commands:
             _run(command, *self.command(host))
+
+
+@contextlib.contextmanager
+def ranks(network: SlowNetwork, module: str, count: int) -> Iterator[Sequence[subprocess.Popen[str]]]:
+    """Run a module as ranks of one group, each on a host of its own, until the block ends.
+
+    Args:
+        network: With as many hosts, or more.
+        module: Joins by `comm.init()`, and reads what `ask` gives from its input until that ends.
+        count: How many.
+    """
+    env = os.environ | {
+        "WORLD_SIZE": str(count),
+        "MASTER_ADDR": address(0),
+        "MASTER_PORT": "29500",  # of the namespace alone
+        "HPSEARCH_COMM_SECRET": secrets.token_hex(32),
+        "OMP_NUM_THREADS": "1",
+    }
+    started = [
+        subprocess.Popen(
+            [*network.command(rank), sys.executable, "-m", module],
+            env=env | {"RANK": str(rank)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+    try:
+        yield started
+    finally:
+        for rank in started:
+            rank.communicate()
+
+
+def ask(started: Sequence[subprocess.Popen[str]], line: str) -> str:
+    """Give every rank a line, and what rank 0 answers."""
+    for rank in started:
+        assert rank.stdin is not None
+        rank.stdin.write(f"{line}\n")
+        rank.stdin.flush()
+    assert started[0].stdout is not None
+    return started[0].stdout.readline()
 
 
 def _run(command: str, *before: str) -> None:
