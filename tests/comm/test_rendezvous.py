@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
@@ -12,7 +13,13 @@ import pytest
 from hpsearch_comm.bootstrap import exchange
 from hpsearch_comm.bootstrap.exchange import name_ranks
 from hpsearch_comm.bootstrap.handshake import Credentials
-from hpsearch_comm.bootstrap.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
+from hpsearch_comm.bootstrap.rendezvous import (
+    KnownAddresses,
+    LocalRendezvous,
+    MasterRendezvous,
+    Rendezvous,
+    StoreRendezvous,
+)
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
 from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials
 from tests.comm.meeting import (
@@ -30,10 +37,13 @@ from tests.comm.meeting import (
 from tests.forked import forked
 
 
-@pytest.fixture(params=["master", "store"])
+@pytest.fixture(params=["master", "store", "local"])
 def meeting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Meeting]:
     if request.param == "master":
         yield Meeting(MasterRendezvous(LOOPBACK, free_port()))
+        return
+    if request.param == "local":
+        yield Meeting(LocalRendezvous(uuid.uuid4().hex))
         return
     # The store asks for the name of everyone who connects, and would wait for long where nobody answers.
     monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
@@ -92,7 +102,8 @@ def test_a_missing_rank_0_is_named(meeting):
     for error in found.values():
         assert isinstance(error, RendezvousError)
         assert "rank 0" in str(error)
-        assert str(meeting.place.port) in str(error)
+        place = meeting.place
+        assert (place.job if isinstance(place, LocalRendezvous) else str(place.port)) in str(error)
 
 
 def test_a_rank_with_another_secret_is_told_soon_and_the_others_go_on(meeting, monkeypatch, caplog):

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -20,18 +20,30 @@ from hpsearch_comm.bootstrap.exchange import Venue, check_text, gather, join
 from hpsearch_comm.bootstrap.handshake import Credentials
 from hpsearch_comm.bootstrap.interface import is_local, is_own_name, local_address, resolve, surroundings
 from hpsearch_comm.bootstrap.listener import listen, listen_at_all
+from hpsearch_comm.bootstrap.secret import meeting_address
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-__all__ = ["HeldStoreRendezvous", "KnownAddresses", "MasterRendezvous", "Rendezvous", "StoreRendezvous"]
+__all__ = [
+    "HeldStoreRendezvous",
+    "KnownAddresses",
+    "LocalRendezvous",
+    "MasterRendezvous",
+    "Rendezvous",
+    "StoreRendezvous",
+]
 
 T = TypeVar("T")
 
 _ADVICE = (
     "Start all ranks within start_timeout of each other, with the same MASTER_ADDR, MASTER_PORT, WORLD_SIZE and "
     "HPSEARCH_COMM_SECRET, and see whether the missing ones have failed before"
+)
+_LOCAL_ADVICE = (
+    "See whether the missing ranks have failed before, and that each of them calls for this group. Containers with "
+    "networks of their own count as hosts: for these set MASTER_ADDR, MASTER_PORT and HPSEARCH_COMM_SECRET"
 )
 _BIND_SECONDS = 3.0
 """How long a taken port is tried again: another group of this process may be about to leave it."""
@@ -45,6 +57,18 @@ class Rendezvous(ABC):
 
     host: str | None = None
     """Where rank 0 is, if that is known: the others reach this rank by the address that the route there starts from."""
+    origin: str = ""
+    """How the place was chosen, if not by the user, and what to do where it can't be used."""
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """End errors of the place with its origin."""
+        try:
+            yield
+        except ConfigurationError as error:
+            if not self.origin:
+                raise
+            raise ConfigurationError(f"{error}. {self.origin}") from None
 
     @abstractmethod
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
@@ -99,13 +123,16 @@ class MasterRendezvous(Rendezvous):
     Args:
         host: MASTER_ADDR: a name or address of rank 0's host, as all ranks know it.
         port: MASTER_PORT, 1 to 65535.
+        origin: What they have been made from, if not MASTER_ADDR and MASTER_PORT, and what to do where they can't be
+            used.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, origin: str = "") -> None:
         if not 1 <= port <= 65535:
             raise ConfigurationError(f"expected MASTER_PORT from 1 to 65535, got {port}")
         self.host: str = host
         self.port = port
+        self.origin = origin
 
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
         """Meet the others at rank 0."""
@@ -113,10 +140,11 @@ class MasterRendezvous(Rendezvous):
         if size == 1:
             return [mine]
         place = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-        venue = Venue(size, credentials, deadline, place, _ADVICE)
-        if rank == 0:
-            return gather(venue, self._listen(deadline), mine)
-        return join(venue, rank, lambda: [(ip, self.port) for ip in resolve(self.host, deadline)], mine)
+        venue = Venue(size, credentials, deadline, place, f"{_ADVICE}. {self.origin}".removesuffix(". "))
+        with self.explained():
+            if rank == 0:
+                return gather(venue, self._listen(deadline), mine)
+            return join(venue, rank, lambda: [(ip, self.port) for ip in resolve(self.host, deadline)], mine)
 
     def _listen(self, deadline: float) -> list[socket.socket]:
         addresses = list(resolve(self.host, deadline))
@@ -136,6 +164,39 @@ class MasterRendezvous(Rendezvous):
                 f"rank 0 can't listen on MASTER_PORT {self.port} of {' or '.join(local)}: {error.strerror}. Take "
                 "another port on every rank, or end what holds it (`ss -ltnp` shows it)"
             ) from None
+
+
+class LocalRendezvous(Rendezvous):
+    """Ranks that are all on this host meet at an abstract Unix socket of rank 0's, so that no port is agreed upon.
+
+    Every connection proves the group's secret before anything else is read. There is no file, and nothing is left
+    behind.
+
+    Args:
+        job: The same on every rank, and on no other group of this user that starts on this host at the same time.
+    """
+
+    host = "127.0.0.1"
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+
+    def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
+        """Meet the others at rank 0."""
+        check_text(mine)
+        if size == 1:
+            return [mine]
+        address = meeting_address(f"{self.job} {credentials.digest.hex()}")
+        venue = Venue(size, credentials, deadline, f"a Unix socket for {self.job}", _LOCAL_ADVICE)
+        if rank > 0:
+            return join(venue, rank, lambda: [address], mine)
+        try:
+            listening = listen(address, min(deadline, time.monotonic() + _BIND_SECONDS))
+        except OSError as error:
+            raise RendezvousError(
+                f"rank 0 could not open {venue.place}: {error.strerror}. Two processes may say that they are rank 0"
+            ) from None
+        return gather(venue, [listening], mine)
 
 
 class _ThroughStore(Rendezvous):

@@ -3,13 +3,16 @@
     import hpsearch_comm.torch_backend
     torch.distributed.init_process_group("hpsearch")
 
-The import registers it. Tensors are on the CPU. Errors are torch's `DistBackendError`, with ours as its cause.
+The import registers it. Tensors are on the CPU. Errors are torch's `DistBackendError`, with ours as its cause. It also
+registers `init_method="launcher://"`, by which the ranks of any launcher find each other.
 """
 
 from __future__ import annotations
 
 import torch.distributed as dist
+from torch.distributed.rendezvous import register_rendezvous_handler
 
+from hpsearch_comm.torch_backend.launched import SCHEME, rendezvous_of_launcher
 from hpsearch_comm.torch_backend.meeting import make_process_group
 from hpsearch_comm.torch_backend.monitored_barrier import monitored_barrier
 from hpsearch_comm.torch_backend.process_group import CommProcessGroup
@@ -17,3 +20,4 @@ from hpsearch_comm.torch_backend.process_group import CommProcessGroup
 __all__ = ["CommProcessGroup", "monitored_barrier"]
 
 dist.Backend.register_backend("hpsearch", make_process_group, extended_api=True, devices=["cpu"])
+register_rendezvous_handler(SCHEME, rendezvous_of_launcher)  # type: ignore[no-untyped-call]

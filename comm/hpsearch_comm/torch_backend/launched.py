@@ -1,0 +1,66 @@
+"""A rendezvous of torch.distributed for what any launcher has started: `init_method="launcher://"`, for any backend.
+
+torch's own `env://` knows RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT alone, and needs a port agreed upon beforehand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+
+from torch.distributed import Store, TCPStore, default_pg_timeout  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous as torch_rendezvous
+
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.environment import Arguments, read_environment
+from hpsearch_comm.errors import UsageError
+from hpsearch_comm.torch_backend.work import as_torchs
+
+__all__ = ["SCHEME", "rendezvous_of_launcher"]
+
+SCHEME = "launcher"
+_NAME = "torch.distributed's store"
+
+
+def rendezvous_of_launcher(
+    url: str, timeout: timedelta = default_pg_timeout, **_options: object
+) -> Iterator[tuple[Store, int, int]]:
+    """Find the others by what the launcher says, for `register_rendezvous_handler`. Without a launcher, be alone.
+
+    Args:
+        url: `launcher://`.
+        timeout: How long to wait for the others, and of the store.
+
+    Yields:
+        A store, this rank, and how many there are.
+
+    Raises:
+        DistBackendError: The ranks can't find each other.
+    """
+    with as_torchs():
+        if url != f"{SCHEME}://":
+            raise UsageError(
+                f"{SCHEME}:// takes rank and world_size from the launcher, got {url!r}: leave out rank= and world_size="
+            )
+        arguments = read_environment(os.environ)
+        if arguments.rendezvous is None or arguments.by_launcher:
+            store: Store = _open(arguments, timeout)
+        else:
+            store, *_ = next(torch_rendezvous("env://", arguments.rank, arguments.size, timeout=timeout))
+    yield store, arguments.rank, arguments.size
+    raise RuntimeError(f"{SCHEME}:// can't be used to meet once more: call init_process_group anew")
+
+
+def _open(arguments: Arguments, timeout: timedelta) -> TCPStore:
+    """Open a store that rank 0 holds, on a port that it tells the others, who prove that they are of its job."""
+    rank, size, place = arguments.rank, arguments.size, arguments.rendezvous
+    if place is None:
+        return TCPStore("127.0.0.1", 0, size, is_master=True, timeout=timeout)
+    given = arguments.for_group({"name": _NAME, "start_timeout": timeout.total_seconds()})
+    host, held = place.host, None
+    if rank == 0:
+        held = TCPStore(host, 0, size, is_master=True, timeout=timeout, wait_for_workers=False)
+    credentials = Credentials(given["secret"], _NAME)
+    texts = place.exchange(rank, size, str(held.port) if held else "", credentials, given["deadline"])
+    return held or TCPStore(host, int(texts[0]), size, is_master=False, timeout=timeout, wait_for_workers=False)
