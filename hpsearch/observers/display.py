@@ -59,6 +59,9 @@ class Snapshot:
     """Running trials by how many workers each has; empty where none can have more than one."""
     shares: bool = False
     """Whether workers train several trials beside each other."""
+    packs: tuple[int, int] = (0, 0)
+    """Running trials that were trained as one computation with others when they reported last, and how many packs that
+    is."""
     waiting: tuple[str, float] | None = None
     """What the sweep waits for, and for how many seconds now; None while nothing holds it up."""
     running: Sequence[Running] = ()

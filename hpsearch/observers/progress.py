@@ -254,11 +254,19 @@ def _iterations(snapshot: Snapshot) -> str:
 
 
 def _busy(snapshot: Snapshot) -> str:
-    beside = f" with {counted(snapshot.counts.get(TrialState.RUNNING, 0), 'trial')}" if snapshot.shares else ""
-    text = _workers(snapshot.workers, beside)
+    text = _workers(snapshot.workers, _beside(snapshot) if snapshot.shares else "")
     # Where workers are shared, trials that have one don't each have one for themselves: the others are told alone.
     widths = {width: count for width, count in snapshot.widths.items() if width > 1 or not snapshot.shares}
     return f"{text} ({by_width(widths, 'trial')})" if widths else text
+
+
+def _beside(snapshot: Snapshot) -> str:
+    """Say what trials workers have that several of them share, and how many of these are trained as one computation."""
+    running = snapshot.counts.get(TrialState.RUNNING, 0)
+    fused, packs = snapshot.packs
+    which = "" if fused == running else f", {fused:,}"
+    together = f"{which} in {counted(packs, 'pack')}" if fused else ""
+    return f" with {counted(running, 'trial')}{together}"
 
 
 def _workers(workers: Workers, beside: str = "") -> str:

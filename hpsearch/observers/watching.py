@@ -59,6 +59,7 @@ class Watching:
         self._looked = False
         self._waiting: tuple[str, float] | None = None  # for what, and since when
         self._next_rungs = 0.0
+        self._shares = sweep.resources.lanes > 1
         self._newest: dict[int, Report] = {}  # of the trials that run, where they are shown
 
     def observe(self, record: Record) -> None:
@@ -79,7 +80,7 @@ class Watching:
     def report(self, reports: Sequence[Report]) -> None:
         """Pass live reports on."""
         self._time_left.report(reports)
-        if self._display.most_running:
+        if self._display.most_running or self._shares:
             self._newest.update((report.trial, report) for report in reports)
         for thread in self._threads:
             thread.report(reports)
@@ -117,18 +118,20 @@ class Watching:
 
     def _running(self, study_state: StudyState) -> list[Running]:
         """Give the first of the trials that run, with what they reported last."""
-        if not self._display.most_running:
-            return []
-        segments = study_state.running()
-        numbers = {segment.trial for segment in segments}
-        self._newest = {trial: report for trial, report in self._newest.items() if trial in numbers}
         made = []
-        for segment in segments[: self._display.most_running]:
+        for segment in study_state.running()[: self._display.most_running]:
             newest = self._of_segment(segment)
             at, metrics = (segment.start, {}) if newest is None else (newest.iteration, newest.metrics)
             params = study_state.record(segment.trial).trial.params
             made.append(Running(segment.trial, params, at, segment.end, metrics, segment.width))
         return made
+
+    def _packs(self, study_state: StudyState) -> tuple[int, int]:
+        """Count the trials that were trained with others when they reported last, and their packs."""
+        of_each = [newest.lanes for segment in study_state.running() if (newest := self._of_segment(segment))]
+        fused = [lanes for lanes in of_each if lanes > 1]
+        packs = round(sum(1 / lanes for lanes in fused))  # nearly a whole number, where some are yet to report
+        return len(fused), max(packs, 1) if fused else 0
 
     def _of_segment(self, segment: Segment) -> Report | None:
         """Give what a segment reported last."""
@@ -138,6 +141,8 @@ class Watching:
     def _snapshot(self, study_state: StudyState, workers: Workers, elapsed: float) -> Snapshot:
         total, rungs = study_state.total(), study_state.rungs()
         wide = self._sweep.resources.widest > 1
+        numbers = {segment.trial for segment in study_state.running()}
+        self._newest = {trial: report for trial, report in self._newest.items() if trial in numbers}
         return Snapshot(
             name=self._sweep.name,
             objective=self._sweep.objective,
@@ -153,7 +158,8 @@ class Watching:
             waiting=self._waits(study_state, workers, elapsed),
             running=self._running(study_state),
             widths=Counter(segment.width for segment in study_state.running()) if wide else {},
-            shares=self._sweep.resources.lanes > 1,
+            shares=self._shares,
+            packs=self._packs(study_state) if self._shares else (0, 0),
         )
 
 

@@ -102,6 +102,15 @@ def test_where_workers_train_several_trials_it_says_how_many_they_have():
 
 
 @pytest.mark.parametrize(
+    ("packs", "text"),
+    [((34, 2), "with 34 trials in 2 packs"), ((16, 1), "with 34 trials, 16 in 1 pack"), ((0, 0), "with 34 trials")],
+)
+def test_it_says_how_many_trials_are_trained_in_how_many_packs(packs, text):
+    shared = replace(START, shares=True, counts={TrialState.RUNNING: 34}, packs=packs, workers=Workers(2, 2, 2))
+    assert plain(shared, replace(shared, leaders=(BEST,)))[1].split("  ")[-3].endswith(text)
+
+
+@pytest.mark.parametrize(
     ("widths", "text"),
     [({1: 2}, "4 of 4 workers busy with 2 trials"), ({1: 1, 3: 1}, "2 trials (1 trial on 3 workers)")],
 )

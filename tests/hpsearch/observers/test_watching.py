@@ -119,6 +119,24 @@ def test_the_screen_shows_the_widths_of_what_runs_where_they_can_differ():
         watching.close()
 
 
+def test_the_screen_shows_how_many_trials_are_trained_in_how_many_packs():
+    sweep = sweep_of(resources=Resources(trials_per_worker=4))
+    study_state, screen = StudyState(sweep), Screen()
+    study_state.apply(OPENED)
+    watching = Watching(sweep, [], screen)
+    for _ in range(7):
+        started(study_state)
+    for told in ([], [4], [3, 3, 3, 3], [3, 2, 1, 1]):
+        watching.report([Report(trial, 1, {"loss": 1.0}, 0.1, lanes) for trial, lanes in enumerate(told)])
+        watching.look(study_state, WORKERS, 0.0)
+    watching.report([Report(trial, 1, {"loss": 1.0}, 0.1, 2) for trial in (3, 4, 5, 6)])
+    watching.look(study_state, WORKERS, 0.0)
+    study_state.apply(Lost(6, 1, "gone"))
+    watching.look(study_state, WORKERS, 0.0)
+    assert [shown.packs for shown in screen.shown] == [(0, 0), (1, 1), (4, 1), (2, 1), (6, 3), (5, 2)]
+    watching.close()
+
+
 @pytest.mark.parametrize(
     ("then", "told"),
     [
