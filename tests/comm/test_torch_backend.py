@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import signal
 from collections.abc import Iterator
 
 import pytest
+import torch
+from torch.torch_version import TorchVersion
 
 from tests.comm.torch_ranks import TorchRanks
 
@@ -61,6 +64,14 @@ def test_the_environment_chooses_transport_algorithm_and_secret(ranks, env):
     expected = ranks.call(3, "collectives", "blocking", backend="gloo")
     assert ranks.call(3, "collectives", "async", **env) == expected
     assert ranks.call(3, "groups", **env) == ranks.call(3, "groups", backend="gloo")
+
+
+def test_an_older_torch_is_refused_and_no_collective_waits_for_ever(monkeypatch):
+    import hpsearch_comm.torch_backend
+
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.7.1+cpu"))
+    with pytest.raises(ImportError, match=r"needs torch 2\.8 or newer, got 2\.7\.1"):
+        importlib.reload(hpsearch_comm.torch_backend)
 
 
 def test_the_timeline_is_that_of_the_group_of_all_ranks(ranks, tmp_path):

@@ -48,6 +48,8 @@ class TorchRanks(ServedRanks):
 
 
 def _serve(module: str) -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # some versions of Gloo say there that they are connected
     functions = importlib.import_module(module)
     for line in sys.stdin:
         size, function, arguments, backend, timeout, env = json.loads(line)
@@ -72,7 +74,7 @@ def _serve(module: str) -> None:
                     outcome = b""
                 outcomes.append({"code": code} | json.loads(outcome or b"{}"))
                 channel.close()
-        print(json.dumps(outcomes), flush=True)
+        print(json.dumps(outcomes), file=answers, flush=True)
 
 
 def _run_rank(

@@ -5,10 +5,15 @@
 
 The import registers it. Tensors are on the CPU. Errors are torch's `DistBackendError`, with ours as its cause. It also
 registers `init_method="launcher://"`, by which the ranks of any launcher find each other.
+
+Raises:
+    ImportError: torch is older than 2.8. There functional collectives, and with them DTensor and FSDP2, would wait for
+        ever for a work that is made in Python (tried with 2.4.1 and 2.6.0).
 """
 
 from __future__ import annotations
 
+import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import register_rendezvous_handler
 
@@ -18,6 +23,12 @@ from hpsearch_comm.torch_backend.monitored_barrier import monitored_barrier
 from hpsearch_comm.torch_backend.process_group import CommProcessGroup
 
 __all__ = ["CommProcessGroup", "monitored_barrier"]
+
+if torch.__version__ < "2.8":
+    raise ImportError(
+        f"hpsearch_comm.torch_backend needs torch 2.8 or newer, got {torch.__version__}, with which functional "
+        "collectives, and so DTensor and FSDP2, would wait for ever: install a newer one, or use Gloo"
+    )
 
 dist.Backend.register_backend("hpsearch", make_process_group, extended_api=True, devices=["cpu"])
 register_rendezvous_handler(SCHEME, rendezvous_of_launcher)  # type: ignore[no-untyped-call]

@@ -91,7 +91,13 @@ class TensorParallel(Strategy):
 
     def bind(self, trained: Trained) -> None:
         """Plan how layers are split; weights are rank 0's."""
-        from hpsearch_trainers.strategies.mesh import mesh_of  # a second, that no other strategy needs
+        try:
+            from hpsearch_trainers.strategies.mesh import mesh_of  # a second, that no other strategy needs
+        except ImportError as error:
+            raise ConfigurationError(
+                f"parallel.strategy tensor needs DTensor as torch 2.13 has it, got {torch.__version__} ({error}): "
+                "install a newer one, or take another strategy"
+            ) from error
 
         super().bind(trained)
         self._check_optimizer(trained.optimizer)
