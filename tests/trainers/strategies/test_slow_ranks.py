@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpsearch_trainers.strategies import STRATEGIES
 from tests.comm.leftovers import shared_memory_files
 from tests.comm.process_ranks import Outcome, ProcessRanks
-from tests.rarely import rarely
-from tests.trainers.strategies.test_conformance import MORE, USES, Use
+from tests.trainers.strategies.test_conformance import USES, Use
+
+pytestmark = pytest.mark.exhaustive
 
 SERVED = ["parameter_server", "downpour"]
 ONE_HOST = ["hogwild", "locked"]
@@ -25,7 +25,7 @@ def ranks() -> Iterator[ProcessRanks]:
         yield server
 
 
-@pytest.fixture(params=[*SERVED, *rarely(*(name for name in STRATEGIES if name not in SERVED), *MORE)])
+@pytest.fixture(params=list(USES))
 def use(request: pytest.FixtureRequest, ranks: ProcessRanks) -> Iterator[Use]:
     before = shared_memory_files()
     yield Use(ranks, *USES[request.param])
@@ -58,7 +58,6 @@ def test_a_rank_that_gets_a_tenth_of_its_time_changes_nothing(use):
         check(use, use.outcomes("dragged", victim))
 
 
-@pytest.mark.exhaustive
 def test_a_rank_that_is_stopped_for_longer_than_the_heartbeat_changes_nothing(use):
     """Its host answers all the same."""
     hosts = None if use.kind.name in ONE_HOST else [f"host-{rank}" for rank in range(use.width)]
@@ -67,7 +66,6 @@ def test_a_rank_that_is_stopped_for_longer_than_the_heartbeat_changes_nothing(us
         check(use, use.ranks.call(use.width, *words, hosts=hosts, heartbeat_timeout=HEARTBEAT, timeout=60.0))
 
 
-@pytest.mark.exhaustive
 def test_a_rank_that_is_stopped_for_longer_than_the_timeout_ends_all(use):
     for victim in range(use.width):
         words = ("paused", use.parallel, victim, 0 if serves(use, victim) else victim, None)
