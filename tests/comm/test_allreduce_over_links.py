@@ -48,6 +48,7 @@ def ones_and_twos(size: int, length: int, dtype: torch.dtype) -> list[torch.Tens
     return [torch.randint(1, 3, (length,), generator=generator).to(dtype) for _ in range(size)]
 
 
+@pytest.mark.some_cases(24)
 @pytest.mark.parametrize("length", [0, 1, 3, 7, 64, 1001, LONG, 3 * LONG + 1])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -58,6 +59,7 @@ def test_every_rank_gets_the_sum(algorithm, size, length):
     assert torch.equal(result.double(), expected)
 
 
+@pytest.mark.some_cases(24)
 @pytest.mark.parametrize("length", [37, 4 * LONG + 3])
 @pytest.mark.parametrize("dtype", ADDED)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -52,6 +52,7 @@ def deepest(group: comm.Group) -> list[str]:
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("transport", "most"), [("auto", 6), ("tcp", 11)])
 def test_a_small_allreduce_is_few_calls_deep_waits_included(ranks, transport, most):
     for outcome in ranks.call(2, "deepest", transport=transport):

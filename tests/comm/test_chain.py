@@ -38,6 +38,7 @@ def test_it_pays_where_the_steps_in_which_it_fills_cost_little():
 REDUCED = [("mean", torch.float32), ("mean", torch.bfloat16), ("min", torch.float16), ("product", torch.uint16)]
 
 
+@pytest.mark.some_cases(4)
 @pytest.mark.parametrize(
     ("op", "dtype", "out"),
     [
@@ -81,6 +82,7 @@ def test_tensors_that_lie_in_a_shared_buffer_on_some_ranks_only(world):
     assert all(same_bits(result, expected) for result in world.run(on_rank))
 
 
+@pytest.mark.some_cases(1)
 def test_chains_among_other_operations_do_not_disturb_each_other(world):
     """What a slow rank still copies out, a fast one must not overwrite with its next operation."""
     reduction = reduction_for("sum", torch.int64)

@@ -139,6 +139,7 @@ def chosen_cases(way: str, size: int) -> list[Row]:
     return [row for row in CHOSEN if (row["way"], row["size"]) == (way, size)]
 
 
+@pytest.mark.some_cases(16)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("cases", [chosen_cases, pytest.param(every_case, marks=pytest.mark.exhaustive)])
@@ -159,6 +160,7 @@ def test_every_way_is_tried_with_every_size():
     assert all(chosen_cases(way, size) for way in WAYS for size in SIZES)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("way", ["shared-direct", "tcp-ring", "hosts-hierarchical"])
 def test_the_same_inputs_give_the_same_bits_in_every_run(way):
     def work(group: comm.Group) -> list[torch.Tensor]:
@@ -206,6 +208,7 @@ def assert_summed_in_float32(found: torch.Tensor, tensors: list[torch.Tensor], o
     assert (found.double() - exact).abs()[sure].le(error[sure]).all(), (op, found.dtype, found[:6], exact[:6])
 
 
+@pytest.mark.some_cases(4)
 @pytest.mark.parametrize(
     ("way", "size"),
     [  # each way with one size, in turn, and all sizes with the first of them
@@ -247,6 +250,7 @@ def test_long_narrow_floats_are_summed_in_float32_in_a_chain_and_in_place():
     run_ranks(2, work)
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("way", ["shared-direct", "shared-butterfly", "tcp-ring", "hosts-hierarchical"])
 def test_eight_ranks(way):
     def work(group: comm.Group) -> list[torch.Tensor]:
@@ -258,6 +262,7 @@ def test_eight_ranks(way):
     assert_same_bits(results)
 
 
+@pytest.mark.some_cases(6)
 @pytest.mark.parametrize(
     ("way", "size"),
     [  # all sizes with the first way, and of the others three

@@ -56,6 +56,7 @@ def way(request, monkeypatch):
 SIZES_AND_WAYS = [(2, "at the end"), (2, "large gradients"), (3, "overlapping")]
 
 
+@pytest.mark.some_cases(4)
 @pytest.mark.parametrize(
     ("name", "size", "way"),
     [
@@ -75,6 +76,7 @@ def test_ranks_match_one_rank_with_the_global_batch(name, size, way):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.some_cases(4)
 @pytest.mark.parametrize("name", ["sgd", "adam", "accumulated", "unused parameters", "unequal shards", "all at once"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_match_one_rank_to_float32_rounding(name, size):
@@ -97,6 +99,7 @@ def test_a_distributed_optimizer_matches_one_rank_too(name, size):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.some_cases(1)
 def test_two_runs_give_the_same_bits(way):
     training = TRAININGS["all at once"].but(shards=(3, 1, 2), dtype=torch.float32, arguments=way, steps=FEW)
     assert_same_bits([run_ranks(3, training.run)[0] for _ in range(2)])
@@ -111,6 +114,7 @@ def test_ranks_of_several_hosts_match_one_rank(options):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("compression", "set_to_none", "way"), every_second(("fp16", "bf16"), (True, False), WAYS), indirect=["way"]
 )

@@ -78,6 +78,7 @@ def test_the_default_device_and_dtype_are_the_users_matter(way):
         run_ranks(3, work, **way)
 
 
+@pytest.mark.exhaustive
 def test_what_is_made_once_and_for_all_is_made_on_the_cpu_whatever_the_default_device(tmp_path):
     script = """
 import torch

@@ -94,6 +94,7 @@ def allreduce(
     return world.run(on_rank)
 
 
+@pytest.mark.some_cases(24)
 @pytest.mark.parametrize(("numel", "place", "out"), every_second(LENGTHS, PLACES, (False, True)))
 def test_every_rank_gets_the_mean_to_the_bit(world, numel, place, out):
     values = [some_values(rank, numel) for rank in world.ranks]
@@ -115,6 +116,7 @@ def reducible() -> list[tuple[str, torch.dtype]]:
     return pairs
 
 
+@pytest.mark.some_cases(24)
 @pytest.mark.parametrize(("op", "dtype"), reducible())
 def test_every_operator_of_every_dtype_on_three_ranks(three, op, dtype):
     for nbytes, place in ((1000, in_own_memory), (4 * CHUNK, in_own_memory), (500_000, in_shared_memory)):
@@ -164,6 +166,7 @@ def test_a_tensor_that_begins_at_an_odd_byte_of_memory(three, numel, place):
     assert all(same_bits(result, expected) for result in three.run(on_rank))
 
 
+@pytest.mark.some_cases(24)
 @pytest.mark.parametrize(("root", "numel", "place"), every_second((0, -1), (0, 5, SMALL, 300_001, CHUNK), PLACES))
 def test_broadcast(world, root, numel, place):
     root = world.ranks[root]
@@ -194,6 +197,7 @@ def test_allgather_of_parts_of_unequal_length(world, numel, place):
     assert all(same_bits(result, expected) for result in world.run(on_rank))
 
 
+@pytest.mark.some_cases(24)
 @pytest.mark.parametrize(
     ("numel", "dtype", "place", "within"),
     every_second((0, 3, SMALL, 300_001), (torch.float32, torch.bfloat16), PLACES, (False, True)),
@@ -216,6 +220,7 @@ def test_reduce_scatter(world, numel, dtype, place, within):
     assert same_bits(torch.cat(world.run(on_rank)), expected)
 
 
+@pytest.mark.some_cases(24)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("numel", [2, 1001, 300_001])
 @pytest.mark.parametrize("most", [1, 2])
@@ -254,6 +259,7 @@ def test_parts_of_float32_are_reduced_for_a_tensor_of_bfloat16(three):
     assert same_bits(three.run(on_rank)[0], expected)
 
 
+@pytest.mark.some_cases(2)
 def test_many_kinds_of_operations_in_a_row_do_not_disturb_each_other(world):
     """What a slow rank still reads, a fast one must not overwrite with its next operation."""
     reduction = reduction_for("sum", torch.int64)

@@ -59,6 +59,7 @@ def swap_noise(world: LinkWorld, rank: int, *, numel: int, dtype: torch.dtype, s
     return swap(world, rank, noise(numel, dtype, seed=rank), step)
 
 
+@pytest.mark.some_cases(16)
 @pytest.mark.parametrize("spin", [False, True])
 @pytest.mark.parametrize("numel", LENGTHS)
 def test_what_is_sent_arrives_both_ways_at_once(make_world: MakeWorld, numel: int, spin: bool) -> None:
@@ -68,6 +69,7 @@ def test_what_is_sent_arrives_both_ways_at_once(make_world: MakeWorld, numel: in
         assert same_bits(received[1], noise(numel, seed=0))
 
 
+@pytest.mark.some_cases(16)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_dtype_arrives_bit_by_bit(make_world: MakeWorld, dtype: torch.dtype) -> None:
     with make_world(2) as world:
@@ -76,6 +78,7 @@ def test_every_dtype_arrives_bit_by_bit(make_world: MakeWorld, dtype: torch.dtyp
             assert same_bits(received[0], noise(numel, dtype, seed=1))
 
 
+@pytest.mark.some_cases(16)
 @pytest.mark.parametrize(
     ("numel", "dtype"),
     [(numel, torch.float32) for numel in LENGTHS]

@@ -51,6 +51,7 @@ def meeting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     yield Meeting(StoreRendezvous(LOOPBACK, store.port))
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     "order",
     [

@@ -108,6 +108,7 @@ def test_a_group_that_has_only_small_things_to_say_takes_little_memory():
         assert resident() - before <= 4 * 16 * os.sysconf("SC_PAGESIZE")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", [2, 8, 12])
 def test_the_memory_of_a_group_grows_with_the_number_of_its_ranks_and_no_faster(size):
     before = mapped()

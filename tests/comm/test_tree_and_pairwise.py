@@ -30,6 +30,7 @@ def bits(tensor: torch.Tensor) -> bytes:
     return tensor.view(torch.uint8).numpy().tobytes()
 
 
+@pytest.mark.some_cases(24)
 @pytest.mark.parametrize("root", [0, 1, -1])
 @pytest.mark.parametrize("length", [0, 1, 1001, CHUNK + 1, 9 * CHUNK + 5])
 @pytest.mark.parametrize("size", SIZES)
@@ -161,6 +162,7 @@ def test_a_rank_with_another_tensor_is_found_out(size, length):
         ThreadWorld(size).run(task)
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("length", [0, 1, 6 * CHUNK])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_ranks_that_name_different_roots_are_found_out_at_once(size, length):

@@ -298,6 +298,7 @@ EPOCHS = {
 }
 
 
+@pytest.mark.some_cases(6)
 @pytest.mark.parametrize("name", EPOCHS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("parts", [1, 2])
