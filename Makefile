@@ -25,12 +25,13 @@ $(BENCH_STAMP): $(STAMP)
 demo: $(STAMP)
 	$(BIN)/hpsearch run configs/digits.yaml
 
-# The parts of tests/run_parts.py side by side, but for what is exhaustive; `make test-all` is the rest.
+# The parts of tests/run_parts.py side by side, but for what is exhaustive, and with few draws of the property tests.
 test: $(STAMP)
-	$(BIN)/python -m tests.run_parts -m "not exhaustive"
+	$(BIN)/python -m tests.run_parts -m "not exhaustive" --hypothesis-profile=few
 
+# The rest, and the property tests with all their draws.
 test-all: $(STAMP)
-	$(BIN)/python -m tests.run_parts -m exhaustive
+	$(BIN)/python -m tests.run_parts -m "exhaustive or hypothesis"
 
 # The property tests alone, with examples that no run before has drawn, and more of them.
 fuzz: $(STAMP)

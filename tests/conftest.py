@@ -43,6 +43,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which cases are exhaustive before pytest chooses by marks, and give what takes long more time."""
     leave_out(items)
+    draws.draw_few(items)
     for item in items:
         if item.get_closest_marker("exhaustive") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_LONG))

@@ -30,6 +30,12 @@ def test_plain(drawn):
 def test_counted(drawn):
     write("counted", drawn)
 
+class TestMany:
+    @given(numbers)
+    @settings(max_examples=70)
+    def test_many(self, drawn):
+        write("many", drawn)
+
 class Machine(RuleBasedStateMachine):
     @rule(drawn=numbers)
     def step(self, drawn):
@@ -60,7 +66,9 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Drawn]:
             stdout=subprocess.PIPE,
         )
         lines = (here / "drawn").read_text().splitlines()
-        return {kind: [line for line in lines if line.startswith(kind)] for kind in ("plain", "counted", "machine")}
+        return {
+            kind: [line for line in lines if line.startswith(kind)] for kind in ("plain", "counted", "many", "machine")
+        }
 
     return run
 
@@ -74,6 +82,7 @@ def test_each_run_draws_the_same_examples_whatever_the_modules_that_are_imported
     assert drawn(neighbour="\n".join(f"n{i} = {7**i}, {1 / 7**i}, 'word{i}'" for i in range(50))) == usual
     assert len(usual["counted"]) == 7
     assert len(usual["plain"]) == 50
+    assert len(usual["many"]) == 70
 
 
 def test_fresh_runs_draw_others_and_more_where_a_test_has_no_number_of_its_own(drawn, usual):
@@ -82,3 +91,9 @@ def test_fresh_runs_draw_others_and_more_where_a_test_has_no_number_of_its_own(d
         assert fresh[kind] != usual[kind]
     assert len(fresh["counted"]) == 7
     assert len(fresh["plain"]) > 200
+
+
+def test_for_make_test_a_few_of_the_same_are_drawn_where_a_test_has_more_of_its_own(drawn, usual):
+    few = drawn("--hypothesis-profile=few")
+    assert (len(few["plain"]), len(few["many"]), len(few["counted"])) == (10, 10, 7)
+    assert few["counted"] == usual["counted"]

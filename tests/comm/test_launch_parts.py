@@ -38,7 +38,6 @@ def job(*words: str, **env: str) -> Job:
 # Hosts.
 
 
-@pytest.mark.exhaustive
 @given(HOSTS)
 def test_hosts_are_read_as_they_are_written(hosts):
     assert parse_hosts(",".join(f"{host.name}:{host.slots}" for host in hosts)) == tuple(hosts)

@@ -10,6 +10,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,17 @@ def torchrun(*arguments: str, **variables: str) -> Iterator[subprocess.Popen[str
     # A port for MASTER_PORT and the like would otherwise come from this process's own environment.
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HPSEARCH_COMM_", "MASTER_"))}
     env |= {"OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1", **variables}
-    command = [sys.executable, "-m", "torch.distributed.run", *arguments]
-    with subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    ) as run:
+    with (
+        tempfile.TemporaryDirectory() as logs,  # else torch makes a folder for them that it leaves behind
+        subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", f"--log-dir={logs}", *arguments],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as run,
+    ):
         try:
             yield run
         finally:

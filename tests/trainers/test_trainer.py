@@ -150,6 +150,7 @@ EACH_ONCE = {("mlp", 4), ("cnn", 3), ("transformer", 2)}
 """Of models and widths: each occurs in one."""
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("model", "width"),
     [

@@ -86,6 +86,7 @@ def test_a_suite_that_is_none(tmp_path):
         load_suite(tmp_path)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("name", ["table.md", "regret-2.svg"])
 def test_what_can_not_be_written_is_said(tmp_path, capsys, name):
     (tmp_path / "r" / name).mkdir(parents=True)

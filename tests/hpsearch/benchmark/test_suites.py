@@ -126,6 +126,7 @@ def test_repetitions_are_searched_one_by_one_and_judged_by_their_mean(tmp_path):
     assert any(list(course.regret) != sorted(course.regret, reverse=True) for course in courses)
 
 
+@pytest.mark.exhaustive
 def test_results_are_kept_and_gone_on_with(suite, tmp_path):
     keys = keys_of(suite, ["random", "asha"], [2], 2)
     assert len(keys) == len(set(keys)) == len(keys_of(suite, ["random", "asha"], [1, 2], 1)) == 2 * 2 * 2

@@ -66,6 +66,7 @@ def sweep_only(capsys: pytest.CaptureFixture[str], *more: object) -> Path:
     return Path("out")
 
 
+@pytest.mark.exhaustive
 def test_a_table_becomes_files_whose_test_score_anyone_can_compute_again(here, capsys):
     out = sweep_only(capsys, "--limit", "parameters=2000")
     shorten(out / "sweep.yaml")
@@ -124,6 +125,7 @@ def test_a_finished_design_goes_on_with_more_time(here, capsys):
     assert json.loads((out / "report.json").read_text())["test"] == report["test"]
 
 
+@pytest.mark.exhaustive
 def test_the_search_never_opens_the_test_rows(here, capsys):
     """They are gone while it runs; what it needs of them is only scored afterwards."""
     out = sweep_only(capsys)
@@ -176,6 +178,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.exhaustive
 def test_changes_that_make_it_another_design_are_refused(here, capsys):
     out = sweep_only(capsys)
     shorten(out / "sweep.yaml")
@@ -325,6 +328,7 @@ def test_a_misspelt_target_is_put_right_with_the_same_folder(here, capsys):
     assert (answer.code, answer.err) == (0, "")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("side", [pytest.param(12, marks=pytest.mark.exhaustive), 24])
 def test_the_sweep_for_images_of_any_size_can_be_read(here, capsys, side):
     chance = np.random.default_rng(0)

@@ -191,9 +191,10 @@ def test_a_kill_between_the_calls_for_a_trial_leaves_each_trial_once_and_whole(n
         setattr(owner, method, killed)
         show_observer(StudyDirectory(Path(sys.argv[1])), sys.argv[2])
         """
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(place), name, last_call], check=False, timeout=150
-    )
+    words = [sys.executable, "-c", textwrap.dedent(script), str(place), name, last_call]
+    # Where W&B's folders for files on their way are, which it can't remove when it is killed.
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    ended = subprocess.run(words, env=env, check=False, timeout=150)
     assert ended.returncode == -signal.SIGKILL
     assert not (place / "mlflow.db").exists() or not list(place.glob(".mlflow.db*"))
     assert show_observer(StudyDirectory(place), name) == 0

@@ -54,6 +54,7 @@ def segments_of(study: hpsearch.Study) -> list[list[object]]:
     return [[s.trial, s.attempt, s.start, s.end, s.width, s.reason, s.ended] for s in study.segments()]
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize(("form", "name"), STUDIES)
 def test_an_old_study_opens_and_exports(form, name, tmp_path):
     study = hpsearch.load(unpacked(form, name, tmp_path))

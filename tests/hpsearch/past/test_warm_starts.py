@@ -209,6 +209,7 @@ class Line(hpsearch.Curves):
         return hpsearch.Curve({"loss": [(params["x"] - 0.3) ** 2]}, 1.0)
 
 
+@pytest.mark.exhaustive
 def test_the_command_says_what_it_takes_and_goes_on_without(source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     path = write_sweep(

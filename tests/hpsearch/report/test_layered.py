@@ -37,6 +37,7 @@ def checked(sizes: list[Size], edges: list[tuple[int, int]]) -> Layout:
     return layout
 
 
+@pytest.mark.some_cases(20)
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_the_graph_no_edge_runs_through_a_box_and_no_box_lies_on_another(seed):
     chance = random.Random(seed)

@@ -74,6 +74,7 @@ def plain() -> dict[str, float]:
     return one_matters(BOTH, lambda params: params["x"] + 0.5 * params["y"])
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("low", "high"), [(0.0, 1.0), (0.0, 1e300), (-1e308, 1e308), (1e9, 1e9 + 1e-3), (0.0, 1e-320), (-5e-300, 0.0)]
 )

@@ -39,6 +39,7 @@ SCHEDULERS: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize(
     ("method", "scheduler"),
     [
@@ -63,6 +64,7 @@ def test_the_table_is_the_one_that_a_worker_gives(tmp_path, method, scheduler):
 
 
 # bayes is tpe by another word, and gp takes time.
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize(
     "method", [pytest.param(m, marks=pytest.mark.exhaustive if m in ("bayes", "gp") else ()) for m in KNOWN]
 )

@@ -55,6 +55,7 @@ def server() -> Iterator[ForkServer]:
         yield server
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("method", ["random", pytest.param("tpe", marks=pytest.mark.exhaustive)])
 def test_killed_between_ask_and_tell(server, tmp_path, method):
     directory = tmp_path / "lab"

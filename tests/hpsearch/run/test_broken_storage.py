@@ -131,6 +131,7 @@ def test_a_checkpoint_that_cant_be_copied_fails_its_own_trial_alone(tmp_path):
     assert "model/latest is a link that leads nowhere" in failures[3]
 
 
+@pytest.mark.exhaustive
 def test_a_disk_that_is_full_ends_the_sweep_and_no_trial_is_blamed(tmp_path, expected):
     """The limit on a file's size stands for the disk: writing beyond it is an OSError as well."""
     script = f"""

@@ -269,6 +269,7 @@ LEARNING = {"method": Family.kind, "early_terminate": None, "max_iter": 3}
 POPULATION = {"method": "pbt", "early_terminate": hpsearch.PBT(4, population=3, interval=1), "suggestions": None}
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("changes", "step"),
     [({}, 3), (POPULATION, 3), *(pytest.param(LEARNING, every, marks=pytest.mark.exhaustive) for every in (3, 15))],

@@ -53,6 +53,7 @@ def search(place: Path, trainable: Any, **changes: Any) -> hpsearch.Study:
     return hpsearch.search(trainable, directory=place, **given | changes)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     "schedule",
     [

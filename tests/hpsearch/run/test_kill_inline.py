@@ -75,6 +75,7 @@ SOME = (1, 2, 3, 4, 5, 9, 16, 23, 30)
 """Numbers of events, of every kind that is among the first 30."""
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("every", "numbers"),
     [
@@ -106,12 +107,10 @@ def test_some_of_the_first_30_events_are_of_every_kind(whole):
     assert {kinds[number - 1] for number in SOME} == set(kinds)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("every", "step"),
-    [
-        (EVERY, 21),
-        *(pytest.param(*rest, marks=pytest.mark.exhaustive) for rest in ((None, 21), (None, 7), (EVERY, 7))),
-    ],
+    [(EVERY, 21), (None, 21), (None, 7), (EVERY, 7)],
 )
 def test_killed_inside_a_segment_only_what_counted_of_it_isnt_run_again(server, whole, tmp_path, every, step):
     for epoch in range(1, whole[every].epochs.total(), step):

@@ -79,6 +79,7 @@ def test_killed_between_a_pack_and_its_ends_that_pack_goes(server, whole, tmp_pa
         assert told(path) == whole
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("first", "second", "numbers"),
     [
@@ -96,6 +97,7 @@ def test_killed_before_anything_follows_from_an_event(server, whole, tmp_path, f
         assert told(path) == whole
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("second", [pytest.param(1, marks=pytest.mark.exhaustive), 7])
 def test_a_pack_that_is_damaged_costs_its_trials_their_beginning(server, whole, tmp_path, second):
     path = tmp_path / "study"

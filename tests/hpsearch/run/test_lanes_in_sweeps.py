@@ -36,6 +36,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return search(tmp_path_factory.mktemp("whole") / "study")
 
 
+@pytest.mark.exhaustive
 def test_the_sweep_holds_every_fault(whole):
     assert {row.params["fault"] for row in whole.trials} == set(FAULTS)
     failed = {row.params["fault"] for row in whole.trials if row.failure is not None}
@@ -53,6 +54,7 @@ def test_any_number_of_trials_on_a_worker_gives_the_same_table_and_reports(whole
     assert lanes["draws"] == {1}, "it draws from what there is but once"
 
 
+@pytest.mark.exhaustive
 def test_a_log_holds_what_its_own_trial_printed_and_why_it_failed(whole, fused, tmp_path):
     study = search(tmp_path / "study", trials_per_worker=7)
     for row in study.trials:
@@ -78,6 +80,7 @@ def test_what_training_changes_of_the_process_reaches_no_neighbour(fused, tmp_pa
     assert {fault for fault, text in logs if told in text} == {"turns"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "numbers", [(1, 5), *(pytest.param(rest, marks=pytest.mark.exhaustive) for rest in ((5, 1), ("auto", 3)))]
 )

@@ -36,6 +36,7 @@ def search(directory: Path, puts: tuple[str, ...], **options: Any) -> Study:
     return lane_sweeps.search(directory, **(given | options))
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("puts", ["forward", "loss"])
 def test_it_ends_at_once_and_goes_on_with_one_trial_at_a_time_to_the_table_of_that(puts, tmp_path):
     bound: dict[str, Any] = {"early_terminate": hpsearch.Hyperband(max_iter=9, eta=3), "max_failures": "auto"}

@@ -83,6 +83,7 @@ def said(out: str) -> Sequence[str]:
     return [line for line in out.splitlines() if line in ("caught", "finally", "at exit") or line.startswith("went on")]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("number", "code", "ends"),
     [

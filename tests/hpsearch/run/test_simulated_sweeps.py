@@ -60,6 +60,7 @@ def table(study: hpsearch.Study, times: bool = False) -> tuple[str, list[str], l
     return csv, [row.reason for row in rows], [row.parent for row in rows]
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize("name", SWEEPS)
 @pytest.mark.parametrize("workers", [1, 5])
 def test_a_simulated_sweep_gives_the_table_of_the_training_that_it_stands_for(tmp_path, name, workers):
@@ -258,6 +259,7 @@ hpsearch.search(Walk, backend="simulated", directory={directory!r}, observers=[E
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     ["hyperband", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("pasha", "asha", "median"))],

@@ -326,6 +326,7 @@ def search(path: Path, method: str, run_cap: int, backend: Literal["ray", "inlin
     return rows_to_csv(study.trials, study.sweep.parameters.names)
 
 
+@pytest.mark.exhaustive
 def test_a_sweep_that_learns_runs_beside_the_loop_and_is_extended(tmp_path, whole):
     assert whole.startswith(search(tmp_path / "grown", Climbing.kind, 4))
     assert search(tmp_path / "grown", Climbing.kind, 8) == whole

@@ -114,6 +114,7 @@ def test_a_finite_space_is_tried_to_the_last_point_and_then_there_is_none(method
     check()
 
 
+@pytest.mark.some_cases(3)
 def test_over_parameters_that_hang_on_each_other_it_does_so_too(method, kind):
     """No point breaks a constraint, equal cells count as one, and what doesn't apply is absent."""
 
@@ -134,6 +135,7 @@ def test_over_parameters_that_hang_on_each_other_it_does_so_too(method, kind):
             assert asking.repeated() == asking.suggestions
 
 
+@pytest.mark.some_cases(3)
 def test_a_finite_space_of_structures_is_tried_to_the_last_point(method, kind):
     space = FINITE_STRUCTURES
     if method in ("cmaes", "spectral"):
@@ -147,6 +149,7 @@ def test_a_finite_space_of_structures_is_tried_to_the_last_point(method, kind):
     assert sorted(map(key, given)) == sorted(map(json.dumps, points))
 
 
+@pytest.mark.some_cases(3)
 def test_it_learns(method, kind):
     """Where x is best at 0.3, more suggestions than draws lie beside it; who doesn't learn is left out."""
     if method in ("optuna.samplers:RandomSampler", "optuna.samplers:QMCSampler"):
@@ -206,6 +209,7 @@ def count_of(method: str) -> int:
     return 5 if method == "gp" else 12 if method in SLOW else 16
 
 
+@pytest.mark.some_cases(3)
 def test_it_suggests_the_same_in_any_process(method, kind):
     one, *others = elsewhere(is_rare(method, kind))
     assert all(one[method, kind] == other[method, kind] for other in others)

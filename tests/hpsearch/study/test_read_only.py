@@ -148,6 +148,7 @@ with Journal.read(Path(sys.argv[1])) as journal:
 """
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     "leave",
     [

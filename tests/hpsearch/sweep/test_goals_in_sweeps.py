@@ -279,6 +279,7 @@ def test_what_differs_is_told_by_goal() -> None:
     assert one.difference(sweep_of(metric=targets, outcome_constraints=("ms <= 20",))) == []
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     "text",
     [

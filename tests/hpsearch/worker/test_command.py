@@ -607,6 +607,7 @@ def test_a_cut_reaches_a_python_script_at_its_next_report(script: Script) -> Non
     assert (result.failure, result.cut, result.iteration) == (None, True, 3)
 
 
+@pytest.mark.exhaustive
 def test_a_python_script_with_a_loop_of_its_own_ends_with_its_segment(script: Script) -> None:
     script.open(
         """
@@ -646,6 +647,7 @@ def test_a_python_script_that_ends_early_keeps_its_last_checkpoint(script: Scrip
     assert checkpoints.read_state(script.root / result.checkpoint) == {"done": 2}
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [

@@ -274,6 +274,7 @@ WITH_TRIAL = """
 """
 
 
+@pytest.mark.exhaustive
 def test_a_python_script_has_the_group_and_is_cut_on_all_ranks(gang: Gang) -> None:
     gang.open(WITH_TRIAL, PYTHON)
     results = gang.run(60000, cut_at=[2, None])

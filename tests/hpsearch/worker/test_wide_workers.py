@@ -71,6 +71,7 @@ def test_all_ranks_are_told_how_the_trial_is_parallel(tmp_path: Path) -> None:
     assert (directory / "rank-1" / "output.log").read_text() == f"rank 1: {told}"
 
 
+@pytest.mark.exhaustive
 def test_a_loop_that_ignores_the_strategy_has_failed_on_all_ranks(tmp_path: Path) -> None:
     with Workers(tmp_path, trainables.leaves_a_mark, strategies=strategies_of("pipeline")) as workers:
         results = workers.run(wide(0, 1))
@@ -91,6 +92,7 @@ def test_nodes_are_hosts(tmp_path: Path) -> None:
     assert "hosts ((0, 1), (2,))" in (tmp_path / "trials" / "00003" / "1" / "output.log").read_text()
 
 
+@pytest.mark.exhaustive
 def test_a_trial_goes_from_one_worker_to_two_and_back(tmp_path: Path) -> None:
     with Workers(tmp_path, trainables.Counting) as workers:
         checkpoint = None
@@ -110,6 +112,7 @@ def test_a_trial_goes_from_one_worker_to_two_and_back(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.exhaustive
 def test_a_trainer_has_the_same_curve_at_every_width(tmp_path: Path) -> None:
     def curve(widths: list[int], attempt: int) -> list[float]:
         values = []
@@ -129,6 +132,7 @@ def test_a_trainer_has_the_same_curve_at_every_width(tmp_path: Path) -> None:
     assert alone[-1] < alone[0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "trainable", [pytest.param(trainables.drawing, marks=pytest.mark.exhaustive), trainables.Drawing]
 )
@@ -176,6 +180,7 @@ def test_a_rank_that_raises_says_so_and_the_others_that_it_left(tmp_path: Path, 
         assert kinds(workers.run(wide(0, 3, attempt=2), trial=going_wrong(""))) == [None, None]
 
 
+@pytest.mark.exhaustive
 def test_a_loss_stays_one_under_another_error(tmp_path: Path) -> None:
     with Workers(tmp_path, trainables.wraps_losses) as workers:
         results = workers.run(wide(0, 3))

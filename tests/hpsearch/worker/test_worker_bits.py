@@ -185,6 +185,7 @@ assert [report.metrics for report in first] == [report.metrics for report in sec
 """
 
 
+@pytest.mark.exhaustive
 def test_the_first_segment_of_a_process_gives_the_bits_of_a_later_one(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", TWICE, str(tmp_path)], check=True)
 

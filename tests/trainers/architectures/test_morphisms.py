@@ -167,6 +167,7 @@ EXACT: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
+@pytest.mark.some_cases(28)
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("head", [None, HEAD], ids=["mean", "pixels"])
 def test_what_can_be_exact_is(name: str, head: Any) -> None:

@@ -76,6 +76,7 @@ def test_every_operation_stands_in_a_cell_if_it_keeps_the_shape(name: str) -> No
             )
 
 
+@pytest.mark.some_cases(28)
 @pytest.mark.parametrize("side", range(1, 10))
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def without_dropout(value: Any) -> bool:
     return "dropout" not in str(value)
 
 
+@pytest.mark.exhaustive
 def test_every_operation_and_structure_is_the_same_network_in_a_process_with_torch_alone(tmp_path: Path) -> None:
     cases: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]]
     cases = {name: ([{name: PARAMS.get(name, {})}], SHAPES.get(name, (8, 6, 6)), {}) for name in OPERATIONS} | WHOLE

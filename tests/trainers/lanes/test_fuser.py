@@ -51,6 +51,7 @@ def test_lanes_come_and_go_between_epochs(epochs, most, fewest):
         assert [one.alone_because for one in stepped] == [None] * len(present)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("trainer", [MLP, CNN])
 def test_the_digits_are_trained_together(trainer):
     lanes = [

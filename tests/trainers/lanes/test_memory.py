@@ -39,6 +39,7 @@ def stepped(server: ForkServer, tmp_path: Path) -> Stepped:
     return step
 
 
+@pytest.mark.exhaustive
 def test_a_pack_without_memory_is_halved_until_there_is_some_and_has_the_bits_of_each_alone(stepped):
     told = stepped([0] * 32, SPARE, 32)
     assert {one["error"] for one in told} == {"None"}
@@ -50,6 +51,7 @@ def test_a_pack_without_memory_is_halved_until_there_is_some_and_has_the_bits_of
     assert all(max(later) <= min(earlier) for earlier, later in pairwise(lanes))
 
 
+@pytest.mark.exhaustive
 def test_a_try_of_more_lanes_than_there_are_trials_says_nothing_of_fewer(stepped):
     """Two trials come first; that there is no memory for thirty-two isn't held against them."""
     told = stepped([0] * 2, SPARE, 32)
