@@ -102,6 +102,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
+@pytest.mark.some_cases(6)
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(b.language == "python" for b in blocks_of(page))], ids=name_of
 )
@@ -139,6 +140,7 @@ def test_yaml_loads_as_a_sweep_a_table_or_a_suite(block, here):
 WHOLE = [block for block in of("yaml") if block.file is not None and not RUN.isdisjoint(yaml.safe_load(block.text))]
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("block", WHOLE, ids=name_of)
 def test_a_sweep_whose_files_are_all_on_the_page_runs(block, here, capsys):
     write_files(block.page, here)
@@ -153,6 +155,7 @@ def test_a_sweep_whose_files_are_all_on_the_page_runs(block, here, capsys):
     assert {str(trial.state) for trial in study.trials} <= {"complete", "stopped"}
 
 
+@pytest.mark.exhaustive
 def test_the_shell_loop_that_asks_and_tells_runs_to_its_end(here):
     write_files(ROOT / "docs/ask-tell.md", here)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -85,6 +85,7 @@ def test_each_run_draws_the_same_examples_whatever_the_modules_that_are_imported
     assert len(usual["many"]) == 70
 
 
+@pytest.mark.exhaustive
 def test_fresh_runs_draw_others_and_more_where_a_test_has_no_number_of_its_own(drawn, usual):
     fresh = drawn("--hypothesis-profile=fresh")
     for kind in usual:
