@@ -23,7 +23,7 @@ TENSOR = torch.ones(1)
 BUILT = 0
 ROWS: dict[str, Tensor] = {}
 MEMO: Tensor | None = None
-SCALES: dict[int, float] = {}
+SCALES: dict[float, float] = {}
 
 HARMFUL = {
     "forward": "IN_FORWARD",
@@ -68,7 +68,7 @@ class Sharing(Trainer):
         """Put it there."""
         global BUILT
         BUILT += 1
-        self.scale = 1.0
+        self.scale, self.key = 1.0, params["scale"]
         puts = params["puts"]
         _put(self, puts, params["scale"])
         if puts == "and fails" and params["scale"] > 2:
@@ -87,7 +87,7 @@ class Sharing(Trainer):
         )
 
     def _loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        scale = IN_LOSS * ENTRIES["scale"] * HOLDER.scale * self.of_class * self.scale * SCALES.get(self._seed, 1.0)
+        scale = IN_LOSS * ENTRIES["scale"] * HOLDER.scale * self.of_class * self.scale * SCALES.get(self.key, 1.0)
         loss: Tensor = functional.cross_entropy(output, targets) * scale * TENSOR.sum() * _memo()
         return loss
 
@@ -119,7 +119,7 @@ def _put(trainer: Sharing, puts: str, scale: float) -> None:
         IN_FORWARD, HOLDER, TENSOR = 1.0, types.SimpleNamespace(scale=1.0), torch.ones(1)
         ENTRIES.update(scale=1.0)
     elif puts == "what is its own":
-        trainer.scale, SCALES[trainer._seed] = scale, 2 * scale
+        trainer.scale, SCALES[trainer.key] = scale, 2 * scale
 
 
 def _scaled(output: Tensor, targets: Tensor) -> Tensor:
