@@ -24,6 +24,7 @@ from hpsearch.observers.thread import ObserverThread
 from hpsearch.observers.times import Times
 from hpsearch.observers.watching import Watching
 from hpsearch.report.study import Study, load
+from hpsearch.run.bits import bits_notes, bits_of
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.observing import catch_up, observed_of, observers_of, records_of
 from hpsearch.run.on_end import run_on_end
@@ -111,7 +112,7 @@ def create_study(
         JournalError: The directory is taken by something else.
     """
     told = provenance(folder or Path.cwd())
-    record = {"sweep": sweep.to_json(), "created": time.time(), "provenance": told, **_bits_of(sweep), **(more or {})}
+    record = {"sweep": sweep.to_json(), "created": time.time(), "provenance": told, **bits_of(sweep), **(more or {})}
     while True:
         place = StudyDirectory(directory or next_directory(sweep.name))
         try:
@@ -120,12 +121,6 @@ def create_study(
         except JournalError:
             if directory is not None or not os.path.lexists(place.path):
                 raise  # else another process took the name in between
-
-
-def _bits_of(sweep: Sweep) -> dict[str, str]:
-    """Give what decides about bits and isn't in the sweep: it stays as it was when the study was created."""
-    # With it a product of matrices doesn't depend on where in memory they lie: lanes have the bits of each alone.
-    return {} if sweep.trainable is None else {"mkl_cbwr": os.environ.get("MKL_CBWR", "AUTO")}
 
 
 def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Sequence[int] | None = None) -> Study:
@@ -238,7 +233,7 @@ def _go_on(
         run.display.note("seed 0, the default: every sweep with it tries the same trials; give another for others")
     if (known_as := sweep.searcher.known_as) is not None:
         run.display.note(f"method {sweep.method} is {known_as} here")
-    for words in (*parallel_notes(sweep), *_script_notes(sweep, folder)):
+    for words in (*parallel_notes(sweep), *_script_notes(sweep, folder), *bits_notes(record)):
         run.display.note(words)
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
     stored = stored_sweep(record)

@@ -59,7 +59,7 @@ class Job:
     packs: bool = True
     """Checkpoints that those write at one time lie in one file: they are soon deleted, but for few."""
     mkl_cbwr: str | None = None
-    """MKL_CBWR of processes that train, where their environment names none; None: it stays unset."""
+    """MKL_CBWR of processes that train; None: it is what their environment has."""
     gpus: float = 0
     """That a worker has, or its share of one."""
 

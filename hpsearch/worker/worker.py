@@ -224,15 +224,18 @@ class Worker:
 
 @contextlib.contextmanager
 def _mkl(mode: str | None) -> Iterator[None]:
-    """Set MKL_CBWR where it isn't set; MKL reads it when torch multiplies for the first time in a process."""
+    """Set MKL_CBWR to what the study began with; MKL reads it when torch multiplies for the first time in a process."""
     import torch
 
     has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    if mode is None or "MKL_CBWR" in os.environ or not has_mkl:
+    if mode is None or not has_mkl:
         yield
         return
+    before = os.environ.get("MKL_CBWR")
     os.environ["MKL_CBWR"] = mode
     try:
         yield
     finally:
-        os.environ.pop("MKL_CBWR", None)
+        del os.environ["MKL_CBWR"]
+        if before is not None:
+            os.environ["MKL_CBWR"] = before

@@ -19,12 +19,13 @@ AUTO = "AUTO" if torch.backends.mkl.is_available() else "unset"  # type: ignore[
 RAY = pytest.param(("--workers", "1"), marks=[pytest.mark.ray, pytest.mark.slow])
 
 
-def run(folder: Path, names: str, *words: str, **variables: str) -> None:
-    """Run sweeps in a process in whose environment it isn't, but for what is given."""
+def run(folder: Path, names: str, *words: str, **variables: str) -> str:
+    """Run sweeps in a process in whose environment it isn't, but for what is given; give what it prints."""
     env = {name: value for name, value in environment().items() if name != "MKL_CBWR"} | variables
-    command = [sys.executable, "-m", "tests.hpsearch.support.mkl_sweeps", str(folder), names, "-q", "--no-tensorboard"]
+    command = [sys.executable, "-m", "tests.hpsearch.support.mkl_sweeps", str(folder), names, "--no-tensorboard"]
     done = subprocess.run([*command, *words], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def told(folder: Path, name: str) -> set[str]:
@@ -57,7 +58,9 @@ def test_what_the_user_has_set_stays_and_is_kept_when_the_study_goes_on(tmp_path
     assert told(tmp_path, "new") == told(tmp_path, "script") == {"COMPATIBLE"}
     assert recorded(tmp_path, "new") == "COMPATIBLE"
     (tmp_path / "new.told").unlink()
-    run(tmp_path, "new", "--set", "run_cap=6", *backend)
+    for environment_has in ({}, {"MKL_CBWR": "AUTO"}):
+        printed = run(tmp_path, "new", "--set", f"run_cap={6 + len(environment_has)}", *backend, **environment_has)
+        assert ("MKL_CBWR=COMPATIBLE stays as the study began with" in printed) == bool(environment_has)
     assert told(tmp_path, "new") == {"COMPATIBLE"}
 
 
