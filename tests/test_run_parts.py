@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,12 @@ def test_every_file_of_tests_belongs_to_exactly_one_part():
         return within == [True, False]
 
     assert {file: sum(belongs(file, words) for words in PARTS.values()) for file in files} == dict.fromkeys(files, 1)
+
+
+def test_each_file_of_tests_has_a_name_of_its_own():
+    """pytest imports them by their names alone: of two that share one, it reads the first where both are asked for."""
+    names = Counter(path.name for path in ROOT.glob("tests/**/test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 FORKS = """

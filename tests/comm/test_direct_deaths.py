@@ -49,7 +49,6 @@ def deaths(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-@pytest.mark.some_cases(4)
 @pytest.mark.parametrize("path", PATHS)
 def test_a_rank_killed_at_any_moment_is_named_to_all_others(deaths, path):
     whole, *kills = deaths[path]

@@ -56,6 +56,7 @@ def test_a_script_that_was_moved_with_its_study_runs_where_it_lies_now(here, beg
     assert table("study") == table("whole")
 
 
+@pytest.mark.exhaustive
 def test_without_the_script_nothing_runs_and_no_trial_has_failed(here, begun, hpsearch_command):
     begun.rename(here / "moved")
     answer = hpsearch_command("resume", "moved/study", *INLINE, "--set", "run_cap=4")

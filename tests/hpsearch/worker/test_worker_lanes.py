@@ -100,6 +100,7 @@ def drawn_trials() -> st.SearchStrategy[list[dict[str, Any]]]:
     return st.lists(params, min_size=2, max_size=6)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=12, deadline=None)
 @given(
     params=drawn_trials(),

@@ -42,6 +42,7 @@ OF_ALL_KINDS = [{"own data": data, "dropout": rate} for rate in (0.0, 0.5) for d
 SETS = st.lists(st.sets(st.integers(0, 5), min_size=2).map(sorted), min_size=2, max_size=6)
 
 
+@pytest.mark.exhaustive
 @given(SETS, st.sampled_from(sorted(LAYERS)), st.sampled_from([None, 0.9]), st.sampled_from([None, 0.5]))
 @example([[0, 1], [2, 3], [0, 2], [4, 5], [0, 2], [1, 3]], "batch norm", None, None)
 @settings(max_examples=6)

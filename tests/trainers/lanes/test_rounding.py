@@ -36,6 +36,7 @@ def reported(stepped: Sequence[Stepped]) -> list[dict[str, float]]:
     return [one.metrics for one in stepped if one.metrics is not None]
 
 
+@pytest.mark.exhaustive
 @given(st.lists(st.sets(st.integers(0, 6)), min_size=1, max_size=4), st.integers(2, 5), st.permutations(range(7)))
 @settings(max_examples=15)
 def test_company_and_place_change_nothing(epochs, places, order):
