@@ -4,6 +4,7 @@ import socket
 import sys
 import time
 import types
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
@@ -96,14 +97,15 @@ def test_what_others_left_in_the_store_is_passed_over(store, monkeypatch):
 def test_a_place_that_a_stranger_names_is_not_believed(store, monkeypatch):
     # It knows the protocol, but not the secret.
     monkeypatch.setattr(exchange, "_REFUSED_SECONDS", 0.1)
-    meeting = Meeting(StoreRendezvous(LOOPBACK, store.port, "start"))
-    strangers = Meeting(StoreRendezvous(LOOPBACK, store.port, "start"))
-    with ThreadPoolExecutor(3) as pool:
-        false_rank_0 = pool.submit(strangers.rank(0, 2, seconds=SOON))
-        wait_until(lambda: bool(keys(store)))
-        with pytest.raises(RefusedError, match="secrets differ"):
-            meeting.rank(1, 2)()
-        assert isinstance(false_rank_0.exception(PATIENCE), RendezvousError)
+
+    def met(seconds: float) -> Mapping[int, object]:
+        ours, strangers = (Meeting(StoreRendezvous(LOOPBACK, store.port, f"start {seconds}")) for _ in range(2))
+        return outcomes({0: strangers.rank(0, 2, seconds=seconds), 1: ours.rank(1, 2, seconds=seconds)})
+
+    found = given_time(met, lambda found: isinstance(found[1], RefusedError))
+    assert isinstance(found[1], RefusedError)
+    assert "secrets differ" in str(found[1])
+    assert isinstance(found[0], RendezvousError)
 
 
 def write(store: TCPStore, entries: dict[str, str]) -> None:
