@@ -14,8 +14,8 @@ from hpsearch_trainers.architectures import network
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.trainer import Trainer
 from tests.comm.thread_ranks import run_ranks
-from tests.trainers.test_inheritance import child, equal
 from tests.trainers.test_trainer import CLASSES, FEATURES, FakeTrial, correct, data
+from tests.trainers.test_trainer_inheritance import child, equal
 
 NARROW: Any = [{"conv": {"channels": 4}}, "pool"]
 GROWN: Any = [{"conv": {"channels": 6}}, {"conv": {"channels": 9, "kernel": 5}}, "pool"]

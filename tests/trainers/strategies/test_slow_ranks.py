@@ -8,7 +8,7 @@ import pytest
 
 from tests.comm.leftovers import shared_memory_files
 from tests.comm.process_ranks import Outcome, ProcessRanks
-from tests.trainers.strategies.test_conformance import USES, Use
+from tests.trainers.strategies.test_strategy_conformance import USES, Use
 
 pytestmark = pytest.mark.exhaustive
 
