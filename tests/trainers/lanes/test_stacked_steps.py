@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.stacked_steps import StackedSteps, kind_of, stacked_steps
 
-SHAPES = st.lists(st.lists(st.integers(1, 40), min_size=0, max_size=3), min_size=1, max_size=4)
+SHAPES = st.lists(st.lists(st.integers(0, 40), min_size=0, max_size=3), min_size=1, max_size=4)
 RATES = st.floats(1e-6, 1.0)
 DECAYS = st.sampled_from([0, 0.0, 1e-4, 0.3])
 BELOW_ONE = st.one_of(st.sampled_from([0.0, 0.5, 0.9, 0.999]), st.floats(0, 0.9999))
@@ -98,6 +98,20 @@ def test_steps_together_have_the_bits_of_each_alone(data, name, shapes, maximize
             both.step_alone(both.alone, both.theirs, gradients)
         together.end()
         both.assert_same()
+
+
+def test_what_optimizers_keep_lies_together_until_the_end_and_then_by_itself():
+    both = Twice(torch.optim.Adam, [[5, 3], [3]], [{"lr": 0.1}, {"lr": 0.01}], 0)
+    both.step_alone(both.optimizers, both.ours, both.gradients())
+    kept = [value for optimizer in both.optimizers for state in optimizer.state.values() for value in state.values()]
+    memory = [one.data_ptr() for one in kept]
+    together = both.together()
+    assert together is not None
+    together(both.gradients())
+    assert {float(state["step"]) for optimizer in both.optimizers for state in optimizer.state.values()} == {2.0}
+    assert all(one.untyped_storage().nbytes() > one.nbytes for one in kept)
+    together.end()
+    assert [one.data_ptr() for one in kept] == memory
 
 
 @pytest.mark.parametrize("name", WAYS)

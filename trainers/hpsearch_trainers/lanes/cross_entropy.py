@@ -83,7 +83,8 @@ def _columns_agree(classes: int) -> bool:
     """Try whether both ways have the same bits, for so many classes on this processor."""
     rows = 4 * _VECTORS
     generator = torch.Generator().manual_seed(classes)
-    numbers = torch.randn(4, rows, classes, generator=generator) * torch.tensor([0.01, 1.0, 10.0, 100.0]).view(4, 1, 1)
+    scales = torch.tensor([0.01, 1.0, 10.0, 100.0], dtype=torch.float32).view(4, 1, 1)
+    numbers = torch.randn(4, rows, classes, generator=generator, dtype=torch.float32) * scales
     wanted = torch.randint(classes, (4 * rows, 1), generator=generator)
     ways = []
     for scores, dim in ((numbers.flatten(0, 1), 1), (_columns(numbers), 0)):

@@ -14,7 +14,7 @@ from torch import Tensor
 from hpsearch_trainers.lanes.models import tensors_of
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["Held", "held_by"]
+__all__ = ["Held", "held_by", "refill"]
 
 _PLAIN = frozenset((str, int, float, bool, types.NoneType))
 """Of what most is: it can't change."""
@@ -53,7 +53,7 @@ class Held:
         self._seen.add(id(value))
         self._kept.append(value)
         if isinstance(value, list | dict | set):
-            self._restores.append(functools.partial(_refill, value, value.copy()))
+            self._restores.append(functools.partial(refill, value, value.copy()))
             self._hold_all(value.values() if isinstance(value, dict) else value)
         elif isinstance(value, tuple | frozenset):
             self._hold_all(value)
@@ -101,6 +101,7 @@ def _set_tensor(tensor: Tensor, value: Tensor) -> None:
         tensor.copy_(value)
 
 
-def _refill(container: Any, content: Any) -> None:
+def refill(container: Any, content: Any) -> None:
+    """Put a list's, dict's or set's content back into it."""
     container.clear()
     container.extend(content) if isinstance(container, list) else container.update(content)

@@ -79,13 +79,22 @@ class Lane:
         """How many an epoch has."""
         return self.trainer._shard.steps
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether its rate is the same in each step of the epoch that has begun."""
+        return self._steady
+
+    def is_bound(self) -> bool:
+        """Whether model, layers, optimizer and parameters are those that it is bound to train."""
+        return self.trainer._strategy.is_bound(self.trainer._trained())
+
     def goes_on(self) -> bool:
         """Take note of what has changed since its last epoch; say whether it goes on with what it is bound to train.
 
         Else an epoch by itself binds it, or raises.
         """
         self.trainer._take_note()
-        return self.trainer._strategy.is_bound(self.trainer._trained())
+        return self.is_bound()
 
     def on_fewer_rows(self) -> Trainer:
         """Give a trainer that is the same by itself, but for some epochs' worth of rows: a few batches of each kind.
@@ -102,6 +111,7 @@ class Lane:
         trainer._strategy = copy.copy(trainer._strategy)  # or the lane's would keep the copied model
         trainer._rates = Rates(trainer.optimizer)
         trainer.parts = dataclasses.replace(parts, measures={}, loss=parts.loss if loss is None else loss)
+        trainer._strategy.bind(trainer._trained())
         rows = _some(shard.rows, shard.batch, 2)
         trainer._shard = dataclasses.replace(shard, rows=rows)
         trainer._train = Batches([one[:rows] for one in self.training], trainer.device)
@@ -114,10 +124,7 @@ class Lane:
         """Begin an epoch; give the order of its rows, (rows,)."""
         trainer = self.trainer
         self.generator.manual_seed(trainer._epoch_seed())
-        tensors = tensors_of(trainer.model)
-        for tensor in tensors:
-            tensor.grad = None
-        self.trained = [tensor for tensor in tensors if tensor.requires_grad]
+        self.trained = [tensor for tensor in tensors_of(trainer.model) if tensor.requires_grad]
         self._step = stepper(trainer.optimizer, self.trained, trainer.parts.clip_norm)
         self._steady = trainer._rate_is_steady
         return epoch_order(trainer._seed, trainer.epoch, trainer._shard.rows)
@@ -132,10 +139,12 @@ class Lane:
         batch = self.trainer._shard.batch
         return self.trainer._passes(step, orders[step * batch : (step + 1) * batch])
 
-    def set_rate(self, step: int) -> None:
-        """Set the rate for a step of the epoch."""
+    def start_step(self, step: int) -> None:
+        """Begin a step of the epoch: set its rate, and drop the gradients of the step before."""
         if step == 0 or not self._steady:
             self.trainer._set_rate(self.trainer.epoch + step / self.trainer._shard.steps)
+            for tensor in tensors_of(self.model) if step == 0 else self.trained:
+                tensor.grad = None
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Make the context of the forward passes."""
@@ -158,6 +167,26 @@ class Lane:
         """Take the optimizer's step, with the gradient of each parameter."""
         assert self._step is not None
         self._step(gradients)
+
+    def leave(self, gradients: Sequence[Tensor | None], *, last: bool) -> None:
+        """Let the parameters have the gradients of a step, as alone: a schedule or a measure may look at them.
+
+        Args:
+            gradients: Of each; clipped, where the trainer clips them.
+            last: They stay when the epoch has ended.
+        """
+        if last or not self._steady:
+            for parameter, gradient in zip(self.trained, gradients, strict=True):
+                parameter.grad = gradient.clone() if last and gradient is not None else gradient
+
+    def end_steps(self) -> None:
+        """See that the steps were right to the end.
+
+        Raises:
+            NotFusible: They may not have been.
+        """
+        assert self._step is not None
+        self._step.end()
 
     def take_average(self) -> None:
         """Let the moving average of the model, if there is one, take in what it is after a step."""

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.optim import optimizer as torch_optimizer
 
+from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.optimizers import parameters_of
 
 __all__ = ["Stepper", "clip_gradients", "is_plain", "stepper"]
 
-Stepper = Callable[[Sequence[Tensor | None]], None]
-"""Takes a gradient for each parameter, None for one that has none."""
+
+class Stepper(Protocol):
+    """Takes the steps of an epoch."""
+
+    def __call__(self, gradients: Sequence[Tensor | None]) -> None:
+        """Take a step, with a gradient for each parameter, None for one that has none."""
+
+    def end(self) -> None:
+        """See that what it took for settled in the epoch was it.
+
+        Raises:
+            NotFusible: It wasn't.
+        """
 
 
 def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip: float | None) -> Stepper:
@@ -29,20 +41,30 @@ def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip
         parameters: In the order of the gradients.
         clip: Norm above which the gradients of the optimizer's parameters are scaled down to it.
     """
-    trained = parameters_of(optimizer)
-
-    def step(gradients: Sequence[Tensor | None]) -> None:
-        _give(parameters, gradients)
-        if clip is not None:
-            torch.nn.utils.clip_grad_norm_(trained, clip)
-        optimizer.step()
-        _give(parameters, [None] * len(parameters))
-
     given = {id(parameter) for parameter in parameters}
-    all_given = all(id(parameter) in given for parameter in trained)  # else some are frozen
-    if clip is None and all_given and _is_plain_fused(optimizer):
-        return _Fused(optimizer, parameters, step)
-    return step
+    all_given = all(id(parameter) in given for parameter in parameters_of(optimizer))  # else some are frozen
+    own = _Own(optimizer, parameters, clip)
+    return _Fused(optimizer, parameters, own) if clip is None and all_given and _is_plain_fused(optimizer) else own
+
+
+class _Own:
+    """What a backward pass and `optimizer.step()` do, whatever that is."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip: float | None) -> None:
+        self._optimizer = optimizer
+        self._parameters = parameters
+        self._clip = clip
+        self._trained = parameters_of(optimizer)
+
+    def __call__(self, gradients: Sequence[Tensor | None]) -> None:
+        _give(self._parameters, gradients)
+        if self._clip is not None:
+            torch.nn.utils.clip_grad_norm_(self._trained, self._clip)
+        self._optimizer.step()
+        _give(self._parameters, [None] * len(self._parameters))
+
+    def end(self) -> None:
+        pass
 
 
 def clip_gradients(
@@ -99,6 +121,10 @@ class _Fused:
         for group, places, kept in zip(self._optimizer.param_groups, self._places, self._kept, strict=True):
             self._run(group, [gradients[place] for place in places], *kept)
 
+    def end(self) -> None:
+        if not _is_plain_fused(self._optimizer) or (self._kept is not None and _ids(self._kept) != _ids(self._found())):
+            raise NotFusible("its optimizer's settings, or what it keeps, change within an epoch")
+
     def _found(self) -> Sequence[Sequence[list[Tensor]]] | None:
         """Give what the optimizer keeps of each group's parameters, or None where some isn't there yet."""
         found = []
@@ -110,6 +136,10 @@ class _Fused:
                 return None
             found.append(kept)
         return found
+
+
+def _ids(kept: Sequence[Sequence[list[Tensor]]] | None) -> Sequence[int]:
+    return [id(one) for of_group in kept or () for of_name in of_group for one in of_name]
 
 
 def _kept_by(group: Mapping[str, Any]) -> Sequence[str]:

@@ -19,6 +19,7 @@ from hpsearch_trainers.lanes.losses import Losses
 from hpsearch_trainers.lanes.passes import EvaluationPasses, OtherGradients, Recorded, TrainingPasses
 from hpsearch_trainers.lanes.read import read_by
 from hpsearch_trainers.lanes.rows import Rows
+from hpsearch_trainers.lanes.settled import Settled
 from hpsearch_trainers.lanes.shell import Shell
 from hpsearch_trainers.lanes.snapshot import RandomState, Snapshot
 from hpsearch_trainers.lanes.updates import Updates
@@ -170,12 +171,14 @@ class Pack:
         self._prepare()
         orders = torch.stack(self._filled([lane.begin() for lane in self._lanes]), 1)
         totals = torch.zeros(len(self._lanes), dtype=torch.float64)
+        settled = Settled([] if self._losses.plain and all(lane.is_steady for lane in self._lanes) else self._lanes)
         updates = Updates(self._lanes, self._shell.parameters)
         for step in range(first.steps):
             for lane in self._lanes:
-                lane.set_rate(step)
+                lane.start_step(step)
             updates(self._gradients(first.passes(step, orders), totals))
         updates.end()
+        settled.check()
         if self._losses.plain != self._losses.are_plain():
             raise NotFusible("its loss changes while it trains")
         return totals

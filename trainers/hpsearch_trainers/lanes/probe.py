@@ -12,11 +12,10 @@ import torch
 
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import NotFusible
-from hpsearch_trainers.lanes.held import held_by
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.pack import Pack
 from hpsearch_trainers.lanes.passes import Recorded, keep_last
-from hpsearch_trainers.lanes.snapshot import RandomState
+from hpsearch_trainers.lanes.snapshot import RandomState, Snapshot
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["check_lanes", "check_pack", "check_places"]
@@ -45,8 +44,7 @@ def check_pack(
     Raises:
         NotFusible: A bit differs, or they can't be fused.
     """
-    random = RandomState()
-    held = held_by(trainers)  # functions can't be copied
+    before = Snapshot(trainers)  # functions can't be copied, and may lead to the trainers
     try:
         tried = trainers[: min(_ALONE, most)]
         one_of_each = [tried[number % len(tried)] for number in range(most)]
@@ -73,8 +71,7 @@ def check_pack(
             shares[size] = seconds / (size * seconds_alone)
         return shares
     finally:
-        held.restore()
-        random.restore()
+        before.restore()
 
 
 def check_places(trainers: Sequence[Trainer], places: int) -> None:
@@ -88,8 +85,7 @@ def check_places(trainers: Sequence[Trainer], places: int) -> None:
         NotFusible: A bit depends on the place or the company, or they can't be fused.
         Exception: What training the first one alone raises, though lanes may not.
     """
-    random = RandomState()
-    held = held_by(trainers)
+    before = Snapshot(trainers)
     try:
         Lane(trainers[0]).on_fewer_rows().step()
         one_of_each = [trainers[number % len(trainers)] for number in range(places)]
@@ -100,8 +96,7 @@ def check_places(trainers: Sequence[Trainer], places: int) -> None:
                 if not all(map(_same_outcomes, ours, of_company)):
                     raise NotFusible("its bits depend on its place among the lanes, or on the others")
     finally:
-        held.restore()
-        random.restore()
+        before.restore()
 
 
 def check_lanes(trainers: Sequence[Trainer], pack: Pack, same: Callable[[Any, Any], bool] = same_bits) -> None:

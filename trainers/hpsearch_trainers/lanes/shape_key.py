@@ -17,7 +17,7 @@ from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.models import places_of
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["THE_LOOP", "shape_key"]
+__all__ = ["THE_LOOP", "model_key", "shape_key"]
 
 _FREE = frozenset(("build", "state_dict", "load_state_dict", "inherit", "__init__"))
 """What a trainer may have of its own: it isn't called within an epoch."""
@@ -38,12 +38,20 @@ def shape_key(trainer: Trainer) -> Hashable:
     lane, parts = Lane(trainer), trainer.parts
     frozen = parts.freeze_batch_norm is not None and trainer.epoch >= parts.freeze_batch_norm
     return (
-        describe(lane.model),
-        tuple(_tensors(lane.model)),
+        *model_key(lane.model),
         tuple((one.shape, one.dtype) for one in (*lane.training, *(lane.validation or ()))),
         (parts.batch_size, parts.validation_batch_size, parts.accumulate, parts.autocast, frozen),
         (lane.average is None, _code(parts.loss)),
     )
+
+
+def model_key(model: nn.Module) -> tuple[Hashable, Hashable]:
+    """Describe a model: its modules with their attributes, and its tensors.
+
+    Raises:
+        NotFusible: It can't be that of a lane.
+    """
+    return describe(model), tuple(_tensors(model))
 
 
 def _check_class(trainer: Trainer) -> None:

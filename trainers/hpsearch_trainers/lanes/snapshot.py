@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from hpsearch_trainers.lanes.held import held_by
+from hpsearch_trainers.lanes.held import held_by, refill
+from hpsearch_trainers.lanes.models import modules_of, tensors_of
 from hpsearch_trainers.lanes.shell import Shell
 from hpsearch_trainers.trainer import Trainer
 
@@ -49,51 +50,90 @@ class Snapshot:
 
     Args:
         trainers: All lanes of a pack.
-        shells: What their models' tensors are in.
+        shells: What their models' tensors are in, if they are lanes.
     """
 
-    def __init__(self, trainers: Sequence[Trainer], shells: Sequence[Shell]) -> None:
+    def __init__(self, trainers: Sequence[Trainer], shells: Sequence[Shell] = ()) -> None:
         self.random = RandomState()
         self._held = held_by(trainers)
-        self._tensors = [shell.kept() for shell in shells]
+        self._tensors = [shell.kept() for shell in shells] if shells else [_numbers_of(trainers)]
         self._trainers = [_Saved(trainer) for trainer in trainers]
 
     def restore(self) -> None:
         """Go back, once: what is kept of each trainer is as it was."""
         self._held.restore()
         with torch.no_grad():
+            for saved in self._trainers:
+                saved.restore()
             for kept in self._tensors:
                 for tensor, value in kept:
                     tensor.copy_(value)
-                    tensor.grad = None
-            for saved in self._trainers:
-                saved.restore()
         self.random.restore()
+
+
+def _models_of(trainer: Trainer) -> list[nn.Module]:
+    return [one for one in (trainer.model, trainer._average) if one is not None]
+
+
+def _numbers_of(trainers: Sequence[Trainer]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Copy what the tensors of the models hold; give, later, each tensor and what it held."""
+    tensors = [tensor for trainer in trainers for model in _models_of(trainer) for tensor in tensors_of(model)]
+    return zip(tensors, [tensor.detach().clone() for tensor in tensors], strict=True)
 
 
 class _Saved:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._epoch = trainer.epoch
-        optimizer, average = trainer.optimizer, trainer._average
+        self._model, self._optimizer, self._average = trainer.model, trainer.optimizer, trainer._average
+        models = _models_of(trainer)
+        self._modules = [_SavedModule(module) for model in models for module in modules_of(model)]
+        self._tensors = [(one, one.requires_grad, one.grad) for model in models for one in tensors_of(model)]
         self._groups = [
-            {name: _copied(value) for name, value in group.items() if name != "params"}
-            for group in optimizer.param_groups
+            (group, {name: _copied(value) for name, value in group.items()}) for group in self._optimizer.param_groups
         ]
-        self._state = {key: {name: _copied(value) for name, value in of.items()} for key, of in optimizer.state.items()}
+        states = self._optimizer.state.items()
+        self._state = {key: {name: _copied(value) for name, value in of.items()} for key, of in states}
         self._factor = trainer._rates._factor
-        self._averaged = None if average is None else average.n_averaged.clone()
+        self._averaged = None if self._average is None else self._average.n_averaged.clone()
 
     def restore(self) -> None:
-        trainer = self._trainer
+        trainer, optimizer = self._trainer, self._optimizer
         trainer.epoch = self._epoch
-        for group, saved in zip(trainer.optimizer.param_groups, self._groups, strict=True):
-            group.update(saved)
-        trainer.optimizer.state.clear()
-        trainer.optimizer.state.update(self._state)
+        trainer.model, trainer.optimizer = self._model, optimizer
+        for module in self._modules:
+            module.restore()
+        for tensor, required, gradient in self._tensors:
+            tensor.requires_grad_(required)
+            tensor.grad = gradient
+            # A lane's had none: see `shape_key`.
+            tensor._backward_hooks = tensor._post_accumulate_grad_hooks = None  # type: ignore[assignment]
+        optimizer.param_groups[:] = [group for group, _ in self._groups]
+        for group, saved in self._groups:
+            refill(group, saved)
+        optimizer.state.clear()
+        optimizer.state.update(self._state)
         trainer._rates._factor = self._factor
-        if trainer._average is not None and self._averaged is not None:
-            trainer._average.n_averaged.copy_(self._averaged)
+        if self._average is not None and self._averaged is not None:
+            self._average.n_averaged.copy_(self._averaged)
+
+
+_CONTAINERS = (dict, list, set)
+
+
+class _SavedModule:
+    """A module but for what its tensors hold."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._attributes = vars(module).copy()
+        containers = [one for one in self._attributes.values() if isinstance(one, _CONTAINERS)]
+        self._containers = [(one, one.copy() if one else ()) for one in containers]  # of most, there is nothing in them
+
+    def restore(self) -> None:
+        refill(vars(self._module), self._attributes)
+        for container, content in self._containers:
+            refill(container, content)
 
 
 def _copied(value: Any) -> Any:

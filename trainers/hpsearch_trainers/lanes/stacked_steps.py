@@ -8,6 +8,8 @@ the same order, on numbers that lie side by side.
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hpsearch_trainers.lanes.bits import same_bits
+from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.optimizers import is_plain
 
 __all__ = ["StackedSteps", "kind_of", "stacked_steps"]
@@ -24,6 +27,8 @@ _MOST_NUMBERS = 2**16
 """Of a lane's group, up to which calls take longer than what they compute."""
 _MOST_STEPS = 2**23
 """Up to which torch counts in single precision without a loss."""
+_COUNTING = (torch.float32, torch.float64)
+_LARGEST = torch.finfo(torch.float32).max
 _OTHERWISE = ("fused", "foreach", "capturable", "differentiable")
 """Settings of a group by which torch computes in other ways."""
 _NUMBERS = ("lr", "momentum", "dampening", "weight_decay", "eps")
@@ -44,10 +49,10 @@ class _Way(NamedTuple):
 
     @property
     def kept(self) -> Sequence[str]:
-        """What an optimizer keeps of each parameter, beside the number of its steps."""
+        """What an optimizer keeps of each parameter."""
         if self.kind is SGD:
             return ("momentum_buffer",) if self.momentum else ()
-        return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if self.amsgrad else ("exp_avg", "exp_avg_sq")
+        return ("step", "exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self.amsgrad else []))
 
 
 def kind_of(optimizer: Optimizer) -> Hashable:
@@ -85,19 +90,38 @@ def stacked_steps(
         parameters: Of each lane, in the order of the stacks.
         stacks: (lanes, ...), of which the parameters are parts.
     """
-    groups = []
+    groups: list[_Group] = []
+    held: list[_Held] = []
     for of_lanes in zip(*(one.param_groups for one in optimizers), strict=True):
         way = _way(optimizers[0], of_lanes[0])
         of_each = [_places(group["params"], given) for group, given in zip(of_lanes, parameters, strict=True)]
         places = of_each[0]
         ours = [stacks[place] for place in places]
         pairs = zip(optimizers, parameters, strict=True)
-        states = [[optimizer.state.get(given[place], {}) for place in places] for optimizer, given in pairs]
-        if any(one != places for one in of_each) or not _are_ready(way, states, ours) or not _agrees(way):
+        own = [[_Held(optimizer, given[place]) for place in places] for optimizer, given in pairs]
+        states = [[one.state for one in of_lane] for of_lane in own]
+        twice = len(set(places)) < len(places)  # which torch steps one time after the other
+        differs = twice or any(one != places for one in of_each)
+        if differs or not _are_ready(way, states, ours) or not _agrees(way):
             return None
         if places:
             groups.append(_Group(way, of_lanes, places, states, ours))
-    return StackedSteps(groups)
+            held += itertools.chain(*own) if way.kept else []
+    return StackedSteps(groups, held)
+
+
+class _Held:
+    """What an optimizer keeps of a parameter."""
+
+    def __init__(self, optimizer: Optimizer, parameter: Tensor) -> None:
+        self._optimizer = optimizer
+        self._parameter = parameter
+        self.state: dict[str, Any] = optimizer.state.get(parameter, {})
+        self._tensors = [*self.state.values()]
+
+    def is_there(self) -> bool:
+        now = self._optimizer.state.get(self._parameter, {})
+        return now is self.state and [*map(id, now.values())] == [*map(id, self._tensors)]
 
 
 def _places(group: Sequence[Tensor], parameters: Sequence[Tensor]) -> Sequence[int]:
@@ -112,20 +136,24 @@ def _are_ready(way: _Way, states: Sequence[Sequence[Mapping[str, Any]]], stacks:
         return False
     for of_lane in states:
         for state, stack in zip(of_lane, stacks, strict=True):
-            kept = [state.get(name) for name in way.kept]
-            if any(one is None or one.shape != stack.shape[1:] or one.dtype != stack.dtype for one in kept):
+            numbers = [state.get(name) for name in way.kept if name != "step"]
+            if any(one is None or one.shape != stack.shape[1:] or one.dtype != stack.dtype for one in numbers):
                 return False
-        steps = {float(state["step"]) for state in of_lane} if way.kind is not SGD else set()
+        counts = [state.get("step") for state in of_lane] if "step" in way.kept else []
+        if not all(isinstance(one, Tensor) and one.dtype in _COUNTING and one.dim() == 0 for one in counts):
+            return False
+        steps = {float(one) for one in counts if one is not None}
         if len(steps) > 1 or any(one > _MOST_STEPS for one in steps):
             return False
     return True
 
 
 class StackedSteps:
-    """Takes steps of all lanes; what their optimizers keep is theirs again at the end."""
+    """Takes steps of all lanes; what their optimizers keep has memory of its own again at the end."""
 
-    def __init__(self, groups: Sequence[_Group]) -> None:
+    def __init__(self, groups: Sequence[_Group], held: Sequence[_Held]) -> None:
         self._groups = groups
+        self._held = held
 
     def takes(self, gradients: Sequence[Tensor | None]) -> bool:
         """Whether there is a gradient for all that it steps."""
@@ -143,9 +171,50 @@ class StackedSteps:
 
     @torch.no_grad()
     def end(self) -> None:
-        """Let the optimizers keep what came of it."""
+        """Let the optimizers keep what came of it.
+
+        Raises:
+            NotFusible: Something else has been put into its place.
+        """
+        if not all(one.is_there() for one in self._held):
+            raise NotFusible("what its optimizer keeps is replaced within an epoch")
         for group in self._groups:
             group.end()
+
+
+class _Kept:
+    """What the optimizers of all lanes keep of each parameter by one name: it lies side by side until the end.
+
+    Their own tensors are parts of it, so that a loss or a schedule that looks at them, or writes to them, finds what is
+    there alone.
+
+    Args:
+        name: As the optimizers have it.
+        states: What each optimizer keeps of each parameter.
+
+    Attributes:
+        numbers: (lanes, those of all parameters).
+    """
+
+    def __init__(self, name: str, states: Sequence[Sequence[dict[str, Any]]]) -> None:
+        of_parameters = [*zip(*states, strict=True)]
+        self._own: list[Tensor] = [state[name] for of_lanes in of_parameters for state in of_lanes]
+        self._memory = [one.data for one in self._own]
+        self.numbers = torch.cat(
+            [torch.stack([one[name].view(-1) for one in of_lanes]) for of_lanes in of_parameters], 1
+        )
+        parts = torch.split(self.numbers, [first[name].numel() for first, *_ in of_parameters], 1)
+        each = itertools.chain(*(part.unbind() for part in parts))
+        self._parts = [part.view(own.shape) for part, own in zip(each, self._own, strict=True)]
+        self._point_to(self._parts)
+
+    def end(self) -> None:
+        torch._foreach_copy_(self._memory, self._parts)
+        self._point_to(self._memory)
+
+    def _point_to(self, memory: Sequence[Tensor]) -> None:
+        for own, part in zip(self._own, memory, strict=True):
+            own.data = part
 
 
 class _Group:
@@ -173,27 +242,30 @@ class _Group:
         self.way = way
         self.places = places
         self._groups = groups
-        self._states = states
         self._lanes = len(groups)
-        self.stacks = [one.view(self._lanes, -1) for one in stacks]
-        self._sizes = [one.shape[1] for one in self.stacks]
-        self.kept = {name: torch.cat([*self._stacked(name)], 1) for name in way.kept}
-        self._steps = [0 if way.kind is SGD else int(first["step"]) for first, *_ in states]
-
-    def _stacked(self, name: str) -> Iterator[Tensor]:
-        for of_lanes in zip(*self._states, strict=True):
-            yield torch.stack([state[name].view(-1) for state in of_lanes])
+        self._sizes = [one[0].numel() for one in stacks]
+        self.stacks = [one.view(self._lanes, size) for one, size in zip(stacks, self._sizes, strict=True)]
+        self._kept = {name: _Kept(name, states) for name in way.kept}
+        self.kept = {name: one.numbers for name, one in self._kept.items()}
 
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Take a step, with a gradient of each stack."""
-        self._steps = [steps + 1 for steps in self._steps]
-        own = [one.reshape(self._lanes, -1) for one in gradients]
+        own = [one.reshape(self._lanes, size) for one, size in zip(gradients, self._sizes, strict=True)]
         (_sgd if self.way.kind is SGD else _adam)(self, own)
 
-    def columns(self, of_lane: Callable[..., Sequence[float]]) -> _Columns:
-        """Give numbers of each lane, each as (lanes, 1), of its settings and its steps so far."""
-        rows = [of_lane(*given) for given in zip(self._groups, self._steps, strict=True)]
-        return torch.tensor(rows, dtype=torch.float32).t().unsqueeze(2).unbind()
+    def columns(self, of_lane: Callable[..., Sequence[float]], *others: Sequence[float]) -> _Columns:
+        """Give numbers of each lane, each as (lanes, 1), of its settings and what else is given of it.
+
+        Raises:
+            OverflowError: One is too large for single precision, which torch may refuse.
+        """
+        rows = [of_lane(*given) for given in zip(self._groups, *others, strict=True)]
+        columns = torch.tensor(rows, dtype=torch.float32).t()
+        if not columns.isfinite().all() and any(
+            math.isfinite(one) for row in rows for one in row if abs(one) > _LARGEST
+        ):
+            raise OverflowError("a setting of its optimizer is too large for single precision")
+        return columns.unsqueeze(2).unbind()
 
     def decayed(self, gradients: Sequence[Tensor], decays: Tensor) -> Tensor:
         """Give gradients and, where a lane's decay isn't zero, its part of the weights, (lanes, numbers)."""
@@ -215,21 +287,14 @@ class _Group:
 
     def end(self) -> None:
         """Let the optimizers keep what came of it."""
-        for name, together in self.kept.items():
-            parts = torch.split(together, self._sizes, 1)
-            for part, of_lanes in zip(parts, zip(*self._states, strict=True), strict=True):
-                own = [state[name] for state in of_lanes]
-                torch._foreach_copy_(own, [*part.view(self._lanes, *own[0].shape).unbind()])
-        if self.way.kind is not SGD:
-            for of_lane, steps in zip(self._states, self._steps, strict=True):
-                for state in of_lane:
-                    state["step"].fill_(steps)
+        for one in self._kept.values():
+            one.end()
 
 
 def _sgd(group: _Group, gradients: Sequence[Tensor]) -> None:
     """Do what `torch.optim.SGD` does."""
     decays, momentum, taken, rates = group.columns(
-        lambda of, _: (of["weight_decay"], of["momentum"], 1 - of["dampening"], -of["lr"])
+        lambda of: (of["weight_decay"], of["momentum"], 1 - of["dampening"], -of["lr"])
     )
     direction = group.decayed(gradients, decays)
     if group.kept:
@@ -241,9 +306,10 @@ def _sgd(group: _Group, gradients: Sequence[Tensor]) -> None:
 
 def _adam(group: _Group, gradients: Sequence[Tensor]) -> None:
     """Do what `torch.optim.Adam` and `AdamW` do."""
-    decays, near, keep, square, root, eps, rates = group.columns(_of_adam)
+    steps = group.kept["step"].add_(1)[:, 0].tolist()  # of all parameters of a lane
+    decays, near, keep, square, root, eps, rates = group.columns(_of_adam, steps)
     if group.way.decoupled:
-        (left,) = group.columns(lambda of, _: [1 - of["lr"] * of["weight_decay"]])
+        (left,) = group.columns(lambda of: [1 - of["lr"] * of["weight_decay"] if of["weight_decay"] else 1.0])
         for weights in group.stacks:
             weights.mul_(left)
         decays = torch.zeros_like(decays)
@@ -258,11 +324,11 @@ def _adam(group: _Group, gradients: Sequence[Tensor]) -> None:
         weights.addcdiv_(way, by)
 
 
-def _of_adam(of: Mapping[str, Any], steps: int) -> Sequence[float]:
+def _of_adam(of: Mapping[str, Any], steps: float) -> Sequence[float]:
     first, second = of["betas"]
     # As torch writes it, so that it is rounded alike.
-    rate = of["lr"] / (1 - first ** float(steps))
-    root = (1 - second ** float(steps)) ** 0.5
+    rate = of["lr"] / (1 - first**steps)
+    root = (1 - second**steps) ** 0.5
     return of["weight_decay"], 1 - first, second, 1 - second, root, of["eps"], -rate
 
 
@@ -275,12 +341,13 @@ def _agrees(way: _Way) -> bool:
 def _tried(way: _Way, *, together: bool) -> Any:
     """Give the weights of three optimizers after three steps, and what they keep."""
     generator = torch.Generator().manual_seed(0)
-    stacks = [torch.randn(shape, generator=generator) for shape in ((3, 37), (3, 5, 13))]
+    single = torch.float32
+    stacks = [torch.randn(shape, generator=generator, dtype=single) for shape in ((3, 37), (3, 5, 13))]
     parameters = [[nn.Parameter(one) for one in of_lane] for of_lane in zip(*stacks, strict=True)]
     optimizers = [way.kind(own, **_settings(way, lane)) for lane, own in enumerate(parameters)]
     groups = [optimizer.param_groups[0] for optimizer in optimizers]
     for step in range(3):
-        gradients = [torch.randn(stack.shape, generator=generator) for stack in stacks]
+        gradients = [torch.randn(stack.shape, generator=generator, dtype=single) for stack in stacks]
         if together and step > 0:
             pairs = zip(optimizers, parameters, strict=True)
             states = [[optimizer.state[one] for one in own] for optimizer, own in pairs]

@@ -23,6 +23,7 @@ class Updates:
     """
 
     def __init__(self, lanes: Sequence[Lane], stacks: Sequence[Tensor]) -> None:
+        self._lanes = lanes
         self._runs = []
         self._optimizers = [lane.trainer.optimizer for lane in lanes]
         self._kinds = [*map(kind_of, self._optimizers)]
@@ -47,10 +48,12 @@ class Updates:
         """Let each optimizer keep what came of the steps.
 
         Raises:
-            NotFusible: Something within the epoch has made another kind of one.
+            NotFusible: Something within the epoch has made another kind of one, or replaced what it keeps.
         """
         for _, run in self._runs:
             run.end()
+        for lane in self._lanes:
+            lane.end_steps()
         if self._kinds != [*map(kind_of, self._optimizers)]:
             raise NotFusible("its optimizer's settings change within an epoch")
 
@@ -61,6 +64,8 @@ class _Run:
         self._stacks = stacks
         self._together: StackedSteps | None = None
         self._tries = 2 if can_be_stacked else 0  # a first step makes what an optimizer keeps
+        self._last: Sequence[Tensor | None] = []
+        self._all_steady = all(lane.is_steady for lane in lanes)
 
     def step(self, gradients: Sequence[Tensor | None]) -> None:
         if self._together is None and self._tries > 0:
@@ -71,16 +76,28 @@ class _Run:
             self._clip(gradients)
             self._together(gradients)
         else:
-            self.end()
+            self._apart()
             for lane, own in zip(self._lanes, self._of_each(gradients), strict=True):
                 lane.update(own)
         for lane in self._lanes:
             lane.take_average()
+        self._last = gradients
+        if not self._all_steady:
+            self._leave(last=False)
 
     def end(self) -> None:
+        self._apart()
+        self._leave(last=True)
+
+    def _apart(self) -> None:
+        """Go on with steps of each by itself."""
         if self._together is not None:
             self._together.end()
             self._together, self._tries = None, 0
+
+    def _leave(self, *, last: bool) -> None:
+        for lane, own in zip(self._lanes, self._of_each(self._last), strict=True):
+            lane.leave(own, last=last)
 
     def _clip(self, gradients: Sequence[Tensor | None]) -> None:
         if any(lane.trainer.parts.clip_norm is not None for lane in self._lanes):

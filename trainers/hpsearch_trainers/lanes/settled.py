@@ -1,0 +1,44 @@
+"""What a pack has read of its lanes at an epoch's beginning holds until its end."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from hpsearch_trainers.lanes.attributes import is_per_lane
+from hpsearch_trainers.lanes.errors import NotFusible
+from hpsearch_trainers.lanes.lane import Lane
+from hpsearch_trainers.lanes.models import modules_of
+from hpsearch_trainers.lanes.shape_key import model_key
+
+__all__ = ["Settled"]
+
+
+class Settled:
+    """Sees that losses and schedules leave the models as they are, but for what lies in their tensors.
+
+    Args:
+        lanes: Those that have such of the user's, at an epoch's beginning.
+    """
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self._lanes = lanes
+        self._found = [*map(_settings, lanes)]
+
+    def check(self) -> None:
+        """See that nothing has changed.
+
+        Raises:
+            NotFusible: It has: alone, what comes after it is computed otherwise.
+        """
+        if not all(lane.is_bound() for lane in self._lanes):
+            raise NotFusible("its loss or schedule changes layers, parameters or the optimizer within an epoch")
+        if self._found != [*map(_settings, self._lanes)]:
+            raise NotFusible("its loss or schedule changes settings of its model within an epoch")
+
+
+def _settings(lane: Lane) -> Hashable:
+    own = [
+        (module.training, *(getattr(module, name) for name in vars(module) if is_per_lane(module, name)))
+        for module in modules_of(lane.model)
+    ]
+    return tuple(own), model_key(lane.model)
