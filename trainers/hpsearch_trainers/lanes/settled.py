@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from hpsearch_trainers.lanes.attributes import is_per_lane
+from hpsearch_trainers.lanes.dropout import RATED
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.models import modules_of
@@ -37,8 +37,6 @@ class Settled:
 
 
 def _settings(lane: Lane) -> Hashable:
-    own = [
-        (module.training, *(getattr(module, name) for name in vars(module) if is_per_lane(module, name)))
-        for module in modules_of(lane.model)
-    ]
-    return tuple(own), model_key(lane.model)
+    modules = modules_of(lane.model)
+    rates = tuple(module.p for module in modules if isinstance(module, RATED))
+    return tuple(module.training for module in modules), rates, model_key(lane.model)

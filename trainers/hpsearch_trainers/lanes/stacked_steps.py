@@ -261,9 +261,8 @@ class _Group:
         """
         rows = [of_lane(*given) for given in zip(self._groups, *others, strict=True)]
         columns = torch.tensor(rows, dtype=torch.float32).t()
-        if not columns.isfinite().all() and any(
-            math.isfinite(one) for row in rows for one in row if abs(one) > _LARGEST
-        ):
+        finite = math.isfinite(columns.sum().item())  # nearly always, and asked in one call
+        if not finite and any(_LARGEST < abs(one) < math.inf for row in rows for one in row):
             raise OverflowError("a setting of its optimizer is too large for single precision")
         return columns.unsqueeze(2).unbind()
 
