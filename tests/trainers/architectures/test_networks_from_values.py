@@ -28,6 +28,7 @@ def body(value: Any, shape: tuple[int, ...] = (8, 6, 6)) -> Any:
     return made.body
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=15)
 @given(value=architectures, inputs=images, outputs=st.integers(1, 4))
 def test_every_architecture_gives_its_outputs_for_each_row(value: Any, inputs: Any, outputs: int) -> None:

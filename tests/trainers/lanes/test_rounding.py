@@ -82,6 +82,7 @@ def check(lanes: list[dict[str, Any]]) -> None:
         assert_same(reported(together), reported(each), ours, theirs)
 
 
+@pytest.mark.exhaustive
 @given(companies(LAYERS))
 @settings(max_examples=12)
 def test_rows_of_features(lanes):
