@@ -237,6 +237,7 @@ def test_narrow_floats_are_summed_in_float32_on_every_way_however_large_they_are
     check()
 
 
+@pytest.mark.exhaustive
 def test_long_narrow_floats_are_summed_in_float32_in_a_chain_and_in_place():
     greatest = greatest_of(torch.float16)
     tensors = [torch.full((2_200_001,), greatest, dtype=torch.float16)] * 2

@@ -21,6 +21,8 @@ from tests.comm.meeting import given_time
 from tests.comm.pairwise import every_second
 from tests.comm.shm_world import ShmWorld, allreduce_directly, reduced, same_bits, some_values
 
+pytestmark = pytest.mark.some_cases(12)
+
 SIZES = [1, 2, 3, 5]
 SMALL = 128 * 1024 // 4
 LENGTHS = [0, 1, 7, SMALL - 1, SMALL + 1, 65_001, 100_003, 3 * CHUNK // 4 + 1, 5 * CHUNK // 4]

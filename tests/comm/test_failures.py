@@ -14,6 +14,8 @@ from tests.comm.leftovers import shared_memory_files
 from tests.comm.meeting import given_time
 from tests.comm.process_ranks import Outcome, ProcessRanks
 
+pytestmark = pytest.mark.some_cases(4)
+
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[ProcessRanks]:

@@ -92,6 +92,7 @@ def test_a_rank_that_is_killed_is_the_first_whatever_the_others_say(tmp_path):
     assert err.splitlines()[-1] == "hpsearch_comm.launch: rank 0 on localhost was killed by signal 9 (SIGKILL)"
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("program", "code"), [("true", 0), ("exit 7", 7), ("kill -USR1 $$", 128 + signal.SIGUSR1), ("exit 255", 255)]
 )

@@ -19,6 +19,8 @@ from hpsearch_comm.header import DTYPES, Signature
 from tests.comm.link_world import WORLDS, LinkWorld
 from tests.comm.meeting import given_time
 
+pytestmark = pytest.mark.some_cases(8)
+
 MakeWorld = Callable[[int], AbstractContextManager[LinkWorld]]
 
 LENGTHS = (0, 1, 3, 1000, 65_536, 65_537, 300_001, 2_500_003)

@@ -41,12 +41,14 @@ def test_every_collective_gives_what_gloo_gives(ranks, size, how):
     assert ranks.call(size, "collectives", how) == expected
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("later", [False, True])
 def test_coalesced_gathers_and_shares_are_those_of_gloo(functional, size, later):
     assert functional.call(size, "coalesced", later) == functional.call(size, "coalesced", True, backend="gloo")
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("size", [2, 3])
 def test_functional_collectives_are_those_of_gloo(functional, size):
     assert functional.call(size, "functional") == functional.call(size, "functional", backend="gloo")
@@ -94,11 +96,13 @@ def test_ranks_of_a_new_group_that_dont_come_are_named(failing):
     assert "2 of 3 did not come to rank 0 (torch's store (FileStore at " in outcomes[0].text
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(("size", "function"), [(2, "objects"), (3, "objects"), (3, "groups"), (4, "groups")])
 def test_objects_and_groups_are_those_of_gloo(ranks, size, function):
     assert ranks.call(size, function) == ranks.call(size, function, backend="gloo")
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("length", [3, 400_000])
 @pytest.mark.parametrize("size", [2, 3])
 def test_messages_are_those_of_gloo(ranks, size, length):
@@ -178,6 +182,7 @@ def test_a_rank_that_dies_is_lost_to_the_others(failing, what):
             assert (outcome.result, outcome.error, outcome.rank) == ("DistBackendError", "PeerLost", 2), outcome
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("missing", "wait_all", "names"),
     [([1, 3], False, "rank 1 of 4"), ([1, 3], True, "rank 1, 3 of 4"), ([0], False, "rank 0 of 4")],

@@ -66,6 +66,7 @@ def test_trials_with_one_seed_differ_by_their_other_parameters_alone() -> None:
     assert losses(None, 0) != losses(None, 1)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(("network", "lr"), [(MLP, 0.1), (CNN, 0.05)])
 def test_a_good_rate_learns_the_digits_with_all_else_at_its_default(network: type[Trainer], lr: float) -> None:
     found = epochs(trained(network, {"lr": lr}), 15)

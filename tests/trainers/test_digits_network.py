@@ -48,6 +48,7 @@ def test_every_draw_of_a_config_gives_a_network_with_a_class_for_each_image(name
         assert model(IMAGES).shape == (3, 10)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.exhaustive if "cell" in n else ()) for n in NETWORKS]
 )

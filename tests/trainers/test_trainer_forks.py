@@ -66,6 +66,7 @@ def states() -> dict[str, Any]:
 USUAL = ("SGD with momentum", "Adam", "Adam with amsgrad", "RMSprop with momentum", "Adafactor", "LAMB")
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     "child", [pytest.param(name, marks=() if name in USUAL else pytest.mark.exhaustive) for name in OPTIMIZERS]
 )

@@ -126,6 +126,7 @@ def test_beside_a_live_sweep_keys_steer_it_and_leaving_does_not(here: Path):
             sweep.kill()
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("ends_by", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_gives_the_terminal_back_as_it_was(here: Path, hpsearch_command: Call, ends_by: signal.Signals):
     assert hpsearch_command("run", "sweep.yaml", "--backend", "inline", "--no-tensorboard", "--dir", "study").code == 0

@@ -64,6 +64,7 @@ def test_it_takes_any_life_and_any_resumed_one_without_raising(name, life, share
     check_life(name, tmp_path_factory.mktemp("study"), life, share)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # of what their own libraries deprecate
 @pytest.mark.parametrize(

@@ -77,6 +77,7 @@ def test_whatever_the_space(space, seed, trials):
     check(searched(curves, parameters=space, seed=seed, run_cap=trials, max_iter=3))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 4))])
 def test_of_structures_too(seed):
     curves: list[list[float] | None] = [[3.0, 2.0, 1.0], [1.0, 1.5, 0.5], None]

@@ -107,6 +107,7 @@ def test_it_ends_as_by_the_signal_once_the_sweep_is_wound_down(script, tmp_path,
     assert (process.returncode, said(out)) == (0, ["went on with a", "finally", "at exit"])
 
 
+@pytest.mark.exhaustive
 def test_two_end_it_at_once_also_in_the_second_search(script, tmp_path):
     """The gate stays closed, so that no trial can get to its next report."""
     (tmp_path / "open-a").touch()

@@ -253,6 +253,7 @@ def test_a_sweep_leaves_no_trial_waiting_and_goes_on_when_it_is_extended(max_ite
     assert repr(replayed.rows()) == repr(life.study_state.rows())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("trials", [2_000, pytest.param(100_000, marks=pytest.mark.exhaustive)])
 def test_many_trials_on_a_tenth_as_many_workers(trials):
     # A call that looked at all trials would take far longer here than the time limit of the test.

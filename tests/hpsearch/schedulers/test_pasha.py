@@ -322,6 +322,7 @@ def test_a_plan_says_that_its_end_is_the_most():
     assert "in its shortest course: more rungs open where values rank trials unlike" in text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("trials", [1_500, pytest.param(3_000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("noise", [0.0, 1e-3])
 def test_many_trials_on_a_tenth_as_many_workers(noise, trials):

@@ -97,6 +97,7 @@ STRANGE = Space.from_parameters(
 )
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     "losses",
     [[1e308, -1e308, 0.0], [math.inf, -math.inf, 1.0], [math.nan, 1.0, math.nan], [5e-324, 0.0, 1e-323], [7.0]],

@@ -53,6 +53,7 @@ OFTEN = [(Climbing.kind, "halving"), ("tpe", "full length"), ("evolution", "hype
 METHODS_AND_SWEEPS = [(method, sweep) for method in [*METHODS, "curves"] for sweep in SWEEPS]
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("method", "sweep"),
     [*OFTEN, *rarely(*(case for case in METHODS_AND_SWEEPS if case not in OFTEN))],

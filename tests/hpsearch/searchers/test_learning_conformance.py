@@ -79,6 +79,7 @@ def key(suggestion: Suggestion | None) -> str:
     return json.dumps(suggestion and suggestion.params)
 
 
+@pytest.mark.some_cases(3)
 def test_whatever_it_is_told_it_suggests_points_of_the_space_each_once_and_the_same_ones_again(method, kind):
     @examples(method, 10)
     @given(spaces(), st.integers(0, 2**32 - 1), st.sampled_from(["minimize", "maximize"]), st.sampled_from([0.0, 0.5]))
@@ -100,6 +101,7 @@ def test_whatever_it_is_told_it_suggests_points_of_the_space_each_once_and_the_s
     check()
 
 
+@pytest.mark.some_cases(3)
 def test_a_finite_space_is_tried_to_the_last_point_and_then_there_is_none(method, kind):
     @examples(method, 5)
     @given(spaces(FINITE, most=2), st.integers(0, 99))

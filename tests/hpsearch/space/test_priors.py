@@ -93,6 +93,7 @@ def around(center: float, deviation: float = 0.25) -> Any:
     return stats.truncnorm(-center / deviation, (1 - center) / deviation, center, deviation)
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("distribution", "center"),
     [
@@ -118,6 +119,7 @@ def test_multiples_near_a_prior_have_the_share_of_what_rounds_to_them():
     assert_shares(near(Uniform(0, 1, step=0.1, prior=0.3), 20_000), shares)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("prior", [2, 4, 10])
 def test_integers_near_a_prior_have_the_share_of_their_part_of_the_unit_scale(prior):
     normal = around((prior / 2 - 0.5) / 5)
@@ -126,6 +128,7 @@ def test_integers_near_a_prior_have_the_share_of_their_part_of_the_unit_scale(pr
     assert max(shares, key=lambda value: shares[value]) == prior
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("prior", [1, 3, 7])
 def test_integers_of_a_logarithmic_range_near_a_prior_too(prior):
     ends = [math.log(k) / math.log(8) for k in range(1, 9)]

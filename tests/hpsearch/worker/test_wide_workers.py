@@ -147,6 +147,7 @@ def test_a_wide_trial_in_parts_has_the_bits_of_the_whole(tmp_path: Path, trainab
 # Ends.
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("trainable", [trainables.own_loop, trainables.adds_ranks])
 def test_a_cut_ends_all_ranks_at_the_same_report(tmp_path: Path, trainable: Any) -> None:
     with Workers(tmp_path, trainable) as workers:
@@ -169,6 +170,7 @@ def test_a_rank_that_dies_is_lost_to_the_others_which_work_on(tmp_path: Path) ->
         assert workers.processes[1].wait() == -9
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_raises_says_so_and_the_others_that_it_left(tmp_path: Path, rank: int) -> None:
     with Workers(tmp_path, trainables.goes_wrong) as workers:

@@ -103,6 +103,7 @@ def test_it_runs_as_a_program(tmp_path: Path, weights: list[str]) -> None:
     assert answer.stdout.splitlines()[-1] == f"{18 + 4 + 12} parameters, outputs (1, 4)"
 
 
+@pytest.mark.exhaustive
 def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "it", {"conv": {"channels": 2}}, (1, 6, 6), {})
     (tmp_path / "it" / "network.py").write_text(standalone({"conv": {"channels": 3}}, (1, 6, 6), 4))

@@ -29,6 +29,7 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr=0.01)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(("model", "width", "rows"), [("mlp", 2, 203), ("mlp", 4, 203), ("cnn", 3, 207)])
 def test_each_goes_its_own_way_and_the_mean_is_shown(model, width, rows):
     """203 rows in batches of 20: in the last step one of four workers has none. Buffers are apart, too."""

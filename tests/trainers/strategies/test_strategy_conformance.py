@@ -130,7 +130,7 @@ def test_what_was_saved_is_what_was_validated_and_goes_on_alone(use, tmp_path):
 def test_a_state_of_another_width_goes_on_or_is_refused(use, tmp_path):
     begun = use.curve("plain", 2, None, str(tmp_path / "state"))
     wider = dataclasses.replace(use, width=use.width + 1)
-    outcomes = wider.outcomes("trains", "plain", 2, str(tmp_path / "state"))
+    outcomes = wider.outcomes("trains", "plain", 4, str(tmp_path / "state"))  # 2 were few for workers out of step
     if any(outcome.error for outcome in outcomes):
         assert {outcome.error for outcome in outcomes} == {"ConfigurationError"}
     else:
