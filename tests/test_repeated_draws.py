@@ -78,6 +78,7 @@ def usual(drawn: Callable[..., Drawn]) -> Drawn:
     return drawn()
 
 
+@pytest.mark.exhaustive
 def test_each_run_draws_the_same_examples_whatever_the_modules_that_are_imported_hold(drawn, usual):
     assert drawn(neighbour="\n".join(f"n{i} = {7**i}, {1 / 7**i}, 'word{i}'" for i in range(50))) == usual
     assert len(usual["counted"]) == 7
@@ -96,5 +97,5 @@ def test_fresh_runs_draw_others_and_more_where_a_test_has_no_number_of_its_own(d
 
 def test_for_make_test_a_few_of_the_same_are_drawn_where_a_test_has_more_of_its_own(drawn, usual):
     few = drawn("--hypothesis-profile=few")
-    assert (len(few["plain"]), len(few["many"]), len(few["counted"])) == (10, 10, 7)
-    assert few["counted"] == usual["counted"]
+    assert (len(few["plain"]), len(few["many"]), len(few["counted"])) == (5, 5, 5)
+    assert few["counted"] == usual["counted"][:5]

@@ -178,6 +178,7 @@ def test_forks():
 """
 
 
+@pytest.mark.exhaustive
 def test_one_process_forks_for_all_parts_and_ends_with_them(tests_of, capfd):
     assert run({name: tests_of(name, FORKS) for name in ("one", "two")}, ["-s"], forks=True) == 0
     parents = [line.split()[-1] for line in capfd.readouterr().out.splitlines() if "parent" in line]

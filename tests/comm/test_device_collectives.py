@@ -81,7 +81,7 @@ def everything(group: comm.Group) -> list[torch.Tensor]:
     return results
 
 
-@pytest.mark.some_cases(4)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("cuda", "size", "fabric"),
     [("auto", 1, "shared"), *((cuda, size, fabric) for cuda in ("auto", "host") for size, fabric in WORLDS)],

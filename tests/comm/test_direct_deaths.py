@@ -49,6 +49,7 @@ def deaths(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("path", PATHS)
 def test_a_rank_killed_at_any_moment_is_named_to_all_others(deaths, path):
     whole, *kills = deaths[path]
@@ -60,6 +61,7 @@ def test_a_rank_killed_at_any_moment_is_named_to_all_others(deaths, path):
         assert kill["exits"] == [0, -signal.SIGKILL, 0], kill
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("path", PATHS)
 def test_nothing_stays_mapped_when_a_rank_was_killed(deaths, path):
     for kill in deaths[path]:

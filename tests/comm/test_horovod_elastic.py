@@ -16,7 +16,7 @@ def ranks() -> Iterator[HorovodRanks]:
         yield ranks
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("failing", "commit_every", "resets"),
     [

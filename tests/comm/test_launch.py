@@ -72,6 +72,7 @@ def test_ranks_meet_and_each_line_begins_with_its_rank(tmp_path):
     assert err == ""
 
 
+@pytest.mark.exhaustive
 def test_the_rank_that_failed_first_shows_its_traceback_first_and_is_named_last(tmp_path):
     code, _, err = launch(tmp_path, "-np", "2", script(tmp_path, SUM), "1")
     lines = err.splitlines()
@@ -297,6 +298,7 @@ WRITES = """
 """
 
 
+@pytest.mark.exhaustive
 def test_output_arrives_whole_whatever_it_is(tmp_path):
     """Binary bytes, a long line without an end, a progress bar, and more than fits into any pipe."""
     directory = tmp_path / "out" / "puts"

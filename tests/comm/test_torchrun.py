@@ -62,6 +62,7 @@ def check(ranks: list[list[dict[str, Any]]]) -> None:
             assert rank[start]["place"] == "StoreRendezvous"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("starts", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_ranks_of_one_host_need_nothing_but_torchrun_and_may_be_restarted(tmp_path, starts):

@@ -109,6 +109,7 @@ def test_files_that_can_not_be_read(tmp_path, cache):
     assert list(cache.iterdir()) == [], "nothing half unpacked is left"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("trainer", [MLP, CNN])
 def test_clothes_are_told_apart(clothes, trainer):
     trial: Any = SimpleNamespace(params={"data": str(clothes), "batch_size": 10, "hidden": 16, "channels": 2}, seed=1)

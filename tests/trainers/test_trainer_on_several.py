@@ -15,6 +15,7 @@ from tests.comm.thread_ranks import run_ranks
 from tests.trainers.test_trainer import MODELS, FakeTrial, Rows, Small, curve, data, mlp, of
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("width", [2, *(pytest.param(rest, marks=pytest.mark.exhaustive) for rest in (3, 4))])
 def test_accumulating_workers_meet_in_as_many_passes(width):
     """The last batch has three rows: of two workers one could take two passes, and the other only one."""
@@ -48,6 +49,7 @@ def test_inputs_of_any_structure_are_accumulated(width, monkeypatch):
     assert of(found, "loss") == pytest.approx(of(curve(2), "loss"), abs=1e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("batch_norm", [pytest.param("local", marks=pytest.mark.exhaustive), "sync"])
 def test_an_average_is_the_same_on_all_workers_and_continues_to_the_bit(batch_norm):
     options = {"model": "cnn", "average": 0.9, "batch_norm": batch_norm}

@@ -143,6 +143,7 @@ def test_a_failure_ends_one_lane(place: Place):
         check_whole(place.driver.outcome(number))
 
 
+@pytest.mark.exhaustive
 def test_a_timeout_ends_one_lane(place: Place):
     for number in range(3):
         place.start(number, end=LONG if number == 1 else 3, timeout=2.0 if number == 1 else None)

@@ -193,6 +193,7 @@ def test_4_no_trial_has_a_value(here, hpsearch_command, trainable, told):
         assert f"finished, but no trial has a value ({told}); see why with: hpsearch status study" in answer.out
 
 
+@pytest.mark.exhaustive
 def test_a_table_doesnt_depend_on_how_often_the_sweep_was_interrupted(here, hpsearch_command):
     early = {"type": "hyperband", "max_iter": 9}
     whole: dict[str, Any] = {"max_iter": None, "run_cap": None, "early_terminate": early}

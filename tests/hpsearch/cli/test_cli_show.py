@@ -173,6 +173,7 @@ def test_a_trial_is_shown_with_its_network_and_what_it_costs(here, hpsearch_comm
     assert text.count("body") == 1
 
 
+@pytest.mark.exhaustive
 def test_the_optimizer_and_its_numbers_are_those_of_the_checkpoint(here, hpsearch_command):
     run(hpsearch_command, "Stack")
     record = json.loads(hpsearch_command("show", "Stack", "--format", "json").out)

@@ -101,6 +101,7 @@ def test_constraints_are_those_of_the_sweep_that_begins(name: str, study: hpsear
         assert excess == (row.metrics["ms"] - 5.0) / 5.0
 
 
+@pytest.mark.some_cases(1)
 def test_a_study_keeps_what_it_began_with(study: hpsearch.Study, kind: str, tmp_path: Path) -> None:
     found = begun(study, **KINDS[kind])
     assert any(not is_valid(score) for one in found.past for score in one.values.values()) == (kind != "constrained")

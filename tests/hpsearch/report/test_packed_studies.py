@@ -24,6 +24,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> hpsearch.Study:
     return packed_study(tmp_path / "study", monkeypatch)
 
 
+@pytest.mark.exhaustive
 def test_the_best_one_is_written_out_where_it_is_asked_for(study):
     row = study.trials[study.best_trial.number]
     assert row.checkpoint == f"trials/{row.number:05d}/1/hpsearch-checkpoint-2"

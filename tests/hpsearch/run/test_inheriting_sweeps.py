@@ -81,6 +81,7 @@ def test_a_child_starts_at_iteration_0_with_what_its_parent_had_learned_by_then(
     assert [stage.trial for stage in stages][-2:] == [children[-1].parent, children[-1].number]
 
 
+@pytest.mark.exhaustive
 def test_a_sweep_that_is_extended_has_the_table_of_a_whole_one(tmp_path):
     seen: Seen = {}
     whole = search(tmp_path / "whole", learning(seen))

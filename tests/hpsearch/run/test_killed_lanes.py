@@ -53,6 +53,7 @@ def packs_named(path: Path) -> set[str]:
     return {pack for address in named if address is not None and (pack := pack_of(address)) is not None}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("lanes", [7, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_lanes_leave_what_one_trial_at_a_time_leaves(server, whole, tmp_path, lanes):
     assert server.call("begin", str(tmp_path / "study"), lanes) == 0

@@ -56,6 +56,7 @@ def check(study: Study, workers: int) -> None:
             assert event.lanes == 1
 
 
+@pytest.mark.exhaustive
 @settings(deadline=None, max_examples=25)
 @given(sweeps(settled=True), st.integers(1, 6), st.integers(2, 6), st.integers(2, 5))
 def test_any_lanes_and_widths_end_with_the_table_of_one_trial_a_worker(

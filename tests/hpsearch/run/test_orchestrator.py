@@ -339,6 +339,7 @@ def test_what_former_runs_took_counts_towards_max_time():
     assert len(backend.tasks) <= 1
 
 
+@pytest.mark.exhaustive
 @settings(deadline=None, max_examples=30)
 @given(
     seed=st.integers(0, 10**6),

@@ -48,6 +48,7 @@ def drawn(searcher: Curves, count: int, value, until=lambda number: 9) -> None:
         tell(searcher, number, params, {at: value(params, at) for at in range(1, length + 1)}, length)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("goal", ["maximize", *rarely("minimize")])
 def test_it_goes_where_the_ends_are_best_though_the_beginnings_are_not(goal):
     """Where x is large, curves begin well and end badly: of twenty trials half were seen to the end."""
@@ -71,6 +72,7 @@ def test_short_trainings_tell_something():
     assert all(found is not None and abs(found.params["x"] - 0.2) < 0.2 for found in given)
 
 
+@pytest.mark.exhaustive
 def test_trials_that_wait_or_run_are_not_tried_anew_beside_themselves():
     """Each suggestion is started and says nothing yet: the next one lies elsewhere."""
     searcher = Curves(problem())

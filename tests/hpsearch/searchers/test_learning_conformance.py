@@ -211,7 +211,7 @@ def count_of(method: str) -> int:
     return 5 if method == "gp" else 12 if method in SLOW else 16
 
 
-@pytest.mark.some_cases(3)
+@pytest.mark.exhaustive
 def test_it_suggests_the_same_in_any_process(method, kind):
     one, *others = elsewhere(is_rare(method, kind))
     assert all(one[method, kind] == other[method, kind] for other in others)

@@ -45,6 +45,7 @@ def test_in_19_of_20_cases_it_is():
     assert recovered(range(20)) >= 19
 
 
+@pytest.mark.exhaustive
 def test_what_has_no_noise_is_found_to_the_coefficient_and_nothing_else():
     true = {(2, 8): 10.0, (15,): 10.0, (46,): -10.0, (3, 6, 9): 7.0}
     samples = drawn(1)

@@ -182,6 +182,7 @@ def study(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return study
 
 
+@pytest.mark.exhaustive
 def test_of_a_study_that_cant_be_written_all_is_shown_and_the_rest_is_one_error(study, tmp_path, capsys):
     looks = [["status"], ["trials"], ["trials", "--segments"], ["best"], ["export", "--to", str(tmp_path / "export")]]
     looks = [[word, str(study), *more] for word, *more in looks]

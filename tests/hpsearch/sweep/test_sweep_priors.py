@@ -49,6 +49,7 @@ def problem_of(read, parameters: str, *overrides: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.some_cases(5)
 @pytest.mark.parametrize(
     ("written", "distribution"),
     [

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given, settings
 
 from hpsearch_trainers.architectures import Layer, costs, layers, network, shape_after
 from tests.trainers.architectures.drawn import architectures, images
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=8, deadline=None)
 @given(architectures, images)
 def test_the_parts_add_up_to_what_the_network_costs(value, shape) -> None:

@@ -94,6 +94,7 @@ def test_every_operation_and_structure_is_the_same_network_in_a_process_with_tor
             assert all(torch.equal(there[name], tensor) for name, tensor in state.items()), value
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("weights", [["weights.pt"], pytest.param([], marks=pytest.mark.exhaustive)])
 def test_it_runs_as_a_program(tmp_path: Path, weights: list[str]) -> None:
     write(tmp_path / "it", {"conv": {"channels": 2}}, (1, 6, 6), {})

@@ -70,6 +70,7 @@ def test_rows_of_features(lanes):
     check(lanes)
 
 
+@pytest.mark.exhaustive
 @given(packs(IMAGE_LAYERS, image=True))
 @settings(max_examples=15)
 def test_images(lanes):

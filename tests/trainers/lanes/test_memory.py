@@ -59,6 +59,7 @@ def test_a_try_of_more_lanes_than_there_are_trials_says_nothing_of_fewer(stepped
     assert all(one["same"] for one in told)
 
 
+@pytest.mark.exhaustive
 def test_with_memory_enough_all_are_one_pack(stepped):
     told = stepped([0] * 16, 4 << 30, 16)
     assert {one["lanes"] for one in told} == {16}

@@ -158,6 +158,7 @@ def test_what_is_called_as_one_is_called_with_what_its_arguments_are_by_then():
     assert recording.tape([[0.0, 1.0]]).forward(torch.ones(2))[0][0].tolist() == [2.0, 4.0]
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("layer", ["batch norm", "gated", "attending"])
 def test_one_recording_of_each_kind_of_batch_is_made_for_all_packs_of_a_size(layer):
     lanes = [{"layers": [layer], "lr": 0.1 * (1 + number), "batch_size": 16} for number in range(4)]

@@ -57,6 +57,7 @@ def of_optimizer(trainer: Small) -> list[Any]:
     ]
 
 
+@pytest.mark.exhaustive
 def test_locks_lose_no_step(ranks):
     for outcome in ranks.call(2, "counted", "locked", 400, timeout=60.0):
         assert outcome.result == [[800.0]] * 5, outcome

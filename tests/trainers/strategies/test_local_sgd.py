@@ -88,7 +88,7 @@ def nadam(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.NAdam(model.parameters(), lr=0.01)
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("momentum", ["keep", "average"])
 @pytest.mark.parametrize(
     "options",

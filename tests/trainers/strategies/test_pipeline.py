@@ -103,6 +103,7 @@ def test_both_orders_give_the_same_bits():
     assert_tensors_alike(of_schedule[0][1], of_schedule[1][1], 0.0)
 
 
+@pytest.mark.exhaustive
 def test_one_micro_batch_is_normalized_as_in_one_process():
     params = {"model": "cnn", "average": 0.5}
     assert_alike(train(params, 2, micro_batches=1), train(params))

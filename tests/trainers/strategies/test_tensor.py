@@ -66,7 +66,7 @@ EXACT = (
 MORE = ("a layer", *(name for name in OPTIMIZERS if name not in ("lamb", "groups")))
 
 
-@pytest.mark.some_cases(4)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("case", "width"),
     [(case, 2) for case in EXACT]
