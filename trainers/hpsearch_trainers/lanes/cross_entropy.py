@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hpsearch_trainers.lanes.bits import same_bits
+from hpsearch_trainers.lanes.elementwise import WHOLE_VECTORS
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor
 
 __all__ = ["are_scores", "cross_entropies"]
@@ -18,8 +19,6 @@ _MEAN = 1
 """torch's number for a mean over rows."""
 _nll_loss: Any = torch._C._nn.nll_loss_nd
 """That of `functional`, without its checks."""
-_VECTORS = 64
-"""A multiple of the numbers that any processor's loop takes at once; those that don't fill one may round otherwise."""
 _MOST_CLASSES = 16
 """Of more, a processor takes several of a row at once, and so sums them up in another order."""
 
@@ -70,7 +69,7 @@ def _by_columns(scores: Tensor, classes: Tensor, each: float) -> tuple[Tensor, T
 def _columns(scores: Tensor) -> Tensor:
     """Give scores as (classes, rows of all lanes), and rows of zeros after them that fill up vectors."""
     rows = scores.flatten(0, 1)
-    over = -len(rows) % _VECTORS
+    over = -len(rows) % WHOLE_VECTORS
     if over == 0:
         return rows.t().contiguous()
     columns = rows.new_zeros(rows.shape[1], len(rows) + over)
@@ -81,7 +80,7 @@ def _columns(scores: Tensor) -> Tensor:
 @functools.cache
 def _columns_agree(classes: int) -> bool:
     """Try whether both ways have the same bits, for so many classes on this processor."""
-    rows = 4 * _VECTORS
+    rows = 4 * WHOLE_VECTORS
     generator = torch.Generator().manual_seed(classes)
     scales = torch.tensor([0.01, 1.0, 10.0, 100.0], dtype=torch.float32).view(4, 1, 1)
     numbers = torch.randn(4, rows, classes, generator=generator, dtype=torch.float32) * scales

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rule
 
-__all__: list[str] = []
+__all__ = ["WHOLE_VECTORS"]
 
-_VECTORS = 64
+WHOLE_VECTORS = 64
 """A multiple of the numbers that any processor's loop takes at once: two vectors of 16."""
 
 _IN_PLACE: dict[Any, Any] = {torch.relu_: torch.relu, Tensor.relu_: torch.relu, Tensor.neg_: torch.neg}
@@ -58,7 +58,7 @@ def _maybe_in_place(func: Any, x: Any, *args: Any, inplace: bool = False, **kwar
     *(functional.silu, functional.mish, functional.elu, functional.selu, functional.celu),
 )
 def _of_whole_vectors(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-    if x.numel() == 0 or x.numel() % _VECTORS != 0 or not x.is_contiguous():
+    if x.numel() == 0 or x.numel() % WHOLE_VECTORS != 0 or not x.is_contiguous():
         return NotImplemented
     return _maybe_in_place(func, x, *args, **kwargs)
 

@@ -13,7 +13,7 @@ from torch.optim import optimizer as torch_optimizer
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.optimizers import parameters_of
 
-__all__ = ["Stepper", "clip_gradients", "is_plain", "stepper"]
+__all__ = ["Stepper", "clip_gradients", "is_plain", "kept_by", "stepper"]
 
 
 class Stepper(Protocol):
@@ -130,7 +130,7 @@ class _Fused:
         found = []
         state = self._optimizer.state  # which makes a place for what is asked of it by index
         for group in self._optimizer.param_groups:
-            names = _kept_by(group)
+            names = kept_by(group)
             kept = [[state.get(one, {}).get(name) for one in group["params"]] for name in names]
             if any(one is None for of_name in kept for one in of_name):
                 return None
@@ -142,7 +142,8 @@ def _ids(kept: Sequence[Sequence[list[Tensor]]] | None) -> Sequence[int]:
     return [id(one) for of_group in kept or () for of_name in of_group for one in of_name]
 
 
-def _kept_by(group: Mapping[str, Any]) -> Sequence[str]:
+def kept_by(group: Mapping[str, Any]) -> Sequence[str]:
+    """Give what torch's SGD, Adam and AdamW keep of each parameter of a group."""
     if "betas" in group:
         return ("exp_avg", "exp_avg_sq", "step", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
     return ("momentum_buffer",) if group["momentum"] != 0 else ()

@@ -19,7 +19,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import NotFusible
-from hpsearch_trainers.lanes.optimizers import is_plain
+from hpsearch_trainers.lanes.optimizers import is_plain, kept_by
 
 __all__ = ["StackedSteps", "kind_of", "stacked_steps"]
 
@@ -46,13 +46,6 @@ class _Way(NamedTuple):
     momentum: bool
     decoupled: bool
     """Weight decay isn't a part of the gradient."""
-
-    @property
-    def kept(self) -> Sequence[str]:
-        """What an optimizer keeps of each parameter."""
-        if self.kind is SGD:
-            return ("momentum_buffer",) if self.momentum else ()
-        return ("step", "exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self.amsgrad else []))
 
 
 def kind_of(optimizer: Optimizer) -> Hashable:
@@ -102,11 +95,12 @@ def stacked_steps(
         states = [[one.state for one in of_lane] for of_lane in own]
         twice = len(set(places)) < len(places)  # which torch steps one time after the other
         differs = twice or any(one != places for one in of_each)
-        if differs or not _are_ready(way, states, ours) or not _agrees(way):
+        kept = kept_by(of_lanes[0])
+        if differs or not _are_ready(kept, states, ours) or not _agrees(way):
             return None
         if places:
             groups.append(_Group(way, of_lanes, places, states, ours))
-            held += itertools.chain(*own) if way.kept else []
+            held += itertools.chain(*own) if kept else []
     return StackedSteps(groups, held)
 
 
@@ -130,16 +124,16 @@ def _places(group: Sequence[Tensor], parameters: Sequence[Tensor]) -> Sequence[i
     return [numbers[id(one)] for one in group if id(one) in numbers]
 
 
-def _are_ready(way: _Way, states: Sequence[Sequence[Mapping[str, Any]]], stacks: Sequence[Tensor]) -> bool:
+def _are_ready(kept: Sequence[str], states: Sequence[Sequence[Mapping[str, Any]]], stacks: Sequence[Tensor]) -> bool:
     """Whether optimizers have taken a first step, all parameters of each as many, and are small."""
     if sum(one[0].numel() for one in stacks) > _MOST_NUMBERS or any(one.dtype != torch.float32 for one in stacks):
         return False
     for of_lane in states:
         for state, stack in zip(of_lane, stacks, strict=True):
-            numbers = [state.get(name) for name in way.kept if name != "step"]
+            numbers = [state.get(name) for name in kept if name != "step"]
             if any(one is None or one.shape != stack.shape[1:] or one.dtype != stack.dtype for one in numbers):
                 return False
-        counts = [state.get("step") for state in of_lane] if "step" in way.kept else []
+        counts = [state.get("step") for state in of_lane] if "step" in kept else []
         if not all(isinstance(one, Tensor) and one.dtype in _COUNTING and one.dim() == 0 for one in counts):
             return False
         steps = {float(one) for one in counts if one is not None}
@@ -245,7 +239,7 @@ class _Group:
         self._lanes = len(groups)
         self._sizes = [one[0].numel() for one in stacks]
         self.stacks = [one.view(self._lanes, size) for one, size in zip(stacks, self._sizes, strict=True)]
-        self._kept = {name: _Kept(name, states) for name in way.kept}
+        self._kept = {name: _Kept(name, states) for name in kept_by(groups[0])}
         self.kept = {name: one.numbers for name, one in self._kept.items()}
 
     def step(self, gradients: Sequence[Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -28,8 +29,8 @@ class Updates:
         self._optimizers = [lane.trainer.optimizer for lane in lanes]
         self._kinds = [*map(kind_of, self._optimizers)]
         first = 0
-        for kind, run in itertools.groupby(lanes, lambda lane: kind_of(lane.trainer.optimizer)):
-            alike = [*run]
+        for kind, run in itertools.groupby(zip(self._kinds, lanes, strict=True), operator.itemgetter(0)):
+            alike = [lane for _, lane in run]
             places = slice(first, first + len(alike))
             own = [stack.detach()[places] for stack in stacks]
             self._runs.append((places, _Run(alike, own, can_be_stacked=kind is not None and len(alike) > 1)))
