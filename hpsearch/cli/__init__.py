@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -43,3 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone (`| head`); keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
+    finally:
+        if given.own_process and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            # All is done: a Ctrl-C while Python takes itself down ends it without a traceback.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)

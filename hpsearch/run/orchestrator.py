@@ -156,10 +156,10 @@ class Orchestrator:
                     # The report that reached the target may have been lost with its worker, and a trial that still ran
                     # may have ended the row of those without a better value: then the sweep goes on.
                     self._ending = self._enough.state
-                if self._ending is not None:
-                    return self._ending
-                if finished:
-                    return "finished"
+                if self._ending is not None or finished:
+                    if self._take_requests():  # what was left since the last look is answered, and may be more to do
+                        continue
+                    return self._ending or "finished"
                 if paused:
                     time.sleep(_PAUSED_TICK)
                     self._next_check = -math.inf  # a virtual clock stands still
@@ -325,8 +325,7 @@ class Orchestrator:
         now = self._backend.now()
         if now >= self._next_check or self._journal.is_asked:
             self._next_check = now + self._backend.tick
-            for request in self._journal.requests():
-                self._take_request(request)
+            self._take_requests()
         if self._ending is not None:
             return
         if self._interrupts.count:
@@ -337,6 +336,12 @@ class Orchestrator:
             self._end(state)
         elif self._paused_since is None and now >= self._until:
             self._end("max_time")
+
+    def _take_requests(self) -> bool:
+        """Answer what was left since the last look; say whether there was anything."""
+        for request in (requests := self._journal.requests()):
+            self._take_request(request)
+        return bool(requests)
 
     def _take_request(self, request: Request) -> None:
         """Answer a request, and do what only this process can."""

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import hpsearch
 from hpsearch.study.provenance import process_name
 from tests.hpsearch.support.cli_trainables import GATE, HEARD, OPEN, REACHED
 from tests.hpsearch.support.climbing import Failing
-from tests.hpsearch.support.command_line import PATIENCE, Answer, Call, begin, wait_for, write_sweep
+from tests.hpsearch.support.command_line import PATIENCE, Answer, Call, begin, environment, wait_for, write_sweep
 
 INLINE = ("--backend", "inline")
 
@@ -229,3 +230,12 @@ def test_130_ctrl_c_while_a_worker_waits_for_a_suggestion_leaves_no_process_and_
         os.kill(int(thinking.read_text()), 0)
     assert hpsearch_command("resume", "study", *INLINE).code == 0
     assert csv_of("study", hpsearch_command) == whole
+
+
+def test_a_ctrl_c_after_all_is_done_ends_the_process_without_a_traceback(here):
+    # Python calls what `threading` has registered before what `atexit` has.
+    struck = f"threading._register_atexit(signal.raise_signal, {int(signal.SIGINT)})"
+    code = f"import signal, sys, threading; from hpsearch.cli import main; {struck}; sys.exit(main())"
+    ended = subprocess.run([sys.executable, "-c", code, "list"], capture_output=True, text=True, env=environment())
+    assert ended.returncode == -signal.SIGINT
+    assert "Traceback" not in ended.stderr

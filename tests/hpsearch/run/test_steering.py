@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +113,28 @@ def test_a_paused_sweep_can_be_ended_and_goes_on_like_any(tmp_path, verb, state)
     assert table(run_scripted(path, None, ScriptedBackend(lambda task: [done(task)]))) == undisturbed(
         tmp_path / "calm", FLAT
     )
+
+
+@pytest.mark.parametrize(
+    ("verb", "details", "state", "rows"),
+    [("extend", {"run_cap": 8}, "finished", 8), ("stop", {}, "stopped", 6), ("cancel", {}, "cancelled", 6)],
+)
+def test_what_is_asked_after_the_last_look_is_answered_before_the_sweep_ends(tmp_path, verb, details, state, rows):
+    path = tmp_path / "s"
+
+    class Busy(Beside):
+        tick = math.inf
+
+        def wait(self, timeout: float | None) -> Sequence[Message]:
+            if self.ended == 5:
+                self.ask(verb, details)
+            self.ended += 1
+            return ScriptedBackend.wait(self, timeout)
+
+    study = run_scripted(path, FLAT, Busy(path, {}))
+    assert (study.state, len(study.trials)) == (state, rows)
+    assert {row.state for row in study.trials} == {TrialState.COMPLETE}
+    assert [verb for verb, _ in outcomes(path)] == [verb]
 
 
 def test_paused_time_doesnt_count_towards_max_time(tmp_path):
