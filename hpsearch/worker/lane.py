@@ -100,6 +100,15 @@ class Lane:
             if self.attempt.channel_error is not None:
                 raise self.attempt.channel_error from None
             self.failure = failure_of(error)
+            error.__traceback__ = None  # it leads back to all lanes, by whoever raises what it was given
+
+    def forget(self) -> None:
+        """Let go of its trial and object, once it has ended.
+
+        They lead back here, and such a circle would keep the object until Python's collector comes by.
+        """
+        self.standing = None
+        del self.trial
 
     def trains_alone(self, reason: str) -> None:
         """Say in its log why, once."""

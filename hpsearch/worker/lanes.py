@@ -355,6 +355,7 @@ class Lanes:
             stuck=tuple(lane.stuck),
             lanes=lane.fused,
         )
+        lane.forget()
         return Ended(lane.segment, result, lane.late and result.cut)
 
 

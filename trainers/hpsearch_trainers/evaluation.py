@@ -71,14 +71,30 @@ class Totals:
         self._sums = torch.zeros(1 + len(metrics), dtype=torch.float64, device=device)
         self._of_loss, *self._of_metrics = self._sums.unbind()
 
-    def add(self, output: Any, targets: Any, rows: int, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
+    def add(
+        self,
+        output: Any,
+        targets: Any,
+        rows: int,
+        autocast: Callable[[], AbstractContextManager[Any]],
+        loss: Tensor | None = None,
+    ) -> None:
         """Take in a batch.
+
+        Args:
+            output: Of the model.
+            targets: Of the batch.
+            rows: How many.
+            autocast: Makes the context of the loss.
+            loss: The mean over the rows, where it is known.
 
         Raises:
             ConfigurationError: A metric gives neither a value for each row nor their mean.
         """
-        with autocast():
-            self._of_loss.add_(self._loss(output, targets), alpha=rows)
+        if loss is None:
+            with autocast():
+                loss = self._loss(output, targets)
+        self._of_loss.add_(loss, alpha=rows)
         for (name, metric), total in zip(self._metrics.items(), self._of_metrics, strict=True):
             _add(name, metric(output, targets), rows, total)
 

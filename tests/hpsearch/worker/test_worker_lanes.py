@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,24 @@ def test_objects_are_kept_for_as_long_as_there_is_room_for_their_data(tmp_path, 
     assert [one.result.failure for one in many.round()] == [None] * 3
     assert len((tmp_path / "builds").read_text()) == builds, "of three with 100 MiB each there is room for two"
     many.close()
+
+
+@pytest.mark.parametrize("fault", ["", "nan", "build", "step"])
+def test_objects_of_trials_that_are_over_are_gone_before_pythons_collector_comes_by(tmp_path, fault):
+    many = worker(tmp_path, 3)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(3):
+            params = {**SMALL, "fault": fault if number == 1 else ""}
+            many.enter(Trial(number, params, number, "random"), Segment(number, 0, 2, None, 1, 1), Heard(), None)
+        ended = [*many.round(), *many.round()]
+        many.close()
+        assert sorted(one.segment.trial for one in ended) == [0, 1, 2]
+        left = [one.params["fault"] for one in gc.get_objects() if isinstance(one, Small)]
+        assert left == (["step"] if fault == "step" else [])  # whose loss is a method of its own, a user's circle
+    finally:
+        gc.enable()
 
 
 def test_each_build_is_surrounded_by_what_bounds_it_to_its_trials_time(tmp_path):

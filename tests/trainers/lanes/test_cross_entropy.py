@@ -11,9 +11,15 @@ from torch.nn import functional
 
 from hpsearch_trainers.lanes import cross_entropy
 from hpsearch_trainers.lanes.bits import same_bits
-from hpsearch_trainers.lanes.cross_entropy import cross_entropies
+from hpsearch_trainers.lanes.cross_entropy import cross_entropies, log_likelihoods, mean_losses
 
 SCALES = st.sampled_from([1e-20, 1.0, 30.0, 1e10])
+
+
+def together(scores: Tensor, classes: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    likelihoods, gradients = cross_entropies(scores, classes, share)
+    assert same_bits(likelihoods, log_likelihoods(scores, classes))
+    return mean_losses(likelihoods), gradients
 
 
 def alone(scores: Tensor, classes: Tensor, share: float) -> tuple[Tensor, Tensor]:
@@ -33,7 +39,7 @@ def test_each_lane_has_the_loss_and_the_gradient_that_it_has_alone(lanes, rows, 
     generator = torch.Generator().manual_seed(rows)
     scores = scale * torch.randn(lanes, rows, kinds, generator=generator)
     classes = torch.randint(kinds, (lanes, rows), generator=generator)
-    assert same_bits(cross_entropies(scores, classes, share), alone(scores, classes, share))
+    assert same_bits(together(scores, classes, share), alone(scores, classes, share))
 
 
 @given(st.integers(2, 4), st.integers(1, 70), st.integers(2, 15), st.sampled_from(["inf", "-inf", "nan"]))
@@ -42,7 +48,7 @@ def test_numbers_that_are_none_stay_in_their_rows(lanes, rows, kinds, number):
     scores[0, rows // 2, kinds // 2] = float(number)
     scores[-1, 0] = float(number)
     classes = torch.zeros(lanes, rows, dtype=torch.int64)
-    assert same_bits(cross_entropies(scores, classes, 1), alone(scores, classes, 1))
+    assert same_bits(together(scores, classes, 1), alone(scores, classes, 1))
 
 
 @pytest.mark.parametrize("kinds", [3, 40])
@@ -53,6 +59,31 @@ def test_a_class_that_there_isnt_is_refused(kinds):
 
 def test_where_the_two_ways_differ_the_slower_one_is_taken(monkeypatch):
     monkeypatch.setattr(cross_entropy, "_columns_agree", lambda kinds: False)
-    monkeypatch.setattr(cross_entropy, "_by_columns", None)
+    monkeypatch.setattr(cross_entropy, "_sums_agree", lambda rows: False)
+    monkeypatch.setattr(cross_entropy, "_columns", None)
     scores, classes = torch.randn(3, 8, 5), torch.randint(5, (3, 8))
-    assert same_bits(cross_entropies(scores, classes, 1), alone(scores, classes, 1))
+    assert same_bits(together(scores, classes, 1), alone(scores, classes, 1))
+
+
+@given(st.integers(1, 70), st.integers(1, 1100), SCALES)
+def test_means_are_summed_as_torch_sums_them(count, rows, scale):
+    likelihoods = -scale * torch.rand(count, rows, generator=torch.Generator().manual_seed(rows))
+    assert same_bits(mean_losses(likelihoods), by_torch(likelihoods))
+
+
+@pytest.mark.parametrize("rows", [2**12, 2**15, 2**16 + 5])
+def test_means_of_many_rows_are_summed_as_torch_sums_them(rows):
+    likelihoods = -torch.rand(3, rows, generator=torch.Generator().manual_seed(rows))
+    assert same_bits(mean_losses(likelihoods), by_torch(likelihoods))
+
+
+@pytest.mark.parametrize("number", [0.0, -0.0, float("-inf"), float("nan")])
+def test_means_of_what_is_no_usual_number(number):
+    likelihoods = torch.full((2, 40), -1.0)
+    likelihoods[1] = number
+    assert same_bits(mean_losses(likelihoods), by_torch(likelihoods))
+
+
+def by_torch(likelihoods: Tensor) -> Tensor:
+    first = torch.zeros(likelihoods.shape[1], dtype=torch.int64)
+    return torch.stack([functional.nll_loss(one.unsqueeze(1), first) for one in likelihoods])

@@ -48,7 +48,8 @@ def test_lanes_come_and_go_between_epochs(epochs, most, fewest):
         stepped = fuser.step([ours[number] for number in present])
         expected = [theirs[number].step() for number in present]
         assert_same(reported(stepped), expected, ours, theirs)
-        assert [one.alone_because for one in stepped] == [None] * len(present)
+        if fewest is not None:  # else what is quicker decides
+            assert [one.alone_because for one in stepped] == [None] * len(present)
 
 
 @pytest.mark.some_cases(1)

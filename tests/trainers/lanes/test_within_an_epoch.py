@@ -94,6 +94,11 @@ def momentum(trainer: Any) -> None:
             group["momentum"] = 0.0 if trainer.params["optimizer"] == "momentum" else 0.5
 
 
+def rate_of_a_group(trainer: Any) -> None:
+    groups = trainer.optimizer.param_groups
+    groups[0] = {**groups[0], "lr": 0.02}
+
+
 def written_to(trainer: Any) -> None:
     for state in trainer.optimizer.state.values():
         for name, value in state.items():
@@ -111,7 +116,7 @@ def weights(trainer: Any) -> None:
 
 MEDDLE = [
     *(thaw, freeze, rate_of_dropout, mode, layer, hook_of_a_layer, hook_of_a_weight, hook_of_the_optimizer, group),
-    *(optimizer, momentum, written_to, dropped, weights),
+    *(optimizer, momentum, rate_of_a_group, written_to, dropped, weights),
 ]
 
 
@@ -142,6 +147,31 @@ def test_what_is_changed_in_the_middle_of_an_epoch_counts_from_there_on(
 ):
     common = {"layers": ["relu"], "dropout": 0.1, "batch_size": 16, "by": by, "meddle": meddle, "optimizer": optimizer}
     trained_alike(Meddling, [{**common, "lr": 0.1 * (1 + lane)} for lane in range(2)])
+
+
+def other_loss(trainer: Any) -> None:
+    trainer.parts.loss.label_smoothing = 0.5
+
+
+class MeddlingMetric(Drawn):
+    """Its metric calls `meddle` at the second batch that it validates in its second epoch."""
+
+    def build(self, params):
+        parts: Parts = super().build(params)  # type: ignore[no-untyped-call]
+        self.seen = 0
+        return dataclasses.replace(parts, loss=nn.CrossEntropyLoss(), metrics={"mean": self.mean})
+
+    def mean(self, output: Tensor, targets: Tensor) -> Tensor:
+        self.seen += 1
+        if self.seen == 4:
+            self.params["meddle"](self)
+        return output.mean(1)
+
+
+@pytest.mark.parametrize("meddle", [other_loss, rate_of_dropout, layer, weights, mode], ids=lambda one: one.__name__)
+def test_what_is_changed_while_it_is_validated_counts_from_there_on(meddle: Callable[[Any], None]):
+    common = {"layers": ["relu"], "dropout": 0.1, "validation_batch_size": 5, "meddle": meddle}
+    trained_alike(MeddlingMetric, [{**common, "lr": 0.1 * (1 + lane)} for lane in range(2)])
 
 
 def norm(tensors: Any) -> float:

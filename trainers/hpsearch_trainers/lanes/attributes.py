@@ -97,7 +97,7 @@ def _module(path: str, module: nn.Module) -> Hashable:
     where = f"its model{'.' if path else ''}{path}"
     if parametrize.is_parametrized(module):
         raise NotFusible(f"{where} is parametrized")
-    if any(kept[name] for name in _HOOKS if name in kept):
+    if any(map(kept.get, _HOOKS)):
         raise NotFusible(f"{where} has hooks")
     attributes = tuple(
         (name, None if is_per_lane(module, name) else described_value(value, f"{where}.{name}"))

@@ -13,7 +13,7 @@ from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.elementwise import WHOLE_VECTORS
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor
 
-__all__ = ["are_scores", "cross_entropies"]
+__all__ = ["are_scores", "cross_entropies", "log_likelihoods", "mean_losses"]
 
 _MEAN = 1
 """torch's number for a mean over rows."""
@@ -21,54 +21,78 @@ _nll_loss: Any = torch._C._nn.nll_loss_nd
 """That of `functional`, without its checks."""
 _MOST_CLASSES = 16
 """Of more, a processor takes several of a row at once, and so sums them up in another order."""
+_MOST_ROWS = 2**15
+"""Of more, the two sums are taken in other orders."""
 
 
-def are_scores(output: Any) -> bool:
-    """Whether it is what `cross_entropies` takes."""
-    return isinstance(output, LaneTensor) and output.dim() == 2 and output.dtype == torch.float32
+def are_scores(output: Any, targets: LaneTensor) -> bool:
+    """Whether they are what `cross_entropies` takes, if the targets are classes."""
+    of_floats = isinstance(output, LaneTensor) and output.dim() == 2 and output.dtype == torch.float32
+    return of_floats and output.shape[:1] == targets.shape
 
 
 def cross_entropies(scores: Tensor, classes: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Give the cross entropy of each lane, (lanes,), and the gradient of the scores.
+    """Give the log-likelihood of each row's class, (lanes, rows), and the gradient of the scores.
 
-    The mean is a sum whose order is torch's own affair, so it is taken by torch's own function, lane by lane; the
-    gradient of that is -share / rows at each row's class, and no sum.
+    The cross entropies are what `mean_losses` makes of the first. The gradient of a mean is -share / rows at each row's
+    class.
 
     Args:
         scores: (lanes, rows, classes).
         classes: (lanes, rows).
-        share: By what each is multiplied before it is differentiated.
+        share: By what each lane's cross entropy is multiplied before it is differentiated.
     """
     # As torch computes it: in double precision a quotient of two floats is rounded to the same float.
     each = -np.float32(share).item() / classes.shape[1]
-    if 0 < scores.shape[2] <= _MOST_CLASSES and scores.numel() > 0 and _columns_agree(scores.shape[2]):
-        return _by_columns(scores, classes, each)
-    logarithms = torch.log_softmax(scores, 2)
-    given = torch.zeros_like(logarithms).scatter_(2, classes.unsqueeze(2), each)
-    coming = torch._log_softmax_backward_data(given, logarithms, 2, logarithms.dtype)
-    pairs = zip(logarithms.unbind(), classes.unbind(), strict=True)
-    return torch.stack([_nll_loss(ours, theirs, None, _MEAN) for ours, theirs in pairs]), coming
+    dim, numbers, wanted = _laid_out(scores, classes)
+    logarithms = torch.log_softmax(numbers, dim)
+    given = torch.zeros_like(logarithms).scatter_(dim, wanted, each)
+    coming = torch._log_softmax_backward_data(given, logarithms, dim, logarithms.dtype)
+    if dim == 0:
+        coming = coming[:, : classes.numel()].t().contiguous()
+    return logarithms.gather(dim, wanted).view(classes.shape), coming.view(scores.shape)
 
 
-def _by_columns(scores: Tensor, classes: Tensor, each: float) -> tuple[Tensor, Tensor]:
-    """Do what `cross_entropies` does on scores of which those of one class lie side by side.
+def log_likelihoods(scores: Tensor, classes: Tensor) -> Tensor:
+    """Give that of each row's class, (lanes, rows); arguments as of `cross_entropies`."""
+    dim, numbers, wanted = _laid_out(scores, classes)
+    return torch.log_softmax(numbers, dim).gather(dim, wanted).view(classes.shape)
 
-    So a processor takes a vector of rows at once. Of rows with fewer numbers than a vector has, it takes one at a time
-    otherwise, which is the same but for the time: up to 20 times as long.
+
+def mean_losses(likelihoods: Tensor) -> Tensor:
+    """Give cross entropies, (n,), from the logarithms of the likelihoods of their rows, (n, rows)."""
+    rows = likelihoods.shape[1]
+    return (_summed if 0 < rows <= _MOST_ROWS and _sums_agree(rows) else _by_torch)(likelihoods)
+
+
+def _by_torch(likelihoods: Tensor) -> Tensor:
+    first = torch.zeros(likelihoods.shape[1], dtype=torch.int64)
+    return torch.stack([_nll_loss(one, first, None, _MEAN) for one in likelihoods.unsqueeze(2).unbind()])
+
+
+def _summed(likelihoods: Tensor) -> Tensor:
+    """Add up in the order of `nll_loss`: the sum of all rows but the first, as torch sums up a column, and the first.
+
+    A column is one of as many as fill vectors, so that it doesn't matter which one.
     """
-    wanted = classes.reshape(1, -1)
-    logarithms = torch.log_softmax(_columns(scores), 0)
-    chosen = logarithms.gather(0, wanted).view(*classes.shape, 1)
-    given = torch.zeros_like(logarithms).scatter_(0, wanted, each)
-    coming = torch._log_softmax_backward_data(given, logarithms, 0, logarithms.dtype)
-    gradient = coming[:, : classes.numel()].t().contiguous().view(scores.shape)
-    first = torch.zeros_like(classes[0])
-    return torch.stack([_nll_loss(ours, first, None, _MEAN) for ours in chosen.unbind()]), gradient
+    columns = _columns(likelihoods)
+    sums = columns[1:].sum(0).add_(columns[0])
+    return torch.rsub(sums, 0).div_(len(columns))[: len(likelihoods)]
 
 
-def _columns(scores: Tensor) -> Tensor:
-    """Give scores as (classes, rows of all lanes), and rows of zeros after them that fill up vectors."""
-    rows = scores.flatten(0, 1)
+def _laid_out(scores: Tensor, classes: Tensor) -> tuple[int, Tensor, Tensor]:
+    """Give along which dimension the scores of a row's classes lie, the scores so laid out, and which are wanted.
+
+    Where those of one class lie side by side, a processor takes a vector of rows at once. Of rows with fewer numbers
+    than a vector has, it takes one at a time otherwise, which is the same but for the time: up to 20 times as long.
+    """
+    if 0 < scores.shape[2] <= _MOST_CLASSES and scores.numel() > 0 and _columns_agree(scores.shape[2]):
+        return 0, _columns(scores.flatten(0, 1)), classes.reshape(1, -1)
+    return 1, scores.flatten(0, 1), classes.reshape(-1, 1)
+
+
+def _columns(rows: Tensor) -> Tensor:
+    """Give rows as columns, and columns of zeros after them that fill up vectors."""
     over = -len(rows) % WHOLE_VECTORS
     if over == 0:
         return rows.t().contiguous()
@@ -86,9 +110,18 @@ def _columns_agree(classes: int) -> bool:
     numbers = torch.randn(4, rows, classes, generator=generator, dtype=torch.float32) * scales
     wanted = torch.randint(classes, (4 * rows, 1), generator=generator)
     ways = []
-    for scores, dim in ((numbers.flatten(0, 1), 1), (_columns(numbers), 0)):
+    for scores, dim in ((numbers.flatten(0, 1), 1), (_columns(numbers.flatten(0, 1)), 0)):
         logarithms = torch.log_softmax(scores, dim)
         given = torch.zeros_like(logarithms).scatter_(dim, wanted if dim else wanted.t(), -1 / rows)
         made = logarithms, torch._log_softmax_backward_data(given, logarithms, dim, logarithms.dtype)
         ways.append([one if dim else one.t() for one in made])
     return same_bits(*ways)
+
+
+@functools.cache
+def _sums_agree(rows: int) -> bool:
+    """Try whether both ways have the same bits, for so many rows on this processor."""
+    generator = torch.Generator().manual_seed(rows)
+    scales = torch.tensor([1e-6, 1.0, 1e3], dtype=torch.float32).view(3, 1)
+    likelihoods = -torch.rand(3, rows, generator=generator, dtype=torch.float32) * scales
+    return same_bits(_summed(likelihoods), _by_torch(likelihoods))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections import defaultdict
@@ -170,6 +171,7 @@ class Fuser:
         if told is None:  # not above: the error holds on to what the pack had
             for trainer in trainers:
                 self.release(trainer)
+            gc.collect()  # what is left in circles, of the pack's or a user's
             if len(trainers) == 1:
                 self._of_one[key] = _OfOne(alone=0.0, tries=_TRIES)
                 return self._apart(key, trainers)

@@ -168,6 +168,11 @@ class Lane:
         assert self._step is not None
         self._step(gradients)
 
+    @property
+    def keeps_no_gradients(self) -> bool:
+        """Whether a step's gradients are of no use behind it."""
+        return self._steady and self._step is not None and self._step.keeps_none
+
     def leave(self, gradients: Sequence[Tensor | None], *, last: bool) -> None:
         """Let the parameters have the gradients of a step, as alone: a schedule or a measure may look at them.
 

@@ -304,16 +304,21 @@ def opened(value: Any) -> Any:
 
     What is one object stays one: attention looks whether query, key and value are.
     """
-    known: dict[int, PerLane] = {}
+    return _Opening().opened(value)
 
-    def open_one(one: Any) -> Any:
+
+class _Opening:
+    # A method, as a function that names itself within another is a circle, which would keep what it opened until
+    # Python's collector comes by.
+    def __init__(self) -> None:
+        self._known: dict[int, PerLane] = {}
+
+    def opened(self, one: Any) -> Any:
         if not isinstance(one, LaneTensor):
-            return within(open_one, one)
-        if id(one) not in known:
-            known[id(one)] = PerLane(one.slices)
-        return known[id(one)]
-
-    return open_one(value)
+            return within(self.opened, one)
+        if id(one) not in self._known:
+            self._known[id(one)] = PerLane(one.slices)
+        return self._known[id(one)]
 
 
 def of_each(value: Any, lanes: int) -> Sequence[Any]:

@@ -1,7 +1,8 @@
-"""The loss of each lane, by its own function."""
+"""The loss of each lane, by its own function or by what that comes to for all at once."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hpsearch_trainers.lanes.cross_entropy import are_scores, log_likelihoods, mean_losses
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, of_each, opened
 
-__all__ = ["Losses"]
+__all__ = ["LossSums", "Losses"]
 
 
 class Losses:
@@ -25,8 +27,9 @@ class Losses:
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self._lanes = lanes
-        targets = {id(lane.training[1]): lane.training[1] for lane in lanes}
-        self._of_classes = lanes[0].trainer.parts.autocast is None and all(map(_are_classes, targets.values()))
+        of_floats = lanes[0].trainer.parts.autocast is None
+        self._of_classes = of_floats and _are_classes([lane.training for lane in lanes])
+        self._validated_of_classes = of_floats and _are_classes([lane.validation for lane in lanes])
         self._parameters = [parameter for lane in lanes for parameter in lane.model.parameters()]
         self.plain = self.are_plain()
 
@@ -62,10 +65,57 @@ class Losses:
             raise NotFusible("its loss comes to its model's parameters by itself")
         return together.detach()
 
+    @torch.no_grad()
+    def of_validation(self, output: Any, targets: LaneTensor) -> Sequence[Tensor | None]:
+        """Give each lane's mean loss of a batch's rows to validate on; None where it is to be computed by itself."""
+        if not (self.plain and self._validated_of_classes and are_scores(output, targets)):
+            return [None] * len(self._lanes)
+        return mean_losses(log_likelihoods(output.stack, targets.stack))[: len(self._lanes)].unbind()
 
-def _are_classes(targets: Tensor) -> bool:
-    """Whether they are classes, and none is one of those that torch leaves out."""
-    return targets.dim() == 1 and targets.dtype == torch.int64 and bool((targets >= 0).all())
+
+class LossSums:
+    """Adds up the losses of an epoch's rows, in the order of its passes, as each lane's alone are.
+
+    Args:
+        lanes: How many.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self._sums = torch.zeros(lanes, dtype=torch.float64)
+        self._likelihoods: list[tuple[Tensor, int]] = []
+        """Of passes whose losses are yet to be added: all are computed at once."""
+
+    def add(self, losses: Tensor, rows: int) -> None:
+        """Take in a pass over so many rows.
+
+        Args:
+            losses: The mean of each lane, (lanes or more,), or of plain cross entropies the logarithm of each row's
+                likelihood, (lanes or more, rows).
+            rows: How many.
+        """
+        if losses.dim() == 2:
+            self._likelihoods.append((losses, rows))
+        else:
+            self._take()
+            self._sums.add_(losses[: len(self._sums)], alpha=rows)
+
+    def of_each(self) -> list[float]:
+        """Give each lane's sum."""
+        self._take()
+        return self._sums.tolist()
+
+    def _take(self) -> None:
+        taken, self._likelihoods = self._likelihoods, []
+        for rows, passes in itertools.groupby(taken, lambda one: one[1]):
+            of_passes = torch.stack([likelihoods[: len(self._sums)] for likelihoods, _ in passes])
+            for losses in mean_losses(of_passes.flatten(0, 1)).view(-1, len(self._sums)):
+                self._sums.add_(losses, alpha=rows)
+
+
+def _are_classes(data: Sequence[Sequence[Tensor] | None]) -> bool:
+    """Whether the targets are classes, and none is one of those that torch leaves out."""
+    different = {id(one[1]): one[1] for one in data if one is not None}.values()
+    return all(one.dim() == 1 and one.dtype == torch.int64 and bool((one >= 0).all()) for one in different)
 
 
 def _is_cross_entropy(loss: Any) -> bool:

@@ -32,15 +32,17 @@ def places_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
         RecursionError: One holds itself.
     """
     found: list[tuple[str, nn.Module]] = []
-
-    def visit(path: str, module: nn.Module) -> None:
-        found.append((path, module))
-        for name, inner in module._modules.items():
-            if inner is not None:
-                visit(f"{path}.{name}" if path else name, inner)
-
-    visit("", model)
+    _visit("", model, found)
     return found
+
+
+def _visit(path: str, module: nn.Module, found: list[tuple[str, nn.Module]]) -> None:
+    # Not within its caller: a function that names itself there is a circle, which would keep models until Python's
+    # collector comes by.
+    found.append((path, module))
+    for name, inner in module._modules.items():
+        if inner is not None:
+            _visit(f"{path}.{name}" if path else name, inner, found)
 
 
 def tensors_of(model: nn.Module) -> list[Tensor]:

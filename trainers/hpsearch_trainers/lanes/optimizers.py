@@ -17,7 +17,13 @@ __all__ = ["Stepper", "clip_gradients", "is_plain", "kept_by", "stepper"]
 
 
 class Stepper(Protocol):
-    """Takes the steps of an epoch."""
+    """Takes the steps of an epoch.
+
+    Attributes:
+        keeps_none: Whether it is of no consequence what becomes of the gradients' memory behind a step.
+    """
+
+    keeps_none: bool
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
         """Take a step, with a gradient for each parameter, None for one that has none."""
@@ -49,6 +55,8 @@ def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip
 
 class _Own:
     """What a backward pass and `optimizer.step()` do, whatever that is."""
+
+    keeps_none = False
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip: float | None) -> None:
         self._optimizer = optimizer
@@ -105,6 +113,8 @@ def _is_plain_fused(optimizer: torch.optim.Optimizer) -> bool:
 class _Fused:
     """What a plain optimizer's step computes with `fused`, after its first one and where every gradient is there."""
 
+    keeps_none = True
+
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], step: Stepper) -> None:
         place = {id(parameter): number for number, parameter in enumerate(parameters)}
         self._step = step
@@ -112,14 +122,21 @@ class _Fused:
         self._run = _FUSED[type(optimizer)]
         self._places = [[place[id(one)] for one in group["params"]] for group in optimizer.param_groups]
         self._kept: Sequence[Sequence[list[Tensor]]] | None = None
+        self._given: Sequence[Tensor | None] | None = None
+        self._of_groups: Sequence[tuple[list[Any], Sequence[list[Tensor]]]] = ()
+        """Of what was given, which may come again in the same memory: each group's gradients, and what is kept."""
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
-        if self._kept is None or len([one for one in gradients if one is not None]) < len(gradients):
-            self._step(gradients)
-            self._kept = self._found()
-            return
-        for group, places, kept in zip(self._optimizer.param_groups, self._places, self._kept, strict=True):
-            self._run(group, [gradients[place] for place in places], *kept)
+        if gradients is not self._given:
+            if self._kept is None or len([one for one in gradients if one is not None]) < len(gradients):
+                self._step(gradients)
+                self._kept = self._found()
+                return
+            of_groups = [[gradients[place] for place in places] for places in self._places]
+            self._of_groups = [*zip(of_groups, self._kept, strict=True)]
+            self._given = gradients
+        for group, (own, kept) in zip(self._optimizer.param_groups, self._of_groups, strict=True):
+            self._run(group, own, *kept)
 
     def end(self) -> None:
         if not _is_plain_fused(self._optimizer) or (self._kept is not None and _ids(self._kept) != _ids(self._found())):

@@ -34,19 +34,7 @@ class Form:
             tensors: As many as it was made of, in their order.
             generators: A random generator of each lane.
         """
-        made: dict[Place, LaneTensor] = {}
-
-        def fill(one: Any) -> Any:
-            if not isinstance(one, Place):
-                return within(fill, one)
-            if one not in made:
-                if one.stacked:
-                    made[one] = LaneTensor.of_stack(tensors[one.first], generators)
-                else:
-                    made[one] = LaneTensor.of_slices(tensors[one.first : one.first + one.count], generators)
-            return made[one]
-
-        return fill(self.value)
+        return _Filling(tensors, generators).filled(self.value)
 
     def leaves(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Give the same numbers, where gradients of what is computed from them end."""
@@ -64,21 +52,46 @@ class Place:
 
 def taken_apart(value: Any) -> tuple[Form, list[Tensor]]:
     """Give the form of a value, and the tensors that it is made of: stacks of all lanes, or one of each."""
-    held: list[Tensor] = []
-    places: dict[int, Place] = {}
-    plain = True
+    taking = _TakingApart()
+    form = taking.form_of(value)
+    return Form(form, [one.requires_grad for one in taking.held], taking.plain), taking.held
 
-    def place(one: Any) -> Any:
-        nonlocal plain
+
+# Both have methods, as functions that name themselves within others are circles, which would keep tensors until
+# Python's collector comes by.
+
+
+class _Filling:
+    def __init__(self, tensors: Sequence[Tensor], generators: Generators) -> None:
+        self._tensors = tensors
+        self._generators = generators
+        self._made: dict[Place, LaneTensor] = {}
+
+    def filled(self, one: Any) -> Any:
+        if not isinstance(one, Place):
+            return within(self.filled, one)
+        if one not in self._made:
+            if one.stacked:
+                made = LaneTensor.of_stack(self._tensors[one.first], self._generators)
+            else:
+                made = LaneTensor.of_slices(self._tensors[one.first : one.first + one.count], self._generators)
+            self._made[one] = made
+        return self._made[one]
+
+
+class _TakingApart:
+    def __init__(self) -> None:
+        self.held: list[Tensor] = []
+        self.plain = True
+        self._places: dict[int, Place] = {}
+
+    def form_of(self, one: Any) -> Any:
         if not isinstance(one, LaneTensor):
-            inner = within(place, one)
-            plain = plain and (inner is not one or isinstance(one, str | int | float | None))
+            inner = within(self.form_of, one)
+            self.plain = self.plain and (inner is not one or isinstance(one, str | int | float | None))
             return inner
-        if id(one) not in places:
+        if id(one) not in self._places:
             parts = (one.stack,) if one.is_stack else one.slices
-            places[id(one)] = Place(len(held), len(parts), one.is_stack)
-            held.extend(parts)
-        return places[id(one)]
-
-    form = place(value)
-    return Form(form, [one.requires_grad for one in held], plain), held
+            self._places[id(one)] = Place(len(self.held), len(parts), one.is_stack)
+            self.held.extend(parts)
+        return self._places[id(one)]

@@ -15,7 +15,7 @@ from hpsearch_trainers.lanes import batched, dropout, elementwise, linear, max_p
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.lane_tensor import Generators, of_each, opened
-from hpsearch_trainers.lanes.losses import Losses
+from hpsearch_trainers.lanes.losses import Losses, LossSums
 from hpsearch_trainers.lanes.passes import EvaluationPasses, OtherGradients, Recorded, TrainingPasses
 from hpsearch_trainers.lanes.read import read_by
 from hpsearch_trainers.lanes.rows import Rows
@@ -153,7 +153,7 @@ class Pack:
         return self._shells[-1]
 
     def _epoch(self, random: RandomState) -> list[dict[str, float]]:
-        losses = self._train().tolist()
+        losses = self._train()
         # First: a loss may look at its trainer's epoch, which in validation is the next one.
         trained = [lane.end(loss) for lane, loss in zip(self._lanes, losses, strict=True)]
         totals = self._validate()
@@ -165,23 +165,24 @@ class Pack:
             raise NotFusible("it draws from the process's random generators, of which there is one for all lanes")
         return metrics
 
-    def _train(self) -> Tensor:
-        """Give each lane's loss summed over the epoch's rows, (lanes,)."""
+    def _train(self) -> list[float]:
+        """Give each lane's loss summed over the epoch's rows."""
         first = self._lanes[0]
         self._prepare()
         orders = torch.stack(self._filled([lane.begin() for lane in self._lanes]), 1)
-        totals = torch.zeros(len(self._lanes), dtype=torch.float64)
-        settled = Settled([] if self._losses.plain and all(lane.is_steady for lane in self._lanes) else self._lanes)
+        sums = LossSums(len(self._lanes))
+        steady = all(lane.is_steady for lane in self._lanes)
+        settled = Settled([] if self._losses.plain and steady else self._lanes)
         updates = Updates(self._lanes, self._shell.parameters)
         for step in range(first.steps):
-            for lane in self._lanes:
+            for lane in () if steady and step > 0 else self._lanes:
                 lane.start_step(step)
-            updates(self._gradients(first.passes(step, orders), totals))
+            updates(self._gradients(first.passes(step, orders), sums))
         updates.end()
         settled.check()
         if self._losses.plain != self._losses.are_plain():
             raise NotFusible("its loss changes while it trains")
-        return totals
+        return sums.of_each()
 
     def _prepare(self) -> None:
         """Put the models into the mode of training, and see how they are computed now."""
@@ -196,15 +197,15 @@ class Pack:
             passes.tapes.way = way
         self._losses.plain = self._losses.are_plain()
 
-    def _gradients(self, passes: Sequence[Tensor], totals: Tensor) -> Sequence[Tensor | None]:
-        """Give the gradients of a step's passes, of each stack; add their losses to the totals."""
+    def _gradients(self, passes: Sequence[Tensor], sums: LossSums) -> Sequence[Tensor | None]:
+        """Give the gradients of a step's passes, of each stack; add their losses to the sums."""
         sizes = [chosen.shape[0] for chosen in passes]
         rows = sum(sizes)
         gradients: Sequence[Tensor | None] = []
         for chosen, size in zip(passes, sizes, strict=True):
             losses, coming = self._training(chosen.T, size / rows)
             gradients = [_sum(*pair) for pair in zip(gradients, coming, strict=True)] if gradients else coming
-            totals.add_(losses[: len(totals)] if self._free else losses, alpha=size)
+            sums.add(losses, size)
         return gradients
 
     @torch.no_grad()
@@ -217,8 +218,11 @@ class Pack:
         for rows in torch.split(torch.arange(len(first.validation[0])), first.trainer.parts.validation_batch_size):
             output, targets = self._evaluation(rows.expand(self._places, -1))
             of_places = zip(of_each(opened(output), self._places), targets.slices, strict=True)
-            for total, (of_lane, wanted) in zip(totals, of_places, strict=False):
-                total.add(of_lane, wanted, len(rows), first.autocast)
+            losses = self._losses.of_validation(output, targets)
+            for total, loss, (of_lane, wanted) in zip(totals, losses, of_places, strict=False):
+                total.add(of_lane, wanted, len(rows), first.autocast, loss)
+        if self._losses.plain != self._losses.are_plain():
+            raise NotFusible("its loss changes while it is validated")
         return list(totals)
 
 

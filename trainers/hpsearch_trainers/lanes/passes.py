@@ -182,7 +182,7 @@ class TrainingPasses:
         self.tapes = _Tapes("training", [*shell.roles, *rows.roles], recordings)
 
     def __call__(self, rows: Tensor, share: float) -> tuple[Tensor, _Gradients]:
-        """Give the mean loss of each lane's rows, (lanes,), and the gradients of the stacks of parameters.
+        """Give the losses of each lane's rows, as `LossSums` takes them, and the gradients of the stacks of parameters.
 
         Args:
             rows: Their numbers, (lanes, n).
@@ -218,7 +218,7 @@ class TrainingPasses:
             after = traced.now()
             traced.go_back(before)
         output, targets = self._forward(rows)
-        if self._losses.plain and are_scores(output):
+        if self._losses.plain and are_scores(output, targets):
             losses, gradients = self._of_scores(output, targets, share)
             same = others.form is None and same_bits(given, [losses, *gradients])
         else:
@@ -248,7 +248,7 @@ class TrainingPasses:
         recorder = self.tapes.recorder(kind, rows)
         with recorder or nullcontext():
             output, targets = self._forward(rows)
-            if self._losses.plain and are_scores(output):
+            if self._losses.plain and are_scores(output, targets):
                 losses, gradients = self._of_scores(output, targets, share)
                 self.tapes.keep(kind, recorder, [losses, *gradients], None)
                 return losses, gradients

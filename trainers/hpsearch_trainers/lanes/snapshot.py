@@ -127,12 +127,17 @@ class _SavedModule:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._attributes = vars(module).copy()
-        containers = [one for one in self._attributes.values() if isinstance(one, _CONTAINERS)]
-        self._containers = [(one, one.copy() if one else ()) for one in containers]  # of most, there is nothing in them
+        # Of most containers, there is nothing in them.
+        self._contents = [
+            (one, one.copy()) for one in self._attributes.values() if one and isinstance(one, _CONTAINERS)
+        ]
 
     def restore(self) -> None:
         refill(vars(self._module), self._attributes)
-        for container, content in self._containers:
+        for container in self._attributes.values():
+            if isinstance(container, _CONTAINERS):
+                container.clear()
+        for container, content in self._contents:
             refill(container, content)
 
 

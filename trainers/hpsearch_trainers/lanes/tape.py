@@ -74,7 +74,7 @@ class _Function:
     def bound(self, roles: Mapping[str, object]) -> Callable[..., Any]:
         scope = {**self.constants, **roles}
         exec(self.code, scope)
-        run: Callable[..., Any] = scope["run"]
+        run: Callable[..., Any] = scope.pop("run")  # a function within its own scope is a circle
         return run
 
 
@@ -129,32 +129,17 @@ def _written(part: Part, views: Sequence[Call], kept: Sequence[str] | None, give
         given: What comes in a list before the arguments; none: no list.
     """
     constants: dict[str, Any] = {}
-
-    def written(value: Any) -> str:
-        if isinstance(value, Name):
-            return value.name
-        if value is None or isinstance(value, bool | int):
-            return repr(value)
-        if isinstance(value, list | tuple) and any(True for _ in _names(value)):
-            inner = ", ".join(map(written, value))
-            return f"[{inner}]"
-        name = f"c{len(constants)}"
-        constants[name] = value
-        return name
-
-    def line(call: Call) -> str:
-        arguments = [*map(written, call.args), *(f"{name}={written(one)}" for name, one in call.kwargs.items())]
-        results = "".join(f"{name}, " for name in call.results) if call.unpacked else call.results[0]
-        return f"{results}{'= ' if results else ''}{written(call.run)}({', '.join(arguments)})"
-
     passing = {*part.inputs, *given, *(name for call in part.calls for name in call.results)}
     staying = {*(name for name in part.outputs if name is not None), *(kept or ())}
     last = {name: number for number, call in enumerate(part.calls) for name in _names((call.args, call.kwargs))}
-    lines = [*map(line, views), f"def run({', '.join((['given'] if kept is None else []) + list(part.inputs))}):"]
+    lines = [
+        *(_line(one, constants) for one in views),
+        f"def run({', '.join((['given'] if kept is None else []) + list(part.inputs))}):",
+    ]
     if kept is None and given:
         lines += [f" {', '.join(given)}, = given", " given.clear()"]
     for number, call in enumerate(part.calls):
-        lines.append(f" {line(call)}")
+        lines.append(f" {_line(call, constants)}")
         mentioned = {*_names((call.args, call.kwargs)), *(name for name in call.results if name != "_")}
         over = sorted(name for name in (mentioned & passing) - staying if last.get(name, number) <= number)
         if over:
@@ -162,6 +147,26 @@ def _written(part: Part, views: Sequence[Call], kept: Sequence[str] | None, give
     outputs = ", ".join("None" if name is None else name for name in part.outputs)
     lines.append(f" return [{outputs}]" if kept is None else f" return [{outputs}], [{', '.join(kept)}]")
     return _Function(_code("\n".join(lines)), constants)
+
+
+def _line(call: Call, constants: dict[str, Any]) -> str:
+    arguments = [_text(one, constants) for one in call.args]
+    arguments += [f"{name}={_text(one, constants)}" for name, one in call.kwargs.items()]
+    results = "".join(f"{name}, " for name in call.results) if call.unpacked else call.results[0]
+    return f"{results}{'= ' if results else ''}{_text(call.run, constants)}({', '.join(arguments)})"
+
+
+def _text(value: Any, constants: dict[str, Any]) -> str:
+    """Write a value, or the name of a constant that is it from now on."""
+    if isinstance(value, Name):
+        return value.name
+    if value is None or isinstance(value, bool | int):
+        return repr(value)
+    if isinstance(value, list | tuple) and any(True for _ in _names(value)):
+        return f"[{', '.join(_text(one, constants) for one in value)}]"
+    name = f"c{len(constants)}"
+    constants[name] = value
+    return name
 
 
 def _names(value: Any) -> Iterator[str]:

@@ -6,6 +6,7 @@ import itertools
 import operator
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from hpsearch_trainers.lanes.errors import NotFusible
@@ -13,6 +14,9 @@ from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.stacked_steps import StackedSteps, kind_of, stacked_steps
 
 __all__ = ["Updates"]
+
+_MOST_COPIED = 2**18
+"""Numbers of all lanes' gradients up to which a copy takes less time than to take them apart."""
 
 
 class Updates:
@@ -28,6 +32,7 @@ class Updates:
         self._runs = []
         self._optimizers = [lane.trainer.optimizer for lane in lanes]
         self._kinds = [*map(kind_of, self._optimizers)]
+        self._groups = self._groups_now()
         first = 0
         for kind, run in itertools.groupby(zip(self._kinds, lanes, strict=True), operator.itemgetter(0)):
             alike = [lane for _, lane in run]
@@ -55,8 +60,13 @@ class Updates:
             run.end()
         for lane in self._lanes:
             lane.end_steps()
-        if self._kinds != [*map(kind_of, self._optimizers)]:
+        groups = self._groups_now()
+        same_groups = len(groups) == len(self._groups) and all(map(operator.is_, groups, self._groups))
+        if not same_groups or self._kinds != [*map(kind_of, self._optimizers)]:
             raise NotFusible("its optimizer's settings change within an epoch")
+
+    def _groups_now(self) -> Sequence[object]:
+        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
 
 
 class _Run:
@@ -67,6 +77,12 @@ class _Run:
         self._tries = 2 if can_be_stacked else 0  # a first step makes what an optimizer keeps
         self._last: Sequence[Tensor | None] = []
         self._all_steady = all(lane.is_steady for lane in lanes)
+        self._averaged = [lane for lane in lanes if lane.average is not None]
+        self._memory: list[Tensor] = []
+        self._in_memory: Sequence[Sequence[Tensor | None]] = []
+        if sum(stack.numel() for stack in stacks) <= _MOST_COPIED and all(lane.keeps_no_gradients for lane in lanes):
+            self._memory = [torch.empty_like(stack) for stack in stacks]
+            self._in_memory = self._of_each(self._memory)
 
     def step(self, gradients: Sequence[Tensor | None]) -> None:
         if self._together is None and self._tries > 0:
@@ -78,9 +94,9 @@ class _Run:
             self._together(gradients)
         else:
             self._apart()
-            for lane, own in zip(self._lanes, self._of_each(gradients), strict=True):
+            for lane, own in zip(self._lanes, self._taken_apart(gradients), strict=True):
                 lane.update(own)
-        for lane in self._lanes:
+        for lane in self._averaged:
             lane.take_average()
         self._last = gradients
         if not self._all_steady:
@@ -104,6 +120,14 @@ class _Run:
         if any(lane.trainer.parts.clip_norm is not None for lane in self._lanes):
             for lane, own in zip(self._lanes, self._of_each(gradients), strict=True):
                 lane.clip(own)
+
+    def _taken_apart(self, gradients: Sequence[Tensor | None]) -> Sequence[Sequence[Tensor | None]]:
+        """Give each lane its gradients, where nothing keeps them in the very same memory in each step."""
+        given = [one for one in gradients if one is not None]
+        if not self._memory or len(given) < len(self._memory):
+            return self._of_each(gradients)
+        torch._foreach_copy_(self._memory, given)
+        return self._in_memory
 
     def _of_each(self, gradients: Sequence[Tensor | None]) -> Sequence[Sequence[Tensor | None]]:
         """Give each lane its gradients."""
