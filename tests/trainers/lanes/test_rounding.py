@@ -14,17 +14,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpsearch_trainers import Trainer
-from hpsearch_trainers.digits import CNN
-from hpsearch_trainers.lanes import RoundingFuser, Stepped
+from hpsearch_trainers.digits import CNN, MLP
+from hpsearch_trainers.lanes import Fuser, Stepped
 from hpsearch_trainers.lanes.bits import about_the_same, same_bits
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rounded_rule
 from tests.trainers.lanes.networks import IMAGE_LAYERS, LAYERS, OPTIMIZERS, Drawn, assert_same, made
+from tests.trainers.lanes.ways import ALL_WAYS, Way
 
 PLACES = 5
 LANES = [{"lr": lr, "dropout": dropout, "layers": ["batch norm"]} for lr in (0.01, 0.3) for dropout in (0.0, 0.5)]
 
 
-def by_themselves(trainers: Sequence[Trainer], fuser: RoundingFuser) -> list[Stepped]:
+def by_themselves(trainers: Sequence[Trainer], fuser: Fuser) -> list[Stepped]:
     """Train each for an epoch as the only one in its pack."""
     return [fuser.step([trainer])[0] for trainer in trainers]
 
@@ -37,12 +38,17 @@ def reported(stepped: Sequence[Stepped]) -> list[dict[str, float]]:
 
 
 @pytest.mark.exhaustive
-@given(st.lists(st.sets(st.integers(0, 6)), min_size=1, max_size=4), st.integers(2, 5), st.permutations(range(7)))
+@ALL_WAYS
+@given(
+    epochs=st.lists(st.sets(st.integers(0, 6)), min_size=1, max_size=4),
+    places=st.integers(2, 5),
+    order=st.permutations(range(7)),
+)
 @settings(max_examples=15)
-def test_company_and_place_change_nothing(epochs, places, order):
+def test_company_and_place_change_nothing(way, epochs, places, order):
     lanes = [*LANES, *LANES[:3]]
     ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
-    fuser, alone = RoundingFuser(places), RoundingFuser(places)
+    fuser, alone = way(places), way(places)
     for present in epochs:
         numbers = [number for number in order if number in present]
         stepped = fuser.step([ours[number] for number in numbers])
@@ -70,9 +76,9 @@ def companies(draw: st.DrawFn, /, layers: Any, **shared: Any) -> list[dict[str, 
     return [common | settings for settings in draw(st.lists(lane, min_size=2, max_size=4))]
 
 
-def check(lanes: list[dict[str, Any]]) -> None:
+def check(way: Way, lanes: list[dict[str, Any]]) -> None:
     ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
-    fuser, alone = RoundingFuser(PLACES), RoundingFuser(PLACES)
+    fuser, alone = way(PLACES), way(PLACES)
     for _ in range(3):
         together, each = fuser.step(ours), by_themselves(theirs, alone)
         assert [str(one.error) for one in together] == [str(one.error) for one in each]
@@ -83,34 +89,53 @@ def check(lanes: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.exhaustive
-@given(companies(LAYERS))
+@ALL_WAYS
+@given(lanes=companies(LAYERS))
 @settings(max_examples=12)
-def test_rows_of_features(lanes):
-    check(lanes)
+def test_rows_of_features(way, lanes):
+    check(way, lanes)
 
 
 @pytest.mark.exhaustive
-@given(companies(IMAGE_LAYERS, image=True))
+@ALL_WAYS
+@given(lanes=companies(IMAGE_LAYERS, image=True))
 @settings(max_examples=12)
-def test_images(lanes):
-    check(lanes)
+def test_images(way, lanes):
+    check(way, lanes)
 
 
-def test_an_epoch_is_that_of_each_alone_but_for_rounding():
-    lanes = [{"lr": 0.02 * (1 + number), "channels": 4, "batch_size": 64} for number in range(3)]
-    ours, theirs = made(CNN, lanes), made(CNN, lanes)
-    told = reported(RoundingFuser(4).step(ours))
-    for metrics, expected in zip(told, [one.step() for one in theirs], strict=True):
+@ALL_WAYS
+@pytest.mark.parametrize(("kind", "size"), [(MLP, {"hidden": 24}), (CNN, {"channels": 4})])
+def test_an_epoch_is_that_of_each_alone_but_for_rounding(kind, size, way):
+    lanes = [{"lr": 0.02 * (1 + number), "batch_size": 64, **size} for number in range(3)]
+    ours, theirs = made(kind, lanes), made(kind, lanes)
+    stepped = way(4).step(ours)
+    assert [one.alone_because for one in stepped] == [None] * 3
+    for metrics, expected in zip(reported(stepped), [one.step() for one in theirs], strict=True):
         assert metrics["loss"] == pytest.approx(expected["loss"], rel=1e-3)
-    assert not all(
-        same_bits(one.model.state_dict(), other.model.state_dict()) for one, other in zip(ours, theirs, strict=True)
-    )
+    pairs = [(one.model.state_dict(), other.model.state_dict()) for one, other in zip(ours, theirs, strict=True)]
+    assert all(about_the_same(dict(one), dict(other)) for one, other in pairs)
+    assert kind is MLP or not all(same_bits(*pair) for pair in pairs), "convolutions of all lanes at once round"
 
 
-def test_a_lane_that_is_no_number_hurts_nobody():
+@ALL_WAYS
+@pytest.mark.parametrize(("kind", "size"), [(MLP, {"hidden": 24}), (CNN, {"channels": 4})])
+def test_digits_have_the_same_bits_whoever_is_beside_them(kind, size, way):
+    lanes = [{"lr": 0.02 * (1 + lane), "dropout": 0.3 * (lane % 2), "batch_size": 100, **size} for lane in range(4)]
+    ours, theirs = made(kind, lanes), made(kind, lanes)
+    fuser, alone = way(PLACES), way(PLACES)
+    for present in ([0, 1, 2, 3], [3, 1], [2, 3, 1]):
+        stepped = fuser.step([ours[number] for number in present])
+        assert [one.alone_because for one in stepped] == [None] * len(present)
+        assert_same(reported(stepped), reported(by_themselves([theirs[number] for number in present], alone)), (), ())
+    assert_same((), (), ours, theirs)
+
+
+@ALL_WAYS
+def test_a_lane_that_is_no_number_hurts_nobody(way):
     lanes = [{**LANES[0], "lr": 1e30}, *LANES[:3]]
     ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
-    fuser, alone = RoundingFuser(PLACES), RoundingFuser(PLACES)
+    fuser, alone = way(PLACES), way(PLACES)
     for _ in range(3):
         assert_same(reported(fuser.step(ours)), reported(by_themselves(theirs, alone)), ours, theirs)
     metrics = fuser.step(ours)[0].metrics
@@ -145,10 +170,11 @@ class Faulty(Drawn):
         return type(parts)(model, parts.optimizer, loss, parts.train, validation=parts.validation, batch_size=16)
 
 
-def test_one_that_raises_fails_alone_and_the_others_have_what_they_would_have():
+@ALL_WAYS
+def test_one_that_raises_fails_alone_and_the_others_have_what_they_would_have(way):
     lanes = [*LANES[:2], {**LANES[2], "fault": "raises", "at": 1}]
     ours, theirs = made(Faulty, lanes), made(Faulty, lanes)
-    fuser, alone = RoundingFuser(PLACES), RoundingFuser(PLACES)
+    fuser, alone = way(PLACES), way(PLACES)
     assert [one.lanes for one in fuser.step(ours)] == [3, 3, 3]
     by_themselves(theirs, alone)
     stepped = fuser.step(ours)
@@ -157,22 +183,25 @@ def test_one_that_raises_fails_alone_and_the_others_have_what_they_would_have():
     assert [one.lanes for one in fuser.step(ours[:2])] == [2, 2], "the others are lanes again"
 
 
-def test_what_raises_alone_does_as_a_lane():
+@ALL_WAYS
+def test_what_raises_alone_does_as_a_lane(way):
     """Two functions in place after each other have no gradient; a lane's are computed out of place."""
     lanes = [{"image": True, "layers": ["relu", "relu"], "hidden": 4}] * 2
-    for stepped in RoundingFuser(PLACES).step(made(Drawn, lanes)):
+    for stepped in way(PLACES).step(made(Drawn, lanes)):
         assert "modified by an inplace operation" in str(stepped.error)
 
 
-def test_one_whose_model_reads_values_runs_alone_and_says_why():
+@ALL_WAYS
+def test_one_whose_model_reads_values_runs_alone_and_says_why(way):
     ours, theirs = made(Faulty, [{**LANES[0], "fault": "reads", "at": 0}]), made(Faulty, LANES[:1])
-    (stepped,) = RoundingFuser(PLACES).step(ours)
+    (stepped,) = way(PLACES).step(ours)
     assert stepped.alone_because is not None
     assert "reads values" in stepped.alone_because
     assert_same(reported([stepped]), [theirs[0].step()], (), ())
 
 
-def test_what_depends_on_the_place_is_refused(monkeypatch):
+@ALL_WAYS
+def test_what_depends_on_the_place_is_refused(way, monkeypatch):
     from hpsearch_trainers.lanes import lane_tensor
 
     rules = dict(lane_tensor._ROUNDED_RULES)
@@ -181,7 +210,7 @@ def test_what_depends_on_the_place_is_refused(monkeypatch):
     @rounded_rule(torch.sinh)
     def _by_place(func: Any, x: LaneTensor) -> LaneTensor:
         lanes = len(x.generators)
-        shift = torch.arange(lanes).view(lanes, *(1 for _ in x.shape))
+        shift = torch.arange(lanes, device=x.device).view(lanes, *(1 for _ in x.shape))
         return LaneTensor.of_stack(func(x.stack) * (1 + 1e-6 * shift), x.generators)
 
     class Sinh(nn.Module):
@@ -191,13 +220,14 @@ def test_what_depends_on_the_place_is_refused(monkeypatch):
     monkeypatch.setitem(LAYERS, "sinh", lambda _: Sinh())
     lanes = [{**lane, "layers": ["sinh"]} for lane in LANES[:2]]
     ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
-    stepped = RoundingFuser(PLACES).step(ours)
+    stepped = way(PLACES).step(ours)
     for one in stepped:
         assert one.alone_because == "its bits depend on its place among the lanes, or on the others"
     assert_same(reported(stepped), [one.step() for one in theirs], ours, theirs)
 
 
-def test_where_there_is_no_memory_for_all_places_a_trainer_fails_and_is_as_it_was():
+@ALL_WAYS
+def test_where_there_is_no_memory_for_all_places_a_trainer_fails_and_is_as_it_was(way):
     """Alone there might be enough of it, but then memory would decide what comes of a trial."""
 
     @contextlib.contextmanager
@@ -206,7 +236,7 @@ def test_where_there_is_no_memory_for_all_places_a_trainer_fails_and_is_as_it_wa
         raise MemoryError("for a pack")
 
     ours, theirs = made(Drawn, LANES[:2]), made(Drawn, LANES[:2])
-    stepped = RoundingFuser(PLACES, around_pack=without_memory).step(ours)
+    stepped = way(PLACES, around_pack=without_memory).step(ours)
     assert [type(one.error) for one in stepped] == [MemoryError, MemoryError]
     assert_same((), (), ours, theirs)
 

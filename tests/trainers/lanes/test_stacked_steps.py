@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hpsearch_trainers.lanes.bits import same_bits
-from hpsearch_trainers.lanes.stacked_steps import StackedSteps, kind_of, stacked_steps
+from hpsearch_trainers.lanes.bits import about_the_same, same_bits
+from hpsearch_trainers.lanes.stacked_steps import StackedSteps, stacked_steps
+from hpsearch_trainers.lanes.step_kinds import kind_at_once, kind_of
 
 SHAPES = st.lists(st.lists(st.integers(0, 40), min_size=0, max_size=3), min_size=1, max_size=4)
 RATES = st.floats(1e-6, 1.0)
@@ -98,6 +99,67 @@ def test_steps_together_have_the_bits_of_each_alone(data, name, shapes, maximize
             both.step_alone(both.alone, both.theirs, gradients)
         together.end()
         both.assert_same()
+
+
+@given(st.data(), st.sampled_from([name for name in WAYS if name != "dampened"]), SHAPES, st.integers(1, 3))
+@settings(deadline=None)
+def test_where_all_that_can_is_stepped_together_the_first_steps_are_those_alone_too(data, name, shapes, count):
+    kind, drawn = WAYS[name]
+    lane = st.fixed_dictionaries({"lr": RATES, "weight_decay": DECAYS, **drawn})
+    of_lanes = data.draw(st.lists(lane, min_size=count, max_size=count))
+    both = Twice(kind, shapes, of_lanes, data.draw(st.integers(0, len(shapes))))
+    kinds = {kind_at_once(*pair) for pair in zip(both.optimizers, both.ours, strict=True)}
+    assert len(kinds) == 1
+    assert kinds != {None}
+    together = stacked_steps(both.optimizers, both.ours, both.stacks, math.inf)
+    assert together is not None
+    for _ in range(3):
+        gradients = both.gradients()
+        together(gradients)
+        both.step_alone(both.alone, both.theirs, gradients)
+    together.end()
+    both.assert_same()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize("how", ["fused", "foreach"])
+def test_those_that_torch_computes_in_fewer_calls_are_stepped_together_but_for_rounding(kind, how):
+    more = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    both = Twice(kind, [[300, 300], [3]], [{"lr": 0.01 * (1 + lane), how: True, **more} for lane in range(3)], 1)
+    assert None not in {kind_at_once(*pair) for pair in zip(both.optimizers, both.ours, strict=True)}
+    together = stacked_steps(both.optimizers, both.ours, both.stacks, math.inf)
+    assert together is not None
+    for _ in range(3):
+        gradients = both.gradients()
+        together(gradients)
+        both.step_alone(both.alone, both.theirs, gradients)
+    together.end()
+    assert about_the_same(both.ours, both.theirs)
+    for one, other in zip(both.optimizers, both.alone, strict=True):
+        assert about_the_same(one.state_dict(), other.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}),  # its first step is without it
+        (torch.optim.SGD, {"lr": torch.tensor(0.1)}),
+        (torch.optim.RMSprop, {"lr": 0.1}),
+    ],
+)
+def test_what_steps_by_itself_does_where_all_that_can_is_stepped_together_too(kind, settings):
+    parameters = [nn.Parameter(torch.ones(3))]
+    optimizer = kind(parameters, **settings)
+    assert kind_at_once(optimizer, parameters) is None
+    assert not optimizer.state
+
+
+def test_of_what_is_half_begun_nothing_is_stepped_together():
+    parameters = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+    optimizer = torch.optim.Adam(parameters)
+    parameters[0].grad = torch.ones(3)
+    optimizer.step()
+    assert kind_at_once(optimizer, parameters) is None
 
 
 def test_what_optimizers_keep_lies_together_until_the_end_and_then_by_itself():

@@ -1,7 +1,8 @@
 """Dropout of all lanes, each with a rate and a random generator of its own.
 
 Alone, torch draws a layer's noise from the process's generator, which an epoch has seeded. A lane's generator is seeded
-alike and draws as much in the same order: nothing where a rate is 0 or 1.
+alike and draws as much in the same order: nothing where a rate is 0 or 1. Where one call draws for all lanes the noise
+is another than alone: see `noise`.
 """
 
 from __future__ import annotations
@@ -43,9 +44,16 @@ def _dropped(x: Any, p: Any, training: bool, inplace: bool, shape_of: Callable[[
     way = way_of(rates)
     if way == _IMPOSSIBLE:
         return NotImplemented  # torch says so
-    if not training or way == _NONE or x.numel() == 0:
+    if not training or x.numel() == 0:
         return x
-    noise = as_one_call(_noise, x.stack, shape_of, rates, x.generators)
+    # Counted whatever the rates: those of others must not change which call the next one is.
+    call = None if x.generators.noise is None else x.generators.noise.next_call()
+    if way == _NONE:
+        return x
+    if call is None:
+        noise = as_one_call(_noise, x.stack, shape_of, rates, x.generators)
+    else:
+        noise = as_one_call(_hashed, x.stack, shape_of, rates, x.generators, call)
     made = LaneTensor.of_stack(x.stack * noise, x.generators)
     return x.become(made) if inplace else made
 
@@ -62,6 +70,27 @@ def _scale(rates: Sequence[float], dtype: torch.dtype) -> Tensor:
     precision = torch.promote_types(dtype, torch.float32)  # torch divides so
     kept = torch.tensor([1 - rate if rate < 1 else 1.0 for rate in rates], dtype=precision)
     return (1 / kept).to(dtype)
+
+
+def _hashed(
+    stack: Tensor, shape_of: Callable[[Tensor], Tensor], rates: PerLane, generators: Generators, call: int
+) -> Tensor:
+    """Do what `_noise` does, with numbers that are hashed for all lanes at once."""
+    assert generators.noise is not None
+    shape = shape_of(stack).shape
+    highest, scale = _thresholds(tuple(map(float, rates)), stack.dtype, stack.device)
+    kept = generators.noise.numbers(call, math.prod(shape[1:])) <= highest
+    return (kept * scale).view(shape)
+
+
+@functools.lru_cache(_MOST_RATES)
+def _thresholds(rates: Sequence[float], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Give the highest number of 32 bits that is kept at each rate, and by what it is multiplied: (lanes, 1), both."""
+    highest = [max(round((1 - rate) * 2**32) - 2**31 - 1, -(2**31)) for rate in rates]
+    precision = torch.promote_types(dtype, torch.float32)
+    scale = torch.tensor([1 / (1 - rate) if rate < 1 else 0.0 for rate in rates], dtype=precision).to(dtype)
+    of_lanes = torch.tensor(highest, dtype=torch.int32)
+    return of_lanes.unsqueeze(1).to(device), scale.unsqueeze(1).to(device)
 
 
 def _drawn(noise: Tensor, rates: PerLane, generators: Generators) -> Tensor:

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
@@ -94,6 +96,8 @@ class Fuser:
         self._passing = passing
         self._places: int | None = None
         """Of each pack; None: as many as it has lanes."""
+        self._at_once: Callable[[torch.device], bool] = lambda device: False
+        """Whether packs on this device are computed as `Pack` says."""
         self._same: Callable[[Any, Any], bool] = same_bits
         """Whether what a lane gives is what its trainer gives alone."""
         self._tried: dict[Hashable, str | int] = {}
@@ -143,7 +147,7 @@ class Fuser:
             pack.release(trainer)
 
     def _key(self, trainer: Trainer) -> Hashable:
-        key = shape_key(trainer)
+        key = shape_key(trainer, rounded=self._places is not None)
         known = self._tried.get(key)
         if isinstance(known, str):
             raise NotFusible(known)
@@ -239,7 +243,8 @@ class Fuser:
         new = [trainer for trainer in trainers if trainer not in self._packs]
         for trainer in trainers:
             self.release(trainer)
-        pack = Pack(trainers, self._places, self._recordings_of(key))
+        at_once = self._at_once(trainers[0].device)
+        pack = Pack(trainers, self._places, self._recordings_of(key), at_once=at_once)
         self._packs.update(dict.fromkeys(trainers, (key, pack)))
         if new:
             with self._around_pack():

@@ -30,7 +30,7 @@ class Lane:
     """One trainer of a pack.
 
     Args:
-        trainer: Of one worker, on the CPU, whose data are tensors.
+        trainer: Of one worker, whose data are tensors.
 
     Attributes:
         trainer: The trainer.

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from hpsearch_trainers.lanes.errors import NotFusible
+from hpsearch_trainers.lanes.noise import Noise
 
 __all__ = ["Generators", "LaneTensor", "PerLane", "by_lane", "of_each", "opened", "rounded_rule", "rule", "within"]
 
@@ -58,11 +59,16 @@ class Generators(list[torch.Generator]):
 
     Attributes:
         rounded: Whether what is computed for all lanes at once may round otherwise than for each alone.
+        noise: What draws for all lanes at once, and not the generators: where a call costs more than what it computes,
+            as on a GPU, so that whatever can be is computed for all lanes in one. None: each lane's own generator does.
     """
 
-    def __init__(self, generators: Iterable[torch.Generator], *, rounded: bool = False) -> None:
+    def __init__(
+        self, generators: Iterable[torch.Generator], *, rounded: bool = False, noise: Noise | None = None
+    ) -> None:
         super().__init__(generators)
         self.rounded = rounded
+        self.noise = noise
 
 
 class LaneTensor(torch.Tensor):

@@ -73,4 +73,4 @@ def product(x: Tensor, weight: LaneTensor, bias: LaneTensor | None) -> LaneTenso
 
 def _alike(*tensors: Tensor | None) -> bool:
     of_one_kind = all(one is None or one.dtype == torch.float32 for one in tensors)
-    return of_one_kind and not torch.is_autocast_enabled("cpu")
+    return of_one_kind and not any(one is not None and torch.is_autocast_enabled(one.device.type) for one in tensors)

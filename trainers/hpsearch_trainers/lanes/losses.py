@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hpsearch_trainers.lanes.at_once import means_at_once
 from hpsearch_trainers.lanes.cross_entropy import are_scores, log_likelihoods, mean_losses
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
@@ -35,7 +36,7 @@ class Losses:
 
     def are_plain(self) -> bool:
         """Look whether all are plain cross entropies now."""
-        of_floats = not torch.is_autocast_enabled("cpu")
+        of_floats = not torch.is_autocast_enabled(self._lanes[0].trainer.device.type)
         return (
             of_floats and self._of_classes and all(_is_cross_entropy(lane.trainer.parts.loss) for lane in self._lanes)
         )
@@ -70,7 +71,8 @@ class Losses:
         """Give each lane's mean loss of a batch's rows to validate on; None where it is to be computed by itself."""
         if not (self.plain and self._validated_of_classes and are_scores(output, targets)):
             return [None] * len(self._lanes)
-        return mean_losses(log_likelihoods(output.stack, targets.stack))[: len(self._lanes)].unbind()
+        mean = _exact_means if targets.generators.noise is None else means_at_once
+        return mean(output.stack, targets.stack)[: len(self._lanes)].unbind()
 
 
 class LossSums:
@@ -78,10 +80,11 @@ class LossSums:
 
     Args:
         lanes: How many.
+        device: Where the losses are.
     """
 
-    def __init__(self, lanes: int) -> None:
-        self._sums = torch.zeros(lanes, dtype=torch.float64)
+    def __init__(self, lanes: int, device: torch.device) -> None:
+        self._sums = torch.zeros(lanes, dtype=torch.float64, device=device)
         self._likelihoods: list[tuple[Tensor, int]] = []
         """Of passes whose losses are yet to be added: all are computed at once."""
 
@@ -116,6 +119,10 @@ def _are_classes(data: Sequence[Sequence[Tensor] | None]) -> bool:
     """Whether the targets are classes, and none is one of those that torch leaves out."""
     different = {id(one[1]): one[1] for one in data if one is not None}.values()
     return all(one.dim() == 1 and one.dtype == torch.int64 and bool((one >= 0).all()) for one in different)
+
+
+def _exact_means(scores: Tensor, classes: Tensor) -> Tensor:
+    return mean_losses(log_likelihoods(scores, classes))
 
 
 def _is_cross_entropy(loss: Any) -> bool:

@@ -55,7 +55,7 @@ def _max_pool2d(
     if x.dim() != 4 or return_indices:
         return NotImplemented
     images = x.stack.flatten(0, 1)
-    if x.shape[1] < _FEW_CHANNELS or x.dtype not in (torch.float32, torch.float64):
+    if x.generators.noise is not None or x.shape[1] < _FEW_CHANNELS or x.dtype not in (torch.float32, torch.float64):
         made = func(images, kernel_size, stride, padding, dilation, ceil_mode)
     else:
         kernel, *others = map(_pair, (kernel_size, kernel_size if stride is None else stride, padding, dilation))

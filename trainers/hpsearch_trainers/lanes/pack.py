@@ -16,6 +16,7 @@ from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.lane_tensor import Generators, of_each, opened
 from hpsearch_trainers.lanes.losses import Losses, LossSums
+from hpsearch_trainers.lanes.noise import Noise
 from hpsearch_trainers.lanes.passes import EvaluationPasses, OtherGradients, Recorded, TrainingPasses
 from hpsearch_trainers.lanes.read import read_by
 from hpsearch_trainers.lanes.rows import Rows
@@ -44,6 +45,8 @@ class Pack:
             for each, with the bits of each alone.
         recordings: What packs of this shape key have recorded, with as many lanes or others: it is played by this one,
             too, and gains what this one records. None: there are no others.
+        at_once: A call costs more than what it computes, as on a GPU: of what may round, whatever can be is computed
+            for all lanes in one call. Noise is then another than alone.
 
     Raises:
         NotFusible: Their model can't be that of all lanes.
@@ -54,12 +57,16 @@ class Pack:
         trainers: Sequence[Trainer],
         places: int | None = None,
         recordings: dict[Hashable, Recorded | None] | None = None,
+        *,
+        at_once: bool = False,
     ) -> None:
         self._lanes = [Lane(trainer) for trainer in trainers]
         self._free = 0 if places is None else places - len(self._lanes)
         of_lanes = [lane.generator for lane in self._lanes]
         of_nobody = [torch.Generator() for _ in range(self._free)]
-        generators = Generators([*of_lanes, *of_nobody], rounded=places is not None)
+        self._device = self._lanes[0].trainer.device
+        self._noise = Noise(self._places, self._device) if at_once else None
+        generators = Generators([*of_lanes, *of_nobody], rounded=places is not None, noise=self._noise)
         averages = [lane.average for lane in self._lanes if lane.average is not None]
         self._shells: list[Shell] = []
         try:
@@ -169,11 +176,13 @@ class Pack:
         """Give each lane's loss summed over the epoch's rows."""
         first = self._lanes[0]
         self._prepare()
-        orders = torch.stack(self._filled([lane.begin() for lane in self._lanes]), 1)
-        sums = LossSums(len(self._lanes))
+        orders = torch.stack(self._filled([lane.begin() for lane in self._lanes]), 1).to(self._device)
+        if self._noise is not None:
+            self._noise.begin_epoch(self._filled([lane.generator.initial_seed() for lane in self._lanes]))
+        sums = LossSums(len(self._lanes), self._device)
         steady = all(lane.is_steady for lane in self._lanes)
         settled = Settled([] if self._losses.plain and steady else self._lanes)
-        updates = Updates(self._lanes, self._shell.parameters)
+        updates = Updates(self._lanes, self._shell.parameters, at_once=self._noise is not None)
         for step in range(first.steps):
             for lane in () if steady and step > 0 else self._lanes:
                 lane.start_step(step)
@@ -215,7 +224,8 @@ class Pack:
         if first.validation is None:
             return [None] * len(self._lanes)
         totals = [lane.totals() for lane in self._lanes]
-        for rows in torch.split(torch.arange(len(first.validation[0])), first.trainer.parts.validation_batch_size):
+        all_rows = torch.arange(len(first.validation[0]), device=self._device)
+        for rows in torch.split(all_rows, first.trainer.parts.validation_batch_size):
             output, targets = self._evaluation(rows.expand(self._places, -1))
             of_places = zip(of_each(opened(output), self._places), targets.slices, strict=True)
             losses = self._losses.of_validation(output, targets)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpsearch_trainers.lanes.at_once import cross_entropies_at_once
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.cross_entropy import are_scores, cross_entropies
 from hpsearch_trainers.lanes.errors import NotFusible
@@ -179,6 +180,7 @@ class TrainingPasses:
         self._rows = rows
         self._losses = losses
         self._autocast = autocast
+        self._cross_entropies = cross_entropies if shell.generators.noise is None else cross_entropies_at_once
         self.tapes = _Tapes("training", [*shell.roles, *rows.roles], recordings)
 
     def __call__(self, rows: Tensor, share: float) -> tuple[Tensor, _Gradients]:
@@ -193,6 +195,8 @@ class TrainingPasses:
             NotFusible: One pass can't be right for all lanes.
             OtherGradients: What was recorded isn't right for this batch.
         """
+        if self._shell.generators.noise is not None:
+            self._shell.generators.noise.begin_pass()
         kind = (rows.shape, rows.stride(), share, self._losses.plain)
         known = self.tapes.get(kind)
         if known is None:
@@ -241,7 +245,7 @@ class TrainingPasses:
             return self._shell(inputs), targets
 
     def _of_scores(self, output: Any, targets: LaneTensor, share: float) -> tuple[Tensor, _Gradients]:
-        losses, coming = as_one_call(cross_entropies, output.stack.detach(), targets.stack, share)
+        losses, coming = as_one_call(self._cross_entropies, output.stack.detach(), targets.stack, share)
         return losses, self._back([output.stack], [coming])
 
     def _through_python(self, kind: Hashable, rows: Tensor, share: float) -> tuple[Tensor, _Gradients]:
@@ -314,6 +318,8 @@ class EvaluationPasses:
         Raises:
             NotFusible: One pass can't be right for all lanes.
         """
+        if self._shell.generators.noise is not None:
+            self._shell.generators.noise.begin_pass()
         kind = (rows.shape, rows.stride())
         known = self.tapes.get(kind)
         if known is not None and known.form is not None:

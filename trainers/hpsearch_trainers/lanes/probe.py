@@ -74,12 +74,13 @@ def check_pack(
         before.restore()
 
 
-def check_places(trainers: Sequence[Trainer], places: int) -> None:
+def check_places(trainers: Sequence[Trainer], places: int, *, at_once: bool = False) -> None:
     """Train copies of trainers on a few batches, in several places and companies, and compare all that comes of it.
 
     Args:
         trainers: Of one shape key. They stay as they are.
         places: Of a pack that may round.
+        at_once: As in `Pack`.
 
     Raises:
         NotFusible: A bit depends on the place or the company, or they can't be fused.
@@ -89,9 +90,9 @@ def check_places(trainers: Sequence[Trainer], places: int) -> None:
     try:
         Lane(trainers[0]).on_fewer_rows().step()
         one_of_each = [trainers[number % len(trainers)] for number in range(places)]
-        first, second = _trained_twice(one_of_each, places)
+        first, second = _trained_twice(one_of_each, places, at_once)
         for company in (one_of_each[::-1], one_of_each[:1]):
-            for expected, ours in zip((first, second), _trained_twice(company, places), strict=True):
+            for expected, ours in zip((first, second), _trained_twice(company, places, at_once), strict=True):
                 of_company = expected[::-1] if len(company) == places else expected[: len(company)]
                 if not all(map(_same_outcomes, ours, of_company)):
                     raise NotFusible("its bits depend on its place among the lanes, or on the others")
@@ -114,7 +115,8 @@ def check_lanes(trainers: Sequence[Trainer], pack: Pack, same: Callable[[Any, An
         NotFusible: They differ.
     """
     first = Lane(pack.trainers[0])
-    rows = torch.arange(min(len(first.training[0]), first.trainer.parts.batch_size))
+    count = min(len(first.training[0]), first.trainer.parts.batch_size)
+    rows = torch.arange(count, device=first.trainer.device)
     random = RandomState()
     try:
         given = dict(zip(pack.trainers, pack.outputs(rows), strict=False))
@@ -129,10 +131,10 @@ def check_lanes(trainers: Sequence[Trainer], pack: Pack, same: Callable[[Any, An
         random.restore()
 
 
-def _trained_twice(trainers: Sequence[Trainer], places: int) -> tuple[list[Any], list[Any]]:
+def _trained_twice(trainers: Sequence[Trainer], places: int, at_once: bool) -> tuple[list[Any], list[Any]]:
     """Give the outcomes of copies after an epoch, and after one more, in which a pack does what it recorded."""
     copies = [Lane(trainer).on_fewer_rows() for trainer in trainers]
-    pack = Pack(copies, places, {})
+    pack = Pack(copies, places, {}, at_once=at_once)
     return _outcomes(pack.step(), copies), _outcomes(pack.step(), copies)
 
 

@@ -45,10 +45,11 @@ def _convolution(
     given = [one for one in (x, weight, bias) if one is not None]
     if not _are_lanes(*given) or x.dim() != weight.dim() or _is_mixed(*given):
         return NotImplemented
-    if x.shape[0] * math.prod(x.shape[2:]) * max(x.shape[1], weight.shape[0]) > _SMALL:
+    by_calls = x.generators.noise is not None  # they take longer than what they compute
+    if not by_calls and x.shape[0] * math.prod(x.shape[2:]) * max(x.shape[1], weight.shape[0]) > _SMALL:
         return NotImplemented
     images, kernels = _side_by_side(x), weight.stack.flatten(0, 1)
-    if x.dim() == 4 and x.shape[1] < _FEW_CHANNELS:
+    if not by_calls and x.dim() == 4 and x.shape[1] < _FEW_CHANNELS:
         images, kernels = (one.contiguous(memory_format=torch.channels_last) for one in (images, kernels))
     biases = None if bias is None else bias.stack.flatten()
     made = func(images, kernels, biases, stride, padding, dilation, len(x.generators) * groups)
@@ -107,7 +108,7 @@ def _are_lanes(*values: Any) -> bool:
 
 def _is_mixed(*tensors: Tensor) -> bool:
     """Whether they have several dtypes, or autocast would give them others."""
-    return torch.is_autocast_enabled("cpu") or any(one.dtype != tensors[0].dtype for one in tensors)
+    return torch.is_autocast_enabled(tensors[0].device.type) or any(one.dtype != tensors[0].dtype for one in tensors)
 
 
 def _side_by_side(x: LaneTensor) -> Tensor:

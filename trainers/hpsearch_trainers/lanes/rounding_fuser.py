@@ -8,6 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
+import torch
+
+from hpsearch_trainers.lanes.algorithms import repeatable
 from hpsearch_trainers.lanes.bits import about_the_same
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.fuser import Fuser, Stepped, shared
@@ -32,6 +35,8 @@ class RoundingFuser(Fuser):
         around_pack: Gives what surrounds an epoch of several together, or a try of it. Where it raises `NotFusible` at
             the end, each is as it was before, and trained by itself.
         passing: What a trainer may raise that isn't its own failure, and ends all.
+        at_once: On which devices a call costs more than what it computes, so that few are made, and noise is another
+            than alone: see `Pack`.
     """
 
     def __init__(
@@ -40,9 +45,10 @@ class RoundingFuser(Fuser):
         around: Callable[[Trainer], AbstractContextManager[object]] = lambda trainer: nullcontext(),
         around_pack: Callable[[], AbstractContextManager[object]] = nullcontext,
         passing: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit),
+        at_once: Callable[[torch.device], bool] = lambda device: device.type != "cpu",
     ) -> None:
         super().__init__(places, None, around, around_pack, passing)
-        self._places, self._same = places, about_the_same
+        self._places, self._same, self._at_once = places, about_the_same, at_once
         self._refused: WeakKeyDictionary[Trainer, tuple[Hashable, str]] = WeakKeyDictionary()
         """Why trainers run alone, and with which key."""
 
@@ -58,8 +64,9 @@ class RoundingFuser(Fuser):
             return self._together(key, trainers[: self._most]) | self._together(key, trainers[self._most :])
         began = time.perf_counter()
         try:
-            self._check(key, trainers)
-            told = self._packed(key, trainers).step(self._around_pack)
+            with repeatable(trainers[0].device):
+                self._check(key, trainers)
+                told = self._packed(key, trainers).step(self._around_pack)
         except self._passing:
             raise
         except BaseException as error:
@@ -96,5 +103,5 @@ class RoundingFuser(Fuser):
         """
         if key not in self._tried:
             with self._around_pack():
-                check_places(trainers, self._most)
+                check_places(trainers, self._most, at_once=self._at_once(trainers[0].device))
             self._tried[key] = 1

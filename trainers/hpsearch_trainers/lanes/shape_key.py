@@ -24,24 +24,28 @@ _FREE = frozenset(("build", "state_dict", "load_state_dict", "inherit", "__init_
 THE_LOOP = sorted(name for name, value in vars(Trainer).items() if callable(value) and name not in _FREE)
 
 
-def shape_key(trainer: Trainer) -> Hashable:
+def shape_key(trainer: Trainer, *, rounded: bool = False) -> Hashable:
     """Describe all that lanes of one pack have in common; it may change from epoch to epoch.
 
     Lanes may differ in what their tensors hold, in the order of rows, the optimizer and its settings, the schedule,
     rates of dropout, metrics, clipping, and settings of the loss: its code decides in which order gradients are summed.
 
+    Args:
+        trainer: One that may be a lane.
+        rounded: Of a pack that may round, which a GPU computes, too.
+
     Raises:
         NotFusible: The trainer can only run alone.
     """
     _check_class(trainer)
-    _check_place(trainer)
+    _check_place(trainer, rounded=rounded)
     lane, parts = Lane(trainer), trainer.parts
     frozen = parts.freeze_batch_norm is not None and trainer.epoch >= parts.freeze_batch_norm
     return (
         *model_key(lane.model),
         tuple((one.shape, one.dtype) for one in (*lane.training, *(lane.validation or ()))),
         (parts.batch_size, parts.validation_batch_size, parts.accumulate, parts.autocast, frozen),
-        (lane.average is None, _code(parts.loss)),
+        (lane.average is None, _code(parts.loss), trainer.device),
     )
 
 
@@ -61,12 +65,13 @@ def _check_class(trainer: Trainer) -> None:
             raise NotFusible(f"{type(trainer).__name__} has a {name} of its own")
 
 
-def _check_place(trainer: Trainer) -> None:
+def _check_place(trainer: Trainer, *, rounded: bool) -> None:
     if trainer.group is not None:
         raise NotFusible("it runs on several workers")
-    if trainer.device.type != "cpu":
+    on_cpu = trainer.device.type == "cpu"
+    if not on_cpu and not rounded:
         raise NotFusible(f"it runs on {trainer.device}")
-    if torch.get_num_threads() != 1:
+    if on_cpu and torch.get_num_threads() != 1:
         raise NotFusible(f"torch has {torch.get_num_threads()} threads here, and bits depend on how many")
     if not Lane(trainer).of_tensors:
         raise NotFusible("its data are read row by row")

@@ -26,6 +26,7 @@ class RandomState:
         self._torch = torch.default_generator.get_state()
         self._numpy = np.random.get_state()
         self._python = random.getstate()
+        self._devices = _of_devices()
 
     def is_now(self) -> bool:
         """Whether nothing has been drawn since."""
@@ -36,6 +37,7 @@ class RandomState:
             and (name, *rest) == (before, *rest_before)
             and np.array_equal(words, words_before)
             and random.getstate() == self._python
+            and all(map(torch.equal, self._devices, _of_devices()))
         )
 
     def restore(self) -> None:
@@ -43,6 +45,12 @@ class RandomState:
         torch.default_generator.set_state(self._torch)
         np.random.set_state(self._numpy)
         random.setstate(self._python)
+        if self._devices:
+            torch.cuda.set_rng_state_all(self._devices)
+
+
+def _of_devices() -> list[Tensor]:
+    return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
 
 
 class Snapshot:

@@ -2,7 +2,8 @@
 
 Without `fused`, torch's SGD, Adam and AdamW call up to ten functions for each parameter of each lane. On a small model
 that is most of a step's time. Here the same functions are called once for all lanes and all parameters of a group, in
-the same order, on numbers that lie side by side.
+the same order, on numbers that lie side by side. Where a call costs more than what it computes, as on a GPU, that is
+done whatever their size, and from their first step on.
 """
 
 from __future__ import annotations
@@ -10,71 +11,32 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, Adam, Optimizer
 
+from hpsearch_trainers.lanes.algorithms import on_device
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import NotFusible
-from hpsearch_trainers.lanes.optimizers import is_plain, kept_by
+from hpsearch_trainers.lanes.optimizers import kept_by
+from hpsearch_trainers.lanes.step_kinds import Way, is_ready, places_in, way_of
 
-__all__ = ["StackedSteps", "kind_of", "stacked_steps"]
+__all__ = ["MOST_NUMBERS", "StackedSteps", "stacked_steps"]
 
-_MOST_NUMBERS = 2**16
+MOST_NUMBERS = 2**16
 """Of a lane's group, up to which calls take longer than what they compute."""
-_MOST_STEPS = 2**23
-"""Up to which torch counts in single precision without a loss."""
-_COUNTING = (torch.float32, torch.float64)
 _LARGEST = torch.finfo(torch.float32).max
-_OTHERWISE = ("fused", "foreach", "capturable", "differentiable")
-"""Settings of a group by which torch computes in other ways."""
-_NUMBERS = ("lr", "momentum", "dampening", "weight_decay", "eps")
-
 _Columns = Sequence[Tensor]
 
 
-class _Way(NamedTuple):
-    """What decides what a group's step computes."""
-
-    kind: type[Optimizer]
-    amsgrad: bool
-    maximize: bool
-    nesterov: bool
-    momentum: bool
-    decoupled: bool
-    """Weight decay isn't a part of the gradient."""
-
-
-def kind_of(optimizer: Optimizer) -> Hashable:
-    """Give what optimizers must have in common to step together; None: this one steps by itself."""
-    groups = optimizer.param_groups
-    if type(optimizer) not in (SGD, Adam, AdamW) or not is_plain(optimizer):
-        return None
-    numbers = [group[name] for group in groups for name in _NUMBERS if name in group]
-    numbers += [beta for group in groups for beta in group.get("betas", ())]
-    otherwise = any(group.get(name) for group in groups for name in _OTHERWISE)
-    if otherwise or not all(isinstance(one, int | float) for one in numbers):
-        return None
-    return tuple(_way(optimizer, group) for group in groups)
-
-
-def _way(optimizer: Optimizer, group: Mapping[str, Any]) -> _Way:
-    kind = type(optimizer)
-    return _Way(
-        kind,
-        bool(group.get("amsgrad")),
-        bool(group["maximize"]),
-        bool(group.get("nesterov")),
-        bool(group.get("momentum")),
-        bool(group.get("decoupled_weight_decay", kind is AdamW)),
-    )
-
-
 def stacked_steps(
-    optimizers: Sequence[Optimizer], parameters: Sequence[Sequence[Tensor]], stacks: Sequence[Tensor]
+    optimizers: Sequence[Optimizer],
+    parameters: Sequence[Sequence[Tensor]],
+    stacks: Sequence[Tensor],
+    most: float = MOST_NUMBERS,
 ) -> StackedSteps | None:
     """Give what takes the steps of all; None where each must take its own, for now or for good.
 
@@ -82,12 +44,13 @@ def stacked_steps(
         optimizers: Of one kind, one of each lane.
         parameters: Of each lane, in the order of the stacks.
         stacks: (lanes, ...), of which the parameters are parts.
+        most: Numbers of a lane's group.
     """
     groups: list[_Group] = []
     held: list[_Held] = []
     for of_lanes in zip(*(one.param_groups for one in optimizers), strict=True):
-        way = _way(optimizers[0], of_lanes[0])
-        of_each = [_places(group["params"], given) for group, given in zip(of_lanes, parameters, strict=True)]
+        way = way_of(optimizers[0], of_lanes[0])
+        of_each = [places_in(group["params"], given) for group, given in zip(of_lanes, parameters, strict=True)]
         places = of_each[0]
         ours = [stacks[place] for place in places]
         pairs = zip(optimizers, parameters, strict=True)
@@ -96,7 +59,11 @@ def stacked_steps(
         twice = len(set(places)) < len(places)  # which torch steps one time after the other
         differs = twice or any(one != places for one in of_each)
         kept = kept_by(of_lanes[0])
-        if differs or not _are_ready(kept, states, ours) or not _agrees(way):
+        if differs or sum(one[0].numel() for one in ours) > most:
+            return None
+        if any(one.dtype != torch.float32 for one in ours) or not _agrees(way):
+            return None
+        if not all(is_ready(kept, of_lane, [stack[0] for stack in ours]) for of_lane in states):
             return None
         if places:
             groups.append(_Group(way, of_lanes, places, states, ours))
@@ -116,30 +83,6 @@ class _Held:
     def is_there(self) -> bool:
         now = self._optimizer.state.get(self._parameter, {})
         return now is self.state and [*map(id, now.values())] == [*map(id, self._tensors)]
-
-
-def _places(group: Sequence[Tensor], parameters: Sequence[Tensor]) -> Sequence[int]:
-    """Give where the parameters of a group are among all; those that aren't there are frozen."""
-    numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
-    return [numbers[id(one)] for one in group if id(one) in numbers]
-
-
-def _are_ready(kept: Sequence[str], states: Sequence[Sequence[Mapping[str, Any]]], stacks: Sequence[Tensor]) -> bool:
-    """Whether optimizers have taken a first step, all parameters of each as many, and are small."""
-    if sum(one[0].numel() for one in stacks) > _MOST_NUMBERS or any(one.dtype != torch.float32 for one in stacks):
-        return False
-    for of_lane in states:
-        for state, stack in zip(of_lane, stacks, strict=True):
-            numbers = [state.get(name) for name in kept if name != "step"]
-            if any(one is None or one.shape != stack.shape[1:] or one.dtype != stack.dtype for one in numbers):
-                return False
-        counts = [state.get("step") for state in of_lane] if "step" in kept else []
-        if not all(isinstance(one, Tensor) and one.dtype in _COUNTING and one.dim() == 0 for one in counts):
-            return False
-        steps = {float(one) for one in counts if one is not None}
-        if len(steps) > 1 or any(one > _MOST_STEPS for one in steps):
-            return False
-    return True
 
 
 class StackedSteps:
@@ -227,7 +170,7 @@ class _Group:
 
     def __init__(
         self,
-        way: _Way,
+        way: Way,
         groups: Sequence[Mapping[str, Any]],
         places: Sequence[int],
         states: Sequence[Sequence[dict[str, Any]]],
@@ -241,6 +184,11 @@ class _Group:
         self.stacks = [one.view(self._lanes, size) for one, size in zip(stacks, self._sizes, strict=True)]
         self._kept = {name: _Kept(name, states) for name in kept_by(groups[0])}
         self.kept = {name: one.numbers for name, one in self._kept.items()}
+        self._columns: dict[str, tuple[Sequence[Sequence[float]], _Columns]] = {}
+        self._steps: Sequence[float] | None = None
+        """That each lane has taken, where to read that each time would be to wait for the device."""
+        if "step" in self.kept and self.kept["step"].device.type != "cpu":
+            self._steps = self.kept["step"][:, 0].tolist()
 
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Take a step, with a gradient of each stack."""
@@ -254,21 +202,38 @@ class _Group:
             OverflowError: One is too large for single precision, which torch may refuse.
         """
         rows = [of_lane(*given) for given in zip(self._groups, *others, strict=True)]
-        columns = torch.tensor(rows, dtype=torch.float32).t()
-        finite = math.isfinite(columns.sum().item())  # nearly always, and asked in one call
+        before, columns = self._columns.get(of_lane.__name__, (None, ()))
+        if rows == before:
+            return columns
+        of_all = torch.tensor(rows, dtype=torch.float32).t()
+        finite = math.isfinite(of_all.sum().item())  # nearly always, and asked in one call
         if not finite and any(_LARGEST < abs(one) < math.inf for row in rows for one in row):
             raise OverflowError("a setting of its optimizer is too large for single precision")
-        return columns.unsqueeze(2).unbind()
+        columns = on_device(of_all, self.stacks[0].device).unsqueeze(2).unbind()
+        self._columns[of_lane.__name__] = rows, columns
+        return columns
 
-    def decayed(self, gradients: Sequence[Tensor], decays: Tensor) -> Tensor:
-        """Give gradients and, where a lane's decay isn't zero, its part of the weights, (lanes, numbers)."""
+    def counted(self) -> Sequence[float]:
+        """Count a step; give how many each lane has taken, the same of all its parameters."""
+        counts = self.kept["step"].add_(1)
+        self._steps = None if self._steps is None else [one + 1 for one in self._steps]
+        return counts[:, 0].tolist() if self._steps is None else self._steps
+
+    def decayed(self, gradients: Sequence[Tensor], decays: Tensor | None) -> Tensor:
+        """Give gradients and, where a lane's decay isn't zero, its part of the weights, (lanes, numbers).
+
+        Args:
+            gradients: Of each stack.
+            decays: Of each lane, (lanes, 1); None: zero.
+        """
         if self.way.maximize:
             gradients = [-one for one in gradients]
-        which = decays != 0
-        if which.any():
+        decaying = [] if decays is None else [one["weight_decay"] != 0 for one in self._groups]
+        if decays is not None and any(decaying):
             given = zip(gradients, self.stacks, strict=True)
             with_weights = [torch.addcmul(gradient, weights, decays) for gradient, weights in given]
-            if not which.all():
+            if not all(decaying):
+                which = decays != 0
                 pairs = zip(with_weights, gradients, strict=True)
                 with_weights = [torch.where(which, one, other) for one, other in pairs]
             gradients = with_weights
@@ -279,16 +244,20 @@ class _Group:
         return zip(self.stacks, *(torch.split(one, self._sizes, 1) for one in numbers), strict=True)
 
     def end(self) -> None:
-        """Let the optimizers keep what came of it."""
+        """Let the optimizers keep what came of it.
+
+        Raises:
+            NotFusible: Something else has counted their steps.
+        """
+        if self._steps is not None and self._steps != self.kept["step"][:, 0].tolist():
+            raise NotFusible("what its optimizer keeps is changed within an epoch")
         for one in self._kept.values():
             one.end()
 
 
 def _sgd(group: _Group, gradients: Sequence[Tensor]) -> None:
     """Do what `torch.optim.SGD` does."""
-    decays, momentum, taken, rates = group.columns(
-        lambda of: (of["weight_decay"], of["momentum"], 1 - of["dampening"], -of["lr"])
-    )
+    decays, momentum, taken, rates = group.columns(_of_sgd)
     direction = group.decayed(gradients, decays)
     if group.kept:
         velocity = group.kept["momentum_buffer"].mul_(momentum).addcmul_(direction, taken)
@@ -299,14 +268,12 @@ def _sgd(group: _Group, gradients: Sequence[Tensor]) -> None:
 
 def _adam(group: _Group, gradients: Sequence[Tensor]) -> None:
     """Do what `torch.optim.Adam` and `AdamW` do."""
-    steps = group.kept["step"].add_(1)[:, 0].tolist()  # of all parameters of a lane
-    decays, near, keep, square, root, eps, rates = group.columns(_of_adam, steps)
+    decays, near, keep, square, root, eps, rates = group.columns(_of_adam, group.counted())
     if group.way.decoupled:
-        (left,) = group.columns(lambda of: [1 - of["lr"] * of["weight_decay"] if of["weight_decay"] else 1.0])
+        (left,) = group.columns(_left)
         for weights in group.stacks:
             weights.mul_(left)
-        decays = torch.zeros_like(decays)
-    gradient = group.decayed(gradients, decays)
+    gradient = group.decayed(gradients, None if group.way.decoupled else decays)
     mean = group.kept["exp_avg"].lerp_(gradient, near)
     squares = group.kept["exp_avg_sq"].mul_(keep).addcmul_(gradient * square, gradient)
     if group.way.amsgrad:
@@ -315,6 +282,14 @@ def _adam(group: _Group, gradients: Sequence[Tensor]) -> None:
     scale = squares.sqrt().div_(root).add_(eps)
     for weights, way, by in group.parts(mean * rates, scale):
         weights.addcdiv_(way, by)
+
+
+def _of_sgd(of: Mapping[str, Any]) -> Sequence[float]:
+    return of["weight_decay"], of["momentum"], 1 - of["dampening"], -of["lr"]
+
+
+def _left(of: Mapping[str, Any]) -> Sequence[float]:
+    return (1 - of["lr"] * of["weight_decay"] if of["weight_decay"] else 1.0,)
 
 
 def _of_adam(of: Mapping[str, Any], steps: float) -> Sequence[float]:
@@ -326,12 +301,12 @@ def _of_adam(of: Mapping[str, Any], steps: float) -> Sequence[float]:
 
 
 @functools.cache
-def _agrees(way: _Way) -> bool:
+def _agrees(way: Way) -> bool:
     """Try whether steps of this way have the bits of torch's own, which it may compute otherwise some day."""
     return same_bits(_tried(way, together=True), _tried(way, together=False))
 
 
-def _tried(way: _Way, *, together: bool) -> Any:
+def _tried(way: Way, *, together: bool) -> Any:
     """Give the weights of three optimizers after three steps, and what they keep."""
     generator = torch.Generator().manual_seed(0)
     single = torch.float32
@@ -355,7 +330,7 @@ def _tried(way: _Way, *, together: bool) -> Any:
     return [(own, [optimizer.state[one] for one in own]) for own, optimizer in zip(parameters, optimizers, strict=True)]
 
 
-def _settings(way: _Way, lane: int) -> dict[str, Any]:
+def _settings(way: Way, lane: int) -> dict[str, Any]:
     settings: dict[str, Any] = {"lr": 0.1 / (lane + 3), "weight_decay": (0.3, 0.0, 1e-4)[lane]}
     settings["maximize"] = way.maximize
     if way.kind is SGD:

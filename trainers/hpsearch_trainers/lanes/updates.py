@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
 
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
-from hpsearch_trainers.lanes.stacked_steps import StackedSteps, kind_of, stacked_steps
+from hpsearch_trainers.lanes.stacked_steps import MOST_NUMBERS, StackedSteps, stacked_steps
+from hpsearch_trainers.lanes.step_kinds import OTHERWISE, OTHERWISE_AT_ONCE, kind_at_once, kind_of
 
 __all__ = ["Updates"]
 
@@ -25,20 +27,25 @@ class Updates:
     Args:
         lanes: The lanes. Neighbours whose optimizers are of one kind step together.
         stacks: Of the parameters that are trained, (lanes or more, ...): after these come free places.
+        at_once: As in `Pack`: whatever can step together does, however large, also a single lane.
     """
 
-    def __init__(self, lanes: Sequence[Lane], stacks: Sequence[Tensor]) -> None:
+    def __init__(self, lanes: Sequence[Lane], stacks: Sequence[Tensor], *, at_once: bool = False) -> None:
         self._lanes = lanes
         self._runs = []
+        self._otherwise = OTHERWISE_AT_ONCE if at_once else OTHERWISE
         self._optimizers = [lane.trainer.optimizer for lane in lanes]
-        self._kinds = [*map(kind_of, self._optimizers)]
+        self._kinds = self._kinds_now()
         self._groups = self._groups_now()
+        given = zip(self._optimizers, (lane.trained for lane in lanes), strict=True)
+        kinds = itertools.starmap(kind_at_once, given) if at_once else self._kinds
         first = 0
-        for kind, run in itertools.groupby(zip(self._kinds, lanes, strict=True), operator.itemgetter(0)):
+        for kind, run in itertools.groupby(zip(kinds, lanes, strict=True), operator.itemgetter(0)):
             alike = [lane for _, lane in run]
             places = slice(first, first + len(alike))
             own = [stack.detach()[places] for stack in stacks]
-            self._runs.append((places, _Run(alike, own, can_be_stacked=kind is not None and len(alike) > 1)))
+            can_be_stacked = kind is not None and (at_once or len(alike) > 1)
+            self._runs.append((places, _Run(alike, own, can_be_stacked=can_be_stacked, at_once=at_once)))
             first = places.stop
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
@@ -62,17 +69,21 @@ class Updates:
             lane.end_steps()
         groups = self._groups_now()
         same_groups = len(groups) == len(self._groups) and all(map(operator.is_, groups, self._groups))
-        if not same_groups or self._kinds != [*map(kind_of, self._optimizers)]:
+        if not same_groups or self._kinds != self._kinds_now():
             raise NotFusible("its optimizer's settings change within an epoch")
+
+    def _kinds_now(self) -> Sequence[Hashable]:
+        return [kind_of(one, self._otherwise) for one in self._optimizers]
 
     def _groups_now(self) -> Sequence[object]:
         return [group for optimizer in self._optimizers for group in optimizer.param_groups]
 
 
 class _Run:
-    def __init__(self, lanes: Sequence[Lane], stacks: Sequence[Tensor], *, can_be_stacked: bool) -> None:
+    def __init__(self, lanes: Sequence[Lane], stacks: Sequence[Tensor], *, can_be_stacked: bool, at_once: bool) -> None:
         self._lanes = lanes
         self._stacks = stacks
+        self._most = math.inf if at_once else MOST_NUMBERS
         self._together: StackedSteps | None = None
         self._tries = 2 if can_be_stacked else 0  # a first step makes what an optimizer keeps
         self._last: Sequence[Tensor | None] = []
@@ -88,7 +99,8 @@ class _Run:
         if self._together is None and self._tries > 0:
             self._tries -= 1
             optimizers = [lane.trainer.optimizer for lane in self._lanes]
-            self._together = stacked_steps(optimizers, [lane.trained for lane in self._lanes], self._stacks)
+            trained = [lane.trained for lane in self._lanes]
+            self._together = stacked_steps(optimizers, trained, self._stacks, self._most)
         if self._together is not None and self._together.takes(gradients):
             self._clip(gradients)
             self._together(gradients)

@@ -1,0 +1,75 @@
+"""What is computed for all lanes in one call, beside what torch gives each."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from hpsearch_trainers.lanes.algorithms import repeatable
+from hpsearch_trainers.lanes.at_once import cross_entropies_at_once, sums
+from hpsearch_trainers.lanes.bits import about_the_same
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(1, 70),
+    st.integers(1, 40),
+    st.sampled_from([1.0, 0.25, 1 / 3]),
+    st.sampled_from([1e-3, 1.0, 30.0]),
+    st.integers(0, 99),
+    st.booleans(),
+)
+def test_cross_entropies_are_torchs_but_for_rounding(lanes, rows, classes, share, scale, seed, no_number):
+    generator = torch.Generator().manual_seed(seed)
+    scores = scale * torch.randn(lanes, rows, classes, generator=generator)
+    if no_number:
+        scores[-1, 0] = float("nan")
+    targets = torch.randint(classes, (lanes, rows), generator=generator)
+    losses, coming = cross_entropies_at_once(scores, targets, share)
+    for lane in range(lanes):
+        alone = scores[lane].clone().requires_grad_()
+        loss = functional.cross_entropy(alone, targets[lane])
+        (gradient,) = torch.autograd.grad(loss * share, alone)
+        torch.testing.assert_close(losses[lane], loss.detach(), equal_nan=True)
+        assert about_the_same(coming[lane], gradient)
+
+
+@given(st.permutations(range(4)), st.integers(1, 200), st.integers(0, 99))
+def test_a_lanes_sum_and_cross_entropy_dont_depend_on_its_place(order, count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(4, count, 3, generator=generator)
+    targets = torch.randint(3, (4, count), generator=generator)
+    assert torch.equal(sums(scores[order, :, 0]), sums(scores[..., 0])[order])
+    ours, theirs = (
+        cross_entropies_at_once(scores[order], targets[order], 1.0),
+        cross_entropies_at_once(scores, targets, 1.0),
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one, other[order])
+
+
+def _modes() -> tuple[object, ...]:
+    cudnn, deterministic = torch.backends.cudnn, torch.utils.deterministic
+    filled = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    return torch.get_deterministic_debug_mode(), cudnn.benchmark, cudnn.deterministic, filled
+
+
+def test_on_a_gpu_only_algorithms_that_repeat_are_taken_and_all_is_as_before_after_it():
+    before = _modes()
+    try:
+        torch.backends.cudnn.benchmark = True
+        torch.set_deterministic_debug_mode("warn")
+        own = _modes()
+        try:
+            with repeatable(torch.device("cuda")):
+                assert _modes() == (2, False, True, False)
+                raise ArithmeticError
+        except ArithmeticError:
+            assert _modes() == own
+        with repeatable(torch.device("cpu")):
+            assert _modes() == own
+    finally:
+        torch.set_deterministic_debug_mode(int(before[0]))  # type: ignore[call-overload]
+        torch.backends.cudnn.benchmark = bool(before[1])

@@ -1,0 +1,41 @@
+"""What is otherwise on a GPU: how numbers come there, and which algorithms give the same bits each time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["on_device", "repeatable"]
+
+
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Give a tensor of the CPU there, without waiting for what the device has still to compute."""
+    given = tensor.pin_memory() if device.type == "cuda" else tensor
+    return given.to(device, non_blocking=True)
+
+
+@contextlib.contextmanager
+def repeatable(device: torch.device) -> Iterator[None]:
+    """Let torch take only such on this device: by default cuDNN's are chosen by time, and some add up in any order.
+
+    Where there is none for a function, torch raises a RuntimeError; so it does for products of matrices where
+    CUBLAS_WORKSPACE_CONFIG is neither `:4096:8` nor `:16:8`.
+    """
+    if device.type == "cpu":
+        yield
+        return
+    cudnn = torch.backends.cudnn
+    deterministic: Any = torch.utils.deterministic
+    mode = torch.get_deterministic_debug_mode()
+    before = cudnn.benchmark, cudnn.deterministic, deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    cudnn.benchmark, cudnn.deterministic, deterministic.fill_uninitialized_memory = False, True, False
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+        cudnn.benchmark, cudnn.deterministic, deterministic.fill_uninitialized_memory = before

@@ -1,0 +1,127 @@
+"""Which optimizers of lanes step together: what they have in common, and when they are ready for it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from hpsearch_trainers.lanes.optimizers import is_plain, kept_by
+
+__all__ = ["OTHERWISE", "OTHERWISE_AT_ONCE", "Way", "is_ready", "kind_at_once", "kind_of", "places_in", "way_of"]
+
+_MOST_STEPS = 2**23
+"""Up to which torch counts in single precision without a loss."""
+_COUNTING = (torch.float32, torch.float64)
+OTHERWISE_AT_ONCE = ("capturable", "differentiable")
+"""Settings of a group by which torch computes something else."""
+OTHERWISE = ("fused", "foreach", *OTHERWISE_AT_ONCE)
+"""Those by which it computes in other ways."""
+_NUMBERS = ("lr", "momentum", "dampening", "weight_decay", "eps")
+
+
+class Way(NamedTuple):
+    """What decides what a group's step computes."""
+
+    kind: type[Optimizer]
+    amsgrad: bool
+    maximize: bool
+    nesterov: bool
+    momentum: bool
+    decoupled: bool
+    """Weight decay isn't a part of the gradient."""
+
+
+def kind_of(optimizer: Optimizer, otherwise: Sequence[str] = OTHERWISE) -> Hashable:
+    """Give what optimizers must have in common to step together; None: this one steps by itself.
+
+    Args:
+        optimizer: One of a lane.
+        otherwise: Settings of a group by which it is computed in another way.
+    """
+    groups = optimizer.param_groups
+    if type(optimizer) not in (SGD, Adam, AdamW) or not is_plain(optimizer):
+        return None
+    numbers = [group[name] for group in groups for name in _NUMBERS if name in group]
+    numbers += [beta for group in groups for beta in group.get("betas", ())]
+    is_otherwise = any(group.get(name) for group in groups for name in otherwise)
+    if is_otherwise or not all(isinstance(one, int | float) for one in numbers):
+        return None
+    return tuple(way_of(optimizer, group) for group in groups)
+
+
+def way_of(optimizer: Optimizer, group: Mapping[str, Any]) -> Way:
+    """Give what decides what this group's step computes."""
+    kind = type(optimizer)
+    return Way(
+        kind,
+        bool(group.get("amsgrad")),
+        bool(group["maximize"]),
+        bool(group.get("nesterov")),
+        bool(group.get("momentum")),
+        bool(group.get("decoupled_weight_decay", kind is AdamW)),
+    )
+
+
+def kind_at_once(optimizer: Optimizer, parameters: Sequence[Tensor]) -> Hashable:
+    """Do what `kind_of` does where whatever can is to step together, and make what its first step would.
+
+    It follows from this optimizer alone, as who steps with whom must change nothing that rounds.
+
+    Args:
+        optimizer: One of a lane, which begins an epoch.
+        parameters: Of the lane.
+    """
+    kind = kind_of(optimizer, OTHERWISE_AT_ONCE)
+    if kind is None:
+        return None
+    of_groups: list[Hashable] = []
+    for group in optimizer.param_groups:
+        places = places_in(group["params"], parameters)
+        own, kept = [parameters[place] for place in places], kept_by(group)
+        if len(set(places)) < len(places) or any(one.dtype != torch.float32 for one in own):
+            return None
+        if kept and not any(optimizer.state.get(one) for one in own):
+            if group.get("dampening"):
+                return None  # which a first step leaves out
+            for one in own:
+                optimizer.state[one] = _begun(group, kept, one)
+        states = [optimizer.state.get(one, {}) for one in own]
+        if not is_ready(kept, states, own):
+            return None
+        of_groups.append((*places, *{(one["step"].device, one["step"].dtype) for one in states if "step" in one}))
+    return kind, *of_groups
+
+
+def _begun(group: Mapping[str, Any], kept: Sequence[str], parameter: Tensor) -> dict[str, Any]:
+    """Give what an optimizer keeps of a parameter before its first step, in the order that torch has."""
+    numbers = {name: torch.zeros_like(parameter) for name in kept if name != "step"}
+    if "step" not in kept:
+        return numbers
+    doubles = torch.get_default_dtype() == torch.float64 and not group["fused"]
+    where = parameter.device if group["fused"] else torch.device("cpu")
+    return {"step": torch.zeros((), dtype=torch.float64 if doubles else torch.float32, device=where), **numbers}
+
+
+def places_in(group: Sequence[Tensor], parameters: Sequence[Tensor]) -> Sequence[int]:
+    """Give where the parameters of a group are among all; those that aren't there are frozen."""
+    numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
+    return [numbers[id(one)] for one in group if id(one) in numbers]
+
+
+def is_ready(kept: Sequence[str], states: Sequence[Mapping[str, Any]], parameters: Sequence[Tensor]) -> bool:
+    """Whether an optimizer has taken a first step, and as many of each of these parameters."""
+    for state, parameter in zip(states, parameters, strict=True):
+        numbers = [state.get(name) for name in kept if name != "step"]
+        if any(one is None or one.shape != parameter.shape or one.dtype != parameter.dtype for one in numbers):
+            return False
+    counts: list[Any] = [state.get("step") for state in states] if "step" in kept else []
+    if not all(isinstance(one, Tensor) and one.dtype in _COUNTING and one.dim() == 0 for one in counts):
+        return False
+    if len({(one.device, one.dtype) for one in counts}) > 1:
+        return False
+    steps = {*(torch.stack(counts).tolist() if counts else ())}  # of a GPU's, all at once
+    return len(steps) < 2 and not any(one > _MOST_STEPS for one in steps)
