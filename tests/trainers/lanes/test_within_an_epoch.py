@@ -184,6 +184,9 @@ class Looking(Drawn):
     def build(self, params):
         parts: Parts = super().build(params)  # type: ignore[no-untyped-call]
         measures = {"norm": lambda model: norm(one.grad for one in model.parameters())}
+        if params.get("head alone"):
+            assert isinstance(parts.optimizer, torch.optim.Optimizer)
+            parts.optimizer.param_groups[0]["params"] = [*parts.model[-1].parameters()]  # type: ignore[index]
         return dataclasses.replace(parts, schedule=self.schedule if params["looks"] else None, measures=measures)
 
     def schedule(self, epoch: float) -> float:
@@ -193,8 +196,10 @@ class Looking(Drawn):
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "fused sgd", "rmsprop"])
 @pytest.mark.parametrize("looks", [True, False])
-def test_gradients_and_what_the_optimizer_keeps_are_seen_as_alone(optimizer: str, looks: bool):
+@pytest.mark.parametrize("head_alone", [False, True])
+def test_gradients_and_what_the_optimizer_keeps_are_seen_as_alone(optimizer: str, looks: bool, head_alone: bool):
     common = {"layers": ["relu"], "looks": looks, "optimizer": optimizer, "accumulate": 2, "clip_norm": 0.5}
+    common["head alone"] = head_alone
     stepped = trained_alike(Looking, [{**common, "lr": 0.1 * (1 + lane)} for lane in range(3)])
     assert [one.lanes for one in stepped] == [3] * 3
 

@@ -176,6 +176,8 @@ class Strategy:
         check_parameters(trained.optimizer, trained.model)
         self.trained = trained
         self._bound = _objects_of(trained)
+        of_optimizer = {id(parameter) for parameter in parameters_of(trained.optimizer)}
+        self._untrained = [one for one in trained.model.parameters() if id(one) not in of_optimizer]
         if self._watch is not None:
             self._watch.remove()
         if not self.may_be_left_out:
@@ -231,6 +233,8 @@ class Strategy:
             rows: Of the global batch, that are this rank's; 0 where there are too few, and its pass counts for nothing.
         """
         self.trained.optimizer.zero_grad()
+        for parameter in self._untrained:  # else a measure of its gradient would depend on when the training went on
+            parameter.grad = None
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], share: float, *, last: bool) -> Tensor:
         """Compute a loss and add its gradient.
@@ -253,7 +257,7 @@ class Strategy:
     def update(self) -> None:
         """Step: from gradients to weights."""
         if self.trained.clip_norm is not None:
-            # What the optimizer doesn't train may have gradients too, which nobody sets to zero.
+            # What the optimizer doesn't train may have gradients, too.
             nn.utils.clip_grad_norm_(parameters_of(self.trained.optimizer), self.trained.clip_norm)
         self.step()
 
