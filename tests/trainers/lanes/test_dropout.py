@@ -8,12 +8,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.nn import functional
 
 from hpsearch_trainers.lanes.dropout import _drawn, _drawn_as_integers, _draws_doubles
 from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, PerLane
 
 RATES = st.one_of(st.sampled_from([0.0, 1e-17, 0.5, 1.0]), st.floats(0, 1))
+
+
+def steps(tensor: Tensor) -> list[int]:
+    """Give the strides but of dimensions of one element, of which torch may write any."""
+    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
 
 
 @given(
@@ -31,7 +37,7 @@ def test_each_lane_has_the_noise_of_its_own_generator(rates, shape, order, dtype
         torch.manual_seed(seed)
         alone = function(stack[seed], rate, True)
         lane = together.stack[seed]
-        assert (lane.dtype, lane.stride()) == (alone.dtype, alone.stride())
+        assert (lane.dtype, steps(lane)) == (alone.dtype, steps(alone))
         assert torch.equal(lane, alone)
         assert torch.equal(torch.signbit(lane), torch.signbit(alone))
         assert torch.equal(generators[seed].get_state(), torch.get_rng_state())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
@@ -40,6 +40,7 @@ def assert_alone(trainers: list[Trainer], stepped: Sequence[Stepped], reason: st
 
 
 @given(st.lists(st.sets(st.integers(0, 3)), min_size=1, max_size=6), st.integers(1, 4), st.sampled_from([None, 1, 2]))
+@example(epochs=[{0}], most=1, fewest=1)
 @settings(max_examples=25)
 def test_lanes_come_and_go_between_epochs(epochs, most, fewest):
     ours, theirs = made(Drawn, LANES), made(Drawn, LANES)

@@ -35,7 +35,7 @@ def check_pack(
 
     Args:
         trainers: Of one shape key. They stay as they are.
-        most: Lanes of the largest pack, 2 or more; smaller ones, of 1 to 3, are tried too.
+        most: Lanes of the largest pack; smaller ones, of 1 to 3, are tried too.
         recordings: Of packs of this shape key: gains what those that are tried have recorded.
 
     Returns:

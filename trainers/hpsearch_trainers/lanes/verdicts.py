@@ -46,7 +46,7 @@ def shares_of(
     if shares is None:
         with around():
             shares = check_pack(trainers, most, recordings)
-        if shares[most] < 1:  # else, perhaps, the machine had other work just then
+        if shares.get(most, 0.0) < 1:  # else, perhaps, the machine had other work just then
             _found[whole] = shares
         while len(_found) > _MOST:
             del _found[next(iter(_found))]
