@@ -129,7 +129,7 @@ def search(
             trainable is a `Trainer`; "auto": 16 where a worker has one CPU and no GPU. It changes no more of a
             result than `workers` does.
         fuse: "auto": as one computation where each has the bits that it has alone; "rounding": always of
-            `trials_per_worker` trials, on which results then depend.
+            `trials_per_worker` trials, on which results then depend, also where a worker has a GPU.
         fresh_process: Run each segment in a worker process that ran nothing before; on Ray only.
         scaling: How batch and learning rate follow the workers of a trial: a `Scaling`, or a mapping of its keys.
         parallel: How several workers train one trial: a `Parallel`, or a mapping of its keys; parameters of the group

@@ -49,7 +49,8 @@ class Resources(Settings):
     fuse: Literal["auto", "rounding"] = "auto"
     """`auto`: trials are trained as one computation where each has the bits that it has alone. `rounding`: one is
     always of `trials_per_worker` trials, with [fewer calls of torch](lanes.md#rounding), so that results depend on that
-    number, and on nothing else of how the sweep is run."""
+    number, and on nothing else of how the sweep is run; where a worker has a GPU, there are lanes [in this way
+    alone](lanes.md#on-a-gpu)."""
 
     def check(self) -> None:
         """Check that the widths fit each other, and that a worker's GPUs can be had."""

@@ -45,7 +45,7 @@ _MOST_KINDS = 8
 """Settings of the process that are remembered with what was found of trials that have them, beside those in use."""
 
 
-def why_whole(target: object, threads: int, gpus: float) -> str | None:
+def why_whole(target: object, threads: int, gpus: float, *, rounded: bool = False) -> str | None:
     """Say why segments of this trainable run one at a time in their worker; None: they can be lanes of it."""
     from hpsearch_trainers import Trainer
 
@@ -53,8 +53,11 @@ def why_whole(target: object, threads: int, gpus: float) -> str | None:
         return "only a Trainer is trained an epoch at a time"
     if callable(getattr(target, "close", None)):
         return f"{target.__name__} has a close(), which ends what it holds before another trial begins"
-    if gpus > 0:
-        return "on a GPU trials aren't one computation: with a fraction for gpus_per_worker several workers share it"
+    if gpus > 0 and not rounded:
+        return (
+            "on a GPU trials are one computation with fuse: rounding alone; with a fraction for gpus_per_worker "
+            "several workers share it"
+        )
     return f"torch has {threads} threads, and bits depend on how many" if threads > 1 else None
 
 

@@ -87,7 +87,7 @@ class _Builder:
         from hpsearch_trainers.lanes import NotFusible, shape_key
 
         try:
-            return shape_key(self._worker.build(trial))
+            return shape_key(self._worker.build(trial), rounded=self._rounded)
         except NotFusible as reason:
             self._alone[str(reason)] += 1
         except (KeyboardInterrupt, Interrupted):

@@ -29,6 +29,8 @@ from hpsearch.worker.lanes import AroundBuild, Ended, Lanes, no_limit, why_whole
 
 __all__ = ["Worker"]
 
+_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+
 
 class Worker:
     """Runs segments of one study: one at a time, with the last trial's object kept warm, or beside each other as lanes.
@@ -71,6 +73,8 @@ class Worker:
         else:
             self._log = AttemptLog(log)
             self._environment.enter_context(_mkl(job.mkl_cbwr))  # before torch computes anything
+            if job.rounded:
+                self._environment.enter_context(_environment(_CUBLAS, ":4096:8"))  # on a GPU, the same bits each time
             self._runner = InProcess(job.trainable, job.search_path, job.threads, GangListener(node, interface))
         self._lanes: Lanes | None = None
         self.why_whole: str | None = None
@@ -216,7 +220,7 @@ class Worker:
             self.why_whole = "a script has a process of its own"
             return
         target = self._runner.target
-        self.why_whole = why_whole(target, self._job.threads, self._job.gpus)
+        self.why_whole = why_whole(target, self._job.threads, self._job.gpus, rounded=self._job.rounded)
         if self.why_whole is None:
             how: dict[str, Any] = {"packs": self._job.packs, "rounded": self._job.rounded, "around_build": around_build}
             self._lanes = Lanes(target, self._runner.output, self._job.lanes, self._root, at_hand, **how)
@@ -231,11 +235,17 @@ def _mkl(mode: str | None) -> Iterator[None]:
     if mode is None or not has_mkl:
         yield
         return
-    before = os.environ.get("MKL_CBWR")
-    os.environ["MKL_CBWR"] = mode
+    with _environment("MKL_CBWR", mode):
+        yield
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        del os.environ["MKL_CBWR"]
+        os.environ.pop(name, None)  # another worker of this process may have ended before
         if before is not None:
-            os.environ["MKL_CBWR"] = before
+            os.environ[name] = before

@@ -11,8 +11,11 @@ __all__ = ["is_out_of_memory", "memory_told"]
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
-_SAID = ("can't allocate memory", "Cannot allocate memory", "bad_alloc")
-"""Of a RuntimeError: how torch's allocator for CPUs, and what it stands on, say so."""
+_SAID = (
+    *("can't allocate memory", "Cannot allocate memory", "bad_alloc"),
+    *("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
+)
+"""Of a RuntimeError: how torch's allocator for CPUs, what it stands on, and a GPU's libraries say so."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

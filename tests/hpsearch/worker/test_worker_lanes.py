@@ -308,6 +308,7 @@ def test_trials_that_nobody_can_share_a_computation_with_say_why(tmp_path):
         (Small, 1, 0, None),
         (Small, 2, 0, "2 threads"),
         (Small, 1, 0.5, "on a GPU"),
+        (Small, 1, 1, "fuse: rounding alone"),
         (function, 1, 0, "only a Trainer"),
         (type("Closing", (Small,), {"close": lambda self: None}), 1, 0, "Closing has a close()"),
     ],
@@ -316,3 +317,5 @@ def test_why_a_worker_has_no_lanes(target, threads, gpus, reason):
     said = why_whole(target, threads, gpus)
     assert (said is None) == (reason is None)
     assert (reason or "") in (said or "")
+    rounded = why_whole(target, threads, gpus, rounded=True)
+    assert rounded == (None if gpus else said), "with rounding, a GPU is no reason"

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from hpsearch_trainers.lanes.algorithms import calls_are_dear, repeatable
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
@@ -74,28 +75,31 @@ def check_pack(
         before.restore()
 
 
-def check_places(trainers: Sequence[Trainer], places: int, *, at_once: bool = False) -> None:
+def check_places(trainers: Sequence[Trainer], places: int, *, at_once: bool | None = None) -> None:
     """Train copies of trainers on a few batches, in several places and companies, and compare all that comes of it.
 
     Args:
         trainers: Of one shape key. They stay as they are.
         places: Of a pack that may round.
-        at_once: As in `Pack`.
+        at_once: As in `Pack`; None: as their device asks for it.
 
     Raises:
         NotFusible: A bit depends on the place or the company, or they can't be fused.
         Exception: What training the first one alone raises, though lanes may not.
     """
+    device = trainers[0].device
+    at_once = calls_are_dear(device) if at_once is None else at_once
     before = Snapshot(trainers)
     try:
-        Lane(trainers[0]).on_fewer_rows().step()
-        one_of_each = [trainers[number % len(trainers)] for number in range(places)]
-        first, second = _trained_twice(one_of_each, places, at_once)
-        for company in (one_of_each[::-1], one_of_each[:1]):
-            for expected, ours in zip((first, second), _trained_twice(company, places, at_once), strict=True):
-                of_company = expected[::-1] if len(company) == places else expected[: len(company)]
-                if not all(map(_same_outcomes, ours, of_company)):
-                    raise NotFusible("its bits depend on its place among the lanes, or on the others")
+        with repeatable(device):
+            Lane(trainers[0]).on_fewer_rows().step()
+            one_of_each = [trainers[number % len(trainers)] for number in range(places)]
+            first, second = _trained_twice(one_of_each, places, at_once)
+            for company in (one_of_each[::-1], one_of_each[:1]):
+                for expected, ours in zip((first, second), _trained_twice(company, places, at_once), strict=True):
+                    of_company = expected[::-1] if len(company) == places else expected[: len(company)]
+                    if not all(map(_same_outcomes, ours, of_company)):
+                        raise NotFusible("its bits depend on its place among the lanes, or on the others")
     finally:
         before.restore()
 

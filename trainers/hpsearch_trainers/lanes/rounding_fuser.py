@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from hpsearch_trainers.lanes.algorithms import repeatable
+from hpsearch_trainers.lanes.algorithms import calls_are_dear, repeatable
 from hpsearch_trainers.lanes.bits import about_the_same
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.fuser import Fuser, Stepped, shared
@@ -45,7 +45,7 @@ class RoundingFuser(Fuser):
         around: Callable[[Trainer], AbstractContextManager[object]] = lambda trainer: nullcontext(),
         around_pack: Callable[[], AbstractContextManager[object]] = nullcontext,
         passing: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit),
-        at_once: Callable[[torch.device], bool] = lambda device: device.type != "cpu",
+        at_once: Callable[[torch.device], bool] = calls_are_dear,
     ) -> None:
         super().__init__(places, None, around, around_pack, passing)
         self._places, self._same, self._at_once = places, about_the_same, at_once
