@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from hpsearch_trainers.lanes import cross_entropy
+from hpsearch_trainers.lanes import cross_entropy, losses
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.cross_entropy import cross_entropies, log_likelihoods, mean_losses
+from hpsearch_trainers.lanes.losses import LossSums
 
 SCALES = st.sampled_from([1e-20, 1.0, 30.0, 1e10])
 
@@ -87,3 +88,16 @@ def test_means_of_what_is_no_usual_number(number):
 def by_torch(likelihoods: Tensor) -> Tensor:
     first = torch.zeros(likelihoods.shape[1], dtype=torch.int64)
     return torch.stack([functional.nll_loss(one.unsqueeze(1), first) for one in likelihoods])
+
+
+@pytest.mark.parametrize("most", [0, 100, 2**20])
+def test_losses_of_an_epoch_are_added_in_the_order_of_its_passes(monkeypatch, most):
+    monkeypatch.setattr(losses, "_MOST_NUMBERS", most)
+    generator = torch.Generator().manual_seed(0)
+    sums, expected = LossSums(2, torch.device("cpu")), torch.zeros(2, dtype=torch.float64)
+    for rows in (8, 8, 3, 8, 5, 5):
+        likelihoods = -torch.rand(3, rows, generator=generator)  # the last one is nobody's
+        means = by_torch(likelihoods)
+        sums.add(means if rows == 3 else likelihoods, rows)
+        expected.add_(means[:2], alpha=rows)
+    assert same_bits(sums.of_each(), expected.tolist())

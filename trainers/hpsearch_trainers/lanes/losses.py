@@ -18,6 +18,9 @@ from hpsearch_trainers.lanes.lane_tensor import LaneTensor, of_each, opened
 
 __all__ = ["LossSums", "Losses"]
 
+_MOST_NUMBERS = 2**20
+"""Of rows whose losses wait to be computed: of more, they would take memory for nothing."""
+
 
 class Losses:
     """The losses that lanes are trained for.
@@ -87,6 +90,7 @@ class LossSums:
         self._sums = torch.zeros(lanes, dtype=torch.float64, device=device)
         self._likelihoods: list[tuple[Tensor, int]] = []
         """Of passes whose losses are yet to be added: all are computed at once."""
+        self._numbers = 0  # of these
 
     def add(self, losses: Tensor, rows: int) -> None:
         """Take in a pass over so many rows.
@@ -98,6 +102,9 @@ class LossSums:
         """
         if losses.dim() == 2:
             self._likelihoods.append((losses, rows))
+            self._numbers += losses.numel()
+            if self._numbers > _MOST_NUMBERS:
+                self._take()
         else:
             self._take()
             self._sums.add_(losses[: len(self._sums)], alpha=rows)
@@ -108,7 +115,7 @@ class LossSums:
         return self._sums.tolist()
 
     def _take(self) -> None:
-        taken, self._likelihoods = self._likelihoods, []
+        taken, self._likelihoods, self._numbers = self._likelihoods, [], 0
         for rows, passes in itertools.groupby(taken, lambda one: one[1]):
             of_passes = torch.stack([likelihoods[: len(self._sums)] for likelihoods, _ in passes])
             for losses in mean_losses(of_passes.flatten(0, 1)).view(-1, len(self._sums)):
