@@ -108,7 +108,8 @@ class Lane:
         They lead back here, and such a circle would keep the object until Python's collector comes by.
         """
         self.standing = None
-        del self.trial
+        for name in ("trial", "steps"):  # which there are not where it couldn't begin
+            vars(self).pop(name, None)
 
     def trains_alone(self, reason: str) -> None:
         """Say in its log why, once."""
