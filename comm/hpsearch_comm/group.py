@@ -17,6 +17,7 @@ from hpsearch_comm.bootstrap.listener import Listener
 from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.cuda.devices import Devices
+from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.finalizer import release
 from hpsearch_comm.operations.host_operations import HostOperations
 from hpsearch_comm.operations.messages import Receive, Send
@@ -134,9 +135,7 @@ class Group:
             if self._own_timeline:
                 self._timeline.close()
             raise
-        self._abort_state = parts.abort_state
-        self._messages = parts.messages
-        topology = parts.topology
+        self._abort_state, self._messages, topology = parts.abort_state, parts.messages, parts.topology
         self.local_rank, self.local_size, self.hosts = topology.local_rank, topology.local_size, topology.hosts
         self._devices = Devices(self._options, parts.abort_state)
         self._work_queue = WorkQueue(rank, parts.abort_state, parts.history, self._timeline, float(timeout), name)
@@ -166,8 +165,7 @@ class Group:
     def device_path(self) -> str | None:
         """How CUDA tensors travel: `nccl`, or `host memory: ` and why; None until the first of them has come.
 
-        Then the ranks agree on it, once for each device: every rank must come with a CUDA tensor, and an asynchronous
-        operation is a blocking one that once.
+        Then the ranks agree, once for each device: each must come with a CUDA tensor, and what is asynchronous blocks.
         """
         return self._devices.path
 
@@ -346,9 +344,8 @@ class Group:
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Make a tensor of zeros in memory that the ranks of this host share. Every rank calls it with the same shape.
 
-        Collectives on such a tensor, or on a part of it at the same place on every rank, copy nothing. It is this
-        rank's own: what the others see of it, they see only within an operation. It lies on the CPU; there is no such
-        memory for CUDA tensors.
+        Collectives on such a tensor, or on a part of it at the same place on every rank, copy nothing. It lies on the
+        CPU, and is this rank's own: what the others see of it, they see only within an operation.
         """
         return self._work_queue.now(self._prepare.empty(shape, dtype))
 
@@ -388,6 +385,10 @@ class Group:
             own = self._options if timeout is None else replace(self._options, timeout=timeout)
             options = related_options(own, self._related, members, addresses, self._prepare.host.topology)
             return Group(**vars(options), listener=listener, timeline=timeline)
+
+    def stream_of(self, tensor: torch.Tensor) -> CudaStream | None:
+        """Give the calling thread's current stream of the tensor's device; None for a tensor on the CPU."""
+        return None if tensor.is_cpu else self._devices.current(tensor.device)
 
     def _preparation(self, tensor: torch.Tensor) -> HostOperations:
         """Give what prepares operations where the tensor lies."""

@@ -16,6 +16,7 @@ from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
 from hpsearch_comm.cuda.nccl_session import NcclSession
 from hpsearch_comm.cuda.nccl_start import Gather
 from hpsearch_comm.cuda.staging import HostStaging
+from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.options import Options
 from tests.comm.host_nccl import HostNccl, HostStream, HostWorld
@@ -104,7 +105,12 @@ class DeviceRanks:
                 return group._prepare
             return devices.preparation(device, group._work_queue, group._prepare)
 
+        def stream_of(tensor: torch.Tensor) -> CudaStream | None:
+            device = pick(tensor)
+            return None if device == CPU else devices.current(device)
+
         group._preparation = preparation  # type: ignore[method-assign]
+        group.stream_of = stream_of  # type: ignore[method-assign]
 
     def run(self, work: Callable[[comm.Group], T], **options: Any) -> list[T]:
         """Run `work` on the ranks of a group that has joined; see `run_ranks`."""
@@ -118,6 +124,21 @@ class DeviceRanks:
     def log(self, rank: int) -> list[str]:
         """Give what a rank has asked of the NCCL of its first device."""
         return self.nccl[rank][0].log
+
+
+def take_for_cuda() -> None:
+    """Let all groups of this process take tensors for those of a CUDA device, and carry them through host memory."""
+    from hpsearch_comm.torch_backend.streams import CallersStreams
+
+    # torch makes those of a device only where it is built for that.
+    CallersStreams.future = lambda self: torch.futures.Future()  # type: ignore[method-assign]
+    make = comm.Group.__init__
+
+    def init(self: comm.Group, rank: int, size: int, **options: Any) -> None:
+        make(self, rank, size, **options | {"cuda": "host"})
+        DeviceRanks(size).join(self)
+
+    comm.Group.__init__ = init  # type: ignore[method-assign]
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -65,6 +65,13 @@ def test_sparse_gradients_fsdp_and_dtensors(ranks, size, function):
     assert_as_on_gloo(ranks, size, function)
 
 
+def test_checkpoints_of_sharded_models(ranks, tmp_path):
+    expected = ranks.call(2, "with_checkpoints", str(tmp_path / "gloo"), backend="gloo")
+    found = ranks.call(2, "with_checkpoints", str(tmp_path / "ours"))
+    assert found == expected
+    assert found[0][:6] == found[0][6:]
+
+
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b"])
 def test_pipelines(ranks, size, kind):

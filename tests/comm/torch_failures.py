@@ -105,7 +105,7 @@ def beside_another(backend: str) -> str:
     """Ask for a new group of ours and another's for other devices; then go on with one of each."""
     with pytest.raises(dist.DistBackendError) as caught:
         dist.new_group(backend=backend)
-    for group in (dist.new_group(backend="cpu:hpsearch"), dist.new_group(backend="gloo"), None):
+    for group in (dist.new_group(backend="cpu:hpsearch,cuda:hpsearch"), dist.new_group(backend="gloo"), None):
         tensor = torch.ones(2)
         dist.all_reduce(tensor, group=group)
         assert tensor.tolist() == [2, 2]

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 import hpsearch_comm as comm
+from tests.comm.host_devices import take_for_cuda
 from tests.comm.process_ranks import Outcome, ServedRanks
 
 _ROOT = Path(__file__).parents[2]
@@ -35,10 +36,29 @@ class TorchRanks(ServedRanks):
         super().__init__("tests.comm.torch_ranks", module)
 
     def outcomes(
-        self, size: int, function: str, *arguments: Any, backend: str = "hpsearch", timeout: float = 60.0, **env: str
+        self,
+        size: int,
+        function: str,
+        *arguments: Any,
+        backend: str = "hpsearch",
+        timeout: float = 60.0,
+        device: str = "cpu",
+        **env: str,
     ) -> list[Outcome]:
-        """Call a function on each rank; give how each ended, by rank."""
-        return self.request(size, function, arguments, backend, timeout, env)
+        """Call a function on each rank; give how each ended, by rank.
+
+        Args:
+            size: Number of ranks.
+            function: Its name.
+            *arguments: What it is called with.
+            backend: Of the default group.
+            timeout: Of the default group, in seconds.
+            device: Where tensors are made: cpu, cuda, cuda:0, which is also the `device_id` of the default group, or
+                stand-in, which are those on the CPU that all groups take for a CUDA device's and carry through host
+                memory.
+            **env: The ranks' environment.
+        """
+        return self.request(size, function, arguments, backend, timeout, device, env)
 
     def call(self, size: int, function: str, *arguments: Any, **options: Any) -> list[Any]:
         """Call a function on each rank; give the results by rank, of which none may have failed."""
@@ -52,7 +72,7 @@ def _serve(module: str) -> None:
     os.dup2(2, 1)  # some versions of Gloo say there that they are connected
     functions = importlib.import_module(module)
     for line in sys.stdin:
-        size, function, arguments, backend, timeout, env = json.loads(line)
+        size, function, arguments, backend, timeout, device, env = json.loads(line)
         with tempfile.TemporaryDirectory() as folder:
             children: list[tuple[int, socket.socket]] = []
             for rank in range(size):
@@ -61,7 +81,7 @@ def _serve(module: str) -> None:
                 if child == 0:
                     os.environ.update(env)
                     work = getattr(functions, function)
-                    _run_rank(rank, size, f"file://{folder}/store", theirs, backend, timeout, work, arguments)
+                    _run_rank(rank, size, f"file://{folder}/store", theirs, backend, timeout, device, work, arguments)
                 theirs.close()
                 children.append((child, ours))
             outcomes = []
@@ -84,6 +104,7 @@ def _run_rank(
     channel: socket.socket,
     backend: str,
     timeout: float,
+    device: str,
     function: Any,
     arguments: Any,
 ) -> None:
@@ -93,8 +114,12 @@ def _run_rank(
     torch.manual_seed(7)
     outcome: dict[str, Any] = {}
     try:
+        _make_tensors_on(device)
         seconds = timedelta(seconds=timeout)
-        dist.init_process_group(backend, init_method=store, rank=rank, world_size=size, timeout=seconds)
+        device_id = torch.device(device) if device == "cuda:0" else None
+        dist.init_process_group(
+            backend, init_method=store, rank=rank, world_size=size, timeout=seconds, device_id=device_id
+        )
         # Kept to the end: where a callback in a thread of Gloo's has its group last, that thread waits for itself.
         everybody = dist.group.WORLD
         outcome["result"] = function(*arguments)
@@ -108,6 +133,15 @@ def _run_rank(
         outcome["result"] = type(error).__name__
     channel.sendall(json.dumps(outcome).encode())
     os._exit(0)
+
+
+def _make_tensors_on(device: str) -> None:
+    if device == "stand-in":
+        take_for_cuda()
+    elif device != "cpu":
+        torch.backends.cudnn.allow_tf32 = False  # not to be told from the CPU's results
+        torch.set_default_device(torch.device("cuda", 0))
+        torch.cuda.set_device(0)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,19 @@ DTYPES = (
 )
 
 
+def drawn(make: Callable[[], Any]) -> Any:
+    """Make a tensor or a module with the CPU's random numbers, and move it to the default device."""
+    with torch.device("cpu"):
+        made = make()
+    return made.to(torch.get_default_device())
+
+
 def values(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    found: torch.Tensor = drawn(lambda: _values(rank, shape, dtype))
+    return found
+
+
+def _values(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     generator = torch.Generator().manual_seed(100 * sum(shape) + rank)
     if dtype.is_complex:
         return torch.randint(-3, 4, (*shape, 2), generator=generator).float().view(*shape, 2).movedim(-1, 0)[0] * (
@@ -52,6 +64,8 @@ def finished(work: Any, how: str) -> None:
         work.wait()
     elif work is not None:
         work.get_future().wait() if how == "future" else work.wait()
+        if torch.get_default_device().type == "cuda":
+            torch.cuda.synchronize()  # only the stream has waited
         assert work.is_completed()
 
 
@@ -262,7 +276,7 @@ def beyond_gloo() -> None:
     scalar = torch.tensor(float(rank))
     dist.all_reduce(scalar)
     assert scalar.item() == sum(range(size))
-    with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+    with dist.distributed_c10d._coalescing_manager(device=torch.get_default_device(), async_ops=True) as manager:
         ones = [torch.ones(3), torch.ones(4)]
         for one in ones:
             dist.all_reduce(one)

@@ -7,14 +7,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+
+from tests.comm.torch_scripts import drawn
 
 STEPS = 5
 
@@ -59,7 +63,7 @@ def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(dist.get_rank())
     found = []
     for _ in range(STEPS):
-        inputs = torch.randn(16, 8, generator=generator)
+        inputs = drawn(lambda: torch.randn(16, 8, generator=generator))
         found.append((inputs, inputs.square().sum(1, keepdim=True).tanh()))
     return found
 
@@ -79,7 +83,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> l
 
 def with_ddp(what: str) -> list[float]:
     """Train with DistributedDataParallel and one of its options."""
-    model: nn.Module = {"convnet": Convnet, "branches": Branches}.get(what, mlp)()
+    model: nn.Module = drawn({"convnet": Convnet, "branches": Branches}.get(what, mlp))
     every: dict[str, dict[str, Any]] = {
         "views": {"gradient_as_bucket_view": True},
         "small buckets": {"bucket_cap_mb": 0.001},
@@ -113,7 +117,7 @@ def with_ddp(what: str) -> list[float]:
 
 def with_sparse_gradients() -> list[float]:
     """Train an embedding whose gradients are sparse."""
-    model = DistributedDataParallel(nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 1)))
+    model = DistributedDataParallel(drawn(lambda: nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 1))))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for step in range(STEPS):
@@ -128,8 +132,8 @@ def with_sparse_gradients() -> list[float]:
 
 def with_fsdp() -> list[float]:
     """Train with FSDP2, each layer sharded by itself."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    model = mlp(33)  # which doesn't divide evenly
+    mesh = init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
+    model = drawn(lambda: mlp(33))  # which doesn't divide evenly
     for layer in model.children():
         if list(layer.parameters()):
             fully_shard(layer, mesh=mesh)
@@ -140,10 +144,33 @@ def with_fsdp() -> list[float]:
     return losses + full
 
 
+def with_checkpoints(folder: str) -> list[float]:
+    """Give a sharded model rank 0's weights, save it in both ways, and read both."""
+    mesh = init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
+    model = drawn(mlp)
+    weights = {name: value + 1 for name, value in model.state_dict().items()} if dist.get_rank() == 0 else {}
+    fully_shard(model, mesh=mesh)
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, weights, options=options)
+    checkpoint: Any = torch.distributed.checkpoint  # whose stubs name nothing of it
+    checkpoint.save(get_model_state_dict(model), checkpoint_id=f"{folder}/at once")
+    saved = checkpoint.async_save(get_model_state_dict(model), checkpoint_id=f"{folder}/later")
+    saved.result()
+    sums: list[float] = []
+    for name in ("at once", "later"):
+        own: dict[str, Any] = dict(get_model_state_dict(model))
+        state: dict[str, Any] = {key: torch.zeros_like(value) for key, value in own.items()}
+        checkpoint.load(state, checkpoint_id=f"{folder}/{name}")
+        sums += [value.full_tensor().sum().item() for value in state.values()]
+    return sums
+
+
 def with_hybrid_fsdp() -> list[float]:
     """Train with FSDP2 on a mesh of two dimensions: sharded in one, replicated in the other."""
-    mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
-    model = mlp()
+    mesh = init_device_mesh(
+        torch.get_default_device().type, (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard")
+    )
+    model = drawn(mlp)
     fully_shard(model, mesh=mesh)
     return train(model)
 
@@ -151,7 +178,7 @@ def with_hybrid_fsdp() -> list[float]:
 def with_dtensors() -> list[Any]:
     """Redistribute tensors every way, and compute with them."""
     size = dist.get_world_size()
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(torch.get_default_device().type, (size,))
     whole = torch.arange(7.0 * 6).view(7, 6)
     results: list[Any] = []
     for placement in (Shard(0), Shard(1), Replicate()):
@@ -174,13 +201,13 @@ def with_dtensors() -> list[Any]:
 
 def with_tensor_parallel() -> list[float]:
     """Train a model whose layers are split over the ranks; all get the same batches."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    model = nn.Sequential(nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 1))
+    mesh = init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
+    model = drawn(lambda: nn.Sequential(nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 1)))
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for step in range(STEPS):
-        inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
+        inputs = drawn(lambda: torch.randn(16, 8, generator=torch.Generator().manual_seed(step)))  # noqa: B023
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True))
         torch.autograd.backward(loss)
@@ -194,14 +221,14 @@ def with_pipeline(kind: str) -> list[float]:
     rank, size = dist.get_rank(), dist.get_world_size()
     layers: Callable[[], nn.Module] = lambda: nn.Sequential(nn.Linear(8, 8), nn.Tanh())  # noqa: E731
     torch.manual_seed(11)
-    module = [layers() for _ in range(size)][rank]
-    stage = PipelineStage(module, rank, size, torch.device("cpu"))
+    module = drawn(lambda: [layers() for _ in range(size)][rank])
+    stage = PipelineStage(module, rank, size, torch.get_default_device())
     schedule_class = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[kind]
     schedule = schedule_class(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     found = []
     for step in range(STEPS):
-        inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
+        inputs = drawn(lambda: torch.randn(16, 8, generator=torch.Generator().manual_seed(step)))  # noqa: B023
         optimizer.zero_grad()
         losses: list[torch.Tensor] = []
         if rank == 0:

@@ -134,6 +134,15 @@ class Devices:
                 self._agreeing = False
             return self._known[device]
 
+    def current(self, device: torch.device) -> CudaStream:
+        """Give the calling thread's current stream of a device.
+
+        Raises:
+            UsageError: No collective can take tensors of such a device, or a CUDA graph is being captured.
+        """
+        self.parts.check(device)
+        return self.parts.current(device)
+
     def close(self) -> None:
         """Finish what GPUs were given, take leave of NCCL's peers, and give host memory back. Not the group's end."""
         if self._process != os.getpid():

@@ -38,11 +38,13 @@ class CudaStream:
 
     Attributes:
         handle: The `cudaStream_t`.
+        device: Its device.
     """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self.handle = int(stream.cuda_stream)
+        self.device: torch.device = stream.device
 
     @classmethod
     def beside(cls, device: torch.device) -> CudaStream:

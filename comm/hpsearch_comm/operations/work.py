@@ -92,6 +92,10 @@ class Handle(Generic[T]):
         if self._ended:
             self._call_back()
 
+    def add_turn_callback(self, callback: Callable[[], object]) -> None:
+        """Do as `add_done_callback`, when the operation has had its turn: it has ended, or a GPU has been given it."""
+        self.add_done_callback(callback)
+
     def finish(self, result: T | None = None, error: BaseException | None = None) -> None:
         """Set the outcome; called once, by the queue."""
         self._result = result
@@ -147,6 +151,10 @@ class LaunchHandle(Handle[T]):
             UsageError: Always.
         """
         raise UsageError("an operation on a CUDA tensor calls nobody back: wait for its handle")
+
+    def add_turn_callback(self, callback: Callable[[], object]) -> None:
+        """See `Handle.add_turn_callback`."""
+        self._launch.add_done_callback(callback)
 
     def done(self) -> bool:
         """Say whether the operation has ended, well or not."""

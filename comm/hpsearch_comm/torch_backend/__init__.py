@@ -3,8 +3,8 @@
     import hpsearch_comm.torch_backend
     torch.distributed.init_process_group("hpsearch")
 
-The import registers it. Tensors are on the CPU. Errors are torch's `DistBackendError`, with ours as its cause. It also
-registers `init_method="launcher://"`, by which the ranks of any launcher find each other.
+The import registers it. Tensors are on the CPU or on CUDA devices. Errors are torch's `DistBackendError`, with ours as
+its cause. It also registers `init_method="launcher://"`, by which the ranks of any launcher find each other.
 
 Raises:
     ImportError: torch is older than 2.8. There functional collectives, and with them DTensor and FSDP2, would wait for
@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import register_rendezvous_handler
 
+from hpsearch_comm.torch_backend.devices import DEVICES
 from hpsearch_comm.torch_backend.launched import SCHEME, rendezvous_of_launcher
 from hpsearch_comm.torch_backend.meeting import make_process_group
 from hpsearch_comm.torch_backend.monitored_barrier import monitored_barrier
@@ -30,5 +31,5 @@ if torch.__version__ < "2.8":
         "collectives, and so DTensor and FSDP2, would wait for ever: install a newer one, or use Gloo"
     )
 
-dist.Backend.register_backend("hpsearch", make_process_group, extended_api=True, devices=["cpu"])
+dist.Backend.register_backend("hpsearch", make_process_group, extended_api=True, devices=list(DEVICES))
 register_rendezvous_handler(SCHEME, rendezvous_of_launcher)  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.operations.arguments import check_target, check_tensor
 
-__all__ = ["check_like", "check_numel", "on_cpu", "only", "place", "reduction_name"]
+__all__ = ["check_devices", "check_like", "check_numel", "given", "only", "place", "reduction_name"]
 
 _NAMES = (
     (dist.ReduceOp.SUM, "sum"),
@@ -50,31 +50,45 @@ def only(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return tensors[0]
 
 
-def on_cpu(name: str, tensor: torch.Tensor) -> torch.Tensor:
+def given(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Give the tensor's memory without its history, or one that it gets while the operation is under way.
 
     Raises:
-        UsageError: It isn't a dense tensor on the CPU.
+        UsageError: It isn't a dense tensor on the CPU or on a CUDA device.
     """
-    if not tensor.is_cpu:
+    if not tensor.is_cpu and not tensor.is_cuda:
         raise UsageError(
-            f"{name} of the hpsearch backend takes tensors on the CPU, got one on {tensor.device}: for CUDA "
-            "tensors use torch's nccl backend, or hpsearch_comm.DataParallel"
+            f"{name} of the hpsearch backend takes tensors on the CPU or on a CUDA device, got one on "
+            f"{tensor.device}: move it with tensor.cpu(), and the result back with tensor.to(device)"
         )
     return check_tensor(name, tensor).detach()
 
 
 def place(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Do as `on_cpu`, of a tensor into which a result is written.
+    """Do as `given`, of a tensor into which a result is written.
 
     Raises:
         UsageError: No result can be written into it.
     """
-    return check_target(f"{name}'s output", on_cpu(name, tensor))
+    return check_target(f"{name}'s output", given(name, tensor))
+
+
+def check_devices(name: str, tensors: Iterable[torch.Tensor]) -> None:
+    """See that all tensors of an operation are on one device.
+
+    Raises:
+        UsageError: They aren't.
+    """
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        raise UsageError(
+            f"{name} takes tensors on one device, got some on {' and '.join(sorted(map(str, devices)))}: move them "
+            "with tensor.to(device)"
+        )
 
 
 def check_like(name: str, tensors: Sequence[torch.Tensor], like: torch.Tensor, count: int) -> None:
-    """See that there are so many tensors, each of the shape and dtype of another.
+    """See that there are so many tensors, each of the shape, dtype and device of another.
 
     Raises:
         UsageError: One of them isn't, or there are more or fewer.
@@ -87,16 +101,18 @@ def check_like(name: str, tensors: Sequence[torch.Tensor], like: torch.Tensor, c
                 f"{name} takes tensors of one shape and dtype, here {like.dtype} {list(like.shape)}, got "
                 f"{tensor.dtype} {list(tensor.shape)} for rank {index}"
             )
+    check_devices(name, (like, *tensors))
 
 
-def check_numel(name: str, tensor: torch.Tensor, numel: int, dtype: torch.dtype) -> None:
-    """See that a tensor has so many elements of this dtype.
+def check_numel(name: str, tensor: torch.Tensor, numel: int, like: torch.Tensor) -> None:
+    """See that a tensor has so many elements, of the dtype of another and on its device.
 
     Raises:
         UsageError: It hasn't.
     """
-    if tensor.numel() != numel or tensor.dtype is not dtype:
+    check_devices(name, (tensor, like))
+    if tensor.numel() != numel or tensor.dtype is not like.dtype:
         raise UsageError(
-            f"{name} takes {numel} elements of {dtype} here, got {tensor.numel()} of {tensor.dtype}: one of the two "
-            "tensors must have exactly as many elements for each rank as the other one has"
+            f"{name} takes {numel} elements of {like.dtype} here, got {tensor.numel()} of {tensor.dtype}: one of "
+            "the two tensors must have exactly as many elements for each rank as the other one has"
         )

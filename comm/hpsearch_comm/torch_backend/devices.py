@@ -8,7 +8,10 @@ from torch.distributed.distributed_c10d import BackendConfig
 
 from hpsearch_comm.errors import UsageError
 
-__all__ = ["backends_asked_for", "check_backends"]
+__all__ = ["DEVICES", "backends_asked_for", "check_backends"]
+
+DEVICES = ("cpu", "cuda")
+"""Types of the devices whose tensors a group takes."""
 
 
 def backends_asked_for(frame: FrameType | None) -> dict[str, str]:
@@ -26,15 +29,22 @@ def backends_asked_for(frame: FrameType | None) -> dict[str, str]:
 
 
 def check_backends(asked: dict[str, str]) -> None:
-    """See that a group is for the CPU alone: torch takes ours as the whole, and makes none of the others'.
+    """See that a group has no other backend: torch takes ours as the whole, and makes none of the others'.
 
     Raises:
-        UsageError: Another backend is asked for beside ours, or ours for another device.
+        UsageError: Another backend is asked for beside ours, or ours for a device whose tensors it can't take.
     """
-    if asked and asked != {"cpu": "hpsearch"}:
-        text = ",".join(f"{device}:{backend}" for device, backend in asked.items())
-        others = sorted({backend for backend in asked.values() if backend != "hpsearch"}) or ["nccl"]
+    text = ",".join(f"{device}:{backend}" for device, backend in asked.items())
+    others = sorted({backend for backend in asked.values() if backend != "hpsearch"})
+    if others:
         raise UsageError(
-            "a group of the hpsearch backend takes tensors on the CPU and has no other backend beside it, got "
-            f'"{text}": make it with "hpsearch", and another for other tensors: dist.new_group(backend="{others[0]}")'
+            f'a group of the hpsearch backend has no other backend beside it, got "{text}": make it with "hpsearch", '
+            "which takes tensors on the CPU and on CUDA devices, and another group for the other backend: "
+            f'dist.new_group(backend="{others[0]}")'
+        )
+    unknown = [device for device in asked if device not in DEVICES]
+    if unknown:
+        raise UsageError(
+            f'a group of the hpsearch backend takes tensors on the CPU and on CUDA devices, got "{text}": make it with '
+            f'"hpsearch", and move tensors of {unknown[0]} with tensor.cpu()'
         )

@@ -15,7 +15,7 @@ import torch
 
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
-from hpsearch_comm.torch_backend.arguments import check_like, check_numel, on_cpu, place, reduction_name
+from hpsearch_comm.torch_backend.arguments import check_devices, check_like, check_numel, given, place, reduction_name
 
 __all__ = [
     "Plan",
@@ -58,18 +58,18 @@ def reduce(group: Group, tensor: torch.Tensor, op: Any, root: int) -> Plan:
     name = reduction_name(op, tensor.dtype)
     if group.rank == root:
         return Plan("allreduce", (place("reduce", tensor), name), [tensor])
-    source = on_cpu("reduce", tensor)
+    source = given("reduce", tensor)
     return Plan("allreduce", (source, name, torch.empty_like(source)), [tensor])
 
 
 def broadcast(tensor: torch.Tensor, root: int) -> Plan:
     """Copy the root's tensor into everybody's."""
-    return Plan("broadcast", (on_cpu("broadcast", tensor), root), [tensor])
+    return Plan("broadcast", (given("broadcast", tensor), root), [tensor])
 
 
 def allgather(group: Group, outputs: Tensors, tensor: torch.Tensor) -> Plan:
     """Copy the ranks' tensors, of one shape, into everybody's outputs."""
-    source = on_cpu("all_gather", tensor)
+    source = given("all_gather", tensor)
     check_like("all_gather", outputs, source, group.size)
     places = [place("all_gather", output) for output in outputs]
     return Plan("allgather", (source.unsqueeze(0),), outputs, lambda rows: _copy_rows(rows, places))
@@ -77,8 +77,8 @@ def allgather(group: Group, outputs: Tensors, tensor: torch.Tensor) -> Plan:
 
 def allgather_single(group: Group, output: torch.Tensor, tensor: torch.Tensor) -> Plan:
     """Copy the ranks' tensors, of one shape, behind each other into everybody's output."""
-    source, target = on_cpu("all_gather_single", tensor), place("all_gather_single", output)
-    check_numel("all_gather_single", target, group.size * source.numel(), source.dtype)
+    source, target = given("all_gather_single", tensor), place("all_gather_single", output)
+    check_numel("all_gather_single", target, group.size * source.numel(), source)
     row, shape = source.reshape(1, source.numel()), (group.size, source.numel())
     if target.is_contiguous():
         return Plan("allgather", (row, target.view(shape)), [output])
@@ -88,10 +88,11 @@ def allgather_single(group: Group, output: torch.Tensor, tensor: torch.Tensor) -
 def reduce_scatter(group: Group, output: torch.Tensor, tensors: Tensors, op: Any) -> list[Plan]:
     """Reduce the ranks' lists of tensors, whose shapes may differ, and give each rank the one with its number."""
     target, name = place("reduce_scatter", output), reduction_name(op, output.dtype)
-    sources = [on_cpu("reduce_scatter", tensor) for tensor in tensors]
+    sources = [given("reduce_scatter", tensor) for tensor in tensors]
     if len(sources) != group.size:
         raise UsageError(f"reduce_scatter takes one tensor for each of the {group.size} ranks, got {len(sources)}")
     check_like("reduce_scatter", [sources[group.rank]], target, 1)
+    check_devices("reduce_scatter", sources)
     if all(source.shape == target.shape and source.dtype is target.dtype for source in sources):
         rows = torch.stack([source.reshape(-1) for source in sources])
         return [_reduce_rows("reduce_scatter", group, output, target, rows, name)]
@@ -108,8 +109,8 @@ def reduce_scatter(group: Group, output: torch.Tensor, tensors: Tensors, op: Any
 
 def reduce_scatter_single(group: Group, output: torch.Tensor, tensor: torch.Tensor, op: Any) -> Plan:
     """Reduce the ranks' tensors, and give each rank its equal share."""
-    source, target = on_cpu("reduce_scatter_single", tensor), place("reduce_scatter_single", output)
-    check_numel("reduce_scatter_single", source, group.size * target.numel(), target.dtype)
+    source, target = given("reduce_scatter_single", tensor), place("reduce_scatter_single", output)
+    check_numel("reduce_scatter_single", source, group.size * target.numel(), target)
     name = reduction_name(op, target.dtype)
     rows = source.reshape(group.size, target.numel())
     return _reduce_rows("reduce_scatter_single", group, output, target, rows, name)
@@ -117,13 +118,14 @@ def reduce_scatter_single(group: Group, output: torch.Tensor, tensor: torch.Tens
 
 def alltoall(group: Group, outputs: Tensors, tensors: Tensors) -> Plan:
     """Send a tensor to each rank, and get one from each; all of one dtype, of any shapes."""
-    sources = [on_cpu("all_to_all", tensor) for tensor in tensors]
+    sources = [given("all_to_all", tensor) for tensor in tensors]
     places = [place("all_to_all", output) for output in outputs]
     if len(sources) != group.size or len(places) != group.size:
         raise UsageError(
             f"all_to_all takes one tensor for each of the {group.size} ranks, and one for what comes from each, got "
             f"{len(sources)} and {len(places)}"
         )
+    check_devices("all_to_all", (*sources, *places))
     dtypes = {tensor.dtype for tensor in (*sources, *places)}
     if len(dtypes) > 1:
         raise UsageError(f"all_to_all takes tensors of one dtype, got {', '.join(sorted(map(str, dtypes)))}")
@@ -142,7 +144,8 @@ def alltoall_single(
 ) -> Plan:
     """Send some rows to each rank, and get some from each; equally many where no numbers are given."""
     name = "all_to_all_single"
-    source, target = on_cpu(name, tensor), place(name, output)
+    source, target = given(name, tensor), place(name, output)
+    check_devices(name, (source, target))
     if not source.dim() or not target.dim() or source.shape[1:] != target.shape[1:] or source.dtype is not target.dtype:
         raise UsageError(
             f"{name} exchanges rows of one shape and dtype, got {source.dtype} {list(source.shape)} to be sent and "
@@ -159,7 +162,7 @@ def alltoall_single(
 
 def gather(group: Group, outputs: Tensors, tensor: torch.Tensor, root: int) -> Plan:
     """Copy the ranks' tensors, of one shape, into the root's outputs; the others have none."""
-    source = on_cpu("gather", tensor)
+    source = given("gather", tensor)
     check_like("gather", outputs, source, group.size if group.rank == root else 0)
     places = [place("gather", output) for output in outputs]
     splits = [int(rank == root) for rank in range(group.size)]
@@ -172,7 +175,7 @@ def scatter(group: Group, output: torch.Tensor, tensors: Tensors, root: int) -> 
     check_like("scatter", tensors, target, group.size if group.rank == root else 0)
     rows = target.new_empty((len(tensors), *target.shape))
     for row, tensor in zip(rows, tensors, strict=True):
-        row.copy_(on_cpu("scatter", tensor))
+        row.copy_(given("scatter", tensor))
     splits = [int(group.rank == root)] * group.size
 
     def finish(result: tuple[torch.Tensor, list[int]]) -> None:

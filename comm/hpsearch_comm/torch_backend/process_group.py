@@ -15,9 +15,11 @@ import torch.distributed as dist
 
 from hpsearch_comm.group import Group
 from hpsearch_comm.torch_backend import plans
-from hpsearch_comm.torch_backend.arguments import on_cpu, only, place
+from hpsearch_comm.torch_backend.arguments import given, only, place
+from hpsearch_comm.torch_backend.devices import DEVICES
 from hpsearch_comm.torch_backend.plans import Plan, Tensors
 from hpsearch_comm.torch_backend.sparse import allreduce_sparse
+from hpsearch_comm.torch_backend.streams import CallersStreams
 from hpsearch_comm.torch_backend.work import CommWork, as_torchs
 
 __all__ = ["CommProcessGroup"]
@@ -41,6 +43,9 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         timeout: See above.
     """
 
+    supports_splitting = supports_coalescing = supports_time_estimate = supports_shrinking = False
+    """What torch asks of a device's backend."""
+
     def __init__(self, group: Group, secret: bytes, timeout: float) -> None:
         super().__init__(group.rank, group.size)
         self.group = group
@@ -53,6 +58,21 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
     def getBackendName(self) -> str:
         """Give the name of the backend."""
         return "hpsearch"
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Name the devices whose tensors it takes; the CPU among them, so torch leaves objects there."""
+        return [torch.device(device) for device in DEVICES]
+
+    def _get_backend(self, device: torch.device) -> CommProcessGroup:
+        """Give what carries operations on a device out: this itself, which replaces torch's group."""
+        if torch.device(device).type not in DEVICES:
+            raise RuntimeError(f"No backend type associated with device type {device}")  # as torch says it
+        return self
+
+    def supports_tensor_alloc(self, _device: torch.device) -> bool:
+        """Say that it has no memory of its own for tensors."""
+        return False
 
     @property
     def group_name(self) -> str:
@@ -231,20 +251,23 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         """Send a tensor to a rank."""
         with as_torchs():
             tensor = only("send", tensors)
-            return self._begun(
-                CommWork([self.group.send_async(on_cpu("send", tensor).reshape(-1), target, tag)], [tensor])
-            )
+            elements = given("send", tensor).reshape(-1)
+            if CallersStreams.of(self.group, [tensor]) is not None:
+                elements = elements.to("cpu", copy=True)  # waits for the caller's stream
+            return self._begun(CommWork([self.group.send_async(elements, target, tag)], [tensor]))
 
     def recv(self, tensors: Tensors, source: int | None, tag: int) -> CommWork:
         """Receive a tensor from a rank, whatever its shape there."""
         with as_torchs():
             tensor = only("recv", tensors)
             target = place("recv", tensor)
-            if target.is_contiguous():
+            streams = CallersStreams.of(self.group, [tensor])
+            if streams is None and target.is_contiguous():
                 return self._begun(CommWork([self.group.recv_async(target.view(-1), source, tag)], [tensor]))
-            room = target.new_empty(target.numel())
+            room = torch.empty(target.numel(), dtype=target.dtype, device="cpu")
             handle = self.group.recv_async(room, source, tag)
-            return self._begun(CommWork([handle], [tensor], lambda _: target.copy_(room.view(target.shape))))
+            finish = lambda _: target.copy_(room.view(target.shape))  # noqa: E731
+            return self._begun(CommWork([handle], [tensor], finish, streams=streams))
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> CommWork:
         """Receive a tensor from any rank."""
@@ -264,13 +287,14 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         with as_torchs():
             planned: list[Plan] = list(plan())
             results = [tensor for each in planned for tensor in each.results]
+            streams = CallersStreams.of(self.group, (each.arguments[0] for each in planned if each.arguments))
             if getattr(opts, "asyncOp", True):
                 handles = [getattr(self.group, f"{each.operation}_async")(*each.arguments) for each in planned]
                 finish = (lambda values: _finish(planned, values)) if any(each.finish for each in planned) else None
-                return self._begun(CommWork(handles, results, finish))
+                return self._begun(CommWork(handles, results, finish, streams=streams))
             for each in planned:
                 _finish([each], [getattr(self.group, each.operation)(*each.arguments)])
-            return self._begun(CommWork([], results))
+            return self._begun(CommWork([], results, streams=streams))
 
     def _begun(self, work: CommWork) -> CommWork:
         if self._coalesced is not None:

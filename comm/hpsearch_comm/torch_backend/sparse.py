@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
-from hpsearch_comm.torch_backend.arguments import on_cpu
+from hpsearch_comm.torch_backend.arguments import given
 from hpsearch_comm.torch_backend.plans import Plan
 
 __all__ = ["allreduce_sparse"]
@@ -34,12 +34,12 @@ def allreduce_sparse(group: Group, tensor: torch.Tensor, op: Any) -> list[Plan]:
             )
 
     def add_up(values: torch.Tensor) -> None:
-        total = torch.sparse_coo_tensor(gathered.pop().t(), values, own.shape, device="cpu").coalesce()
+        total = torch.sparse_coo_tensor(gathered.pop().t(), values, own.shape, device=own.device).coalesce()
         with torch.no_grad():  # a detached sparse tensor would get indices of its own
             tensor.copy_(total)
 
     return [
         Plan("allgather", (shape,), [], check_shapes),
         Plan("allgather", (own.indices().t(),), [], gathered.append),
-        Plan("allgather", (on_cpu("all_reduce", own.values()),), [tensor], add_up),
+        Plan("allgather", (given("all_reduce", own.values()),), [tensor], add_up),
     ]

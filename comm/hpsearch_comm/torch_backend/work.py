@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ import torch.distributed as dist
 
 from hpsearch_comm.errors import CommError, CommTimeoutError
 from hpsearch_comm.operations.work import Handle, ReceiveHandle
+from hpsearch_comm.torch_backend.streams import CallersStreams
 
 __all__ = ["CommWork", "as_torchs"]
 
@@ -46,6 +48,7 @@ class CommWork(dist.Work):
         tensors: The results, as torch gives them in futures.
         finish: Called once with the handles' results, before anybody learns of the end.
         limit: Seconds for which to wait, and what is called with the error when they are over.
+        streams: Of the thread that has called the operations, where some of the tensors are on CUDA devices.
     """
 
     def __init__(
@@ -54,8 +57,10 @@ class CommWork(dist.Work):
         tensors: Sequence[torch.Tensor],
         finish: Finish | None = None,
         limit: tuple[float, Callable[[CommError], object]] | None = None,
+        streams: CallersStreams | None = None,
     ) -> None:
         super().__init__()
+        self._streams = streams
         self._limit = limit
         self._handles = list(handles)
         self._tensors = list(tensors)
@@ -65,16 +70,19 @@ class CommWork(dist.Work):
         self._lock = threading.Lock()
         self._under_way = len(self._handles)
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+        if streams is not None and self._ended:
+            streams.mark()
 
     @classmethod
     def joined(cls, works: Sequence[CommWork]) -> CommWork:
         """Give one work of several."""
         handles = [handle for work in works for handle in work._handles]
         tensors = [tensor for work in works for tensor in work._tensors]
-        return cls(handles, tensors, lambda _: [work.wait() for work in works])
+        streams = CallersStreams.together(work._streams for work in works)
+        return cls(handles, tensors, lambda _: [work.wait() for work in works], streams=streams)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return when the results lie in their tensors.
+        """Return when the results lie in their tensors, for what this thread's current stream does next.
 
         Args:
             timeout: After which to raise; the operation goes on. 0 waits as long as the group's own.
@@ -83,12 +91,12 @@ class CommWork(dist.Work):
             DistBackendError: What has ended the operation.
         """
         with as_torchs():
-            if self._limit is None or timeout:
-                self._complete(timeout.total_seconds() or None)
+            if self._streams is None:
+                self._end(timeout.total_seconds())
             else:
-                self._complete_within(*self._limit)
-            if self._error is not None:
-                raise copy.copy(self._error).with_traceback(None)
+                here = self._streams.here()
+                self._end(timeout.total_seconds())
+                self._streams.lead(here)
         return True
 
     def synchronize(self) -> None:
@@ -100,7 +108,7 @@ class CommWork(dist.Work):
         if not all(handle.done() for handle in self._handles):
             return False
         self._complete(None)
-        return True
+        return self._streams is None or self._streams.reached()
 
     def is_success(self) -> bool:
         """Say whether it has ended well."""
@@ -130,16 +138,17 @@ class CommWork(dist.Work):
         with self._lock:
             future, new = self._future, self._future is None
             if future is None:
-                future = self._future = torch.futures.Future()
+                future = torch.futures.Future() if self._streams is None else self._streams.future()
+                self._future = future
         if new and self._handles:
             for handle in self._handles:
-                handle.add_done_callback(self._count_down)
+                handle.add_turn_callback(self._count_down)
         elif new:
             self._complete_future()
         return future
 
     def _count_down(self) -> None:
-        """Let a thread complete the future after the last of the operations."""
+        """Let a thread complete the future after the last of the operations; it waits for GPUs that have them still."""
         with self._lock:
             self._under_way -= 1
             last = self._under_way == 0
@@ -152,11 +161,24 @@ class CommWork(dist.Work):
     def _complete_future(self) -> None:
         assert self._future is not None
         try:
-            self.wait()
+            with as_torchs():
+                self._end(0.0)
+                current = contextlib.nullcontext() if self._streams is None else self._streams.scope()
+            with current:
+                self._future.set_result(self._tensors)  # which is there where the current streams have come to
         except Exception as error:
+            if self._future.done():  # and what hangs on it has failed
+                raise
             self._future.set_exception(error)  # type: ignore[arg-type]
+
+    def _end(self, timeout: float) -> None:
+        """Wait for the operations, and raise what has ended them; 0 waits as long as the group's own timeout."""
+        if self._limit is None or timeout:
+            self._complete(timeout or None)
         else:
-            self._future.set_result(self._tensors)
+            self._complete_within(*self._limit)
+        if self._error is not None:
+            raise copy.copy(self._error).with_traceback(None)
 
     def _complete_within(self, seconds: float, expired: Callable[[CommError], object]) -> None:
         try:
@@ -189,10 +211,18 @@ class CommWork(dist.Work):
             if self._ended:
                 return
             try:
-                if error is None and self._finish is not None:
-                    self._finish(values)
+                if error is None:
+                    self._put(values)
             except CommError as reason:
                 error = reason
             self._error = error
             self._finish = None
             self._ended = True
+
+    def _put(self, values: list[Any]) -> None:
+        """Put the results where they belong."""
+        step = None if self._finish is None else partial(self._finish, values)
+        if self._streams is not None:
+            self._streams.finish(step)
+        elif step is not None:
+            step()
