@@ -17,7 +17,7 @@ from hpsearch_trainers.lanes.step_kinds import OTHERWISE, OTHERWISE_AT_ONCE, kin
 
 __all__ = ["Updates"]
 
-_MOST_COPIED = 2**18
+_MOST_COPIED = 2**17
 """Numbers of all lanes' gradients up to which a copy takes less time than to take them apart."""
 
 
