@@ -56,6 +56,7 @@ class Batches:
         if isinstance(data, TensorDataset) or not isinstance(data, Dataset):
             pair = _pair(data.tensors if isinstance(data, TensorDataset) else data)
             self.tensors = [tensor.to(device) for tensor in pair]
+            self._copied = [made is not tensor for made, tensor in zip(self.tensors, pair, strict=True)]
         self.rows = self._count()
 
     def read(self, indices: Iterable[Tensor], seed: int = 0) -> Generator[Any, None, None]:
@@ -87,6 +88,16 @@ class Batches:
                 if batch is None:
                     return
                 yield _to(batch, self.device)
+
+    def replace(self, by: Callable[[Tensor], Tensor]) -> None:
+        """Put other tensors into the place of those that it has copied, and nobody else knows.
+
+        Args:
+            by: Given one, an equal one.
+        """
+        if self.tensors is not None:
+            pairs = zip(self.tensors, self._copied, strict=True)
+            self.tensors = [by(tensor) if copied else tensor for tensor, copied in pairs]
 
     def _count(self) -> int:
         if self.tensors is None:

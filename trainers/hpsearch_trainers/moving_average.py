@@ -28,6 +28,11 @@ class MovingAverage(AveragedModel):
         self._decay, self._new = decay, 1 - decay
         self._of = _pieces_of(model)
 
+    @property
+    def share(self) -> float:
+        """How much of the model an update takes in."""
+        return self._new
+
     @torch.no_grad()
     def of(self, model: nn.Module) -> MovingAverage:
         """Give that of a model that may be another one by now, or have other layers: what is new begins as it is."""

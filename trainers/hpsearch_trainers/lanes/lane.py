@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -74,6 +74,12 @@ class Lane:
         data = self.trainer._validation
         return None if data is None else data.tensors
 
+    def replace_data(self, by: Callable[[Tensor], Tensor]) -> None:
+        """Put equal tensors into the place of those that the trainer has copied to its device."""
+        for data in (self.trainer._train, self.trainer._validation):
+            if data is not None:
+                data.replace(by)
+
     @property
     def steps(self) -> int:
         """How many an epoch has."""
@@ -120,12 +126,16 @@ class Lane:
             trainer._validation = Batches([one[:rows] for one in self.validation], trainer.device)
         return trainer
 
-    def begin(self) -> Tensor:
-        """Begin an epoch; give the order of its rows, (rows,)."""
+    def begin(self, *, clips: bool = True) -> Tensor:
+        """Begin an epoch; give the order of its rows, (rows,).
+
+        Args:
+            clips: Its steps clip gradients, where it does; else they are given clipped.
+        """
         trainer = self.trainer
         self.generator.manual_seed(trainer._epoch_seed())
         self.trained = [tensor for tensor in tensors_of(trainer.model) if tensor.requires_grad]
-        self._step = stepper(trainer.optimizer, self.trained, trainer.parts.clip_norm)
+        self._step = stepper(trainer.optimizer, self.trained, trainer.parts.clip_norm if clips else None)
         self._steady = trainer._rate_is_steady
         return epoch_order(trainer._seed, trainer.epoch, trainer._shard.rows)
 
@@ -192,6 +202,23 @@ class Lane:
         """
         assert self._step is not None
         self._step.end()
+
+    @property
+    def averages_by(self) -> float:
+        """The share of the model in its average."""
+        assert self.trainer._average is not None
+        return self.trainer._average.share
+
+    @property
+    def averages_first(self) -> bool:
+        """Whether the average has yet to begin, with the model as it is."""
+        assert self.trainer._average is not None
+        return int(self.trainer._average.n_averaged) == 0
+
+    def count_averaged(self, steps: int) -> None:
+        """Let the average count so many steps that it has taken in."""
+        assert self.trainer._average is not None
+        self.trainer._average.n_averaged += steps
 
     def take_average(self) -> None:
         """Let the moving average of the model, if there is one, take in what it is after a step."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hpsearch_trainers.evaluation import Totals
 from hpsearch_trainers.lanes import batched, dropout, elementwise, linear, max_pool, rounded, views
+from hpsearch_trainers.lanes.averages import Averages
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.lane_tensor import Generators, of_each, opened
@@ -174,15 +175,16 @@ class Pack:
 
     def _train(self) -> list[float]:
         """Give each lane's loss summed over the epoch's rows."""
-        first = self._lanes[0]
+        first, at_once = self._lanes[0], self._noise is not None
         self._prepare()
-        orders = torch.stack(self._filled([lane.begin() for lane in self._lanes]), 1).to(self._device)
+        orders = torch.stack(self._filled([lane.begin(clips=not at_once) for lane in self._lanes]), 1).to(self._device)
         if self._noise is not None:
             self._noise.begin_epoch(self._filled([lane.generator.initial_seed() for lane in self._lanes]))
         sums = LossSums(len(self._lanes), self._device)
         steady = all(lane.is_steady for lane in self._lanes)
         settled = Settled([] if self._losses.plain and steady else self._lanes)
-        updates = Updates(self._lanes, self._shell.parameters, at_once=self._noise is not None)
+        averages = [Averages(self._lanes, one.stacks, self._shell.stacks) for one in self._shells[1:] if at_once]
+        updates = Updates(self._lanes, self._shell.parameters, averages, at_once=at_once)
         for step in range(first.steps):
             for lane in () if steady and step > 0 else self._lanes:
                 lane.start_step(step)

@@ -15,6 +15,7 @@ from hpsearch_trainers.lanes.bits import about_the_same
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.fuser import Fuser, Stepped, shared
 from hpsearch_trainers.lanes.probe import check_places
+from hpsearch_trainers.lanes.shared_data import SharedData
 from hpsearch_trainers.memory import is_out_of_memory
 from hpsearch_trainers.trainer import Trainer
 
@@ -49,6 +50,7 @@ class RoundingFuser(Fuser):
     ) -> None:
         super().__init__(places, None, around, around_pack, passing)
         self._places, self._same, self._at_once = places, about_the_same, at_once
+        self._data = SharedData()
         self._refused: WeakKeyDictionary[Trainer, tuple[Hashable, str]] = WeakKeyDictionary()
         """Why trainers run alone, and with which key."""
 
@@ -57,6 +59,8 @@ class RoundingFuser(Fuser):
         refused, reason = self._refused.get(trainer, (None, ""))
         if reason and refused == key:
             raise NotFusible(reason)
+        if self._at_once(trainer.device):
+            self._data.share(trainer)
         return key
 
     def _together(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:

@@ -84,9 +84,13 @@ class Shell:
     @property
     def roles(self) -> list[object]:
         """What another pack has others of, in the same order."""
-        stacks = [stack for stack, _ in self._stacks]
         models_own = [tensor for _, own in self._stacks for tensor in own]
-        return [*stacks, *models_own, self.generators, *(values for values, _, _ in self._settings)]
+        return [*self.stacks, *models_own, self.generators, *(values for values, _, _ in self._settings)]
+
+    @property
+    def stacks(self) -> list[Tensor]:
+        """Of the parameters and after them the buffers, (lanes, ...)."""
+        return [stack for stack, _ in self._stacks]
 
     @property
     def traced(self) -> Traced:

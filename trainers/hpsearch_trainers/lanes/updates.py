@@ -10,6 +10,8 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
+from hpsearch_trainers.lanes.averages import Averages
+from hpsearch_trainers.lanes.clipping import Clipping
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.stacked_steps import MOST_NUMBERS, StackedSteps, stacked_steps
@@ -27,12 +29,22 @@ class Updates:
     Args:
         lanes: The lanes. Neighbours whose optimizers are of one kind step together.
         stacks: Of the parameters that are trained, (lanes or more, ...): after these come free places.
+        averages: What takes all lanes' models into their averages; none: each lane does by itself.
         at_once: As in `Pack`: whatever can step together does, however large, also a single lane.
     """
 
-    def __init__(self, lanes: Sequence[Lane], stacks: Sequence[Tensor], *, at_once: bool = False) -> None:
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        stacks: Sequence[Tensor],
+        averages: Sequence[Averages] = (),
+        *,
+        at_once: bool = False,
+    ) -> None:
         self._lanes = lanes
         self._runs = []
+        self._averages = averages
+        self._clipping = Clipping(lanes, lanes[0].trainer.device) if at_once else None
         self._otherwise = OTHERWISE_AT_ONCE if at_once else OTHERWISE
         self._optimizers = [lane.trainer.optimizer for lane in lanes]
         self._kinds = self._kinds_now()
@@ -54,8 +66,12 @@ class Updates:
         Args:
             gradients: Of the stacks; None where there is none.
         """
+        if self._clipping is not None:
+            self._clipping(gradients)
         for places, run in self._runs:
             run.step([None if one is None else one[places] for one in gradients])
+        for averages in self._averages:
+            averages()
 
     def end(self) -> None:
         """Let each optimizer keep what came of the steps.
@@ -65,6 +81,8 @@ class Updates:
         """
         for _, run in self._runs:
             run.end()
+        for averages in self._averages:
+            averages.end()
         for lane in self._lanes:
             lane.end_steps()
         groups = self._groups_now()
@@ -88,7 +106,8 @@ class _Run:
         self._tries = 2 if can_be_stacked else 0  # a first step makes what an optimizer keeps
         self._last: Sequence[Tensor | None] = []
         self._all_steady = all(lane.is_steady for lane in lanes)
-        self._averaged = [lane for lane in lanes if lane.average is not None]
+        self._averaged = [lane for lane in lanes if lane.average is not None and not at_once]
+        self._clips = not at_once and any(lane.trainer.parts.clip_norm is not None for lane in lanes)
         self._memory: list[Tensor] = []
         self._in_memory: Sequence[Sequence[Tensor | None]] = []
         if sum(stack.numel() for stack in stacks) <= _MOST_COPIED and all(lane.keeps_no_gradients for lane in lanes):
@@ -129,7 +148,7 @@ class _Run:
             lane.leave(own, last=last)
 
     def _clip(self, gradients: Sequence[Tensor | None]) -> None:
-        if any(lane.trainer.parts.clip_norm is not None for lane in self._lanes):
+        if self._clips:
             for lane, own in zip(self._lanes, self._of_each(gradients), strict=True):
                 lane.clip(own)
 

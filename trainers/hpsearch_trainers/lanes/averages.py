@@ -1,0 +1,53 @@
+"""Moving averages of all lanes' models, which take them in at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hpsearch_trainers.lanes.algorithms import on_device
+from hpsearch_trainers.lanes.lane import Lane
+
+__all__ = ["Averages"]
+
+
+class Averages:
+    """Does, but for rounding, what `MovingAverage.update_parameters` does for each lane.
+
+    Args:
+        lanes: Lanes with averages, which have begun an epoch.
+        averages: The stacks of their averages' tensors, (lanes or more, ...): the parameters first, then the buffers.
+        models: Those of their models, in the same order.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], averages: Sequence[Tensor], models: Sequence[Tensor]) -> None:
+        self._lanes = lanes
+        self._taken = 0
+        self._pairs = [
+            (one.detach()[: len(lanes)], new.detach()[: len(lanes)]) for one, new in zip(averages, models, strict=True)
+        ]
+        device = models[0].device if models else torch.device("cpu")
+        self._new = on_device(torch.tensor([lane.averages_by for lane in lanes]), device)
+        is_first = [lane.averages_first for lane in lanes]
+        self._first = on_device(torch.tensor(is_first), device) if any(is_first) else None
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        """Take the models in, as they are after a step."""
+        first, self._first = self._first, None
+        self._taken += 1
+        for average, new in self._pairs:
+            if not (new.is_floating_point() or new.is_complex()):
+                average.copy_(new)
+                continue
+            dims = [-1, *(1 for _ in new.shape[1:])]
+            mixed = torch.lerp(average, new, self._new.to(new.dtype).view(dims))
+            stays = average == new  # such as the infinities of a mask
+            average.copy_(torch.where(stays if first is None else stays | first.view(dims), new, mixed))
+
+    def end(self) -> None:
+        """Let each count what it has taken in."""
+        for lane in self._lanes:
+            lane.count_averaged(self._taken)
