@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, PerLane, rule
+from hpsearch_trainers.lanes.noise import Noise
 from hpsearch_trainers.lanes.recorder import as_one_call
 
-__all__ = ["RATED", "way_of"]
+__all__ = ["DROPS", "RATED", "dropped_by", "way_of"]
 
 RATED = (torch.nn.Dropout, torch.nn.Dropout2d)
 """Modules whose `p` may differ from lane to lane."""
@@ -152,6 +153,24 @@ def _draws_doubles() -> bool:
     return True
 
 
+def dropped_by(noise: Noise, func: Any) -> Callable[..., Any]:
+    """Give what does to one lane's tensor what a function of torch does to those of all, with the same noise.
+
+    Args:
+        noise: Of one lane.
+        func: One of `DROPS`.
+    """
+    shape_of = DROPS[func]
+
+    def dropped(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        if not training or x.numel() == 0 or not 0 <= p <= 1 or (shape_of is _of_channels and x.dim() != 4):
+            return func(x, p, training, inplace)
+        by = _hashed(x.unsqueeze(0), shape_of, PerLane([p]), Generators([], noise=noise), noise.next_call())[0]
+        return x.mul_(by) if inplace else x * by
+
+    return dropped
+
+
 @rule(functional.dropout)
 def _dropout(_: Any, x: Any, p: Any = 0.5, training: bool = True, inplace: bool = False) -> Any:
     return _dropped(x, p, training, inplace, torch.empty_like)
@@ -166,3 +185,10 @@ def _dropout2d(_: Any, x: Any, p: Any = 0.5, training: bool = True, inplace: boo
 
 def _of_channels(stack: Tensor) -> Tensor:
     return stack.new_empty((*stack.shape[:3], 1, 1))
+
+
+DROPS: Mapping[Any, Callable[[Tensor], Tensor]] = {
+    functional.dropout: torch.empty_like,
+    functional.dropout2d: _of_channels,
+}
+"""The functions that there are rules for, and what gives the shape of the noise."""

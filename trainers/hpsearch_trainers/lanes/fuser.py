@@ -15,6 +15,7 @@ import torch
 
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import NotFusible
+from hpsearch_trainers.lanes.gradient_check import check_gradients
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.pack import Pack
 from hpsearch_trainers.lanes.passes import Recorded
@@ -249,6 +250,8 @@ class Fuser:
         if new:
             with self._around_pack():
                 check_lanes(new, pack, self._same)
+                if at_once:
+                    check_gradients(new, pack)
         return pack
 
     def _recordings_of(self, key: Hashable) -> dict[Hashable, Recorded | None]:

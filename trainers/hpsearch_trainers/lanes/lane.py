@@ -153,8 +153,15 @@ class Lane:
         """Begin a step of the epoch: set its rate, and drop the gradients of the step before."""
         if step == 0 or not self._steady:
             self.trainer._set_rate(self.trainer.epoch + step / self.trainer._shard.steps)
-            for tensor in tensors_of(self.model) if step == 0 else self.trained:
+            if step == 0:
+                self.drop_gradients()
+            for tensor in self.trained:
                 tensor.grad = None
+
+    def drop_gradients(self) -> None:
+        """Let none of the model's tensors have one."""
+        for tensor in tensors_of(self.model):
+            tensor.grad = None
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Make the context of the forward passes."""

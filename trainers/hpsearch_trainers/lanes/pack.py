@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -130,6 +131,35 @@ class Pack:
         lane = self.trainers.index(trainer)
         for shell in self._shells:
             shell.release(lane)
+
+    @contextlib.contextmanager
+    def restored(self, *, training: bool = False) -> Iterator[None]:
+        """Let the trainers be as they were when what runs inside has ended.
+
+        Args:
+            training: Their models are in the mode of training inside.
+        """
+        before = Snapshot(self.trainers, self._shells)
+        try:
+            if training:
+                self._prepare()
+            yield
+        finally:
+            before.restore()
+
+    def gradients(self, rows: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """Give the loss of each lane for some rows, and the gradients of the stacks; a lane's number is its seed.
+
+        Args:
+            rows: Their numbers, (n,).
+        """
+        self._prepare()
+        for lane in self._lanes:
+            lane.drop_gradients()
+        if self._noise is not None:
+            self._noise.begin_epoch(range(self._places))
+            self._noise.begin_pass()
+        return self._training.unrecorded(rows.expand(self._places, -1))
 
     def outputs(self, rows: Tensor) -> list[Any]:
         """Give what the model in each place makes of some rows to train on, in evaluation mode, without gradients.

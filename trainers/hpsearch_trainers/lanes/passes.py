@@ -213,6 +213,16 @@ class TrainingPasses:
         with torch.no_grad():
             return losses, known.tape.backward(kept, *_present(of_each))
 
+    def unrecorded(self, rows: Tensor) -> tuple[Tensor, _Gradients]:
+        """Give the same through Python, and keep nothing of it."""
+        output, targets = self._forward(rows)
+        if self._losses.plain and are_scores(output, targets):
+            losses, gradients = self._of_scores(output, targets, 1.0)
+            return losses, gradients
+        form, held = taken_apart((output, targets))
+        losses, of_each = self._of_each(form, held, 1.0)
+        return losses, self._back(held, of_each)
+
     def _tried(self, others: _Playable, kind: Hashable, rows: Tensor, share: float) -> tuple[Tensor, _Gradients]:
         """Compute what another pack's recording does through Python, and take the recording if nothing differs."""
         traced = self._shell.traced
