@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpsearch_trainers.lanes.algorithms import repeatable
 from hpsearch_trainers.lanes.at_once import cross_entropies_at_once, sums
 from hpsearch_trainers.lanes.bits import about_the_same
+from tests.trainers.lanes.networks import Drawn, made
+from tests.trainers.lanes.ways import FEW_CALLS
 
 
 @given(
@@ -73,3 +79,33 @@ def test_on_a_gpu_only_algorithms_that_repeat_are_taken_and_all_is_as_before_aft
     finally:
         torch.set_deterministic_debug_mode(int(before[0]))  # type: ignore[call-overload]
         torch.backends.cudnn.benchmark = bool(before[1])
+
+
+class _Reads(TorchDispatchMode):
+    """Counts what waits for the device: numbers that Python asks for, and what goes from there to the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        to_cpu = func is torch.ops.aten._to_copy.default and (kwargs or {}).get("device") == torch.device("cpu")
+        self.count += to_cpu or func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@FEW_CALLS
+@pytest.mark.parametrize("optimizer", ["momentum", "fused sgd"])
+def test_an_epoch_waits_for_the_device_as_often_whatever_its_steps(optimizer, way):
+    counts = set()
+    for batch_size in (53, 5):
+        shared = {"layers": ["layer norm", "batch norm"], "batch_size": batch_size, "clip_norm": 1.0, "average": 0.9}
+        trainers = made(Drawn, [{**shared, "optimizer": optimizer, "dropout": 0.1 * lane} for lane in range(3)])
+        fuser = way(4)
+        for _ in range(2):  # in which it is tried and recorded
+            fuser.step(trainers)
+        with _Reads() as reads:
+            stepped = fuser.step(trainers)
+        assert [(one.lanes, one.error) for one in stepped] == [(3, None)] * 3
+        counts.add(reads.count)
+    assert len(counts) == 1

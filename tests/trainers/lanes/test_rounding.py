@@ -18,6 +18,7 @@ from hpsearch_trainers.digits import CNN, MLP
 from hpsearch_trainers.lanes import Fuser, Stepped
 from hpsearch_trainers.lanes.bits import about_the_same, same_bits
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rounded_rule
+from tests.trainers.lanes.called import called, lanes_of
 from tests.trainers.lanes.networks import IMAGE_LAYERS, LAYERS, OPTIMIZERS, Drawn, assert_same, made
 from tests.trainers.lanes.ways import ALL_WAYS, Way
 
@@ -241,39 +242,6 @@ def test_where_there_is_no_memory_for_all_places_a_trainer_fails_and_is_as_it_wa
     assert_same((), (), ours, theirs)
 
 
-def _ours(tensors: Sequence[Tensor], *, wanted: bool = True) -> LaneTensor:
-    from hpsearch_trainers.lanes.lane_tensor import Generators
-
-    generators = Generators([torch.Generator() for _ in tensors], rounded=True)
-    stack = torch.stack(list(tensors))
-    return LaneTensor.of_parameter(stack.requires_grad_(wanted), generators)
-
-
-def _called(function: Any, shapes: Sequence[tuple[int, ...]], seed: int, no_number: bool) -> None:
-    """Call a function of lanes and of each; compare values and gradients, also where a lane has no numbers."""
-    generator = torch.Generator().manual_seed(seed)
-    lanes = 4
-    drawn = [[torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(lanes)] for shape in shapes]
-    if no_number:
-        drawn[0][1] = drawn[0][1] * float("nan")
-    ours = [_ours(tensors) for tensors in drawn]
-    made = function(*ours)
-    assert isinstance(made, LaneTensor)
-    assert made.is_stack, "it was computed for all at once"
-    weights = torch.randn(made.shape, generator=generator)
-    stacks = [one.stack for one in ours]
-    close: Any = {"rtol": 1e-9, "atol": 1e-9, "equal_nan": True}
-    coming = torch.autograd.grad((made.stack * weights).sum(), stacks)
-    for lane in range(lanes):
-        alone = [tensors[lane].clone().requires_grad_() for tensors in drawn]
-        expected = function(*alone)
-        torch.testing.assert_close(made.stack[lane], expected, **close)
-        assert made.stack[lane].is_contiguous() == expected.is_contiguous()
-        given_alone = torch.autograd.grad((expected * weights).sum(), alone)
-        for one, other in zip(coming, given_alone, strict=True):
-            torch.testing.assert_close(one[lane], other, **close)
-
-
 @given(
     st.sampled_from(["1d", "2d"]),
     *(st.integers(1, 3) for _ in range(4)),
@@ -293,9 +261,9 @@ def test_convolutions(kind, rows, inputs, outputs, kernel, stride, dilation, gro
         return called(x, weight, bias if biased else None, stride, 1, dilation, groups)
 
     if biased:
-        _called(function, shapes, seed, no_number)
+        called(function, shapes, seed, no_number)
     else:
-        _called(lambda x, weight: function(x, weight, None), shapes[:2], seed, no_number)
+        called(lambda x, weight: function(x, weight, None), shapes[:2], seed, no_number)
 
 
 @given(st.integers(2, 4), st.integers(1, 5), st.booleans(), st.booleans(), st.integers(0, 99))
@@ -303,11 +271,11 @@ def test_convolutions(kind, rows, inputs, outputs, kernel, stride, dilation, gro
 def test_layer_norms_and_small_linear_layers(rows, features, biased, no_number, seed):
     shapes = [(rows, 3, features), (features,), (features,)]
     if biased:
-        _called(lambda x, w, b: functional.layer_norm(x, (features,), w, b), shapes, seed, no_number)
-        _called(functional.linear, [(rows, features), (2, features), (2,)], seed, no_number)
+        called(lambda x, w, b: functional.layer_norm(x, (features,), w, b), shapes, seed, no_number)
+        called(functional.linear, [(rows, features), (2, features), (2,)], seed, no_number)
     else:
-        _called(lambda x, w: functional.layer_norm(x, (features,), w), shapes[:2], seed, no_number)
-        _called(functional.linear, [(rows, features), (2, features)], seed, no_number)
+        called(lambda x, w: functional.layer_norm(x, (features,), w), shapes[:2], seed, no_number)
+        called(functional.linear, [(rows, features), (2, features)], seed, no_number)
 
 
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.booleans(), st.booleans(), st.integers(0, 99))
@@ -315,7 +283,7 @@ def test_layer_norms_and_small_linear_layers(rows, features, biased, no_number, 
 def test_attention(rows, heads, length, causal, no_number, seed):
     shapes = [(rows, heads, length, 4)] * 3
     attend = functional.scaled_dot_product_attention
-    _called(lambda q, k, v: attend(q, k, v, is_causal=causal), shapes, seed, no_number)
+    called(lambda q, k, v: attend(q, k, v, is_causal=causal), shapes, seed, no_number)
 
 
 @pytest.mark.parametrize("size", [(2,), (3, 2)])
@@ -330,8 +298,8 @@ def test_batch_norm_keeps_the_statistics_of_each_lane(size, training):
                 assert kept is not None
                 kept.uniform_(1, 2)
     names = ("running_mean", "running_var", "weight", "bias")
-    ours = {name: _ours([getattr(norm, name).detach().clone() for norm in norms], wanted=False) for name in names}
-    made = functional.batch_norm(_ours(inputs, wanted=False), **ours, training=training)  # type: ignore[arg-type]
+    ours = {name: lanes_of([getattr(norm, name).detach().clone() for norm in norms], wanted=False) for name in names}
+    made = functional.batch_norm(lanes_of(inputs, wanted=False), **ours, training=training)  # type: ignore[arg-type]
     assert isinstance(made, LaneTensor)
     assert made.is_stack
     for lane, norm in enumerate(norms):

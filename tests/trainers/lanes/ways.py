@@ -10,7 +10,7 @@ import torch
 
 from hpsearch_trainers.lanes import RoundingFuser
 
-__all__ = ["ALL_WAYS", "Way"]
+__all__ = ["ALL_WAYS", "FEW_CALLS", "Way"]
 
 Way = Callable[..., RoundingFuser]
 """Makes what steps trainers, given the number of places."""
@@ -33,11 +33,10 @@ def _on_a_gpu(places: int, **given: Any) -> RoundingFuser:
 
 
 _NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU and a torch built for CUDA")
-ALL_WAYS = pytest.mark.parametrize(
-    "way",
-    [
-        pytest.param(_as_on_a_processor, id="as on a processor"),
-        pytest.param(_in_few_calls, id="in few calls"),
-        pytest.param(_on_a_gpu, id="on a GPU", marks=[pytest.mark.gpu, _NEEDS_GPU]),
-    ],
+_DEAR = (
+    pytest.param(_in_few_calls, id="in few calls"),
+    pytest.param(_on_a_gpu, id="on a GPU", marks=[pytest.mark.gpu, _NEEDS_GPU]),
 )
+FEW_CALLS = pytest.mark.parametrize("way", _DEAR)
+"""Those where a call costs more than what it computes."""
+ALL_WAYS = pytest.mark.parametrize("way", [pytest.param(_as_on_a_processor, id="as on a processor"), *_DEAR])

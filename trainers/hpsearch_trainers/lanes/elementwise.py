@@ -58,7 +58,7 @@ def _maybe_in_place(func: Any, x: Any, *args: Any, inplace: bool = False, **kwar
     *(functional.silu, functional.mish, functional.elu, functional.selu, functional.celu),
 )
 def _of_whole_vectors(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-    if x.numel() == 0 or x.numel() % WHOLE_VECTORS != 0 or not x.is_contiguous():
+    if x.numel() == 0 or not x.is_contiguous() or (x.device.type == "cpu" and x.numel() % WHOLE_VECTORS != 0):
         return NotImplemented
     return _maybe_in_place(func, x, *args, **kwargs)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hpsearch_trainers.evaluation import Totals
-from hpsearch_trainers.lanes import batched, dropout, elementwise, linear, max_pool, rounded, views
+from hpsearch_trainers.lanes import batched, dropout, elementwise, linear, max_pool, rounded, rounded_at_once, views
 from hpsearch_trainers.lanes.averages import Averages
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
@@ -33,7 +33,7 @@ __all__ = ["Pack"]
 
 _T = TypeVar("_T")
 
-_RULES = (batched, dropout, elementwise, linear, max_pool, rounded, views)
+_RULES = (batched, dropout, elementwise, linear, max_pool, rounded, rounded_at_once, views)
 """They are in force once they are imported."""
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -239,9 +239,9 @@ class _Group:
             gradients = with_weights
         return torch.cat([*gradients], 1) if len(gradients) > 1 else gradients[0]
 
-    def parts(self, *numbers: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Give each parameter's stack with its part of these."""
-        return zip(self.stacks, *(torch.split(one, self._sizes, 1) for one in numbers), strict=True)
+    def parts(self, numbers: Tensor) -> list[Tensor]:
+        """Give each parameter's part of these."""
+        return [*torch.split(numbers, self._sizes, 1)]
 
     def end(self) -> None:
         """Let the optimizers keep what came of it.
@@ -262,7 +262,7 @@ def _sgd(group: _Group, gradients: Sequence[Tensor]) -> None:
     if group.kept:
         velocity = group.kept["momentum_buffer"].mul_(momentum).addcmul_(direction, taken)
         direction = torch.addcmul(direction, velocity, momentum) if group.way.nesterov else velocity
-    for weights, part in group.parts(direction):
+    for weights, part in zip(group.stacks, group.parts(direction), strict=True):
         weights.addcmul_(part, rates)
 
 
@@ -280,8 +280,7 @@ def _adam(group: _Group, gradients: Sequence[Tensor]) -> None:
         largest = group.kept["max_exp_avg_sq"]
         squares = torch.maximum(largest, squares, out=largest)
     scale = squares.sqrt().div_(root).add_(eps)
-    for weights, way, by in group.parts(mean * rates, scale):
-        weights.addcdiv_(way, by)
+    torch._foreach_addcdiv_(group.stacks, group.parts(mean * rates), group.parts(scale))
 
 
 def _of_sgd(of: Mapping[str, Any]) -> Sequence[float]:
