@@ -255,10 +255,10 @@ def test_convolutions(kind, rows, inputs, outputs, kernel, stride, dilation, gro
     dims = int(kind[0])
     size, window = (9,) * dims, (kernel,) * dims
     shapes = [(rows, groups * inputs, *size), (groups * outputs, inputs, *window), (groups * outputs,)]
-    called = getattr(functional, f"conv{kind}")
+    convolve = getattr(functional, f"conv{kind}")
 
     def function(x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
-        return called(x, weight, bias if biased else None, stride, 1, dilation, groups)
+        return convolve(x, weight, bias if biased else None, stride, 1, dilation, groups)
 
     if biased:
         called(function, shapes, seed, no_number)
