@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainers.lanes.called import called, lanes_of
 
@@ -75,3 +76,49 @@ def test_other_embeddings_are_computed_lane_by_lane(given):
     assert not made.is_stack
     for ours, weight in zip(made.slices, weights, strict=True):
         assert torch.equal(ours, functional.embedding(rows[0], weight, **given))
+
+
+class _Called(TorchDispatchMode):
+    """Remembers which of torch's operators are called."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("size", "output", "even"),
+    [
+        ((4, 6), 2, True),
+        ((4, 6), (2, 3), True),
+        ((4, 6), (None, 3), True),
+        ((5, 6), (1, 6), True),
+        ((5, 5), 2, False),
+        ((4, 6), (2, 4), False),
+        ((2, 2), 3, False),
+    ],
+)
+def test_adaptive_pools_whose_windows_are_alike_are_pools_that_add_up_in_one_order(size, output, even):
+    with _Called() as seen:
+        called(lambda x: _lanes_alone(x, output), [(2, 3, *size)], 0, False, at_once=True)
+    assert ("aten::_adaptive_avg_pool2d" not in seen.names) == even
+
+
+def _lanes_alone(x: Any, output: Any) -> Any:
+    """Pool lanes, and each lane by itself as torch defines it: by means over its windows."""
+    if type(x) is not Tensor:
+        return functional.adaptive_avg_pool2d(x, output)
+    wanted = [size if want is None else want for size, want in zip(x.shape[2:], _pair(output), strict=True)]
+    rows, columns = (
+        [slice(place * size // want, -(-(place + 1) * size // want)) for place in range(want)]
+        for size, want in zip(x.shape[2:], wanted, strict=True)
+    )
+    return torch.stack([torch.stack([x[..., row, column].mean((2, 3)) for column in columns], 2) for row in rows], 2)
+
+
+def _pair(output: Any) -> Sequence[Any]:
+    return output if isinstance(output, tuple) else (output, output)

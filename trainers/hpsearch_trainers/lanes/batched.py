@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ from hpsearch_trainers.lanes.views import behind_lanes
 __all__: list[str] = []
 
 _LAST_DIMENSIONS: dict[Any, int] = {
-    **dict.fromkeys((functional.avg_pool2d, functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d), 2),
+    **dict.fromkeys((functional.avg_pool2d, functional.adaptive_max_pool2d), 2),
+    functional.adaptive_avg_pool2d: 2,
     **dict.fromkeys((functional.max_pool1d, functional.avg_pool1d, functional.adaptive_avg_pool1d), 1),
 }
 """How many dimensions a function pools; before them are rows and channels."""
@@ -33,6 +35,22 @@ def _pool(func: Any, x: LaneTensor, *args: Any, **kwargs: Any) -> Any:
     if not isinstance(result, Tensor):  # the indices are wanted, too
         return NotImplemented
     return LaneTensor.of_stack(result.view(len(x.generators), -1, *result.shape[1:]), x.generators)
+
+
+@rule(functional.adaptive_avg_pool2d)
+def _adaptive_pool(func: Any, x: LaneTensor, output_size: Any) -> Any:
+    window = None if x.generators.noise is None else _window(x.shape[2:], output_size)
+    # Where windows may overlap, a GPU adds up their gradients in any order.
+    return _pool(func, x, output_size) if window is None else _pool(functional.avg_pool2d, x, window)
+
+
+def _window(sizes: Sequence[int], output_size: Any) -> Sequence[int] | None:
+    """Give the size of all windows, where they are as large and lie beside each other; else None."""
+    wanted = output_size if isinstance(output_size, tuple | list) else [output_size] * 2
+    pairs = [(size, size if want is None else want) for size, want in zip(sizes, wanted, strict=False)]
+    if len(pairs) != 2 or any(want < 1 or size < want or size % want != 0 for size, want in pairs):
+        return None
+    return [size // want for size, want in pairs]
 
 
 @rule(*_SOFTMAX)
