@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import pickle
@@ -125,15 +124,6 @@ class LaneEnd:
     """It was cut because it ran over its timeout."""
 
 
-@functools.cache
-def _keep_imports() -> None:
-    """Let Python's collector leave out what is there when the first study is opened: Ray, torch and what they import.
-
-    It stays as long as the process; to look through it takes a fifth of a second, at each full collection.
-    """
-    gc.freeze()
-
-
 class RayWorker:
     """The actor's class. Its methods are called one at a time, in its main thread."""
 
@@ -186,7 +176,7 @@ class RayWorker:
             job: Job = pickle.loads(payload)
         except Exception as error:
             return Hello(host, self._sees, log, "", _unreachable_code(error))
-        self._study = job.study
+        is_first, self._study = not self._study, job.study
         if self._sees:
             self._lock = hold_as_worker(Path(job.study))
             self._root = Path(job.study)
@@ -199,7 +189,8 @@ class RayWorker:
             place, at_hand = self._place, self._root / log
             self._worker = Worker(job, self._root, at_hand, place.node, place.interface, limited)
             worker = self._worker
-            _keep_imports()
+            if is_first:  # what is imported by now stays, and takes a fifth of a second to be looked through
+                gc.freeze()
             return Hello(host, self._sees, log, worker.address, None, worker.closes, worker.lanes, worker.why_whole)
         except HpsearchError as error:
             return Hello(host, self._sees, log, "", str(error))

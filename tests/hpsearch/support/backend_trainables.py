@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -183,3 +184,8 @@ def together(trial):
 def reports_once(trial):
     for _ in trial.iterations():
         trial.report({"value": 1.0})
+
+
+def tells_what_the_collector_leaves_out(trial):
+    for _ in trial.iterations():
+        trial.report({"value": gc.get_freeze_count()})

@@ -150,3 +150,11 @@ def test_a_script_that_fails_doesnt_cost_its_worker(ray_cluster, tmp_path, monke
     workers = (tmp_path / "workers.txt").read_text().split()
     assert len(workers) == 4
     assert len(set(workers)) < 4  # one, unless another cause took it down meanwhile
+
+
+def test_a_workers_collector_leaves_out_what_it_has_imported(ray_cluster, tmp_path):
+    options = {"early_terminate": None, "run_cap": 1, "max_iter": 1, "workers": 1}
+    search(trainables.tells_what_the_collector_leaves_out, tmp_path / "warm", **options)
+    (row,) = search(trainables.tells_what_the_collector_leaves_out, tmp_path / "study", **options).trials
+    assert row.value is not None
+    assert row.value > 100_000  # torch's alone are more
