@@ -157,7 +157,7 @@ class Orchestrator:
                     # may have ended the row of those without a better value: then the sweep goes on.
                     self._ending = self._enough.state
                 if self._ending is not None or finished:
-                    if self._take_requests():  # what was left since the last look is answered, and may be more to do
+                    if self._take_requests("finished"):  # what was left since the last look may be more to do
                         continue
                     return self._ending or "finished"
                 if paused:
@@ -337,15 +337,15 @@ class Orchestrator:
         elif self._paused_since is None and now >= self._until:
             self._end("max_time")
 
-    def _take_requests(self) -> bool:
+    def _take_requests(self, ending: str | None = None) -> bool:
         """Answer what was left since the last look; say whether there was anything."""
         for request in (requests := self._journal.requests()):
-            self._take_request(request)
+            self._take_request(request, ending)
         return bool(requests)
 
-    def _take_request(self, request: Request) -> None:
+    def _take_request(self, request: Request, ending: str | None) -> None:
         """Answer a request, and do what only this process can."""
-        refused = refusal(request.verb, self._ending, self._paused_since is not None)
+        refused = refusal(request.verb, self._ending or ending, self._paused_since is not None)
         steered, *events = answer(request, self._study_state, self._sweep, self._where, refused)
         assert isinstance(steered, Steered), "an answer begins with itself"
         self._note(steered)

@@ -117,7 +117,12 @@ def test_a_paused_sweep_can_be_ended_and_goes_on_like_any(tmp_path, verb, state)
 
 @pytest.mark.parametrize(
     ("verb", "details", "state", "rows"),
-    [("extend", {"run_cap": 8}, "finished", 8), ("stop", {}, "stopped", 6), ("cancel", {}, "cancelled", 6)],
+    [
+        ("extend", {"run_cap": 8}, "finished", 8),
+        ("cancel", {}, "cancelled", 6),
+        ("stop", {}, "finished", 6),
+        ("pause", {}, "finished", 6),
+    ],
 )
 def test_what_is_asked_after_the_last_look_is_answered_before_the_sweep_ends(tmp_path, verb, details, state, rows):
     path = tmp_path / "s"
@@ -134,7 +139,9 @@ def test_what_is_asked_after_the_last_look_is_answered_before_the_sweep_ends(tmp
     study = run_scripted(path, FLAT, Busy(path, {}))
     assert (study.state, len(study.trials)) == (state, rows)
     assert {row.state for row in study.trials} == {TrialState.COMPLETE}
-    assert [verb for verb, _ in outcomes(path)] == [verb]
+    ((told, outcome),) = outcomes(path)
+    assert told == verb
+    assert outcome.startswith("refused: the sweep ends already (finished)") == (verb in ("stop", "pause"))
 
 
 def test_paused_time_doesnt_count_towards_max_time(tmp_path):
