@@ -17,6 +17,7 @@ from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.remarks import Remarks
 from hpsearch.run.room import Room
 from hpsearch.run.steering import answer, refusal
+from hpsearch.run.time_limit import TimeLimit
 from hpsearch.run.verdicts import Rules, broken_off, verdict
 from hpsearch.schedulers.base import Done
 from hpsearch.study.enough import ENOUGH, Enough
@@ -82,7 +83,6 @@ class Orchestrator:
         self._share = backend.share(sweep.resources.lanes)
         self._observers = observers
         self._interrupts = interrupts
-        self._spent = spent
         self._discard = discard
         self._events: list[Event] = []  # applied, not yet in the journal
         self._followed: list[Followed] = []  # from each of them
@@ -90,14 +90,12 @@ class Orchestrator:
         self._stopping: dict[tuple[int, int], str] = {}  # attempts that the scheduler stops, to why
         self._ending: str | None = None
         self._mistake: HpsearchError | None = None
-        self._paused_since: float | None = None  # by the backend's clock
+        self._time = TimeLimit(backend, sweep.limits.max_time, spent)
         self._where = ""  # the study's directory, as a shell takes it
         self._is_settled = True  # all that was noted is in the journal
         self._ended: Ended | None = None
         self._failing = False  # the sweep ends because too many trials have failed
         self._next_check = self._next_look = -math.inf
-        self._began = 0.0
-        self._until = math.inf  # by the backend's clock
         self._segment_seconds = (0, 0.0)  # of how many segments in this run, and of all together
         self._searching_since: float | None = None
 
@@ -116,10 +114,7 @@ class Orchestrator:
             self._where = shlex.quote(job.study)
             if state is None:
                 self._backend.open(job, self._deliver)
-                self._began = self._backend.now()
-                if (limit := self._sweep.limits.max_time) is not None:
-                    self._until = self._began + limit - self._spent
-                    self._backend.wake(self._until)
+                self._time.begin()
                 state = self._loop()
                 self._look(last=True)
                 self._remarks.stand_ins()
@@ -144,7 +139,7 @@ class Orchestrator:
     def _loop(self) -> str:
         while True:
             self._check()
-            paused = self._paused_since is not None
+            paused = self._time.is_paused
             finished = self._ending is None and not paused and self._fill()
             if not paused:
                 self._ask_ahead()
@@ -334,7 +329,7 @@ class Orchestrator:
         elif (state := self._enough.state) is not None:
             self._observers.say(f"{self._enough.reason}; ending at the next reports")
             self._end(state)
-        elif self._paused_since is None and now >= self._until:
+        elif self._time.is_up:
             self._end("max_time")
 
     def _take_requests(self, ending: str | None = None) -> bool:
@@ -345,7 +340,7 @@ class Orchestrator:
 
     def _take_request(self, request: Request, ending: str | None) -> None:
         """Answer a request, and do what only this process can."""
-        refused = refusal(request.verb, self._ending or ending, self._paused_since is not None)
+        refused = refusal(request.verb, self._ending or ending, self._time.is_paused)
         steered, *events = answer(request, self._study_state, self._sweep, self._where, refused)
         assert isinstance(steered, Steered), "an answer begins with itself"
         self._note(steered)
@@ -367,30 +362,22 @@ class Orchestrator:
             case "cancel":
                 raise Interrupted
             case "pause":
-                self._paused_since = self._backend.now()
+                self._time.pause()
                 self._cut(self._study_state.running())
                 since = time.strftime("%Y-%m-%d %H:%M:%S")
                 self._observers.say(f"paused since {since}; go on with: hpsearch resume {self._where}")
             case "resume":
-                self._go_on()
+                self._time.go_on()
             case "prune":
                 pruned = {event.trial for event in events if isinstance(event, Pruned)}
                 self._cut([segment for segment in self._study_state.running() if segment.trial in pruned])
-
-    def _go_on(self) -> None:
-        """End a pause, which doesn't count towards `limits.max_time`."""
-        assert self._paused_since is not None
-        self._until += self._backend.now() - self._paused_since
-        if self._until < math.inf:
-            self._backend.wake(self._until)
-        self._paused_since = None
 
     def _look(self, last: bool = False) -> None:
         """Let the observers see where the sweep stands."""
         now = self._backend.now()
         if last or now >= self._next_look:
             self._next_look = now + self._backend.tick
-            self._observers.look(self._study_state, self._backend.workers(), now - self._began, last)
+            self._observers.look(self._study_state, self._backend.workers(), self._time.elapsed, last)
 
     def _end_for(self, mistake: HpsearchError) -> None:
         self._mistake = self._mistake or mistake

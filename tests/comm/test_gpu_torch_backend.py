@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
+from tests.comm.served_ranks import served
 from tests.comm.test_torch_trainings import DDP, assert_alike
 from tests.comm.torch_ranks import TorchRanks
 
@@ -20,34 +20,11 @@ HOST = {"HPSEARCH_COMM_CUDA": "host"}
 NCCL = {"HPSEARCH_COMM_CUDA": "auto", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
 
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[TorchRanks]:
-    with TorchRanks("tests.comm.torch_scripts") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def functional() -> Iterator[TorchRanks]:
-    with TorchRanks("tests.comm.torch_functional") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def devices() -> Iterator[TorchRanks]:
-    with TorchRanks("tests.comm.torch_devices") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def failing() -> Iterator[TorchRanks]:
-    with TorchRanks("tests.comm.torch_failures") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def trainings() -> Iterator[TorchRanks]:
-    with TorchRanks("tests.comm.torch_trainings") as server:
-        yield server
+ranks = served("tests.comm.torch_scripts")
+functional = served("tests.comm.torch_functional")
+devices = served("tests.comm.torch_devices")
+failing = served("tests.comm.torch_failures")
+trainings = served("tests.comm.torch_trainings")
 
 
 @pytest.fixture(params=["host", "nccl"])

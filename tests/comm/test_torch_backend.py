@@ -5,31 +5,16 @@ from __future__ import annotations
 import importlib
 import json
 import signal
-from collections.abc import Iterator
 
 import pytest
 import torch
 from torch.torch_version import TorchVersion
 
-from tests.comm.torch_ranks import TorchRanks
+from tests.comm.served_ranks import served
 
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[TorchRanks]:
-    with TorchRanks("tests.comm.torch_scripts") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def functional() -> Iterator[TorchRanks]:
-    with TorchRanks("tests.comm.torch_functional") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def failing() -> Iterator[TorchRanks]:
-    with TorchRanks("tests.comm.torch_failures") as server:
-        yield server
+ranks = served("tests.comm.torch_scripts")
+functional = served("tests.comm.torch_functional")
+failing = served("tests.comm.torch_failures")
 
 
 @pytest.mark.some_cases(2)

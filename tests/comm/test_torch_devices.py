@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -17,39 +17,15 @@ from hpsearch_comm.torch_backend.devices import check_backends
 from hpsearch_comm.torch_backend.process_group import CommProcessGroup
 from hpsearch_comm.torch_backend.streams import CallersStreams
 from tests.comm.host_devices import DeviceRanks, wait_for
+from tests.comm.served_ranks import served
 from tests.comm.test_torch_trainings import assert_alike
 from tests.comm.thread_ranks import run_ranks
-from tests.comm.torch_ranks import TorchRanks
 
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[TorchRanks]:
-    with TorchRanks("tests.comm.torch_scripts") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def functional() -> Iterator[TorchRanks]:
-    with TorchRanks("tests.comm.torch_functional") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def devices() -> Iterator[TorchRanks]:
-    with TorchRanks("tests.comm.torch_devices") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def failing() -> Iterator[TorchRanks]:
-    with TorchRanks("tests.comm.torch_failures") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def trainings() -> Iterator[TorchRanks]:
-    with TorchRanks("tests.comm.torch_trainings") as server:
-        yield server
+ranks = served("tests.comm.torch_scripts")
+functional = served("tests.comm.torch_functional")
+devices = served("tests.comm.torch_devices")
+failing = served("tests.comm.torch_failures")
+trainings = served("tests.comm.torch_trainings")
 
 
 @pytest.mark.some_cases(3)

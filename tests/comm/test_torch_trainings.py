@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.comm.served_ranks import served
 from tests.comm.torch_ranks import TorchRanks
 
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[TorchRanks]:
-    with TorchRanks("tests.comm.torch_trainings") as server:
-        yield server
+ranks = served("tests.comm.torch_trainings")
 
 
 def assert_alike(found: Any, expected: Any) -> None:

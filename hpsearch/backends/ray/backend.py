@@ -17,12 +17,12 @@ from hpsearch.backends.base import Backend, tasks_on
 from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.mailbox import Heartbeat, Key
+from hpsearch.backends.ray.messages import LaneEnd, RunRequest, RunResponse
 from hpsearch.backends.ray.nodes import Shape
 from hpsearch.backends.ray.post import pack_checkpoint, read_heartbeat, read_response
 from hpsearch.backends.ray.replacing import close_hung, overdue, why_replaced
 from hpsearch.backends.ray.rounds import Rounds
 from hpsearch.backends.ray.session import as_backend_error, connect, first_line, is_cluster
-from hpsearch.backends.ray.worker import LaneEnd, RunRequest, RunResponse
 from hpsearch.backends.ray.worker_pool import WorkerPool
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.sweep.parts import Resources

@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from hpsearch.backends.ray.worker import Place
+from hpsearch.backends.ray.messages import Place
 from hpsearch.errors import BackendError
 
 __all__ = ["NAMESPACE", "Shape", "here", "live_nodes", "others", "why_no_workers"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpsearch.backends.ray.mailbox import Heartbeat
-from hpsearch.backends.ray.worker import RunResponse
+from hpsearch.backends.ray.messages import RunResponse
 from hpsearch.backends.slots import Flight
 from hpsearch.errors import UnreadableCheckpointError
 from hpsearch.task import Progress, Save, SegmentResult

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from ray.exceptions import RayError
 
 from hpsearch.backends.ray.inbox import Inbox
+from hpsearch.backends.ray.messages import LaneEnd, RunRequest
 from hpsearch.backends.ray.session import first_line
-from hpsearch.backends.ray.worker import LaneEnd, RunRequest
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.task import Message
 

@@ -11,12 +11,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hpsearch.backends.ray.build_limit import limited
 from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key
+from hpsearch.backends.ray.messages import Hello, LaneEnd, Place, RunRequest, RunResponse
 from hpsearch.backends.ray.stand_in import StandIn
 from hpsearch.errors import HpsearchError
 from hpsearch.study.directory import OUTPUT_AT_HAND, hold_as_worker
@@ -25,17 +26,16 @@ from hpsearch.task import Save, SegmentResult
 from hpsearch.trainable.addresses import PACKS, place_of
 from hpsearch.trainable.checkpoints import pack, unpack
 from hpsearch.trainable.failures import failure_of
-from hpsearch.trial import Report, Segment, Trial
+from hpsearch.trial import Report, Segment
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.attempt_log import LOG
-from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.guardian import start_guardian
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.loaded_code import LoadedCode
 from hpsearch.worker.preflight import placed
 from hpsearch.worker.worker import Worker
 
-__all__ = ["BEAT_SECONDS", "Hello", "LaneEnd", "Place", "RayWorker", "RunRequest", "RunResponse"]
+__all__ = ["BEAT_SECONDS", "RayWorker"]
 
 BEAT_SECONDS = 0.5
 """Time between two heartbeats of a running segment."""
@@ -45,83 +45,6 @@ _WEIGHING_SECONDS = 0.25
 
 _LARGEST_LOG = 1 << 20
 """Bytes of a trial's output that travel to a driver whose directory the worker doesn't see: the end of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a worker runs."""
-
-    node: str
-    """Of workers with the same one, all see each other's memory."""
-    interface: str
-    """The address by which other nodes reach this one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """A worker's answer to a study."""
-
-    host: str
-    sees: bool
-    """It sees the study's directory."""
-    log: str
-    """Where its output lies until it is filed under an attempt, relative to the study's directory."""
-    address: str
-    """Where the others of its next gang reach it; empty where no segment is wide."""
-    mistake: str | None
-    """Why it can't run this study's trainable."""
-    closes: bool = False
-    """Objects of the trainable have a `close()`."""
-    lanes: int = 1
-    """Segments that it runs beside each other."""
-    why_whole: str | None = None
-    """Why it runs one at a time, where the study would have more."""
-    edited: str | None = None
-    """A module that it has imported for another study, and that was edited since: it can't run this one."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """A segment for a worker to run."""
-
-    trial: Trial
-    segment: Segment
-    packed: bytes | None
-    """The segment's checkpoint, for a worker that doesn't see the study's directory."""
-    rank_info: RankInfo | None
-    """Its place in the gang; None where it runs the segment alone."""
-    timeout: float | None = None
-    """Seconds that it may be charged for as a lane."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunResponse:
-    """What a worker gives back for a segment."""
-
-    result: SegmentResult
-    saves: tuple[Save, ...]
-    """All checkpoints inside the segment; the driver may have heard of them."""
-    packed: bytes | None
-    """The newest checkpoint, from a worker that doesn't see the study's directory."""
-    log: bytes | None
-    """The output, likewise."""
-    log_of_lanes: bytes | None
-    """What trials printed while they trained together since the last response, likewise."""
-    memory: int
-    """Resident bytes of the worker."""
-    address: str
-    """Where the others of its next gang reach it."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaneEnd:
-    """What a worker gives back for a segment that ran as one of its lanes."""
-
-    trial: int
-    attempt: int
-    response: RunResponse
-    late: bool = False
-    """It was cut because it ran over its timeout."""
 
 
 class RayWorker:

@@ -16,9 +16,10 @@ from ray.exceptions import RayError
 from hpsearch.backends.gangs import CLOSE_SECONDS
 from hpsearch.backends.ray.backoff import Backoff
 from hpsearch.backends.ray.inbox import Inbox
+from hpsearch.backends.ray.messages import Hello
 from hpsearch.backends.ray.nodes import Shape, here, live_nodes, others, why_no_workers
 from hpsearch.backends.ray.session import Kind, Pool, first_line
-from hpsearch.backends.ray.worker import Hello, RayWorker
+from hpsearch.backends.ray.worker import RayWorker
 from hpsearch.backends.slots import Slot, Slots
 from hpsearch.errors import BackendError, TrainableError
 from hpsearch.study.provenance import process_name

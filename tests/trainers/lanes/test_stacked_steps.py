@@ -101,6 +101,17 @@ def test_steps_together_have_the_bits_of_each_alone(data, name, shapes, maximize
         both.assert_same()
 
 
+def step_whatever_their_size(both: Twice) -> None:
+    """Take three steps both ways, the first ones together, too."""
+    together = stacked_steps(both.optimizers, both.ours, both.stacks, math.inf)
+    assert together is not None
+    for _ in range(3):
+        gradients = both.gradients()
+        together(gradients)
+        both.step_alone(both.alone, both.theirs, gradients)
+    together.end()
+
+
 @given(st.data(), st.sampled_from([name for name in WAYS if name != "dampened"]), SHAPES, st.integers(1, 3))
 @settings(deadline=None)
 def test_where_all_that_can_is_stepped_together_the_first_steps_are_those_alone_too(data, name, shapes, count):
@@ -111,13 +122,7 @@ def test_where_all_that_can_is_stepped_together_the_first_steps_are_those_alone_
     kinds = {kind_at_once(*pair) for pair in zip(both.optimizers, both.ours, strict=True)}
     assert len(kinds) == 1
     assert kinds != {None}
-    together = stacked_steps(both.optimizers, both.ours, both.stacks, math.inf)
-    assert together is not None
-    for _ in range(3):
-        gradients = both.gradients()
-        together(gradients)
-        both.step_alone(both.alone, both.theirs, gradients)
-    together.end()
+    step_whatever_their_size(both)
     both.assert_same()
 
 
@@ -127,13 +132,7 @@ def test_those_that_torch_computes_in_fewer_calls_are_stepped_together_but_for_r
     more = {"momentum": 0.9} if kind is torch.optim.SGD else {}
     both = Twice(kind, [[300, 300], [3]], [{"lr": 0.01 * (1 + lane), how: True, **more} for lane in range(3)], 1)
     assert None not in {kind_at_once(*pair) for pair in zip(both.optimizers, both.ours, strict=True)}
-    together = stacked_steps(both.optimizers, both.ours, both.stacks, math.inf)
-    assert together is not None
-    for _ in range(3):
-        gradients = both.gradients()
-        together(gradients)
-        both.step_alone(both.alone, both.theirs, gradients)
-    together.end()
+    step_whatever_their_size(both)
     assert about_the_same(both.ours, both.theirs)
     for one, other in zip(both.optimizers, both.alone, strict=True):
         assert about_the_same(one.state_dict(), other.state_dict())

@@ -46,26 +46,22 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return told
 
 
-@pytest.mark.parametrize("loss", [functional.cross_entropy, nn.CrossEntropyLoss()])
-def test_plain_cross_entropies_are_computed_at_once(at_once, loss):
-    class Plain(Drawn):
-        def build(self, params):
-            return dataclasses.replace(super().build(params), loss=loss)  # type: ignore[no-untyped-call]
-
-    stepped_alike(Plain, lanes())
-    assert set(at_once) == {True}
-
-
 @pytest.mark.parametrize(
-    "loss", [nn.CrossEntropyLoss(label_smoothing=0.1), lambda output, targets: output.square().mean()]
+    ("loss", "is_plain"),
+    [
+        (functional.cross_entropy, True),
+        (nn.CrossEntropyLoss(), True),
+        (nn.CrossEntropyLoss(label_smoothing=0.1), False),
+        (lambda output, targets: output.square().mean(), False),
+    ],
 )
-def test_other_losses_are_computed_by_each_lane(at_once, loss):
-    class Other(Drawn):
+def test_plain_cross_entropies_are_computed_at_once_and_other_losses_by_each_lane(at_once, loss, is_plain):
+    class Losing(Drawn):
         def build(self, params):
             return dataclasses.replace(super().build(params), loss=loss)  # type: ignore[no-untyped-call]
 
-    stepped_alike(Other, lanes())
-    assert set(at_once) == {False}
+    stepped_alike(Losing, lanes())
+    assert set(at_once) == {is_plain}
 
 
 def test_rows_whose_targets_are_to_be_left_out_are(at_once):

@@ -14,7 +14,8 @@ import pytest
 
 import hpsearch_trainers.lanes
 from hpsearch.backends.ray import worker as ray_worker
-from hpsearch.backends.ray.worker import LaneEnd, Place, RayWorker, RunRequest
+from hpsearch.backends.ray.messages import LaneEnd, Place, RunRequest
+from hpsearch.backends.ray.worker import RayWorker
 from hpsearch.objective import Metric, Objective
 from hpsearch.trainable.checkpoints import read_random_state, read_state, unpack
 from hpsearch.trial import Segment, Trial

@@ -1,0 +1,61 @@
+"""How long a run has lasted, and until when it may last: a pause doesn't count."""
+
+from __future__ import annotations
+
+import math
+
+from hpsearch.backends.base import Backend
+
+__all__ = ["TimeLimit"]
+
+
+class TimeLimit:
+    """Holds a sweep to `limits.max_time`, by its backend's clock.
+
+    Args:
+        backend: Whose clock it is, and whose `wait` it lets end in time.
+        most: Seconds that all runs of the sweep may take together; None: any.
+        spent: Seconds that former runs took.
+    """
+
+    def __init__(self, backend: Backend, most: float | None, spent: float) -> None:
+        self._backend = backend
+        self._left = math.inf if most is None else most - spent
+        self._began = 0.0
+        self._until = math.inf
+        self._paused_since: float | None = None
+
+    def begin(self) -> None:
+        """Let the time run, once the backend is open."""
+        self._began = self._backend.now()
+        self._last_until(self._began + self._left)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began, pauses included."""
+        return self._backend.now() - self._began
+
+    @property
+    def is_up(self) -> bool:
+        """Whether no time is left; never in a pause."""
+        return not self.is_paused and self._backend.now() >= self._until
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it stands still."""
+        return self._paused_since is not None
+
+    def pause(self) -> None:
+        """Let it stand still."""
+        self._paused_since = self._backend.now()
+
+    def go_on(self) -> None:
+        """Let it run again."""
+        assert self._paused_since is not None, "it stands still"
+        self._last_until(self._until + self._backend.now() - self._paused_since)
+        self._paused_since = None
+
+    def _last_until(self, when: float) -> None:
+        self._until = when
+        if when < math.inf:
+            self._backend.wake(when)
