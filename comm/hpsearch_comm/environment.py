@@ -15,6 +15,7 @@
     HPSEARCH_COMM_CUDA              auto, nccl or host: how CUDA tensors travel
     HPSEARCH_COMM_NCCL              the NCCL library to load, in place of the one that is found
     HPSEARCH_COMM_TIMELINE          path of a trace, beside which each rank writes its part
+    HPSEARCH_COMM_ELASTIC           set by a launcher that tells ranks whom they meet, as some may die: see roster.py
 
 Under torchrun (TORCHELASTIC_USE_AGENT_STORE) the ranks meet in its store, otherwise at rank 0 on MASTER_PORT. Under
 mpirun, mpiexec and srun their own variables stand for RANK and WORLD_SIZE, and mostly for the place too.
@@ -41,6 +42,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.group import Group
 from hpsearch_comm.launchers import Meeting, with_launcher
 from hpsearch_comm.options import ALGORITHMS, CUDA_WAYS, TRANSPORTS
+from hpsearch_comm.roster import VARIABLE as ELASTIC
 from hpsearch_comm.subgroup import related_secret
 
 __all__ = ["VARIABLES", "Arguments", "init", "read_environment"]
@@ -258,5 +260,5 @@ _OPTIONS: dict[str, Callable[[Mapping[str, str], str], Any]] = {
 }
 """What reads each variable that is an argument of `Group`."""
 
-VARIABLES = (_PREFIX + "SECRET", *_OPTIONS, _PREFIX + "NCCL")
+VARIABLES = (_PREFIX + "SECRET", *_OPTIONS, _PREFIX + "NCCL", ELASTIC)
 """This package's own variables."""

@@ -15,6 +15,7 @@ import pytest
 from hpsearch_comm.benchmark.namespaces import INTERFACE, Namespaces
 from hpsearch_comm.errors import ConfigurationError
 from tests.comm.forming import wait_until
+from tests.comm.launching import Launch, launching
 
 FIRST, SECOND = "10.213.0.1", "10.213.0.2"
 ALIAS = "second"
@@ -114,6 +115,26 @@ class SshHosts:
         (self._folder / "ssh_config").write_text(_CLIENT.format(**names))
         public = " ".join((self._folder / "host.pub").read_text().split()[:2])
         (self._folder / "known_hosts").write_text(f"[{SECOND}]:{_PORT} {public}\n")
+
+
+@contextlib.contextmanager
+def launching_on(hosts: SshHosts, folder: Path, *words: str, **variables: str) -> Iterator[Launch]:
+    """Run a launcher on the first host; nothing may be left on either."""
+    with launching(folder, *hosts.launcher(*words), before=hosts.namespaces.command(0), **variables) as run:
+        yield run
+    wait_until(lambda: not hosts.processes(0) and not hosts.processes(1))
+
+
+def launch_on(hosts: SshHosts, folder: Path, *words: str, data: bytes = b"", **variables: str) -> tuple[int, str, str]:
+    """Run a launcher on the first host to its end; give its exit code and what it wrote."""
+    with launching_on(hosts, folder, *words, **variables) as run:
+        out, err = run.communicate(data)
+    return run.process.returncode, out, err
+
+
+def found(processes: dict[int, str], word: str) -> int:
+    """Give the newest process with this in its command line."""
+    return max(pid for pid, words in processes.items() if word in words)
 
 
 def _tool(name: str) -> str:

@@ -57,7 +57,8 @@ def test_a_rank_that_has_died_is_named():
         first, second, third = ranks.outcomes("loses_a_rank")
     assert second.code == -9
     for outcome in (first, third):
-        assert "on a fixed list of hosts, and not all of them came again" in outcome.result[0]
+        assert "and not all of them came again" in outcome.result[0]
+        assert "--min-np" in outcome.result[0]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -191,7 +191,7 @@ def test_nothing_is_left_whoever_is_killed(tmp_path, whom):
         wait_until(all_are(pids, "X"))
     assert run.process.returncode == {"launcher": -9, "agent": 1, "keeper": 1, "rank": 137}[whom]
     if whom == "agent":
-        assert "expected localhost to stay until its ranks have ended, lost it with rank 0, 1" in err
+        assert "expected localhost to stay until its ranks have ended, lost it with ranks 0 and 1" in err
     if whom == "keeper":
         assert "error: localhost: expected the agent to stay until its ranks have ended, got SIGTERM" in err
 
@@ -206,7 +206,7 @@ def test_the_kernel_kills_the_ranks_where_agent_and_keeper_are_killed_together(t
         wait_until(all_are(ranks, "XZ"))
         _, err = run.communicate()
     assert run.process.returncode == 1
-    assert "lost it with rank 0, 1" in err
+    assert "lost it with ranks 0 and 1" in err
 
 
 @pytest.mark.exhaustive

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -15,8 +14,8 @@ import pytest
 
 import hpsearch_comm
 from tests.comm.forming import wait_until
-from tests.comm.launching import Launch, launching, script
-from tests.comm.ssh_hosts import ALIAS, FIRST, SECOND, SshHosts
+from tests.comm.launching import script
+from tests.comm.ssh_hosts import ALIAS, FIRST, SECOND, SshHosts, found, launch_on, launching_on
 
 TRAINS = """
     import hpsearch_comm as comm
@@ -99,20 +98,6 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
         yield made
 
 
-@contextlib.contextmanager
-def launching_on(hosts: SshHosts, folder: Path, *words: str, **variables: str) -> Iterator[Launch]:
-    """Run a launcher on the first host; nothing may be left on either."""
-    with launching(folder, *hosts.launcher(*words), before=hosts.namespaces.command(0), **variables) as run:
-        yield run
-    wait_until(lambda: not hosts.processes(0) and not hosts.processes(1))
-
-
-def launch_on(hosts: SshHosts, folder: Path, *words: str, data: bytes = b"", **variables: str) -> tuple[int, str, str]:
-    with launching_on(hosts, folder, *words, **variables) as run:
-        out, err = run.communicate(data)
-    return run.process.returncode, out, err
-
-
 @pytest.mark.parametrize(
     "order", [f"{FIRST}:1,{ALIAS}:1", pytest.param(f"{SECOND}:2,{FIRST}:1", marks=pytest.mark.exhaustive)]
 )
@@ -165,11 +150,6 @@ def test_nothing_is_left_on_either_host_whoever_is_killed(hosts, tmp_path, whom)
     assert run.process.returncode == (-signal.SIGKILL if whom == "launcher" else 1)
     if whom != "launcher":
         assert f"expected {SECOND} to stay until its ranks have ended, lost it with rank 1" in err
-
-
-def found(processes: dict[int, str], word: str) -> int:
-    """Give the newest process with this in its command line."""
-    return max(pid for pid, words in processes.items() if word in words)
 
 
 def test_signals_reach_ranks_elsewhere_and_the_secret_shows_nowhere(hosts, tmp_path):

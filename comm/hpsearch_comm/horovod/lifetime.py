@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import os
 import threading
 from collections.abc import Sequence
 
-from hpsearch_comm import environment
 from hpsearch_comm.horovod.errors import MissingError
 from hpsearch_comm.horovod.job import Job, is_initialized, set_current_job
+from hpsearch_comm.horovod.meeting import meet
 from hpsearch_comm.horovod.process_sets import ProcessSet, add_process_set, forget_process_sets
 from hpsearch_comm.horovod.settings import Settings
 from hpsearch_comm.horovod.timeline import start_timeline, stop_timeline
@@ -18,13 +17,13 @@ from hpsearch_comm.horovod.timeline import start_timeline, stop_timeline
 __all__ = ["init", "shutdown"]
 
 _lock = threading.RLock()
-_starts = itertools.count()
 
 
 def init(comm: Sequence[int] | None = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Start, or join, the job that the launcher has described in the environment; without one, a job of one rank.
 
-    A second call changes nothing. After `shutdown` on every rank it starts another job of the same ranks.
+    A second call changes nothing. After `shutdown` on every rank it starts another job of the same ranks; under a
+    launcher that goes on without dead ones (`--min-np`), of those that are left, and numbered anew.
 
     Args:
         comm: None or an empty list: all ranks.
@@ -46,8 +45,7 @@ def init(comm: Sequence[int] | None = None, process_sets: Sequence[ProcessSet] |
                 "hvd.add_process_set() for some of them"
             )
         settings = Settings.read(os.environ)
-        # Each start has a name of its own, so that no rank meets one that is still in the job before.
-        set_current_job(Job(environment.init(name=f"horovod {next(_starts)}"), settings))
+        set_current_job(meet(lambda group: Job(group, settings)))
         # Registered after the group's own, it runs before that.
         atexit.register(shutdown)
         try:

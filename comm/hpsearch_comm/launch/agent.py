@@ -16,10 +16,12 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from hpsearch_comm.bootstrap.address import host_identity
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_comm.launch.channel import Channel
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import GREETING, Frame, FrameReader, Kind, pack, pack_value
 from hpsearch_comm.launch.keeper import adopt_orphans, descendants, keep
@@ -64,6 +66,8 @@ class Agent:
         self._held_port: socket.socket | None = None
         self._ranks: dict[int, RankProcess] = {}
         """Those that haven't been reaped."""
+        self._channels: dict[int, Channel] = {}
+        """To those that haven't been reaped, where the job goes on without dead ones."""
         self._ended: list[RankProcess] = []
         """Those that have, whose children may still write."""
         self._input = memoryview(b"")
@@ -131,6 +135,12 @@ class Agent:
             self._paused = frame.number == signal.SIGSTOP
             for rank in self._ranks.values():
                 rank.signal(frame.number)
+        elif frame.kind is Kind.TELL:
+            if frame.number in self._channels:
+                self._channels[frame.number].say(frame.payload)
+        elif frame.kind is Kind.KILL:
+            if frame.number in self._ranks:
+                self._ranks[frame.number].signal(signal.SIGKILL)
         elif frame.kind is Kind.END:
             self._end(frame.number / 1000)
 
@@ -157,13 +167,17 @@ class Agent:
         self._started = True
         for rank in ranks:
             variables = for_rank(rank, ranks, order["size"], order["address"], order["port"])
+            environment = base | order["exports"] | variables
             try:
-                self._ranks[rank] = RankProcess(rank, command, base | order["exports"] | variables, rank == 0)
+                process = RankProcess(rank, command, environment, rank == 0, order["elastic"])
             except (OSError, ValueError) as error:
                 code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CAN_NOT_RUN
                 why = getattr(error, "strerror", None) or error
                 self._fail(code, f"expected a program that can be run, got {command[0]!r}: {why}")
                 return
+            self._ranks[rank] = process
+            if process.line is not None:
+                self._channels[rank] = Channel(process.line, self._selector, partial(self._say, Kind.SAID, rank))
         if not self._throttled:
             self._listen_to_ranks()
 
@@ -184,7 +198,7 @@ class Agent:
             return
         data = rank.read(descriptor)
         if data:
-            self._send(pack(_KINDS[rank.streams[descriptor]], rank.rank, data))
+            self._say(_KINDS[rank.streams[descriptor]], rank.rank, data)
         elif data is not None:
             self._selector.unregister(descriptor)
             rank.outputs.remove(descriptor)
@@ -196,7 +210,7 @@ class Agent:
         for rank in self._ended:
             for descriptor in rank.outputs:
                 if data := rank.drain(descriptor):
-                    self._send(pack(_KINDS[rank.streams[descriptor]], rank.rank, data))
+                    self._say(_KINDS[rank.streams[descriptor]], rank.rank, data)
                     sent = True
         return sent
 
@@ -204,9 +218,11 @@ class Agent:
         for rank in reap(list(self._ranks.values())):
             for descriptor in rank.outputs:
                 if data := rank.drain(descriptor):
-                    self._send(pack(_KINDS[rank.streams[descriptor]], rank.rank, data))
+                    self._say(_KINDS[rank.streams[descriptor]], rank.rank, data)
             self._stop_input(rank)
             del self._ranks[rank.rank]
+            if channel := self._channels.pop(rank.rank, None):
+                channel.close()
             self._ended.append(rank)
             self._send(pack_value(Kind.ENDED, rank.process.returncode, rank.rank))
 
@@ -244,6 +260,9 @@ class Agent:
         rank.close_input()
 
     # To the launcher.
+
+    def _say(self, kind: Kind, rank: int, data: bytes) -> None:
+        self._send(pack(kind, rank, data))
 
     def _send(self, message: bytes) -> None:
         if self._gone:

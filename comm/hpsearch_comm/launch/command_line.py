@@ -33,6 +33,7 @@ _START_TIMEOUT = "HPSEARCH_COMM_START_TIMEOUT"
 _HEARTBEAT_TIMEOUT = "HPSEARCH_COMM_HEARTBEAT_TIMEOUT"
 _INTERFACE = "HPSEARCH_COMM_INTERFACE"
 _SECONDS = 60.0
+_ELASTIC_SECONDS = 600.0
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -51,6 +52,8 @@ def make_parser() -> argparse.ArgumentParser:
     where.add_argument("--hostfile", metavar="FILE", help="the same in a file: `host slots=N` or `host:N` on each line")
     add("-m", "--module", action="store_true", help="the program is a Python module")
     add("-x", "--env", action="append", default=[], metavar="NAME[=VALUE]", help="a variable for all ranks")
+    add("--min-np", "--min-num-proc", type=int, metavar="N", help="go on without ranks that die while N are there")
+    add("--elastic-timeout", type=float, metavar="S", help="seconds to wait for a rank when others meet anew (600)")
     add("--wdir", metavar="DIR", help="directory to start in, on every host (default: this one)")
     add("--python", metavar="PATH", help="Python interpreter on every host (default: the one that runs this)")
     add("--output", type=Path, metavar="DIR", help="write what each rank writes to DIR/rank.N.txt as well")
@@ -78,6 +81,7 @@ def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> Job:
         ConfigurationError: They don't go together, or a file can't be read.
     """
     shares = _shares(arguments)
+    least, elastic_timeout = _elastic(arguments, shares[-1].ranks.stop)
     exports = parse_exports(arguments.env, env)
     said = {**env, **exports}
     interface = arguments.interface or said.get(_INTERFACE, "").strip() or None
@@ -106,6 +110,8 @@ def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> Job:
         silence=_seconds(said, _HEARTBEAT_TIMEOUT),
         prefix=not arguments.no_prefix,
         output=arguments.output,
+        least=least,
+        elastic_timeout=elastic_timeout,
         verbose=arguments.verbose,
     )
 
@@ -124,6 +130,18 @@ def _shares(arguments: argparse.Namespace) -> tuple[Share, ...]:
         hosts = (Host(LOCAL, size),)
     hosts = merge_local(hosts, is_here)
     return share_out(hosts, sum(host.slots for host in hosts) if size is None else size)
+
+
+def _elastic(arguments: argparse.Namespace, size: int) -> tuple[int | None, float]:
+    """Give how many ranks suffice, and how long one is waited for."""
+    least, seconds = arguments.min_np, arguments.elastic_timeout
+    if least is not None and not 1 <= least <= size:
+        raise ConfigurationError(f"expected --min-np to be a whole number from 1 to {size} (-np), got {least}")
+    if least is None and seconds is not None:
+        raise ConfigurationError(
+            f"expected --elastic-timeout beside --min-np, which says how many ranks suffice, got {seconds:g} alone"
+        )
+    return least, _ELASTIC_SECONDS if seconds is None else _positive(seconds, "--elastic-timeout")
 
 
 def _command(python: str, arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -42,19 +42,25 @@ class Kind(IntEnum):
     """End all ranks; after so many milliseconds by force."""
     ALIVE = 6
     """The launcher is still there."""
+    TELL = 7
+    """Bytes for the rank of this number, on its channel."""
+    KILL = 8
+    """Kill the rank of this number."""
     # From an agent.
-    FOUND = 7
+    FOUND = 9
     """Where the ranks can meet: JSON."""
-    FAILED = 8
+    FAILED = 10
     """The agent can't do what it was told; with an exit code and the reason."""
-    STDOUT = 9
+    STDOUT = 11
     """What the rank of this number has written there."""
-    STDERR = 10
+    STDERR = 12
     """What the rank of this number has written there."""
-    ENDED = 11
+    ENDED = 13
     """The rank of this number has ended; JSON: its exit code, or minus the signal."""
-    TAKEN = 12
+    TAKEN = 14
     """Rank 0 has the bytes of the last INPUT; or, with the number 1, wants no more."""
+    SAID = 15
+    """A line that the rank of this number says on its channel."""
 
 
 @dataclass(frozen=True, slots=True)

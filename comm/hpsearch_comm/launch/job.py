@@ -41,6 +41,10 @@ class Job:
     """Whether each line begins with its rank."""
     output: Path | None = None
     """Directory of a file for each rank's output."""
+    least: int | None = None
+    """How many ranks suffice for the others to go on without those that have died; None where all must be there."""
+    elastic_timeout: float = 600.0
+    """Seconds for which ranks that meet anew wait for one that doesn't come."""
     verbose: bool = False
     """Whether to say what is done."""
 

@@ -15,6 +15,7 @@ from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.fleet import LAST_SECONDS, Fleet
 from hpsearch_comm.launch.frames import Frame, Kind, pack, pack_value
 from hpsearch_comm.launch.job import Job
+from hpsearch_comm.launch.membership import Membership, name_ranks
 from hpsearch_comm.launch.output import STDERR, STDOUT, Output
 from hpsearch_comm.launch.signals import Signals
 from hpsearch_comm.launch.ssh import trouble
@@ -22,6 +23,7 @@ from hpsearch_comm.launch.standard_input import StandardInput
 from hpsearch_comm.launch.startup import agent_process, compare_hosts, start_order, where_to_meet
 from hpsearch_comm.launch.verdict import Death, Verdict, is_witness
 from hpsearch_comm.launch.writer import Writer
+from hpsearch_comm.roster import read_word
 
 __all__ = ["Interrupted", "Launcher"]
 
@@ -68,6 +70,10 @@ class Launcher:
         self._input = StandardInput(self._fleet.selector, self._to_rank_0)
         self._place: dict[str, Any] | None = None
         self._running = False
+        least = job.size if job.least is None else job.least
+        self._membership = Membership((share.ranks for share in job.shares), least)
+        self._given_up: set[int] = set()
+        """Ranks that were killed because others waited for them in vain."""
         self._verdict = Verdict()
         self._decided = False
         self._lost: list[str] = []
@@ -75,7 +81,7 @@ class Launcher:
         self._failed_at: float | None = None
         self._killed_at: float | None = None
         """When the ranks are killed, since they were told to end."""
-        self._interrupted = False
+        self._interrupted = self._stopping = False
         self._next_word = 0.0
 
     def __enter__(self) -> Launcher:
@@ -163,6 +169,8 @@ class Launcher:
             self._take_end(frame.number, int(frame.value))
         elif frame.kind is Kind.TAKEN:
             self._input.taken(more=frame.number == 0)
+        elif frame.kind is Kind.SAID:
+            self._hear(connection, frame.number, frame.payload)
         elif frame.kind is Kind.FOUND:
             self._place = frame.value
         elif frame.kind is Kind.FAILED:
@@ -170,10 +178,20 @@ class Launcher:
 
     def _take_end(self, rank: int, code: int) -> None:
         self._output.finish(rank)
-        if code == 0 or self._killed_at is not None:
+        self._membership.end(rank, well=code == 0)
+        if code == 0 or self._killed_at is not None or rank in self._given_up:
             self._output.release(rank)
+        else:
+            self._take_death(Death(rank, code, is_witness(self._output.tail(rank))))
+        self._meet()
+
+    def _take_death(self, death: Death) -> None:
+        self._verdict.hear(death)
+        if self._goes_on():
+            if not death.witness:
+                self._output.release(death.rank)
+            self._tell_of_loss(self._describe(death))
             return
-        self._verdict.hear(Death(rank, code, is_witness(self._output.tail(rank))))
         self._failed_at = self._failed_at or time.monotonic()
         if self._verdict.certain:
             self._decide()
@@ -192,13 +210,79 @@ class Launcher:
         code = connection.exit_code()
         if not self._running:
             raise LaunchError(trouble(connection.name, self._job.python, code, connection.said, connection.local))
-        ranks = ", ".join(str(rank) for rank in sorted(connection.living))
+        ranks = name_ranks(sorted(connection.living))
         said = connection.said.strip().splitlines()
-        self._lost.append(
-            f"expected {connection.name} to stay until its ranks have ended, lost it with rank {ranks}: "
+        text = (
+            f"expected {connection.name} to stay until its ranks have ended, lost it with {ranks}: "
             f"{said[-1] if said else f'its agent, or ssh, ended with exit code {code}'}"
         )
+        for rank in connection.living:
+            self._membership.end(rank, well=False)
+        if self._goes_on():
+            connection.living.clear()
+            self._tell_of_loss(text)
+            self._meet()
+            return
+        self._lost.append(text)
         self._failed_at = self._failed_at or time.monotonic()
+
+    # Where the others go on without ranks that have died.
+
+    def _goes_on(self) -> bool:
+        """Whether the loss of a rank is no failure of the job: enough are left, and nobody has asked for its end."""
+        return self._membership.suffices and self._failed_at is None and not self._stopping
+
+    def _tell_of_loss(self, text: str) -> None:
+        self._output.say(f"{text}: {self._membership.count} left, of {self._job.least} that must be (--min-np)")
+
+    def _hear(self, connection: Connection, rank: int, line: bytes) -> None:
+        """Take what a rank says of its meeting the others."""
+        try:
+            coming = read_word(line)
+        except ValueError as error:
+            raise LaunchError(f"{connection.name}: rank {rank}: {error}") from None
+        if coming is None:
+            self._membership.be_done(rank)
+        else:
+            self._membership.come(rank, coming, time.monotonic())
+            self._meet()
+
+    def _meet(self) -> None:
+        """Have the ranks that want to meet do so, if nobody is awaited."""
+        if not self._goes_on():
+            return
+        rosters = self._membership.meet()
+        for connection in self._fleet.connections:
+            for rank in rosters.keys() & set(connection.share.ranks):
+                connection.send(pack(Kind.TELL, rank, rosters[rank].to_line()))
+        if rosters:
+            # What has been lost before is no reason for what fails from now on.
+            for death in self._verdict.deaths:
+                self._output.release(death.rank)
+            self._verdict = Verdict()
+            if len(rosters) < self._job.size:
+                go = "goes" if len(rosters) == 1 else "go"
+                self._output.say(f"{name_ranks(sorted(rosters))} {go} on, as {name_ranks(range(len(rosters)))}")
+
+    def _give_up_the_late(self, now: float) -> None:
+        """Kill the ranks for which others have waited for too long."""
+        since = self._membership.waiting_since
+        if since is None or now - since <= self._patience()[0] or not self._goes_on():
+            return
+        for rank in self._membership.late:
+            self._given_up.add(rank)
+            self._membership.end(rank, well=False)
+            for connection in self._fleet.connections:
+                if rank in connection.share.ranks:
+                    connection.send(pack(Kind.KILL, rank))
+            self._take_death(Death(rank, -signal.SIGKILL, witness=False))
+        self._meet()
+
+    def _patience(self) -> tuple[float, str]:
+        """Give for how long a rank is waited for, and the option that says so."""
+        if self._membership.has_met:
+            return self._job.elastic_timeout, "--elastic-timeout"
+        return self._job.start_timeout, "--start-timeout"
 
     def _take_signal(self, number: int) -> None:
         if number == signal.SIGTSTP:
@@ -211,6 +295,7 @@ class Launcher:
             self._end(0.0)
         else:
             self._interrupted = self._interrupted or number == signal.SIGINT
+            self._stopping = self._stopping or number in _ENDING
             self._fleet.tell_all(pack(Kind.SIGNAL, number))
 
     def _pause(self) -> None:
@@ -226,6 +311,7 @@ class Launcher:
         if now >= self._next_word:
             self._next_word = now + self._job.silence / _ALIVE_PER_SILENCE
             self._fleet.tell_all(pack(Kind.ALIVE))
+        self._give_up_the_late(now)
         if self._failed_at is not None and now - self._failed_at > self._grace():
             self._decide()
             self._end(_GRACE_SECONDS)
@@ -259,17 +345,23 @@ class Launcher:
         self._decide()
         for text in self._lost:
             self._output.say(text)
-        first = self._verdict.first
+        first = self._verdict.first if self._failed_at is not None else None
         if first is None or (self._lost and first.witness):
             killed = 128 + signal.SIGINT if self._interrupted else 1
             return killed if self._lost or self._killed_at is not None else 0
-        host = next(it.name for it in self._fleet.connections if first.rank in it.share.ranks)
-        if first.code < 0:
-            how = f"was killed by signal {-first.code} ({_signal_name(-first.code)})"
-        else:
-            how = f"ended with exit code {first.code}"
-        self._output.say(f"rank {first.rank} on {host} {how}")
+        self._output.say(self._describe(first))
         return first.exit_code
+
+    def _describe(self, death: Death) -> str:
+        host = next(it.name for it in self._fleet.connections if death.rank in it.share.ranks)
+        if death.rank in self._given_up:
+            seconds, option = self._patience()
+            how = f"is killed, as it hasn't come to meet the others within {seconds:g} s ({option})"
+        elif death.code < 0:
+            how = f"was killed by signal {-death.code} ({_signal_name(-death.code)})"
+        else:
+            how = f"ended with exit code {death.code}"
+        return f"{self._membership.name(death.rank)} on {host} {how}"
 
 
 def _signal_name(number: int) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from hpsearch_comm.launch.keeper import die_with
+from hpsearch_comm.roster import VARIABLE, describe_socket
 
 __all__ = ["RankProcess", "reap"]
 
@@ -28,21 +30,31 @@ class RankProcess:
         command: The program and its arguments.
         environment: All of its variables.
         with_input: Whether its standard input comes from `feed`; else it is empty.
+        elastic: Whether it has a socket by which the launcher tells it whom it meets.
 
     Raises:
         OSError: The program can't be run.
     """
 
-    def __init__(self, rank: int, command: Sequence[str], environment: Mapping[str, str], with_input: bool) -> None:
+    def __init__(
+        self, rank: int, command: Sequence[str], environment: Mapping[str, str], with_input: bool, elastic: bool
+    ) -> None:
         self.rank = rank
         self.input: int | None = None
         """The descriptor of its standard input."""
+        self.line: socket.socket | None = None
+        """This end of the socket."""
         reading, writing = zip(*(os.pipe() for _ in range(2)), strict=True)
         source, self.input = os.pipe() if with_input else (os.open(os.devnull, os.O_RDONLY), None)
         self.outputs: list[int] = list(reading)
         """The descriptors of its standard output and error, as long as they are open."""
         self.streams = dict(zip(reading, ("stdout", "stderr"), strict=True))
+        inherited: list[socket.socket] = []
         try:
+            if elastic:
+                self.line, theirs = socket.socketpair()
+                inherited.append(theirs)
+                environment = {**environment, VARIABLE: describe_socket(theirs.fileno())}
             self.process = subprocess.Popen(
                 command,
                 env=environment,
@@ -50,6 +62,7 @@ class RankProcess:
                 stdout=writing[0],
                 stderr=writing[1],
                 process_group=0,
+                pass_fds=[sock.fileno() for sock in inherited],
                 # This process has no other threads, so that it is safe.
                 preexec_fn=partial(die_with, os.getpid(), signal.SIGKILL),
             )
@@ -59,6 +72,8 @@ class RankProcess:
         finally:
             for descriptor in (source, *writing):
                 os.close(descriptor)
+            for sock in inherited:
+                sock.close()
         for descriptor in (*reading, *([] if self.input is None else [self.input])):
             os.set_blocking(descriptor, False)
 
@@ -92,6 +107,8 @@ class RankProcess:
             os.close(descriptor)
         self.outputs = []
         self.close_input()
+        if self.line is not None:
+            self.line.close()
 
     def close_input(self) -> None:
         """Let its standard input end."""

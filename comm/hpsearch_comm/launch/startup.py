@@ -78,4 +78,5 @@ def start_order(job: Job, connection: Connection, address: str, port: int) -> di
         "directory": job.directory,
         "environment": dict(job.environment) if connection.local else going_along(job.environment),
         "exports": dict(job.exports),
+        "elastic": job.least is not None,
     }

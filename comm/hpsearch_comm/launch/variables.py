@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.launchers import VARIABLES as LAUNCHERS
+from hpsearch_comm.roster import VARIABLE as ELASTIC
 
 __all__ = ["SECRET", "for_rank", "going_along", "parse_exports", "without_other_launchers"]
 
@@ -21,7 +22,9 @@ _OF_A_HOST = re.compile(
     r"SHLVL|SSH_.*|TERM|TERM_.*|TMPDIR|TMUX.*|TTY|USER|WAYLAND_.*|WINDOWID|XAUTHORITY|XDG_.*"
 )
 """What each host has of its own, by ssh and by its login."""
-_OF_LAUNCHERS = re.compile("|".join([*LAUNCHERS, "TORCHELASTIC_.*", "(?:GROUP|ROLE)_(?:RANK|WORLD_SIZE|NAME)"]))
+_OF_LAUNCHERS = re.compile(
+    "|".join([*LAUNCHERS, ELASTIC, "TORCHELASTIC_.*", "(?:GROUP|ROLE)_(?:RANK|WORLD_SIZE|NAME)"])
+)
 """By which another launcher, that may have started this one, says which rank a process is."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

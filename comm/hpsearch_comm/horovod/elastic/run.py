@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 from hpsearch_comm.errors import RendezvousError
 from hpsearch_comm.horovod.elastic.state import State
 from hpsearch_comm.horovod.errors import HorovodInternalError, MissingError
+from hpsearch_comm.horovod.job import size
 from hpsearch_comm.horovod.lifetime import init, shutdown
+from hpsearch_comm.horovod.meeting import be_done, is_elastic
 
 __all__ = ["run"]
 
 MOST_FAILURES = 3
-"""Failures without a commit between them: a training that can't get further fails each time."""
+"""Failures of as many ranks without a commit between them: a training that can't get further fails each time."""
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -26,32 +28,37 @@ def run(func: Callable[..., _T]) -> Callable[..., _T]:
 
     The function begins with the state of rank 0 on all ranks. When it ends with HorovodInternalError, its ranks leave
     the job, have their last committed states again, meet in a new job, and call it once more. They are the processes
-    that the launcher has started: one that has died doesn't come back, and none joins later.
+    that the launcher has started: one that has died doesn't come back, and none joins later. Where the launcher may go
+    on without those that have died (`--min-np`), the others meet without them, and are numbered anew.
 
     Args:
         func: Takes the state, and whatever else it is called with. It begins where the state says.
 
     Raises:
-        HorovodInternalError: It failed three times without a commit in between.
-        RendezvousError: A process didn't come to the new job, as it has died or ended; names its rank.
+        HorovodInternalError: It failed three times with neither a commit nor the loss of a rank in between.
+        RendezvousError: A process didn't come to the new job, as it has died or ended, and the launcher doesn't go on
+            without it; names its rank.
     """
 
     @functools.wraps(func)
     def train(state: State, *args: Any, **kwargs: Any) -> _T:
-        failures, commits = 0, state.commits
+        failures, commits, ranks = 0, state.commits, size()
         while True:
             try:
                 state.sync()
-                return func(state, *args, **kwargs)
+                result = func(state, *args, **kwargs)
+                be_done()
+                return result
             except MissingError:
                 raise
             except HorovodInternalError as error:
-                failures = failures + 1 if commits == state.commits else 1
-                commits = state.commits
+                _log.warning("going on from the last commit, as a collective has failed: %s", error)
+                _meet_anew()
+                # That a rank was lost is no fault of the training's.
+                failures = 0 if size() < ranks else failures + 1 if commits == state.commits else 1
+                commits, ranks = state.commits, size()
                 if failures == MOST_FAILURES:
                     raise
-                _log.warning("going on from the last commit, as a collective has failed: %s", error)
-            _meet_anew()
             state.restore()
             state.on_reset()
 
@@ -63,8 +70,10 @@ def _meet_anew() -> None:
     try:
         init()
     except RendezvousError as error:
+        if is_elastic():
+            raise
         raise RendezvousError(
-            f"hvd.elastic.run goes on among the processes that the launcher has started, on a fixed list of hosts, and "
-            f"not all of them came again: {error}. Processes that come and go aren't supported: start the script anew, "
-            "and let it begin from a checkpoint"
+            "hvd.elastic.run goes on among the processes that the launcher has started, and not all of them came "
+            f"again: {error}. To go on without ranks that die, start them with `python -m hpsearch_comm.launch "
+            "--min-np N`; or start the script anew, and let it begin from a checkpoint"
         ) from error

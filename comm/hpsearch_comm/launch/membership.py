@@ -1,0 +1,117 @@
+"""Which ranks are there, and which of them meet next, where a job goes on without those that have died.
+
+Pure: it is told what happens, and when. Ranks have here the numbers that they were started with; those that meet are
+numbered anew, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hpsearch_comm.roster import Coming, Roster
+
+__all__ = ["Membership", "name_ranks"]
+
+
+class Membership:
+    """The ranks of a job.
+
+    Args:
+        hosts: The ranks of each host.
+        least: How many must be there, or have ended well, so that the others may go on.
+    """
+
+    def __init__(self, hosts: Iterable[Iterable[int]], least: int) -> None:
+        self._hosts = [frozenset(ranks) for ranks in hosts]
+        self._least = least
+        self._there = set().union(*self._hosts)
+        self._well = 0
+        self._done: set[int] = set()
+        """Ranks whose work is done, but for what they do by themselves."""
+        self._coming: dict[int, Coming] = {}
+        self._meetings = 0
+        self._numbers: dict[int, int] = {}
+        """Of those who have met last, by rank."""
+        self.waiting_since: float | None = None
+        """When the first of those who wait has come; None where none does."""
+
+    @property
+    def suffices(self) -> bool:
+        """Whether enough ranks are there, or have ended well."""
+        return len(self._there) + self._well >= self._least
+
+    @property
+    def has_met(self) -> bool:
+        """Whether there has been a meeting."""
+        return self._meetings > 0
+
+    @property
+    def count(self) -> int:
+        """How many are there."""
+        return len(self._there)
+
+    def name(self, rank: int) -> str:
+        """Say which rank this is, if it is another one by now."""
+        number = self._numbers.get(rank, rank)
+        return f"rank {rank}" if number == rank else f"rank {rank}, now rank {number},"
+
+    @property
+    def awaited(self) -> list[int]:
+        """The ranks that those who have come wait for, until they come or end."""
+        return sorted(self._there - self._coming.keys()) if self._coming else []
+
+    @property
+    def late(self) -> list[int]:
+        """Those of them that must come some time: all but those whose work is done."""
+        return [rank for rank in self.awaited if rank not in self._done]
+
+    def come(self, rank: int, coming: Coming, now: float) -> None:
+        """Take note that a rank wants to meet the others."""
+        if rank in self._there:
+            self._done.discard(rank)
+            self._coming[rank] = coming
+            if self.waiting_since is None:
+                self.waiting_since = now
+
+    def be_done(self, rank: int) -> None:
+        """Take note that a rank's work is done."""
+        self._done.add(rank)
+
+    def end(self, rank: int, well: bool) -> None:
+        """Take note that a rank has ended, or is given up."""
+        if rank in self._there:
+            self._there.remove(rank)
+            self._well += well
+            self._coming.pop(rank, None)
+            if not self._coming:
+                self.waiting_since = None
+
+    def meet(self) -> dict[int, Roster]:
+        """Have those who have come meet, if nobody is awaited; give what each of them is told."""
+        if not self._coming or self.awaited:
+            return {}
+        members = sorted(self._coming)
+        self._numbers = {rank: number for number, rank in enumerate(members)}
+        addresses = tuple(self._coming[rank].address for rank in members)
+        rosters = {}
+        for ranks in self._hosts:
+            local = [rank for rank in members if rank in ranks]
+            for place, rank in enumerate(local):
+                call, number = self._coming[rank].call, self._numbers[rank]
+                rosters[rank] = Roster(call, self._meetings, number, addresses, place, len(local))
+        self._coming, self.waiting_since = {}, None
+        self._meetings += 1
+        return rosters
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """Say which ranks these are: `rank 3`, or `ranks 0 to 4, 6 and 8`. There is one or more, in rising order."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1].append(rank)
+        else:
+            spans.append([rank])
+    words = [word for span in spans for word in (map(str, span) if len(span) < 3 else [f"{span[0]} to {span[-1]}"])]
+    text = " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    return f"rank {text}" if text.isdecimal() else f"ranks {text}"

@@ -1,0 +1,182 @@
+"""What a rank and a launcher that goes on without dead ranks tell each other, in lines of JSON.
+
+    the rank                                           the launcher
+      | --- comes: the number of this call, address ---> |   an address where the rank listens, as other ranks read it
+      | <-- roster: the call's number, who meets ------- |   once all have come that are alive
+      | --- done --------------------------------------> |   the rank may take as long as it likes to come or to end
+
+Between the two stands the agent of the rank's host, which has started the rank with one end of a socket.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import socket
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpsearch_comm.bootstrap.inheritance import close_in_children
+from hpsearch_comm.errors import RendezvousError
+
+__all__ = ["VARIABLE", "Coming", "LauncherLine", "Roster", "describe_socket", "read_word"]
+
+VARIABLE = "HPSEARCH_COMM_ELASTIC"
+"""Says which descriptor a rank's end is, and which socket that must be."""
+
+_CHUNK = 1 << 16
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """A process wants to meet the others."""
+
+    call: int
+    """Numbers the process's calls, of which the last counts."""
+    address: str
+    """Where it listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """Who meets, as one of them is told."""
+
+    call: int
+    """That which is answered."""
+    number: int
+    """Of the meeting, from 0."""
+    rank: int
+    """The process's own."""
+    addresses: tuple[str, ...]
+    """Where the ranks listen, by rank."""
+    local_rank: int
+    local_size: int
+
+    def variables(self) -> dict[str, str]:
+        """Give the variables of the environment that say the same."""
+        return {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(len(self.addresses)),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_size),
+        }
+
+    def to_line(self) -> bytes:
+        """Give it as the launcher sends it."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Roster:
+        """Read what `to_line` gave."""
+        fields: dict[str, Any] = json.loads(line)
+        return cls(**{**fields, "addresses": tuple(fields["addresses"])})
+
+
+def read_word(line: bytes) -> Coming | None:
+    """Read what a rank says: that it comes, or None for that it is done.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    word = json.loads(line)
+    if word == "done":
+        return None
+    if isinstance(word, dict) and type(word.get("call")) is int and isinstance(word.get("address"), str):
+        return Coming(word["call"], word["address"])
+    raise ValueError(f"expected a rank to come or to be done, got {line!r:.100}")
+
+
+def describe_socket(descriptor: int) -> str:
+    """Give the value of VARIABLE for a descriptor that a rank inherits."""
+    return f"{descriptor}:{os.fstat(descriptor).st_ino}"
+
+
+class LauncherLine:
+    """A rank's end of the socket.
+
+    Args:
+        sock: It.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = close_in_children(sock)
+        self._calls = itertools.count()
+        self._arrived = bytearray()
+
+    @classmethod
+    def open(cls, env: Mapping[str, str]) -> LauncherLine | None:
+        """Take the socket that the environment names; None where it names none, or one that isn't there any more.
+
+        The number alone could be that of another file: a program between the launcher and this one may have closed it.
+        """
+        text = env.get(VARIABLE, "")
+        descriptor = text.partition(":")[0]
+        if not descriptor.isdecimal():
+            return None
+        number = int(descriptor)
+        try:
+            if stat.S_ISSOCK(os.fstat(number).st_mode) and describe_socket(number) == text:
+                # Programs that this one starts must not have it.
+                os.set_inheritable(number, False)
+                return cls(socket.socket(fileno=number))
+        except OSError:
+            pass
+        _log.warning(
+            "%s=%s names no socket of this process's: a program between the launcher and this one has closed it, so "
+            "that this rank can't go on without others. Have the launcher start it itself",
+            VARIABLE,
+            text,
+        )
+        return None
+
+    def come(self, address: str) -> Roster:
+        """Say that this process wants to meet the others, and wait until it is told who meets.
+
+        Args:
+            address: Where this process listens, for as long as the call takes and until all are connected.
+
+        Raises:
+            RendezvousError: The launcher is gone.
+        """
+        call = next(self._calls)
+        self._say({"call": call, "address": address})
+        # A call that was interrupted may be answered later.
+        while (roster := Roster.from_line(self._hear())).call != call:
+            pass
+        return roster
+
+    def say_done(self) -> None:
+        """Say that this process may take as long as it likes until it comes again, or ends."""
+        self._say("done")
+
+    def close(self) -> None:
+        """Let the launcher hear nothing more of this process."""
+        self._sock.close()
+
+    def _say(self, word: Any) -> None:
+        try:
+            self._sock.sendall(json.dumps(word).encode() + b"\n")
+        except OSError:
+            raise _gone() from None
+
+    def _hear(self) -> bytes:
+        while (end := self._arrived.find(b"\n")) < 0:
+            try:
+                data = self._sock.recv(_CHUNK)
+            except OSError:
+                data = b""
+            if not data:
+                raise _gone()
+            self._arrived += data
+        line = bytes(self._arrived[:end])
+        del self._arrived[: end + 1]
+        return line
+
+
+def _gone() -> RendezvousError:
+    return RendezvousError("the launcher, which says who meets, is gone: its own output says why")

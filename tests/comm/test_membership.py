@@ -1,0 +1,97 @@
+"""Which ranks meet where a job goes on without dead ones: every order of what can happen, against the rules."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpsearch_comm.launch.membership import Membership, name_ranks
+from hpsearch_comm.roster import Coming, Roster, read_word
+
+HOSTS = [range(2), range(2, 5)]
+RANKS = st.sampled_from([rank for ranks in HOSTS for rank in ranks])
+EVENTS = st.lists(st.tuples(st.sampled_from(["come", "done", "dies", "ends well"]), RANKS), max_size=60)
+
+
+def coming(rank: int, call: int = 0) -> Coming:
+    return Coming(call, f"address of {rank}, {call}")
+
+
+@given(EVENTS, st.integers(1, 5))
+def test_those_who_come_meet_once_nobody_is_missing(events, least):
+    membership = Membership(HOSTS, least)
+    alive, done, waiting = {*range(5)}, set[int](), dict[int, Coming]()
+    well, meetings = 0, 0
+    for calls, (what, rank) in enumerate(events):
+        if what == "come":
+            membership.come(rank, coming(rank, calls), now=float(calls))
+            if rank in alive:
+                waiting[rank] = coming(rank, calls)
+                done.discard(rank)
+        elif what == "done":
+            membership.be_done(rank)
+            done.add(rank)
+        else:
+            well += what == "ends well" and rank in alive
+            membership.end(rank, well=what == "ends well")
+            alive.discard(rank)
+            waiting.pop(rank, None)
+        assert membership.suffices == (len(alive) + well >= least)
+        assert membership.count == len(alive)
+        missing = alive - set(waiting) if waiting else set[int]()
+        assert (membership.awaited, membership.late) == (sorted(missing), sorted(missing - done))
+        rosters = membership.meet()
+        if not waiting or missing:
+            assert rosters == {}
+        else:
+            order = sorted(waiting)
+            assert sorted(rosters) == order
+            for number, member in enumerate(order):
+                here = [other for other in order if (other < 2) == (member < 2)]
+                addresses = tuple(waiting[other].address for other in order)
+                place = here.index(member), len(here)
+                assert rosters[member] == Roster(waiting[member].call, meetings, number, addresses, *place)
+                assert (membership.name(member) == f"rank {member}") == (number == member)
+            waiting, meetings = {}, meetings + 1
+        assert (membership.waiting_since is not None) == bool(waiting)
+
+
+def test_the_last_call_of_a_rank_counts_and_the_first_comer_says_since_when():
+    membership = Membership([range(2)], 1)
+    membership.come(0, coming(0, 0), now=1.0)
+    membership.come(0, coming(0, 1), now=2.0)
+    assert membership.waiting_since == 1.0
+    membership.come(1, coming(1), now=3.0)
+    assert membership.meet()[0] == Roster(1, 0, 0, ("address of 0, 1", "address of 1, 0"), 0, 2)
+
+
+def test_what_ranks_and_launcher_say_arrives_as_it_was():
+    roster = Roster(3, 2, 1, ("here", "there"), 1, 2)
+    assert Roster.from_line(roster.to_line()) == roster
+    assert roster.variables() == {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert read_word(b'{"call": 2, "address": "here"}') == Coming(2, "here")
+    assert read_word(b'"done"') is None
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b"1", b'"go"', b'{"call": "2", "address": ""}', b'{"call": true}', b"\xff"]
+)
+def test_what_is_neither_is_an_error(line):
+    with pytest.raises(ValueError, match=r".+"):
+        read_word(line)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([3], "rank 3"),
+        ([0, 1], "ranks 0 and 1"),
+        ([0, 2, 3], "ranks 0, 2 and 3"),
+        ([0, 1, 2, 4, 6], "ranks 0 to 2, 4 and 6"),
+        ([1, 4, 5, 6], "ranks 1 and 4 to 6"),
+        ([2, 3, 4], "ranks 2 to 4"),
+    ],
+)
+def test_ranks_are_named(ranks, text):
+    assert name_ranks(ranks) == text

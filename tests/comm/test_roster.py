@@ -1,0 +1,126 @@
+"""The socket between a rank and its agent: both ends, whatever is cut, late or gone."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpsearch_comm.errors import RendezvousError
+from hpsearch_comm.launch.channel import Channel
+from hpsearch_comm.launch.errors import LaunchError
+from hpsearch_comm.roster import VARIABLE, Coming, LauncherLine, Roster, describe_socket, read_word
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ends = socket.socketpair()
+    yield ends
+    for sock in ends:
+        sock.close()
+
+
+def wake(selector: selectors.BaseSelector, times: int = 1, seconds: float | None = None) -> None:
+    """Let what is due be done."""
+    for _ in range(times):
+        for key, _ in selector.select(seconds):
+            key.data()
+
+
+def test_a_rank_takes_the_answer_to_its_last_call(ends):
+    """The answer to a call that was interrupted may still come."""
+    line = LauncherLine(ends[0])
+    late, own = (Roster(call, call, 0, (f"address {call}",), 0, 1) for call in (7, 0))
+    ends[1].sendall(late.to_line() + own.to_line())
+    assert line.come("here") == own
+    line.say_done()
+    first, second = ends[1].recv(1000).splitlines()
+    assert (read_word(first), read_word(second)) == (Coming(0, "here"), None)
+    ends[1].sendall(Roster(1, 3, 1, ("there", "here"), 0, 1).to_line())
+    assert line.come("here").addresses == ("there", "here")
+
+
+def test_a_launcher_that_is_gone_is_an_error_before_and_while_a_rank_waits(ends):
+    line = LauncherLine(ends[0])
+    leaver = threading.Thread(target=lambda: (ends[1].recv(1000), ends[1].close()))
+    leaver.start()
+    with pytest.raises(RendezvousError, match="the launcher, which says who meets, is gone"):
+        line.come("here")
+    leaver.join()
+    with pytest.raises(RendezvousError, match="is gone"):
+        line.say_done()
+
+
+def test_the_socket_that_the_environment_names_is_taken_and_programs_do_not_inherit_it(ends):
+    mine = os.dup(ends[0].fileno())
+    os.set_inheritable(mine, True)
+    line = LauncherLine.open({VARIABLE: describe_socket(mine)})
+    assert line is not None
+    assert not os.get_inheritable(mine)
+    line.say_done()
+    assert ends[1].recv(100) == b'"done"\n'
+    line.close()
+
+
+def test_what_names_no_such_socket_is_none(ends, caplog, tmp_path):
+    assert LauncherLine.open({}) is None
+    assert LauncherLine.open({VARIABLE: "x"}) is None
+    assert not caplog.records
+    number = ends[0].fileno()
+    other = describe_socket(number).replace(":", ":1")
+    with (tmp_path / "file").open("w") as file:
+        for text in (other, f"{number}", describe_socket(file.fileno()), "99999:1"):
+            assert LauncherLine.open({VARIABLE: text}) is None
+    assert len(caplog.records) == 4
+    assert "has closed it" in caplog.text
+
+
+@given(st.lists(st.binary(max_size=20).map(lambda data: data.replace(b"\n", b"")), max_size=8), st.data())
+def test_lines_arrive_whole_however_they_are_cut(lines, data):
+    heard: list[bytes] = []
+    near, far = socket.socketpair()
+    with selectors.DefaultSelector() as selector, near, far:
+        channel = Channel(near, selector, heard.append)
+        rest = b"".join(line + b"\n" for line in lines)
+        while rest:
+            cut = data.draw(st.integers(1, len(rest)))
+            far.sendall(rest[:cut])
+            rest = rest[cut:]
+            wake(selector)
+        channel.close()
+    assert heard == lines
+
+
+def test_what_does_not_fit_is_sent_when_there_is_room(ends):
+    with selectors.DefaultSelector() as selector:
+        channel = Channel(ends[0], selector, lambda _: None)
+        text = b"x" * (1 << 22) + b"\n"
+        channel.say(text)
+        channel.say(b"behind\n")
+        arrived = b""
+        while len(arrived) < len(text) + 7:
+            wake(selector, seconds=0)
+            arrived += ends[1].recv(1 << 16)
+        assert arrived == text + b"behind\n"
+        assert not selector.select(0), "nothing is left to be written"
+        channel.close()
+
+
+def test_an_end_is_taken_for_one_and_endless_lines_are_refused(ends):
+    with selectors.DefaultSelector() as selector:
+        channel = Channel(ends[0], selector, lambda _: None)
+        ends[1].sendall(b"x" * 70_000)
+        with pytest.raises(LaunchError, match=r"expected lines of at most 65536 bytes of a rank, got b'xxx"):
+            wake(selector, times=3)
+        ends[1].close()
+        while selector.get_map():
+            wake(selector)
+        channel.say(b"to nobody\n")
+        channel.close()
+        channel.close()
