@@ -145,6 +145,25 @@ def one_is_late(group: comm.Group) -> list[Any]:
     return [total, said]
 
 
+def one_is_given_up(group: comm.Group, how: str) -> list[Any]:
+    """Wait for rank 1, which comes when the others have waited for too long."""
+    enter(group, HOROVOD_STALL_CHECK_TIME_SECONDS="0.2", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="0.5")
+    ready = torch.zeros(1)
+    if hvd.rank() == 1:
+        for rank in (0, 2):
+            group.recv(ready, rank)
+        said = [error_of(lambda: hvd.allreduce(torch.ones(1), name="late"))]
+    else:
+        said = [error_of(hvd.join if how == "joined" else lambda: hvd.allreduce(torch.ones(1), name="late"))]
+        said.append(error_of(hvd.barrier))
+        group.send(ready, 1)
+    hvd.shutdown()
+    hvd.init()
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 3.0
+    hvd.shutdown()
+    return said
+
+
 def again_and_again(group: comm.Group) -> list[float]:
     """Start jobs one after another, without waiting for each other between."""
     enter(group)

@@ -78,6 +78,15 @@ def test_a_late_rank_is_waited_for_and_named_not_given_up(ranks):
     assert said[:2] == [f"allreduce.late has waited {seconds} s for some of ranks [1]" for seconds in (0.3, 0.6)]
 
 
+@pytest.mark.parametrize(("how", "name"), [("called", "allreduce.late"), ("joined", "join")])
+def test_a_late_rank_is_given_up_where_the_user_wants_that_and_all_can_start_anew(ranks, how, name):
+    first, second, third = results(ranks, 3, "one_is_given_up", how)
+    ends = f"{name} has waited 0.5 s for some of ranks ["
+    assert any(text.startswith(ends) for text in (first[0], third[0]))
+    for text in (*first, *second, *third):
+        assert "which ends the job (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)" in text
+
+
 def test_jobs_follow_each_other(ranks):
     assert results(ranks, 3, "again_and_again") == [[0.0, 3.0, 6.0, 9.0, 12.0]] * 3
 

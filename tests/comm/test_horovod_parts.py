@@ -87,6 +87,8 @@ def test_variables_say_how_it_runs():
     assert Settings.read({"HOROVOD_STALL_CHECK_TIME_SECONDS": "5"}).stall_seconds == 5
     assert Settings.read({"HOROVOD_STALL_CHECK_TIME_SECONDS": "0"}).stall_seconds == math.inf
     assert Settings.read({"HOROVOD_STALL_CHECK_DISABLE": "1"}).stall_seconds == math.inf
+    assert Settings.read({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "9"}).shutdown_seconds == 9
+    assert Settings.read({}).shutdown_seconds == math.inf
 
 
 @pytest.mark.parametrize("text", ["-1", "fast", "nan", "inf"])

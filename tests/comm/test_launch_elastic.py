@@ -95,6 +95,17 @@ def test_a_rank_that_hangs_is_killed_when_the_others_have_waited_for_it(tmp_path
     assert (
         "rank 2 on localhost is killed, as it hasn't come to meet the others within 10 s (--elastic-timeout): " in err
     )
+    assert err.count("rank 2 on localhost") == 1
+
+
+@pytest.mark.exhaustive
+def test_a_rank_that_hangs_while_nobody_dies_is_killed_where_a_stall_is_to_end_the_job(tmp_path):
+    text = TRAINS.replace("os.getpid(), signal.SIGKILL", "os.getpid(), signal.SIGSTOP")
+    words = ("-np", "3", "--min-np", "2", "--elastic-timeout", "10", script(tmp_path, text))
+    code, _, err = launch(tmp_path, *words, json.dumps([None, 3, None]), HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="15")
+    assert code == 0, err
+    check(tmp_path, [0, 2], [3] * 3 + [2] * 5)
+    assert "rank 1 on localhost is killed, as it hasn't come to meet the others within 10 s" in err
 
 
 @pytest.mark.exhaustive
@@ -168,16 +179,18 @@ def test_losses_count_as_no_failures_of_the_training(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_an_interrupt_ends_all_of_them(tmp_path):
-    text = TRAINS.replace(
-        "die(state.step)", "state.step == 3 and (Path(f'at.{started_as}').write_text('3\\n'), signal.pause())"
-    )
+def test_an_interrupt_ends_all_of_them_also_one_that_would_go_on(tmp_path):
+    wait = """started_as == 2 and signal.signal(signal.SIGINT, signal.SIG_IGN)
+            if state.step == 3:
+                Path(f"at.{started_as}").write_text("3\\n")
+                signal.pause()"""
+    text = TRAINS.replace("die(state.step)", wait)
     with launching(tmp_path, "-np", "3", "--min-np", "1", script(tmp_path, text), json.dumps([None] * 3)) as run:
         run.wait_for("at.0", "at.1", "at.2")
         run.process.send_signal(signal.SIGINT)
         _, err = run.communicate()
     assert run.process.returncode == 128 + signal.SIGINT, err
-    assert "go on, as" not in err
+    assert "(--min-np)" not in err
 
 
 @pytest.mark.exhaustive

@@ -294,7 +294,7 @@ def test_which_variables_go_along_to_other_hosts():
     go = "PATH LD_LIBRARY_PATH PYTHONPATH CUDA_VISIBLE_DEVICES OMP_NUM_THREADS HPSEARCH_COMM_TIMEOUT WANDB_API_KEY LANG"
     env = dict.fromkeys(f"{stay} {go} HPSEARCH_COMM_SECRET".split(), "x")
     assert sorted(going_along(env)) == sorted(go.split())
-    others = "OMPI_COMM_WORLD_SIZE PMI_RANK SLURM_PROCID TORCHELASTIC_USE_AGENT_STORE GROUP_RANK"
+    others = "OMPI_COMM_WORLD_SIZE PMI_RANK SLURM_PROCID TORCHELASTIC_USE_AGENT_STORE GROUP_RANK HPSEARCH_COMM_ELASTIC"
     assert list(without_other_launchers(dict.fromkeys([*others.split(), "SLURM_JOB_ID"], "x"))) == ["SLURM_JOB_ID"]
     assert parse_exports(["A", "B=c=d", "C="], {"A": "a"}) == {"A": "a", "B": "c=d", "C": ""}
     assert for_rank(3, range(2, 4), 4, "10.0.0.1", 5) == {

@@ -108,6 +108,13 @@ class Controller:
         others = [number for rank, number in enumerate(self.ranks) if rank != self.group.rank]
         return f"ranks {absent}, which have not called it" if absent else f"some of ranks {others}"
 
+    def give_up(self, reason: str) -> None:
+        """End everything under way, here and on the other ranks, and all that comes, with HorovodInternalError."""
+        error = HorovodInternalError(reason)
+        self._end(error)
+        self._talk.close(error)
+        self.group.close(error)
+
     def close(self) -> None:
         """End the thread, and what is still under way with HorovodInternalError."""
         with self._wake:

@@ -11,11 +11,13 @@ from typing import Any
 import torch
 
 from hpsearch_comm.errors import CommTimeoutError
+from hpsearch_comm.horovod.controller import Controller
 from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.errors import MissingError
 from hpsearch_comm.horovod.job import current_job
 from hpsearch_comm.horovod.process_sets import ProcessSet
 from hpsearch_comm.horovod.request import ReduceOp, Request
+from hpsearch_comm.horovod.settings import Settings
 from hpsearch_comm.operations.arguments import check_target, check_tensor
 from hpsearch_comm.operations.work import Handle
 
@@ -28,8 +30,8 @@ _numbers = itertools.count()
 @dataclass(slots=True)
 class _UnderWay:
     handle: Handle[Any]
-    awaited: Callable[[str], str]
-    stall_seconds: float
+    controller: Controller
+    settings: Settings
     finally_: Callable[[Any], Any] | None
 
 
@@ -92,7 +94,7 @@ def start(
     entry = Entry(request, sources, tensors if in_place else None, rows, grouped)
     controller.submit(entry)
     handle = next(_numbers)
-    _under_way[handle] = _UnderWay(entry.handle, controller.awaited, job.settings.stall_seconds, finally_)
+    _under_way[handle] = _UnderWay(entry.handle, controller, job.settings, finally_)
     return handle
 
 
@@ -131,20 +133,25 @@ def synchronize(handle: int) -> Any:
     if under_way is None:
         return None
     try:
-        result = wait(under_way.handle, under_way.awaited, under_way.stall_seconds)
+        result = wait(under_way.handle, under_way.controller, under_way.settings)
         return result if under_way.finally_ is None else under_way.finally_(result)
     finally:
         _under_way.pop(handle, None)
 
 
-def wait(handle: Handle[Any], awaited: Callable[[str], str], stall_seconds: float) -> Any:
-    """Wait for an operation, and say so now and then when it takes long."""
-    waited, patience = 0.0, stall_seconds
+def wait(handle: Handle[Any], controller: Controller, settings: Settings) -> Any:
+    """Wait for an operation, say so now and then when it takes long, and end the job where the user wants that."""
+    waited, longest = 0.0, settings.shutdown_seconds
     while not handle.done():
+        # Ever more rarely.
+        patience = min(waited or settings.stall_seconds, longest - waited)
         try:
             return handle.wait(patience)
         except CommTimeoutError:
             waited += patience
-            patience = waited  # ever more rarely
-            _log.warning("%s has waited %g s for %s", handle.name, waited, awaited(handle.name))
+        text = f"{handle.name} has waited {waited:g} s for {controller.awaited(handle.name)}"
+        if waited >= longest:
+            controller.give_up(f"{text}, which ends the job (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)")
+        else:
+            _log.warning(text)
     return handle.wait()

@@ -4,6 +4,7 @@ HOROVOD_CYCLE_TIME                 milliseconds after which a rank that others w
 HOROVOD_FUSION_THRESHOLD           bytes of small tensors that are reduced together; 0 for each by itself; 2 MiB
 HOROVOD_STALL_CHECK_DISABLE        1 says nothing of operations that wait for ranks which haven't called them
 HOROVOD_STALL_CHECK_TIME_SECONDS   seconds after which that is said; 60
+HOROVOD_STALL_SHUTDOWN_TIME_SECONDS   seconds after which such an operation ends the job; 0 for never, as without it
 HOROVOD_TIMELINE                   file of a trace that rank 0 writes; DYNAMIC for one that start_timeline() names
 HOROVOD_TIMELINE_MARK_CYCLES       1 marks in it when ranks exchange their news
 """
@@ -26,6 +27,7 @@ class Settings:
     cycle_seconds: float
     fusion_bytes: int
     stall_seconds: float
+    shutdown_seconds: float = math.inf
     timeline: str = ""
     """Empty for none."""
     mark_cycles: bool = False
@@ -44,6 +46,7 @@ class Settings:
             math.inf
             if _set(env, "HOROVOD_STALL_CHECK_DISABLE")
             else _number(env, "HOROVOD_STALL_CHECK_TIME_SECONDS", 60.0) or math.inf,
+            _number(env, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0.0) or math.inf,
             "" if timeline == "DYNAMIC" else timeline,
             _set(env, "HOROVOD_TIMELINE_MARK_CYCLES"),
         )

@@ -28,5 +28,5 @@ def join(device: int = -1) -> int:
     """
     job = current_job()
     controller = job.controller(0)
-    last: int = wait(controller.join(), controller.awaited, job.settings.stall_seconds)
+    last: int = wait(controller.join(), controller, job.settings)
     return last
