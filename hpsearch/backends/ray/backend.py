@@ -232,11 +232,12 @@ class RayBackend(Backend):
         try:
             response: RunResponse | None = pickle.loads(future.result())
         except RayError as error:
-            self._opened.end(slot)  # perhaps it is only out of reach
+            self._opened.give_up(slot, error)
             return self._lose(slot, first_line(error))
         if response is None:  # taken back, and its worker was done before it could say so in a heartbeat
             self._take_back(slot, flight)
             return ()
+        self._opened.ran(slot)
         told, result = read_response(self._study, flight, response, slot.sees)
         messages: list[Message] = [*told]
         self._slots.land(slot, flight, self.now(), result.seconds)
@@ -252,6 +253,7 @@ class RayBackend(Backend):
         return messages
 
     def _lane_landed(self, slot: Slot, flight: Flight, end: LaneEnd) -> Sequence[Message]:
+        self._opened.ran(slot)
         told, result = read_response(self._study, flight, end.response, slot.sees)
         messages: list[Message] = [*told]
         self._slots.land(slot, flight, self.now(), result.seconds)
@@ -269,9 +271,9 @@ class RayBackend(Backend):
         self._send_waiting()
         return messages
 
-    def _lane_lost(self, slot: Slot, reason: str) -> Sequence[Message]:
-        self._opened.end(slot)  # perhaps it is only out of reach
-        messages = self._lose(slot, reason)
+    def _lane_lost(self, slot: Slot, error: RayError) -> Sequence[Message]:
+        self._opened.give_up(slot, error)
+        messages = self._lose(slot, first_line(error))
         self._send_waiting()
         return messages
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -9,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._private import state
 
 from hpsearch.backends.ray.messages import Place
 from hpsearch.errors import BackendError
 
-__all__ = ["NAMESPACE", "Shape", "here", "live_nodes", "others", "why_no_workers"]
+__all__ = ["NAMESPACE", "Shape", "here", "live_nodes", "node_of", "others", "why_no_workers"]
 
 NAMESPACE = "hpsearch"
 """Of all our actors."""
@@ -80,6 +82,15 @@ def here() -> Place:
     """Say where this process runs, inside a worker."""
     interface = os.environ.get("HPSEARCH_COMM_INTERFACE") or ray.util.get_node_ip_address()
     return Place(ray.get_runtime_context().get_node_id(), interface)
+
+
+def node_of(actor: Any) -> tuple[str, str]:
+    """Say where an actor runs, or ran, and what a person calls that node; one that never got there has no name."""
+    with contextlib.suppress(Exception):  # Ray may forget the dead, and this isn't of its public interface
+        address = state.actors(actor._actor_id.hex())["Address"]
+        if address["IPAddress"]:
+            return address["NodeID"], f"node {address['IPAddress']}"
+    return "", "a node that Ray doesn't name"
 
 
 def others(own: Iterable[str]) -> Counter[str]:

@@ -11,7 +11,6 @@ from ray.exceptions import RayError
 
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.messages import LaneEnd, RunRequest
-from hpsearch.backends.ray.session import first_line
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.task import Message
 
@@ -28,7 +27,7 @@ class Rounds:
         inbox: Where their answers go.
         now: Tells the time.
         landed: Called with each lane that has ended.
-        lost: Called with a worker that died, and the reason.
+        lost: Called with a worker that won't come back, and what the call for it raised.
     """
 
     def __init__(
@@ -36,7 +35,7 @@ class Rounds:
         inbox: Inbox,
         now: Callable[[], float],
         landed: Callable[[Slot, Flight, LaneEnd], Sequence[Message]],
-        lost: Callable[[Slot, str], Sequence[Message]],
+        lost: Callable[[Slot, RayError], Sequence[Message]],
     ) -> None:
         self._inbox = inbox
         self._now = now
@@ -63,7 +62,7 @@ class Rounds:
         try:
             ends: Sequence[LaneEnd] = pickle.loads(future.result())
         except RayError as error:
-            return self._lost(slot, first_line(error))
+            return self._lost(slot, error)
         slot.rounds -= 1
         slot.round_since = self._now()
         flights = {flight.task.key: flight for flight in slot.flights}

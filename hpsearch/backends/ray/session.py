@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,9 @@ def first_line(error: BaseException) -> str:
     """Describe an error in a line; what was raised in a worker without Ray's own words."""
     error = getattr(error, "cause", None) or error
     text = str(error).strip().splitlines()
+    if getattr(error, "actor_init_failed", False):  # a traceback ends the text, and what was raised follows its frames
+        raised = [line for before, line in pairwise(text) if before.startswith(" ") and not line.startswith(" ")]
+        return raised[-1] if raised else text[0]
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 

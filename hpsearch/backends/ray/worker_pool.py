@@ -11,17 +11,18 @@ from pathlib import Path
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from hpsearch.backends.gangs import CLOSE_SECONDS
 from hpsearch.backends.ray.backoff import Backoff
+from hpsearch.backends.ray.failing_nodes import FailingNodes
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.messages import Hello
-from hpsearch.backends.ray.nodes import Shape, here, live_nodes, others, why_no_workers
+from hpsearch.backends.ray.nodes import Shape, here, live_nodes, node_of, others, why_no_workers
 from hpsearch.backends.ray.session import Kind, Pool, first_line
 from hpsearch.backends.ray.worker import RayWorker
 from hpsearch.backends.slots import Slot, Slots
-from hpsearch.errors import BackendError, TrainableError
+from hpsearch.errors import TrainableError
 from hpsearch.study.provenance import process_name
 from hpsearch.task import Message, Notice
 from hpsearch.worker.job import Job
@@ -30,9 +31,6 @@ __all__ = ["WorkerPool"]
 
 _IDLE_SECONDS = 30.0
 """On a cluster that others share, a worker that had nothing to do for this long is given back."""
-
-_MOST_BAD_STARTS = 3
-"""Workers that may die in a row before any of them could greet."""
 
 _SENT_ALONG = 64 << 10
 """Bytes of a job that each worker is sent; a larger one goes to the object store, once."""
@@ -89,7 +87,8 @@ class WorkerPool:
         Path(self._token[0]).write_text(self._token[1], encoding="utf-8")
         self._given_back = 0
         self._backoff = Backoff()
-        self._bad_starts = 0
+        self._failing_starts = FailingNodes("before they could run anything")
+        self._failing_runs = FailingNodes("around the trials that they ran")
         self._next_notice = time.monotonic() + _NOTICE_SECONDS[0]
 
     def start(self) -> None:
@@ -121,6 +120,20 @@ class WorkerPool:
     def refill(self) -> None:
         """Start workers in place of those that are gone."""
         self._add(self.wanted - len(self.slots.all) - self._given_back - self._backoff.given_back)
+
+    def ran(self, slot: Slot) -> None:
+        """Note that a worker came back from what it ran."""
+        self._failing_runs.did_well(slot.node)
+
+    def give_up(self, slot: Slot, error: RayError) -> None:
+        """End a worker that won't come back from what it runs: perhaps it is only out of reach.
+
+        Raises:
+            BackendError: Our own code raises again and again on its node; trials that kill their workers fail instead.
+        """
+        self.end(slot)
+        if isinstance(error, RayTaskError):
+            self._failing_runs.failed(*node_of(slot.handle), first_line(error))
 
     def end(self, slot: Slot) -> None:
         """End a worker's process."""
@@ -222,19 +235,15 @@ class WorkerPool:
         try:
             hello = future.result()
         except RayError as error:
-            self._bad_starts += new  # one of the pool may have died there
-            if self._bad_starts >= _MOST_BAD_STARTS:
-                raise BackendError(
-                    f"{_MOST_BAD_STARTS} workers in a row died before they could run anything; the last one: "
-                    f"{first_line(error)}. Is hpsearch installed on every node, in the same version?"
-                ) from error
+            if new:  # one of the pool may have died there
+                self._failing_starts.failed(*node_of(slot.handle), first_line(error))
             return self._lost(slot, first_line(error))
         if hello.edited is not None:
             self.end(slot)
             return self._lost(slot, f"{hello.edited} was edited after it had imported it")
         if hello.mistake is not None:
-            raise TrainableError(hello.mistake)
-        self._bad_starts = 0
+            raise TrainableError(f"node {hello.host}: {hello.mistake}" if self._pool.shared else hello.mistake)
+        self._failing_starts.did_well(slot.node)
         slot.sees, slot.log, slot.address = hello.sees, hello.log, hello.address
         slot.closes, slot.lanes = hello.closes, hello.lanes
         self.slots.make_ready(slot, time.monotonic())
