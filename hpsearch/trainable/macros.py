@@ -72,6 +72,8 @@ def expand(
 ) -> list[str]:
     """Give the words to run.
 
+    Values are written as Python writes them, as W&B does: `True`, `None`, `['a', 1]`. Only `${args_json}` is JSON.
+
     Args:
         command: Words with macros.
         program: The sweep's `program`.
@@ -85,7 +87,7 @@ def expand(
     """
     check_command(command, flat)
     meanings = {
-        **{name: _text(value) for name, value in flat.items()},
+        **{name: str(value) for name, value in flat.items()},
         "env": "/usr/bin/env",
         "interpreter": sys.executable,
         "args_json": json.dumps(nested),
@@ -96,15 +98,13 @@ def expand(
     if any("${args_json_file}" in word for word in command):
         json_file.write_text(meanings["args_json"], "utf-8")
     many = {
-        "${args}": [f"--{name}={_text(value)}" for name, value in flat.items()],
-        "${args_no_equals}": [word for name, value in flat.items() for word in (f"--{name}", _text(value))],
-        "${args_append_hydra}": [f"+{name}={_text(value)}" for name, value in flat.items()],
-        "${args_override_hydra}": [f"++{name}={_text(value)}" for name, value in flat.items()],
-        "${args_no_hyphens}": [f"{name}={_text(value)}" for name, value in flat.items()],
+        "${args}": [f"--{name}={value}" for name, value in flat.items()],
+        "${args_no_equals}": [word for name, value in flat.items() for word in (f"--{name}", str(value))],
+        "${args_append_hydra}": [f"+{name}={value}" for name, value in flat.items()],
+        "${args_override_hydra}": [f"++{name}={value}" for name, value in flat.items()],
+        "${args_no_hyphens}": [f"{name}={value}" for name, value in flat.items()],
         "${args_no_boolean_flags}": [
-            f"--{name}" if value is True else f"--{name}={_text(value)}"
-            for name, value in flat.items()
-            if value is not False
+            f"--{name}" if value is True else f"--{name}={value}" for name, value in flat.items() if value is not False
         ],
     }
 
@@ -117,10 +117,6 @@ def expand(
     for word in command:
         words += many[word] if word in many else [_MACRO.sub(meaning, word)]
     return words
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, (list, dict)) else str(value)
 
 
 def _variable(name: str, environment: Mapping[str, str]) -> str:

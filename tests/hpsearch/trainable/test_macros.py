@@ -31,6 +31,15 @@ def test_the_default_command_passes_every_parameter_to_the_program(tmp_path: Pat
     ]
 
 
+def test_values_are_written_as_wandb_writes_them(tmp_path: Path) -> None:
+    flat = {"flag": True, "off": False, "none": None, "mixed": [True, None, "a", 1e-05], "map": {"b": ["c"]}, "x": 0.1}
+    utils = pytest.importorskip("wandb.sdk.launch.sweeps.utils")
+    theirs = utils.create_sweep_command_args({"args": {name: {"value": value} for name, value in flat.items()}})
+    for macro in ("args", "args_no_equals", "args_no_hyphens", "args_no_boolean_flags"):
+        assert expand((f"${{{macro}}}",), None, flat, flat, tmp_path / "x", {}) == theirs[macro]
+    assert "--mixed=[True, None, 'a', 1e-05]" in theirs["args"]
+
+
 def test_boolean_flags_are_given_or_left_out(tmp_path: Path) -> None:
     assert words(tmp_path, "${args_no_boolean_flags}")[:3] == ["--optimizer.lr=0.1", "--nesterov", "--layers=[1, 2]"]
 
