@@ -9,13 +9,16 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hpsearch.errors import HpsearchError, Interrupted, exception_line
 
-__all__ = ["check_importable", "import_object", "is_import_path"]
+__all__ = ["check_importable", "check_named", "import_object", "is_import_path"]
 
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
@@ -50,12 +53,49 @@ def check_importable(spec: str, key: str, error_type: type[HpsearchError], searc
         HpsearchError: Of the type asked for: it isn't.
     """
     outermost = _split(spec, key, error_type)[0].partition(".")[0]
-    before = list(sys.path)
-    sys.path[:0] = search_path
-    importlib.invalidate_caches()
-    try:
+    with _searched_first(search_path):
         if outermost not in sys.modules and importlib.util.find_spec(outermost) is None:
             raise error_type(_missing_module(outermost, f"`{key}: {spec}`", search_path))
+
+
+def check_named(spec: str, key: str, error_type: type[HpsearchError], search_path: Sequence[str] = ()) -> None:
+    """See that an import path leads to a module whose source has the name in it, without importing anything.
+
+    What only importing would tell passes: names that a module makes or takes over from elsewhere, compiled modules.
+
+    Raises:
+        HpsearchError: Of the type asked for: it doesn't.
+    """
+    check_importable(spec, key, error_type, search_path)
+    module_name, attribute = _split(spec, key, error_type)
+    with _searched_first(search_path):
+        outermost, *inner = module_name.split(".")
+        found = importlib.util.find_spec(outermost)
+        for depth, part in enumerate(inner, 1):
+            folders = None if found is None else found.submodule_search_locations
+            if folders is None:
+                return
+            path = ".".join([outermost, *inner[:depth]])
+            found = PathFinder.find_spec(path, list(folders))
+            if found is None:
+                nearest = _nearest([module.name for module in pkgutil.iter_modules(list(folders))], part)
+                raise error_type(f"`{key}: {spec}` names the module {path!r}, which isn't there{nearest}")
+    source = Path(found.origin) if found is not None and found.origin is not None else Path()
+    if source.suffix != ".py" or not source.is_file():
+        return
+    text, name = source.read_text(encoding="utf-8", errors="replace"), attribute.partition(".")[0]
+    if re.search(rf"\b{name}\b|import \*|__getattr__|globals\(|exec\(", text) is None:
+        nearest = _nearest(re.findall(r"^(?:async )?(?:def|class) (\w+)", text, re.MULTILINE), name)
+        raise error_type(f"`{key}: {spec}` names {name!r}, which isn't in {source}{nearest}")
+
+
+@contextmanager
+def _searched_first(folders: Sequence[str]) -> Iterator[None]:
+    before = list(sys.path)
+    sys.path[:0] = folders
+    importlib.invalidate_caches()
+    try:
+        yield
     finally:
         sys.path[:] = before
 
@@ -107,8 +147,11 @@ def _import_mistake(module_name: str, named: str, error: BaseException) -> str:
 def _nearest_module(missing: str) -> str:
     parent, _, last = missing.rpartition(".")
     folders = getattr(sys.modules.get(parent), "__path__", ()) if parent else sys.path
-    names = [module.name for module in pkgutil.iter_modules(list(folders))]
-    nearest = difflib.get_close_matches(last, names, n=1)
+    return _nearest([module.name for module in pkgutil.iter_modules(list(folders))], last)
+
+
+def _nearest(names: Sequence[str], name: str) -> str:
+    nearest = difflib.get_close_matches(name, names, n=1)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 

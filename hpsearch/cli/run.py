@@ -45,7 +45,10 @@ from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep, locate, sweep_notes
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
+from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.trial import TrialRow
+from hpsearch.worker.job import CommandLine
+from hpsearch.worker.preflight import missing_here
 
 __all__ = ["go_on", "plan", "rerun", "run"]
 
@@ -153,12 +156,26 @@ def _go_on_there(place: StudyDirectory, given: argparse.Namespace) -> int:
 def plan(given: argparse.Namespace) -> int:
     """Show what a sweep would run."""
     sweep = _with_workers(load_sweep(given.sweep, given.overrides, runs=False), given.workers)
-    _tell_notes(sweep_notes(given.sweep, given.overrides))
+    _tell_notes([*sweep_notes(given.sweep, given.overrides), *_missing(sweep, given.sweep)])
     made = make_plan(sweep, sweep.resources.workers)
     print(plan_text(made), end="", flush=True)
     for line in shapes_lines(made, (str(Path.cwd()),)):
         print(line)
     return 0
+
+
+def _missing(sweep: Sweep, source: Path) -> list[str]:
+    """Say what of the trainable isn't here; it may be where the sweep is to run."""
+    folder = str(Path.cwd())
+    if sweep.trainable is not None:
+        trainable: str | CommandLine = sweep.trainable
+    elif sweep.program is not None or sweep.command is not None:
+        trainable = CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, folder)
+    else:  # it can only be asked and told
+        return []
+    folders = tuple(dict.fromkeys((folder, str(source.resolve().parent))))
+    told = None if is_table(sweep.trainable) else missing_here(trainable, folders)
+    return [] if told is None else [f"it wouldn't run here: {told}"]
 
 
 def _without_end(sweep: Sweep) -> list[str]:

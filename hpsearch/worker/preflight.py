@@ -5,15 +5,16 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from hpsearch.errors import TrainableError
-from hpsearch.imports import check_importable
+from hpsearch.imports import check_importable, check_named
 from hpsearch.trainable.macros import expand
 from hpsearch.worker.job import CommandLine, Job
 
-__all__ = ["check_program", "check_trainable", "placed"]
+__all__ = ["check_program", "check_trainable", "missing_here", "placed"]
 
 _ENV = "/usr/bin/env"
 
@@ -42,6 +43,19 @@ def check_trainable(job: Job) -> None:
             ) from None
     elif isinstance(job.trainable, str):
         check_importable(job.trainable, "trainable", TrainableError, job.search_path)
+
+
+def missing_here(trainable: str | CommandLine, search_path: Sequence[str]) -> str | None:
+    """Say what of a trainable isn't on this machine, as far as can be seen without running any of its code."""
+    try:
+        if isinstance(trainable, CommandLine):
+            check_program(trainable)
+            _check_command(trainable)
+        else:
+            check_named(trainable, "trainable", TrainableError, search_path)
+    except TrainableError as error:
+        return str(error)
+    return None
 
 
 def placed(command: CommandLine) -> CommandLine:

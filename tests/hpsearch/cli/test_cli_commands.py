@@ -153,6 +153,16 @@ def test_plan_shows_the_brackets_and_runs_nothing(here, hpsearch_command):
     assert sorted(path.name for path in here.iterdir()) == ["r27.yaml", "sweep.yaml"]
 
 
+def test_plan_notes_what_isnt_there_of_the_trainable(here, hpsearch_command):
+    write_sweep(here / "good.yaml")
+    assert hpsearch_command("plan", "good.yaml").err == ""
+    write_sweep(here / "typo.yaml", trainable="tests.hpsearch.support.cli_trainables:step")
+    answer = hpsearch_command("plan", "typo.yaml")
+    assert answer.code == 0
+    assert answer.err.startswith("note: it wouldn't run here: ")
+    assert "did you mean 'steps'?" in answer.err
+
+
 @pytest.mark.exhaustive
 def test_plan_builds_trials_where_workers_are_to_train_several(here, hpsearch_command):
     digits: dict[str, Any] = {

@@ -1,0 +1,57 @@
+"""What can be seen of a trainable without running any of its code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpsearch.trainable.macros import DEFAULT_COMMAND
+from hpsearch.worker.job import CommandLine
+from hpsearch.worker.preflight import missing_here
+
+RAISES = "raise RuntimeError('it was imported')\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with a script, a module in a package, and one that makes its names."""
+    (tmp_path / "models" / "wide").mkdir(parents=True)
+    for folder in ("models", "models/wide"):
+        (tmp_path / folder / "__init__.py").write_text(RAISES)
+    (tmp_path / "models" / "wide" / "nets.py").write_text(f"{RAISES}class Net: ...\nasync def train(trial): ...\n")
+    (tmp_path / "models" / "made.py").write_text(f"{RAISES}globals()['Ne' + 't'] = 1\n")
+    (tmp_path / "train.py").write_text(RAISES)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("trainable", "told"),
+    [
+        ("models.wide.nets:Net", None),
+        ("models.wide.nets:train", None),
+        ("models.wide.nets:Net.build", None),
+        ("models.made:Net", None),
+        ("json.decoder:JSONDecoder", None),
+        ("math:sqrt", None),  # it has no source
+        ("models.wide.nets:trian", "names 'trian', which isn't in {here}/models/wide/nets.py (did you mean 'train'?)"),
+        ("models.wide.nets:Nett", "(did you mean 'Net'?)"),
+        ("models.wide.net:Net", "names the module 'models.wide.net', which isn't there (did you mean 'nets'?)"),
+        ("models.wider.nets:Net", "names the module 'models.wider', which isn't there (did you mean 'wide'?)"),
+        ("model:Net", "(did you mean 'models'?)"),
+        ("models.wide.nets", "must be written `package.module:name`"),
+    ],
+)
+def test_an_import_path_is_followed_without_importing(here: Path, trainable: str, told: str | None) -> None:
+    found = missing_here(trainable, [str(here)])
+    if told is None:
+        assert found is None
+    else:
+        assert told.format(here=here) in str(found)
+
+
+def test_a_script_is_looked_for_where_it_is_to_run(here: Path) -> None:
+    assert missing_here(CommandLine("train.py", DEFAULT_COMMAND, str(here)), ()) is None
+    told = missing_here(CommandLine("trian.py", DEFAULT_COMMAND, str(here)), ())
+    assert "no 'trian.py'" in str(told)
+    assert "did you mean 'train.py'?" in str(told)
