@@ -8,6 +8,7 @@ workers that are free, and the count of these must be exact.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -30,6 +31,9 @@ STUCK_SECONDS = 0.5
 
 _RECENT = 32
 
+_COMPARED = 4
+"""Of the workers with as many lanes, those of which it is seen which has least to do yet."""
+
 
 @dataclass(slots=True, eq=False)
 class Flight:
@@ -45,11 +49,19 @@ class Flight:
     cut: bool = False
     counted: int = 0
     """Highest iteration whose checkpoint the orchestrator was told of."""
+    first_round: int = 0
+    """Of a lane: how many rounds its worker had trained when it came, as far as was heard."""
 
     @property
     def task(self) -> Task:
         """What it is to run."""
         return self.gang.task
+
+    def rounds_left(self, trained: int) -> int:
+        """Say how many rounds it is yet a lane for, 1 at least, once its worker has trained so many."""
+        segment = self.task.segment
+        end = segment.start if segment.end is None else segment.end
+        return max(end - segment.start - (trained - self.first_round), 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +91,10 @@ class Slot:
     """Rounds of its lanes that were asked for and not answered."""
     round_since: float = 0.0
     """When the last one was answered, or the first one asked for."""
+    ends_heard: int = 0
+    """Of its lanes, how many have ended, as far as has been heard."""
+    trained: int = 0
+    """Rounds that it has trained, as far as has been heard."""
     draining: str = ""
     """Why it is replaced once all that it runs has ended; meanwhile it takes no more tasks."""
     retired_since: float | None = None
@@ -99,6 +115,15 @@ class Slot:
     def runs_whole(self) -> bool:
         """Whether it runs a task by itself, or its part of one, and no lanes."""
         return self.lanes == 1 or any(flight.task.share is None for flight in self.flights)
+
+    @property
+    def work(self) -> int:
+        """Say how much its lanes have yet to do, in what a lane adds to a round.
+
+        A round costs some two lanes more than that. Where the end of a segment is open, it is taken for one round.
+        """
+        left = [flight.rounds_left(self.trained) for flight in self.flights]
+        return sum(left) + 2 * max(left, default=0)
 
 
 class Slots:
@@ -172,7 +197,8 @@ class Slots:
 
     def sent_ahead(self) -> bool:
         """Say whether every worker that takes tasks has some that wait."""
-        return any(self._by_load[2:]) and not any(self._by_load[:2])
+        with_most = next((slot for slots in self._by_load[2:] for slot in slots), None)
+        return with_most is not None and with_most.lanes == 1 and not any(self._by_load[:2])
 
     def free(self) -> Iterable[Slot]:
         """Give the workers that have nothing to do."""
@@ -186,11 +212,13 @@ class Slots:
         most = self._most()
         able = (slot for load, slots in enumerate(self._by_load) for slot in slots if load < self._room(slot, most))
         emptiest = next(able, None)
-        if emptiest is None or warm is None or not 1 < warm.lanes > len(warm.flights) or warm.alone or warm.draining:
+        if emptiest is None or emptiest.lanes == 1:
             return emptiest
-        # To take up what it left there saves little: one that has nothing to do, or fewer lanes, is the better place.
-        least = len(emptiest.flights)
-        return warm if len(warm.flights) <= least + (least > 0) else emptiest
+        of_each_load = (itertools.islice(slots, _COMPARED) for slots in self._by_load)
+        some = [slot for slots in of_each_load for slot in slots if len(slot.flights) < slot.lanes]
+        # To take up what it left in a worker saves less than an epoch.
+        some += [warm] if warm is not None and len(warm.flights) < warm.lanes and self._takes(warm) else []
+        return min(some, key=lambda slot: (slot.work, slot is not warm))
 
     def choose_idle(self) -> Slot | None:
         """Choose a worker that has nothing to do."""
@@ -231,6 +259,7 @@ class Slots:
         """Note that a task was sent to a worker."""
         if not slot.flights or slot.lanes > 1:
             flight.since = now
+        flight.first_round = slot.trained
         slot.flights.append(flight)
         self._warm(slot, flight.task.segment.trial, flight.rank)
         self._place(slot)
@@ -294,5 +323,9 @@ class Slots:
         for slots in self._by_load:
             slots.pop(slot, None)
         load = len(slot.flights)
-        if slot.ready and load < self._limit and not (slot.blocked or slot.alone or slot.draining):
+        if load < self._limit and self._takes(slot):
             self._by_load[load][slot] = None
+
+    @staticmethod
+    def _takes(slot: Slot) -> bool:
+        return slot.ready and not (slot.blocked or slot.alone or slot.draining)

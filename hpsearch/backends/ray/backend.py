@@ -132,6 +132,7 @@ class RayBackend(Backend):
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Give what came from the workers."""
         self._opened.refill()
+        self._rounds.ask()
         messages = self._housekeeping()
         pause = _BURST_SECONDS if self._slots.sent_ahead() else 0.0
         return messages + self._inbox.take(0.0 if messages else timeout, pause)

@@ -8,7 +8,7 @@ from hpsearch.task import Save, SegmentResult
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.gang import RankInfo
 
-__all__ = ["Hello", "LaneEnd", "Place", "RunRequest", "RunResponse"]
+__all__ = ["Hello", "LaneEnd", "Place", "RoundsEnd", "RunRequest", "RunResponse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +86,13 @@ class LaneEnd:
     response: RunResponse
     late: bool = False
     """It was cut because it ran over its timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsEnd:
+    """What a worker gives back for rounds of its lanes."""
+
+    ends: tuple[LaneEnd, ...]
+    """Those that have ended."""
+    trained: int
+    """Rounds that were trained."""

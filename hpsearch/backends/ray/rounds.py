@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from ray.exceptions import RayError
 
 from hpsearch.backends.ray.inbox import Inbox
-from hpsearch.backends.ray.messages import LaneEnd, RunRequest
+from hpsearch.backends.ray.messages import LaneEnd, RoundsEnd, RunRequest
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.task import Message
 
@@ -41,34 +41,42 @@ class Rounds:
         self._now = now
         self._landed = landed
         self._lost = lost
+        self._due: dict[Slot, None] = {}
 
     def enter(self, slot: Slot, request: RunRequest) -> None:
         """Let a worker train one more segment, which it was given, from its next round on."""
         slot.entering.append(request)
-        self._ask(slot)
+        self._due[slot] = None
 
-    def _ask(self, slot: Slot) -> None:
-        while slot.flights and slot.rounds < _AHEAD:
-            if slot.rounds == 0:
-                slot.round_since = self._now()
-            slot.rounds += 1
-            new, slot.entering = slot.entering, []
-            answer = slot.handle.round.remote(pickle.dumps(new, pickle.HIGHEST_PROTOCOL))
-            self._inbox.when_done(answer, functools.partial(self._answered, slot))
+    def ask(self) -> None:
+        """Ask for the rounds that are due, once all is decided that follows from what has been heard.
+
+        So lanes that are started at the same time enter in the same round.
+        """
+        due, self._due = self._due, {}
+        for slot in due:
+            while slot.flights and slot.rounds < _AHEAD:
+                if slot.rounds == 0:
+                    slot.round_since = self._now()
+                slot.rounds += 1
+                new, slot.entering = slot.entering, []
+                answer = slot.handle.round.remote(pickle.dumps(new, pickle.HIGHEST_PROTOCOL), slot.ends_heard)
+                self._inbox.when_done(answer, functools.partial(self._answered, slot))
 
     def _answered(self, slot: Slot, future: Future[bytes]) -> Sequence[Message]:
         if slot.dead:
             return ()
         try:
-            ends: Sequence[LaneEnd] = pickle.loads(future.result())
+            answer: RoundsEnd = pickle.loads(future.result())
         except RayError as error:
             return self._lost(slot, error)
         slot.rounds -= 1
         slot.round_since = self._now()
+        slot.trained += answer.trained
+        slot.ends_heard += len(answer.ends)
+        self._due[slot] = None
         flights = {flight.task.key: flight for flight in slot.flights}
         messages: list[Message] = []
-        for end in ends:
+        for end in answer.ends:
             messages += self._landed(slot, flights[end.trial, end.attempt], end)
-        if not slot.dead:
-            self._ask(slot)
         return messages

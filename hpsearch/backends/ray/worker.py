@@ -17,7 +17,7 @@ from typing import Any
 
 from hpsearch.backends.ray.build_limit import limited
 from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key
-from hpsearch.backends.ray.messages import Hello, LaneEnd, Place, RunRequest, RunResponse
+from hpsearch.backends.ray.messages import Hello, LaneEnd, Place, RoundsEnd, RunRequest, RunResponse
 from hpsearch.backends.ray.stand_in import StandIn
 from hpsearch.errors import HpsearchError
 from hpsearch.study.directory import OUTPUT_AT_HAND, hold_as_worker
@@ -39,6 +39,9 @@ __all__ = ["BEAT_SECONDS", "RayWorker"]
 
 BEAT_SECONDS = 0.5
 """Time between two heartbeats of a running segment."""
+
+_ROUNDS_SECONDS = 0.02
+"""A call trains lanes for another epoch where less time than this has passed: a call more costs a millisecond."""
 
 _WEIGHING_SECONDS = 0.25
 """Time between two looks at the worker's memory."""
@@ -65,6 +68,8 @@ class RayWorker:
         self._lock: Lock | None = None
         self._channels: dict[Key, _Channel] = {}
         """Of what runs."""
+        self._ends = 0
+        """Lanes of this study that have ended."""
         self._memory = 0
         self._next_weighing = 0.0
         self._beginning = threading.Lock()  # between beginning an attempt and taking it back
@@ -152,8 +157,19 @@ class RayWorker:
             del self._channels[key]
         return self._answer(segment, result, channel, 0 if request.rank_info is None else request.rank_info.rank)
 
-    def round(self, requests: bytes) -> bytes:
-        """Train all lanes for an epoch: pickled `RunRequest`s of new ones come in, pickled `LaneEnd`s go out."""
+    def round(self, requests: bytes, ends_heard: int) -> bytes:
+        """Take new lanes in, and train all for an epoch, or for some short ones, until one ends.
+
+        As long as the driver hasn't heard of all that have ended, others may be about to come in their place. Nothing
+        is trained until then: a pack of other lanes would have to be made for an epoch, and they would miss it.
+
+        Args:
+            requests: Of the new lanes, pickled `RunRequest`s.
+            ends_heard: How many lanes have ended, as far as the driver has heard.
+
+        Returns:
+            A pickled `RoundsEnd`.
+        """
         assert self._worker is not None, "open comes before round"
         ends = []
         for request in pickle.loads(requests):
@@ -167,13 +183,19 @@ class RayWorker:
                 continue
             self._channels[key] = channel
             self._worker.enter(request.trial, segment, channel, request.timeout)
-        for segment, result, late in self._worker.round():
-            channel = self._channels.pop((self._study, segment.trial, segment.attempt))
-            ends.append(LaneEnd(segment.trial, segment.attempt, self._answer(segment, result, channel, 0), late))
+        until, trained = time.monotonic() + _ROUNDS_SECONDS, 0
+        while self._channels and self._ends + len(ends) == ends_heard:
+            trained += 1
+            for segment, result, late in self._worker.round():
+                channel = self._channels.pop((self._study, segment.trial, segment.attempt))
+                ends.append(LaneEnd(segment.trial, segment.attempt, self._answer(segment, result, channel, 0), late))
+            if time.monotonic() >= until:
+                break
+        self._ends += len(ends)
         if not self._sees:
             for written in (self._root / PACKS).glob("*.zip"):  # all that is in it goes with the answers
                 written.unlink(missing_ok=True)
-        return pickle.dumps(ends, pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(RoundsEnd(tuple(ends), trained), pickle.HIGHEST_PROTOCOL)
 
     def _unpack(self, segment: Segment, packed: bytes | None) -> None:
         if packed is not None and segment.checkpoint is not None:
@@ -229,6 +251,7 @@ class RayWorker:
             self._lock = None
         self._recalled.clear()
         self._channels.clear()
+        self._ends = 0
         self._stand_in.clear()
 
     def _beat(self) -> None:

@@ -10,9 +10,9 @@ from hpsearch.task import Task, WorkerShare
 from hpsearch.trial import Segment, Trial
 
 
-def flight_of(trial: int) -> Flight:
+def flight_of(trial: int, end: int | None = 1) -> Flight:
     """Give a task that may be a lane."""
-    segment = Segment(trial, 0, 1, None, 1)
+    segment = Segment(trial, 0, end, None, 1)
     return Flight(Gang(Task(Trial(trial, {}, 0, "random"), segment, None, WorkerShare(4))), 0)
 
 
@@ -26,10 +26,10 @@ class Pool:
             self.slots.add(slot)
             self.slots.make_ready(slot, 0.0)
 
-    def send(self, trial: int) -> tuple[Slot, Flight]:
+    def send(self, trial: int, end: int | None = 1) -> tuple[Slot, Flight]:
         slot = self.slots.choose(trial)
         assert slot is not None
-        flight = flight_of(trial)
+        flight = flight_of(trial, end)
         self.slots.send(slot, flight, 1.0)
         return slot, flight
 
@@ -53,7 +53,7 @@ def test_all_clocks_run_from_the_start_and_nothing_is_taken_back():
     assert pool.slots.capacity() == 0
 
 
-@pytest.mark.parametrize(("there", "elsewhere", "where"), [(0, 0, 0), (1, 0, 1), (1, 1, 0), (2, 1, 0), (3, 1, 1)])
+@pytest.mark.parametrize(("there", "elsewhere", "where"), [(0, 0, 0), (1, 0, 1), (1, 1, 0), (2, 1, 1), (2, 3, 0)])
 def test_a_trial_goes_back_to_where_it_left_its_object_unless_another_worker_has_less_to_do(there, elsewhere, where):
     pool = Pool(2)
     first, flight = pool.send(0)
@@ -61,6 +61,38 @@ def test_a_trial_goes_back_to_where_it_left_its_object_unless_another_worker_has
     for trial, slot in enumerate([pool.slots.all[0]] * there + [pool.slots.all[1]] * elsewhere, 1):
         pool.slots.send(slot, flight_of(trial), 2.0)
     assert pool.send(0)[0].handle == where
+
+
+def test_a_trial_goes_to_the_worker_whose_lanes_have_least_to_do_yet_and_not_to_the_one_that_has_fewest():
+    pool = Pool(2)
+    first, second = pool.slots.all
+    long, _ = pool.send(0, end=9)
+    assert long is first
+    assert [pool.send(trial)[0] for trial in range(1, 5)] == [second] * 4
+    assert pool.send(5)[0] is first  # the other is full
+    pool.slots.land(second, second.flights[0], 2.0, 1.0)
+    assert pool.send(6)[0] is second
+
+
+def test_what_has_been_trained_already_is_no_more_to_do():
+    pool = Pool(2)
+    first = pool.slots.all[0]
+    pool.send(0, end=20)
+    pool.send(1, end=9)
+    first.trained += 16
+    assert pool.send(2)[0] is first
+
+
+def test_where_ends_are_open_the_worker_with_the_fewest_is_taken():
+    pool = Pool(2)
+    assert [pool.send(trial, end=None)[0].handle for trial in range(8)] == [0, 1] * 4
+
+
+def test_lanes_are_no_tasks_that_wait():
+    pool = Pool(1)
+    for trial in range(4):
+        pool.send(trial)
+        assert not pool.slots.sent_ahead()
 
 
 def test_workers_are_free_as_if_each_lane_had_one_for_itself():

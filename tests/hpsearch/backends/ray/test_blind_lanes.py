@@ -14,7 +14,7 @@ import pytest
 
 import hpsearch_trainers.lanes
 from hpsearch.backends.ray import worker as ray_worker
-from hpsearch.backends.ray.messages import LaneEnd, Place, RunRequest
+from hpsearch.backends.ray.messages import Place, RoundsEnd, RunRequest
 from hpsearch.backends.ray.worker import RayWorker
 from hpsearch.objective import Metric, Objective
 from hpsearch.trainable.checkpoints import read_random_state, read_state, unpack
@@ -45,9 +45,14 @@ def blind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayWorker
 
 
 def ends(worker: RayWorker, *requests: RunRequest) -> dict[int, Any]:
-    """Give the answers to a round, by trial."""
-    told: list[LaneEnd] = pickle.loads(worker.round(pickle.dumps(requests)))
-    return {end.trial: end.response for end in told}
+    """Give the answers to a round, by trial, with all heard that has ended."""
+    return {end.trial: end.response for end in trained(worker, worker._ends, *requests).ends}
+
+
+def trained(worker: RayWorker, ends_heard: int, *requests: RunRequest) -> RoundsEnd:
+    """Give the answer to a round."""
+    answer: RoundsEnd = pickle.loads(worker.round(pickle.dumps(requests), ends_heard))
+    return answer
 
 
 def segment(number: int, end: int, former: str | None = None, fault: str = "") -> tuple[Trial, Segment]:
@@ -87,3 +92,30 @@ def test_what_trials_print_together_arrives_once(blind: RayWorker) -> None:
     assert first.startswith(b"epoch 0 on ")
     assert second.startswith(b"epoch ")
     assert not list(blind._root.rglob("output.log"))
+
+
+def test_nothing_is_trained_between_the_end_of_a_lane_and_what_is_decided_on_it(
+    blind: RayWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_worker, "_ROUNDS_SECONDS", 0.0)
+    short, long, next_one = (Segment(number, 0, end, None, 1, 1) for number, end in enumerate((1, 3, 1)))
+    requests = [
+        RunRequest(Trial(of.trial, PARAMS, of.trial, "random"), of, None, None) for of in (short, long, next_one)
+    ]
+    first = trained(blind, 0, *requests[:2])
+    assert ([end.trial for end in first.ends], first.trained) == ([0], 1)
+    assert trained(blind, 0) == RoundsEnd((), 0)
+    assert trained(blind, 0, requests[2]) == RoundsEnd((), 0)  # it was asked for before that was heard
+    second = trained(blind, 1)
+    assert ([end.trial for end in second.ends], second.trained) == ([2], 1)
+    assert second.ends[0].response.result.lanes == 2
+    assert ([end.trial for end in trained(blind, 2).ends]) == [1]
+
+
+def test_a_call_trains_short_rounds_until_a_lane_ends(blind: RayWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_worker, "_ROUNDS_SECONDS", 1e9)
+    ends_at = [Segment(number, 0, end, None, 1, 1) for number, end in enumerate((2, 5))]
+    requests = [RunRequest(Trial(of.trial, PARAMS, of.trial, "random"), of, None, None) for of in ends_at]
+    answers = [trained(blind, 0, *requests), trained(blind, 1)]
+    assert [([end.trial for end in answer.ends], answer.trained) for answer in answers] == [([0], 2), ([1], 3)]
+    assert trained(blind, 2) == RoundsEnd((), 0)
