@@ -7,12 +7,12 @@ the object that it had alone. What comes of it is to the bit what `InProcess` gi
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from hpsearch.errors import Interrupted, StorageError, UnwritableError
 from hpsearch.task import SegmentResult
@@ -31,7 +31,7 @@ from hpsearch.worker.lane_log import LaneLog
 from hpsearch.worker.output import OutputRedirect
 from hpsearch.worker.parked import Parked
 from hpsearch.worker.process_settings import Kept, apply, kept, told_of
-from hpsearch.worker.round_end import write_checkpoint, write_kept
+from hpsearch.worker.round_end import state_bytes, with_own_memory, write_checkpoint, write_kept
 
 if TYPE_CHECKING:
     from hpsearch_trainers import Trainer
@@ -41,6 +41,11 @@ __all__ = ["AroundBuild", "Ended", "Lanes", "no_limit", "why_whole"]
 
 AroundBuild = Callable[[float | None], AbstractContextManager[None]]
 
+_VERDICT = "lane"
+"""Key beside the generators' states, where lanes may round: why the trial runs alone, nothing where it is a lane.
+
+What is found of a trial that goes on may be something else than at its beginning, and its digits would be, too.
+"""
 _MOST_KINDS = 8
 """Settings of the process that are remembered with what was found of trials that have them, beside those in use."""
 
@@ -131,11 +136,15 @@ class Lanes:
         self._around_build = around_build
         self._log = LaneLog(at_hand, study / PACKS, shared=True)
         self._at_hand = at_hand
-        self._made_fuser: Callable[[], Fuser] = lambda: (RoundingFuser if rounded else Fuser)(
-            most,
-            around=lambda trainer: self._turn(self._by_object[id(trainer)]),
-            around_pack=_unchanged,
-            passing=(Interrupted,),
+        self._verdicts: WeakKeyDictionary[Trainer, str] = WeakKeyDictionary()
+        """How trainers that may round are trained, as their checkpoints have it."""
+        how: dict[str, Any] = {
+            "around": lambda trainer: self._turn(self._by_object[id(trainer)]),
+            "around_pack": _unchanged,
+            "passing": (Interrupted,),
+        }
+        self._made_fuser: Callable[[], Fuser] = (
+            (lambda: RoundingFuser(most, **how, verdicts=self._verdicts)) if rounded else lambda: Fuser(most, **how)
         )
         self._fusers: list[tuple[Mapping[str, Any], Fuser]] = []
         """One for each kind of settings of the process, as it lets go of those that it isn't given; the last used last.
@@ -214,14 +223,15 @@ class Lanes:
             lane.trial.assign(assignment, lane.listener, lane.trial.random_state)
         else:
             lane.trial = RunningTrial(assignment, lane.listener)
-        lane.trial.generators = lambda: lane.generators
+        lane.trial.generators = lambda: self._beside_state(lane)
         if self._packs:
-            lane.trial.write_checkpoint = lambda *given: write_checkpoint(lane, _state_bytes(lane.object), *given)
+            lane.trial.write_checkpoint = lambda *given: write_checkpoint(lane, state_bytes(lane.object), *given)
         with contextlib.ExitStack() as around:
             if lane.standing is None:
                 beside = [one for one in self._lanes if one is not lane and one.failure is None]
                 around.enter_context(unshared(lane, beside, self._parked, rounded=self._rounded))
             settings = around.enter_context(self._turn(lane))
+            is_new = lane.standing is None
             if lane.standing is None:
                 random_state.seed_all(lane.trial.seed)
                 made = self._target(lane.trial)
@@ -230,7 +240,14 @@ class Lanes:
                     made.load_state_dict(lane.trial.checkpoint)
             lane.steps = lane.trial.iterations()
             next(lane.steps)
+            if is_new and _VERDICT in (saved := lane.trial.random_state or {}):
+                self._verdicts[lane.object] = saved[_VERDICT]
         self._by_object[id(lane.standing.object)] = lane
+
+    def _beside_state(self, lane: Lane) -> random_state.RandomState:
+        """Give what a checkpoint has beside the state."""
+        verdict = self._verdicts.get(lane.object)
+        return lane.generators if verdict is None else {**lane.generators, _VERDICT: verdict}
 
     @contextlib.contextmanager
     def _turn(self, lane: Lane) -> Iterator[Callable[[], Mapping[str, Any]]]:
@@ -330,7 +347,7 @@ class Lanes:
         generators = lane.generators  # whether something is saved changes nothing that comes after
         try:
             with self._turn(lane):
-                return _with_own_memory(lane.object.state_dict())
+                return with_own_memory(lane.object.state_dict())
         finally:
             lane.generators = generators
 
@@ -360,25 +377,3 @@ class Lanes:
         )
         lane.forget()
         return Ended(lane.segment, result, lane.late and result.cut)
-
-
-def _with_own_memory(state: Any) -> Any:
-    """Give a state whose tensors share their memory with nothing larger than themselves."""
-    import torch
-
-    if isinstance(state, torch.Tensor):
-        shared = state.untyped_storage().nbytes() > state.numel() * state.element_size()
-        return state.detach().clone() if shared else state
-    if isinstance(state, dict):
-        own = copy.copy(state)  # with the versions of modules that a model's state has as an attribute
-        own.update((name, _with_own_memory(value)) for name, value in state.items())
-        return own
-    if type(state) in (list, tuple):
-        return type(state)(_with_own_memory(value) for value in state)
-    return state
-
-
-def _state_bytes(trainer: Trainer) -> int:
-    """Count what a trainer's state may hold: its model, and of that what its optimizer and average keep."""
-    tensors = (*trainer.model.parameters(), *trainer.model.buffers())
-    return sum(4 * tensor.numel() * tensor.element_size() for tensor in tensors)

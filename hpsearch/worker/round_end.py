@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hpsearch.errors import StorageError, UnwritableError
 from hpsearch.trainable import checkpoints
 from hpsearch.trainable.random_state import RandomState
 from hpsearch.worker.lane import Lane
 
-__all__ = ["write_checkpoint", "write_kept"]
+if TYPE_CHECKING:
+    from hpsearch_trainers import Trainer
+
+__all__ = ["state_bytes", "with_own_memory", "write_checkpoint", "write_kept"]
 
 _LARGEST = 4 << 20
 """Bytes of a state that may wait for others: what writing a larger one takes is its bytes."""
@@ -70,3 +75,25 @@ def write_kept(lanes: Sequence[Lane], study: Path) -> None:
     for lane, kept in waiting.values():
         with lane.charged(), lane.at_fault():
             checkpoints.write_parts(Path(lane.assignment.directory), lane.attempt.iteration, kept)
+
+
+def with_own_memory(state: Any) -> Any:
+    """Give a state whose tensors share their memory with nothing larger than themselves."""
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        shared = state.untyped_storage().nbytes() > state.numel() * state.element_size()
+        return state.detach().clone() if shared else state
+    if isinstance(state, dict):
+        own = copy.copy(state)  # with the versions of modules that a model's state has as an attribute
+        own.update((name, with_own_memory(value)) for name, value in state.items())
+        return own
+    if type(state) in (list, tuple):
+        return type(state)(with_own_memory(value) for value in state)
+    return state
+
+
+def state_bytes(trainer: Trainer) -> int:
+    """Count what a trainer's state may hold: its model, and of that what its optimizer and average keep."""
+    tensors = (*trainer.model.parameters(), *trainer.model.buffers())
+    return sum(4 * tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -107,7 +107,7 @@ class _Builder:
             built = [self._worker.build(trial) for trial in alike[0][:count]]
             if not self._rounded:
                 return check_pack(built, count)
-            check_places(built, self._lanes)
+            check_places(built[0], self._lanes)
         except NotFusible as reason:
             self._alone[str(reason)] += len(alike.pop(0))
         except (KeyboardInterrupt, Interrupted):

@@ -290,6 +290,24 @@ def test_where_it_rounds_a_trial_with_settings_of_its_own_has_the_bits_that_it_h
     assert found["first"] == found["last"]
 
 
+def test_where_it_rounds_a_trial_that_goes_on_elsewhere_is_trained_as_it_was(tmp_path):
+    """Found to be no lane in its second epoch, it could be one in its third again, with other digits."""
+    trial = Trial(0, SMALL, 7, "random")
+    whole, heard = worker(tmp_path / "whole", 4, rounded=True, kind="Reading"), Heard()
+    expected = told(tmp_path / "whole", heard, whole.run(trial, Segment(0, 0, 4, None, 1, 1), heard))
+    found, checkpoint = [], None
+    for number, end in enumerate((2, 3, 4)):
+        part, heard = worker(tmp_path / "parts", 4, rounded=True, kind="Reading"), Heard()
+        result = part.run(trial, Segment(0, end - 1 if number else 0, end, checkpoint, 1 + number, 1), heard)
+        checkpoint = result.checkpoint
+        found += told(tmp_path / "parts", heard, result)[0]
+        part.close()
+    whole.close()
+    assert found == expected[0]
+    logs = [path.read_text() for path in (tmp_path / "parts").rglob("output.log")]
+    assert ["reads values" in log for log in logs] == [True] * 3
+
+
 def test_trials_that_nobody_can_share_a_computation_with_say_why(tmp_path):
     many = worker(tmp_path, 4)
     for number in range(3):

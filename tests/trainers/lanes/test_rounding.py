@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,8 @@ from torch.nn import functional
 
 from hpsearch_trainers import Trainer
 from hpsearch_trainers.digits import CNN, MLP
-from hpsearch_trainers.lanes import Fuser, Stepped
+from hpsearch_trainers.lanes import Fuser, NotFusible, Stepped, lane_tensor
+from hpsearch_trainers.lanes import fuser as fuser_module
 from hpsearch_trainers.lanes.bits import about_the_same, same_bits
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rounded_rule
 from tests.trainers.lanes.called import called, lanes_of
@@ -158,7 +160,7 @@ class Faulty(Drawn):
 
             def forward(self, x: Tensor) -> Any:
                 out = self.inner(x)
-                if params.get("fault") == "reads" and trainer.epoch == params["at"]:
+                if params.get("fault") == "reads" and self.training and trainer.epoch == params["at"]:
                     return out * float(out.sum() < 1e30)
                 return out
 
@@ -201,12 +203,10 @@ def test_one_whose_model_reads_values_runs_alone_and_says_why(way):
     assert_same(reported([stepped]), [theirs[0].step()], (), ())
 
 
-@ALL_WAYS
-def test_what_depends_on_the_place_is_refused(way, monkeypatch):
-    from hpsearch_trainers.lanes import lane_tensor
-
-    rules = dict(lane_tensor._ROUNDED_RULES)
-    monkeypatch.setattr(lane_tensor, "_ROUNDED_RULES", rules)
+@pytest.fixture
+def by_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a layer `sinh`, whose digits depend on the place."""
+    monkeypatch.setattr(lane_tensor, "_ROUNDED_RULES", dict(lane_tensor._ROUNDED_RULES))
 
     @rounded_rule(torch.sinh)
     def _by_place(func: Any, x: LaneTensor) -> LaneTensor:
@@ -219,12 +219,66 @@ def test_what_depends_on_the_place_is_refused(way, monkeypatch):
             return torch.sinh(x)
 
     monkeypatch.setitem(LAYERS, "sinh", lambda _: Sinh())
+
+
+PLACE = "its bits depend on its place among the lanes, or on the others"
+
+
+@ALL_WAYS
+def test_what_depends_on_the_place_is_refused(way, by_place):
     lanes = [{**lane, "layers": ["sinh"]} for lane in LANES[:2]]
     ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
     stepped = way(PLACES).step(ours)
     for one in stepped:
-        assert one.alone_because == "its bits depend on its place among the lanes, or on the others"
+        assert one.alone_because == PLACE
     assert_same(reported(stepped), [one.step() for one in theirs], ours, theirs)
+
+
+@ALL_WAYS
+@pytest.mark.parametrize("first", [{"lr": 1e30}, {"lr": 0.1, "zero": True}])
+def test_what_depends_on_the_place_is_refused_whoever_comes_first(way, by_place, first):
+    """Of numbers that are none, and of zeros, no bit differs in another place."""
+
+    class Zero(Drawn):
+        def build(self, params):
+            parts = super().build(params)  # type: ignore[no-untyped-call]
+            if params.get("zero"):
+                with torch.no_grad():
+                    for parameter in parts.model.parameters():
+                        parameter.zero_()
+            return parts
+
+    lanes = [{**LANES[0], "layers": ["sinh"], **first}, {**LANES[0], "layers": ["sinh"]}]
+    ours, fuser = made(Zero, lanes), way(PLACES)
+    assert [fuser.step([one])[0].alone_because for one in ours] == [PLACE, PLACE]
+
+
+@ALL_WAYS
+def test_a_trainer_that_goes_on_is_trained_as_it_was_and_not_as_is_found_then(way):
+    """Its model can't be that of lanes in its second epoch; in its third it could be again."""
+    lanes = [{**LANES[0], "fault": "reads", "at": 1}]
+    (first,), verdicts = made(Faulty, lanes), dict[Trainer, str]()
+    fuser = way(PLACES, verdicts=verdicts)
+    assert fuser.step([first])[0].alone_because is None
+    assert verdicts == {first: ""}
+    assert "reads values" in str(fuser.step([first])[0].alone_because)
+    (second,) = made(Faulty, lanes)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    stepped = way(PLACES, verdicts={second: verdicts[first]}).step([second])
+    assert stepped[0].alone_because == verdicts[first]
+    assert_same(reported(stepped), [first.step()], [second], [first])
+
+
+@ALL_WAYS
+def test_a_lane_that_goes_on_is_one_whatever_its_model_would_look_like_now(way, monkeypatch):
+    (trainer,) = made(Drawn, LANES[:1])
+    monkeypatch.setattr(fuser_module, "check_lanes", refused)
+    assert way(PLACES).step([trainer])[0].alone_because == "it looks otherwise"
+    assert way(PLACES, verdicts={trainer: ""}).step([trainer])[0].alone_because is None
+
+
+def refused(*_: Any) -> None:
+    raise NotFusible("it looks otherwise")
 
 
 @ALL_WAYS

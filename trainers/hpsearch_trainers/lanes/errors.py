@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["NotFusible"]
+__all__ = ["DependsOnPlace", "NotFusible"]
 
 
 class NotFusible(Exception):
@@ -10,3 +10,7 @@ class NotFusible(Exception):
 
     Nobody's mistake: a trainer that can't be a lane runs alone, with the same results.
     """
+
+
+class DependsOnPlace(NotFusible):
+    """What trainers of a shape come to depends on their place among the lanes: none of that shape is fused."""

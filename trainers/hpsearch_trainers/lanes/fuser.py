@@ -241,7 +241,7 @@ class Fuser:
         known, held = self._packs.get(trainers[0], (None, None))
         if held is not None and held.trainers == trainers and known == key and held.holds():
             return held
-        new = [trainer for trainer in trainers if trainer not in self._packs]
+        new = [trainer for trainer in trainers if not self._is_known(trainer)]
         for trainer in trainers:
             self.release(trainer)
         at_once = self._at_once(trainers[0].device)
@@ -253,6 +253,10 @@ class Fuser:
                 if at_once:
                     check_gradients(new, pack)
         return pack
+
+    def _is_known(self, trainer: Trainer) -> bool:
+        """Whether its model was looked at."""
+        return trainer in self._packs
 
     def _recordings_of(self, key: Hashable) -> dict[Hashable, Recorded | None]:
         """Give what packs of this key have recorded; of the last few keys, as each of a million may have its own."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 
 from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.evaluation import Totals
-from hpsearch_trainers.lanes.models import tensors_of
+from hpsearch_trainers.lanes.dropout import RATED
+from hpsearch_trainers.lanes.models import modules_of, tensors_of
 from hpsearch_trainers.lanes.optimizers import Stepper, clip_gradients, stepper
 from hpsearch_trainers.losses import loss_of
 from hpsearch_trainers.rates import Rates
@@ -24,6 +26,9 @@ from hpsearch_trainers.shards import epoch_order
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["Lane"]
+
+_RATE = 0.01
+"""With which lanes are tried."""
 
 
 class Lane:
@@ -124,6 +129,26 @@ class Lane:
         if self.validation is not None:
             rows = _some(len(self.validation[0]), parts.validation_batch_size, 1)
             trainer._validation = Batches([one[:rows] for one in self.validation], trainer.device)
+        return trainer
+
+    def for_a_try(self, number: int) -> Trainer:
+        """Give what `on_fewer_rows` does, whose numbers follow from its shape and `number`, and not from the trial.
+
+        What is found of it is to hold for all trainers of its shape, whenever it is looked at. With weights of zero,
+        a rate of almost nothing, or one at which all becomes no number, hardly a bit could differ. So weights, rates,
+        the order of rows and the epoch are no trial's own.
+        """
+        trainer, frozen = self.on_fewer_rows(), self.trainer.parts.freeze_batch_norm
+        trainer._seed, trainer._shard = number, dataclasses.replace(trainer._shard, seed=number)
+        trainer.epoch = math.ceil(frozen) if frozen is not None and self.trainer.epoch >= frozen else 0
+        _renumber(trainer.model, number)
+        for state in trainer.optimizer.state.values():
+            for kept in state.values():
+                if isinstance(kept, Tensor) and kept.is_floating_point():
+                    kept.zero_()
+        for group in trainer.optimizer.param_groups:
+            group["lr"] = torch.full_like(group["lr"], _RATE) if isinstance(group["lr"], Tensor) else _RATE
+            group["initial_lr"] = _RATE
         return trainer
 
     def begin(self, *, clips: bool = True) -> Tensor:
@@ -259,3 +284,17 @@ class Lane:
 def _some(rows: int, batch: int, full: int) -> int:
     """Give how many rows make so many full batches and the last short one."""
     return min(rows, full * batch + rows % batch)
+
+
+@torch.no_grad()
+def _renumber(model: nn.Module, number: int) -> None:
+    """Put other numbers into a model's parameters, of which none is special, and let nothing be dropped wholly."""
+    generator = torch.Generator().manual_seed(number)
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            drawn = torch.randn(parameter.shape, generator=generator)
+            inputs = parameter[0].numel() if parameter.dim() > 1 and len(parameter) > 0 else 0
+            parameter.copy_(drawn / inputs**0.5 if inputs > 0 else 1 + drawn / 8)
+    for module in modules_of(model):
+        if isinstance(module, RATED) and module.p == 1:
+            module.p = 0.5

@@ -9,10 +9,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from hpsearch_trainers.lanes.algorithms import calls_are_dear, repeatable
 from hpsearch_trainers.lanes.bits import same_bits
-from hpsearch_trainers.lanes.errors import NotFusible
+from hpsearch_trainers.lanes.errors import DependsOnPlace, NotFusible
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.pack import Pack
 from hpsearch_trainers.lanes.passes import Recorded, keep_last
@@ -34,6 +35,8 @@ def check_pack(
 ) -> dict[int, float]:
     """Train copies of trainers on a few batches, fused and alone, and compare all that comes of it.
 
+    What is found doesn't depend on their weights, rates and epochs: see `Lane.for_a_try`.
+
     Args:
         trainers: Of one shape key. They stay as they are.
         most: Lanes of the largest pack; smaller ones, of 1 to 3, are tried too.
@@ -48,15 +51,15 @@ def check_pack(
     before = Snapshot(trainers)  # functions can't be copied, and may lead to the trainers
     try:
         tried = trainers[: min(_ALONE, most)]
-        one_of_each = [tried[number % len(tried)] for number in range(most)]
-        alone = [Lane(trainer).on_fewer_rows() for trainer in tried]
+        numbers = [number % len(tried) for number in range(most)]
+        alone = [Lane(trainer).for_a_try(number) for number, trainer in enumerate(tried)]
         timed = [_timed(trainer.step) for trainer in alone]
         first = _outcomes([metrics for metrics, _ in timed], alone) * most
         second = _outcomes([trainer.step() for trainer in alone[:_AGAIN]], alone)
         seconds_alone = statistics.median(seconds for _, seconds in timed)  # the first of a process takes longer
         shares = {}
         for size in sorted({1, 2, min(3, most), most}):
-            fused = [Lane(trainer).on_fewer_rows() for trainer in one_of_each[:size]]
+            fused = [Lane(tried[number]).for_a_try(number) for number in numbers[:size]]
             own: dict[Hashable, Recorded | None] = {}  # what others have recorded isn't what is to be tried
             pack = Pack(fused, recordings=own)
             _compare(fused, pack.step(), first)
@@ -75,31 +78,36 @@ def check_pack(
         before.restore()
 
 
-def check_places(trainers: Sequence[Trainer], places: int, *, at_once: bool | None = None) -> None:
-    """Train copies of trainers on a few batches, in several places and companies, and compare all that comes of it.
+def check_places(trainer: Trainer, places: int, *, at_once: bool | None = None) -> None:
+    """Train copies of a trainer on a few batches, in several places and companies, and compare all that comes of it.
+
+    What is found doesn't depend on which trainer of its shape it is, nor on its epoch: see `Lane.for_a_try`.
 
     Args:
-        trainers: Of one shape key. They stay as they are.
+        trainer: It stays as it is.
         places: Of a pack that may round.
-        at_once: As in `Pack`; None: as their device asks for it.
+        at_once: As in `Pack`; None: as its device asks for it.
 
     Raises:
-        NotFusible: A bit depends on the place or the company, or they can't be fused.
-        Exception: What training the first one alone raises, though lanes may not.
+        DependsOnPlace: A bit depends on the place or the company.
+        NotFusible: It can't be a lane.
+        Exception: What training it alone raises, though lanes may not.
     """
-    device = trainers[0].device
-    at_once = calls_are_dear(device) if at_once is None else at_once
-    before = Snapshot(trainers)
+    at_once = calls_are_dear(trainer.device) if at_once is None else at_once
+    before = Snapshot([trainer])
     try:
-        with repeatable(device):
-            Lane(trainers[0]).on_fewer_rows().step()
-            one_of_each = [trainers[number % len(trainers)] for number in range(places)]
-            first, second = _trained_twice(one_of_each, places, at_once)
-            for company in (one_of_each[::-1], one_of_each[:1]):
-                for expected, ours in zip((first, second), _trained_twice(company, places, at_once), strict=True):
-                    of_company = expected[::-1] if len(company) == places else expected[: len(company)]
-                    if not all(map(_same_outcomes, ours, of_company)):
-                        raise NotFusible("its bits depend on its place among the lanes, or on the others")
+        with repeatable(trainer.device):
+            Lane(trainer).for_a_try(0).step()
+            of_all = range(places)
+            first, second = _trained_twice(trainer, of_all, places, at_once)
+            for company in (of_all[::-1], of_all[:1]):
+                for expected, ours in zip(
+                    (first, second), _trained_twice(trainer, company, places, at_once), strict=True
+                ):
+                    if not all(
+                        _same_outcomes(one, expected[number]) for one, number in zip(ours, company, strict=True)
+                    ):
+                        raise DependsOnPlace("its bits depend on its place among the lanes, or on the others")
     finally:
         before.restore()
 
@@ -135,9 +143,9 @@ def check_lanes(trainers: Sequence[Trainer], pack: Pack, same: Callable[[Any, An
         random.restore()
 
 
-def _trained_twice(trainers: Sequence[Trainer], places: int, at_once: bool) -> tuple[list[Any], list[Any]]:
+def _trained_twice(trainer: Trainer, numbers: Sequence[int], places: int, at_once: bool) -> tuple[list[Any], list[Any]]:
     """Give the outcomes of copies after an epoch, and after one more, in which a pack does what it recorded."""
-    copies = [Lane(trainer).on_fewer_rows() for trainer in trainers]
+    copies = [Lane(trainer).for_a_try(number) for number in numbers]
     pack = Pack(copies, places, {}, at_once=at_once)
     return _outcomes(pack.step(), copies), _outcomes(pack.step(), copies)
 
@@ -148,19 +156,27 @@ def _timed(run: Callable[[], _T]) -> tuple[_T, float]:
 
 
 def _outcomes(told: Sequence[Mapping[str, float]], trainers: Sequence[Trainer]) -> list[Any]:
-    return [(metrics, copy.deepcopy(trainer.state_dict())) for metrics, trainer in zip(told, trainers, strict=False)]
+    """Give the metrics of each, its state, and the gradients of its last step."""
+    pairs = zip(told, trainers, strict=False)
+    return [(metrics, copy.deepcopy(trainer.state_dict()), _gradients(trainer)) for metrics, trainer in pairs]
+
+
+def _gradients(trainer: Trainer) -> list[Tensor | None]:
+    return [None if one.grad is None else one.grad.clone() for one in trainer.model.parameters()]
 
 
 def _same_outcomes(one: Any, other: Any) -> bool:
-    (metrics, state), (other_metrics, other_state) = one, other
+    (metrics, *kept), (other_metrics, *other_kept) = one, other
     told = {name: value for name, value in metrics.items() if name != "data_wait"}
-    return same_bits(told, {name: other_metrics[name] for name in told}) and same_bits(state, other_state)
+    return same_bits(told, {name: other_metrics[name] for name in told}) and same_bits(kept, other_kept)
 
 
 def _compare(trainers: Sequence[Trainer], told: Sequence[Mapping[str, float]], expected: Sequence[Any]) -> None:
-    for trainer, metrics, (metrics_alone, state_alone) in zip(trainers, told, expected, strict=False):
+    for trainer, metrics, (metrics_alone, state_alone, gradients_alone) in zip(trainers, told, expected, strict=False):
         for name, value in metrics_alone.items():
             if name != "data_wait" and not same_bits(metrics[name], value):
                 raise NotFusible(f"{len(trainers)} lanes have another {name} than each alone: {metrics[name]}, {value}")
         if not same_bits(trainer.state_dict(), state_alone):
             raise NotFusible(f"{len(trainers)} lanes come to other weights than each alone, in the last digits")
+        if not same_bits(_gradients(trainer), gradients_alone):
+            raise NotFusible(f"{len(trainers)} lanes have other gradients than each alone, in the last digits")
