@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from hpsearch_trainers import Parts, Trainer
 from hpsearch_trainers.lanes import Fuser, Pack, Stepped, check_pack
 from hpsearch_trainers.lanes.passes import Recorded
 from hpsearch_trainers.lanes.recorder import Recorder, as_one_call
+from hpsearch_trainers.lanes.shell import Shell
 from tests.trainers.lanes.networks import LAYERS, Drawn, assert_same, made
 
 
@@ -169,5 +170,31 @@ def test_one_recording_of_each_kind_of_batch_is_made_for_all_packs_of_a_size(lay
         fuser.step([trainers[number] for number in present])
         (recordings,) = fuser._recordings.values()
         # Full batches and the last one, to train on and to validate on.
-        assert len(recordings) == 4
-        assert None not in recordings.values()
+        assert len(recordings.made) == 4
+        assert None not in recordings.made.values()
+
+
+def test_what_was_recorded_is_tried_once_for_those_that_are_known_to_be_alike(monkeypatch):
+    lanes = [{"layers": ["relu"], "lr": 0.1 * (1 + number), "batch_size": 16} for number in range(9)]
+    trainers, fuser, computed = made(Drawn, lanes), Fuser(fewest=2), list[str]()
+    monkeypatch.setattr(Pack, "_train", noted("epoch", computed, Pack._train))
+    monkeypatch.setattr(Shell, "__call__", noted("python", computed, Shell.__call__))
+
+    def step(*present: int) -> bool:
+        """Train some; say whether a batch went through Python, beside a look at those that are new."""
+        computed.clear()
+        reported(fuser.step([trainers[number] for number in present]))
+        return "python" in computed[computed.index("epoch") :]
+
+    assert step(0, 1, 2, 3), "it is recorded"
+    assert [step(2, 0, 1, 3), step(1, 2, 3, 4), step(4, 0, 2, 1)] == [False] * 3
+    assert step(5, 6, 7, 8), "nobody knows yet what the first one does"
+    assert [step(5, 6, 0, 1), step(6, 8, 7, 5)] == [False] * 2
+
+
+def noted(name: str, calls: list[str], function: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*given: Any) -> Any:
+        calls.append(name)
+        return function(*given)
+
+    return called

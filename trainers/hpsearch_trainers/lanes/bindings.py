@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 __all__ = ["quickest"]
 
 _PLACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
+_MOST = 4096
+
+_found: dict[Hashable, Callable[..., Any]] = {}
+"""By operator and kinds of arguments: to look costs as much as ten calls."""
 
 
 def quickest(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Callable[..., Any]:
@@ -26,6 +30,29 @@ def quickest(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: 
         kwargs: Likewise.
         result: What it gave: nothing is computed anew.
     """
+    how = func, _kind(args), _kind(kwargs)
+    if (known := _found.get(how)) is None:
+        if len(_found) >= _MOST:
+            _found.clear()
+        known = _found[how] = _looked_for(func, args, kwargs, result)
+    return known
+
+
+def _kind(value: Any) -> Hashable:
+    """Give what a choice among overloads may go by."""
+    if isinstance(value, Tensor):
+        return type(value), value.dim(), value.dtype, value.device, value.layout
+    if isinstance(value, list | tuple):
+        return type(value), *map(_kind, value)
+    if isinstance(value, dict):
+        return tuple((name, _kind(one)) for name, one in value.items())
+    if isinstance(value, bool | int | str):
+        return type(value), value
+    kind: type = type(value)
+    return kind
+
+
+def _looked_for(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Callable[..., Any]:
     name = func._schema.name.partition("::")[2]
     for place in _PLACES:
         function: Callable[..., Any] | None = getattr(place, name, None)

@@ -8,8 +8,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
@@ -63,6 +64,15 @@ class _OfOne:
         return self.tries < _TRIES or self.as_lane < self.alone < math.inf
 
 
+@dataclass(slots=True, eq=False)
+class _Recordings:
+    """What packs of a shape key have recorded."""
+
+    made: dict[Hashable, Recorded | None] = field(default_factory=dict)
+    alike: WeakSet[Trainer] = field(default_factory=WeakSet)
+    """Trainers that are known to do what those do that have recorded: a pack is computed by its first one's model."""
+
+
 class Fuser:
     """Fuses trainers, whichever they are from epoch to epoch.
 
@@ -107,7 +117,7 @@ class Fuser:
         """By shape key, for how many lanes there was memory, where there wasn't for `most`."""
         self._packs: dict[Trainer, tuple[Hashable, Pack]] = {}
         self._of_one = defaultdict[Hashable, _OfOne](_OfOne)
-        self._recordings: dict[Hashable, dict[Hashable, Recorded | None]] = {}
+        self._recordings: dict[Hashable, _Recordings] = {}
         """By shape key; the one that was used last is the last."""
 
     def step(self, trainers: Sequence[Trainer]) -> list[Stepped]:
@@ -163,7 +173,8 @@ class Fuser:
         try:
             if not self._fuses(key, trainers):
                 return self._apart(key, trainers)
-            told = self._packed(key, trainers).step(self._around_pack)
+            pack = self._packed(key, trainers)
+            told = pack.step(self._around_pack)
         except NotFusible as refusal:
             self._tried[key] = str(refusal)
             return {trainer: self._alone(trainer, str(refusal)) for trainer in trainers}
@@ -183,6 +194,8 @@ class Fuser:
             # What is tried first has as many lanes as a pack may have, however many trainers there are.
             self._room[key] = (len(trainers) if key in self._tried else most) // 2
             return self._together(key, trainers)
+        if pack.took_recordings:
+            self._recordings_of(key).alike.update(pack.alike)
         seconds = time.perf_counter() - began
         if len(trainers) == 1:
             of_one = self._of_one[key]
@@ -226,7 +239,10 @@ class Fuser:
         if isinstance(known, int):
             return known
         most = self._room.get(key, self._most)
-        shares = shares_of(key, trainers, most, self._recordings_of(key), self._around_pack)
+        recordings = self._recordings_of(key)
+        shares = shares_of(key, trainers, most, recordings.made, self._around_pack)
+        if recordings.made:  # by copies of it
+            recordings.alike.add(trainers[0])
         fewest = self._fewest
         if fewest is None:
             if shares[most] >= 1:
@@ -244,23 +260,27 @@ class Fuser:
         new = [trainer for trainer in trainers if not self._is_known(trainer)]
         for trainer in trainers:
             self.release(trainer)
-        at_once = self._at_once(trainers[0].device)
-        pack = Pack(trainers, self._places, self._recordings_of(key), at_once=at_once)
+        at_once, recordings = self._at_once(trainers[0].device), self._recordings_of(key)
+        trusted = trainers[0] in recordings.alike
+        pack = Pack(trainers, self._places, recordings.made, trusted=trusted, at_once=at_once)
         self._packs.update(dict.fromkeys(trainers, (key, pack)))
         if new:
             with self._around_pack():
                 check_lanes(new, pack, self._same)
                 if at_once:
                     check_gradients(new, pack)
+        pack.alike = [trainers[0], *new]
+        if trusted or not recordings.made:
+            recordings.alike.update(pack.alike)
         return pack
 
     def _is_known(self, trainer: Trainer) -> bool:
         """Whether its model was looked at."""
         return trainer in self._packs
 
-    def _recordings_of(self, key: Hashable) -> dict[Hashable, Recorded | None]:
+    def _recordings_of(self, key: Hashable) -> _Recordings:
         """Give what packs of this key have recorded; of the last few keys, as each of a million may have its own."""
-        found = self._recordings[key] = self._recordings.pop(key, {})
+        found = self._recordings[key] = self._recordings.pop(key) if key in self._recordings else _Recordings()
         while len(self._recordings) > _MOST_KEYS:
             del self._recordings[next(iter(self._recordings))]
         return found

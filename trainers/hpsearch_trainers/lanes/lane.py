@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.evaluation import Totals
 from hpsearch_trainers.lanes.dropout import RATED
-from hpsearch_trainers.lanes.models import modules_of, tensors_of
+from hpsearch_trainers.lanes.models import copied, modules_of, tensors_of
 from hpsearch_trainers.lanes.optimizers import Stepper, clip_gradients, stepper
 from hpsearch_trainers.losses import loss_of
 from hpsearch_trainers.rates import Rates
@@ -117,8 +117,9 @@ class Lane:
         shard, parts = trainer._shard, trainer.parts
         # A loss that is a module may keep something from batch to batch, or have the model as a part.
         loss = parts.loss if isinstance(parts.loss, nn.Module) else None
-        copied = copy.deepcopy((trainer.model, trainer.optimizer, trainer._average, loss))
-        trainer.model, trainer.optimizer, trainer._average, loss = copied
+        own = (trainer.model, trainer.optimizer, trainer._average, loss)
+        models = [one for one in own if isinstance(one, nn.Module)]
+        trainer.model, trainer.optimizer, trainer._average, loss = copied(own, models)
         trainer._strategy = copy.copy(trainer._strategy)  # or the lane's would keep the copied model
         trainer._rates = Rates(trainer.optimizer)
         trainer.parts = dataclasses.replace(parts, measures={}, loss=parts.loss if loss is None else loss)

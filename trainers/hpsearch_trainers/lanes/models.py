@@ -6,11 +6,17 @@ name of each place, and take longer than all else that is asked of a small model
 
 from __future__ import annotations
 
+import copy
+from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-__all__ = ["modules_of", "places_of", "set_training", "tensors_of"]
+__all__ = ["copied", "modules_of", "places_of", "set_training", "tensors_of"]
+
+_T = TypeVar("_T")
+_CONTAINERS = (OrderedDict, dict, set)
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
@@ -50,6 +56,24 @@ def tensors_of(model: nn.Module) -> list[Tensor]:
     modules = modules_of(model)
     parameters = _once(one for module in modules for one in module._parameters.values())
     return [*parameters, *_once(one for module in modules for one in module._buffers.values())]
+
+
+def copied(value: _T, models: Iterable[nn.Module], memo: dict[int, Any] | None = None) -> _T:
+    """Give a deep copy of a value that has these models in it.
+
+    Most that there is to copy of a small module are its dozen of empty containers, for hooks: they are made by hand.
+
+    Args:
+        value: What is copied.
+        models: Of its parts.
+        memo: Copies that there are already, by the ids of what they are of.
+    """
+    memo = {} if memo is None else memo
+    for module in (module for model in models for module in modules_of(model)):
+        for held in vars(module).values():
+            if type(held) in _CONTAINERS and not held:
+                memo[id(held)] = type(held)()
+    return copy.deepcopy(value, memo)
 
 
 def set_training(model: nn.Module, training: bool) -> None:

@@ -111,7 +111,7 @@ def _is_plain_fused(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class _Fused:
-    """What a plain optimizer's step computes with `fused`, after its first one and where every gradient is there."""
+    """What a plain optimizer computes with `fused`, once it keeps what it will, and where each gradient is there."""
 
     keeps_none = True
 
@@ -121,7 +121,7 @@ class _Fused:
         self._optimizer = optimizer
         self._run = _FUSED[type(optimizer)]
         self._places = [[place[id(one)] for one in group["params"]] for group in optimizer.param_groups]
-        self._kept: Sequence[Sequence[list[Tensor]]] | None = None
+        self._kept = self._found()
         self._given: Sequence[Tensor | None] | None = None
         self._of_groups: Sequence[tuple[list[Any], Sequence[list[Tensor]]]] = ()
         """Of what was given, which may come again in the same memory: each group's gradients, and what is kept."""

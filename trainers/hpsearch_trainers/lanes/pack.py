@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.lane_tensor import Generators, of_each, opened
 from hpsearch_trainers.lanes.losses import Losses, LossSums
+from hpsearch_trainers.lanes.models import copied
 from hpsearch_trainers.lanes.noise import Noise
 from hpsearch_trainers.lanes.passes import EvaluationPasses, OtherGradients, Recorded, TrainingPasses
 from hpsearch_trainers.lanes.read import read_by
@@ -47,8 +47,13 @@ class Pack:
             for each, with the bits of each alone.
         recordings: What packs of this shape key have recorded, with as many lanes or others: it is played by this one,
             too, and gains what this one records. None: there are no others.
+        trusted: What is in `recordings` is right for this one, too: its first trainer is known to do what those do that
+            have recorded. Else it is tried.
         at_once: A call costs more than what it computes, as on a GPU: of what may round, whatever can be is computed
             for all lanes in one call. Noise is then another than alone.
+
+    Attributes:
+        alike: Those of its trainers that are known to do what the first one does.
 
     Raises:
         NotFusible: Their model can't be that of all lanes.
@@ -60,8 +65,10 @@ class Pack:
         places: int | None = None,
         recordings: dict[Hashable, Recorded | None] | None = None,
         *,
+        trusted: bool = False,
         at_once: bool = False,
     ) -> None:
+        self.alike: Sequence[Trainer] = ()
         self._lanes = [Lane(trainer) for trainer in trainers]
         self._free = 0 if places is None else places - len(self._lanes)
         of_lanes = [lane.generator for lane in self._lanes]
@@ -82,6 +89,7 @@ class Pack:
             validated = [lane.validation for lane in self._lanes if lane.validation is not None]
             rows = Rows(self._filled(validated), generators)
             self._evaluation = EvaluationPasses(self._shells[-1], rows, autocast, recordings)
+            self._training.tapes.trusted = self._evaluation.tapes.trusted = trusted
         except BaseException:
             for trainer in self.trainers:
                 self.release(trainer)
@@ -91,6 +99,11 @@ class Pack:
     def trainers(self) -> list[Trainer]:
         """Its lanes."""
         return [lane.trainer for lane in self._lanes]
+
+    @property
+    def took_recordings(self) -> bool:
+        """Whether it has tried what others have recorded, in training and in evaluation, and all of it was right."""
+        return self._training.tapes.took is self._evaluation.tapes.took is True
 
     def holds(self) -> bool:
         """Whether its trainers' models are still those that it took, with nothing else put in them."""
@@ -182,7 +195,7 @@ class Pack:
 
     def _taken(self, models: Sequence[nn.Module], generators: Generators) -> Shell:
         try:
-            of_nobody = [copy.deepcopy(models[0]) for _ in range(self._free)]
+            of_nobody = [copied(models[0], models[:1]) for _ in range(self._free)]
         except MemoryError:
             raise
         except Exception as error:

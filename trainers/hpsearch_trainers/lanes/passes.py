@@ -65,10 +65,14 @@ class _Tapes:
 
     Attributes:
         way: In which of several ways the model is computed.
+        trusted: Whether what other packs have recorded is right for this one, too, so that it isn't tried.
+        took: Whether something that others have recorded was tried and found right; None: nothing was tried.
     """
 
     def __init__(self, name: str, roles: Sequence[object], recordings: dict[Hashable, Recorded | None] | None) -> None:
         self.way: Hashable = None
+        self.trusted = False
+        self.took: bool | None = None
         self._name = name
         self._roles = roles
         self._at_once = recordings is not None
@@ -80,14 +84,18 @@ class _Tapes:
         """Of which kinds there were recordings of other packs, which were tried."""
 
     def get(self, kind: Hashable) -> _Playable | None:
-        """Give what was recorded of such a batch; None where there is nothing."""
-        return self._playable.get((self.way, kind))
+        """Give what was recorded of such a batch; None where there is nothing, or nothing that is known to be right."""
+        known = self._playable.get((self.way, kind))
+        if known is None and self.trusted and (others := self.of_others(kind)) is not None:
+            self._playable[self.way, kind] = others
+            return others
+        return known
 
     def of_others(self, kind: Hashable) -> _Playable | None:
         """Give, once, what another pack has recorded of such a batch; None where there is nothing.
 
         It is to be tried: a model may read what is neither in its tensors nor in its attributes, another thing in each
-        pack. `take` it if it is right; else this pack records its own.
+        pack. Say by `tried` whether it is right; else this pack records its own.
         """
         kind = self.way, kind
         recorded = self._recordings.get((self._name, self._shared, kind))
@@ -96,9 +104,11 @@ class _Tapes:
         self._others.add(kind)
         return self._bound(recorded)
 
-    def take(self, kind: Hashable, playable: _Playable) -> None:
-        """Play this from now on."""
-        self._playable[self.way, kind] = playable
+    def tried(self, kind: Hashable, playable: _Playable, *, same: bool) -> None:
+        """Play this from now on, where it was the same."""
+        self.took = same and self.took is not False
+        if same:
+            self._playable[self.way, kind] = playable
 
     def recorder(self, kind: Hashable, rows: Tensor) -> Recorder | None:
         """Give what is to record this batch; None where it isn't to be recorded."""
@@ -245,8 +255,7 @@ class TrainingPasses:
                 assert others.tape.backward is not None
                 with torch.no_grad():
                     same = same_bits(others.tape.backward(kept, *_present(of_each)), gradients)
-        if same and same_bits(traced.now(), after):
-            self.tapes.take(kind, others)
+        self.tapes.tried(kind, others, same=same and same_bits(traced.now(), after))
         return losses, gradients
 
     def _forward(self, rows: Tensor) -> tuple[Any, LaneTensor]:
@@ -355,8 +364,8 @@ class EvaluationPasses:
         traced.go_back(before)
         output, targets = self._forward(rows)
         form, held = taken_apart((output, targets))
-        if form == others.form and same_bits(given, held) and same_bits(traced.now(), after):
-            self.tapes.take(kind, others)
+        same = form == others.form and same_bits(given, held) and same_bits(traced.now(), after)
+        self.tapes.tried(kind, others, same=same)
         return output, targets
 
     def _forward(self, rows: Tensor) -> tuple[Any, LaneTensor]:

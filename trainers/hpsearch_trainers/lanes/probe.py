@@ -39,7 +39,7 @@ def check_pack(
 
     Args:
         trainers: Of one shape key. They stay as they are.
-        most: Lanes of the largest pack; smaller ones, of 1 to 3, are tried too.
+        most: Lanes of the largest pack; smaller ones are tried, too: of 1, 2, and where two aren't quicker 3.
         recordings: Of packs of this shape key: gains what those that are tried have recorded.
 
     Returns:
@@ -57,8 +57,10 @@ def check_pack(
         first = _outcomes([metrics for metrics, _ in timed], alone) * most
         second = _outcomes([trainer.step() for trainer in alone[:_AGAIN]], alone)
         seconds_alone = statistics.median(seconds for _, seconds in timed)  # the first of a process takes longer
-        shares = {}
+        shares: dict[int, float] = {}
         for size in sorted({1, 2, min(3, most), most}):
+            if size == 3 < most and shares[2] < 1:
+                continue  # nobody asks whether it is quicker where two are
             fused = [Lane(tried[number]).for_a_try(number) for number in numbers[:size]]
             own: dict[Hashable, Recorded | None] = {}  # what others have recorded isn't what is to be tried
             pack = Pack(fused, recordings=own)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from hpsearch_trainers.lanes.attributes import describe, is_per_lane
 from hpsearch_trainers.lanes.dropout import way_of
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, PerLane, by_lane
-from hpsearch_trainers.lanes.models import modules_of, set_training, tensors_of
+from hpsearch_trainers.lanes.models import copied, modules_of, set_training, tensors_of
 from hpsearch_trainers.lanes.trace import Traced
 
 __all__ = ["Shell"]
@@ -42,7 +41,7 @@ class Shell:
         tensors = {id(tensor): tensor for tensor in tensors_of(models[0])}
         try:
             # Its tensors are left out: they are replaced.
-            self.module = copy.deepcopy(models[0], dict(tensors))
+            self.module = copied(models[0], models[:1], dict(tensors))
         except MemoryError:
             raise
         except Exception as error:
