@@ -180,6 +180,45 @@ def test_a_damaged_checkpoint_is_refused_with_its_path(tmp_path: Path, name: str
         read(checkpoint)
 
 
+def test_a_byte_that_isnt_as_it_was_written_changes_no_weight_in_silence(tmp_path: Path) -> None:
+    weights = torch.arange(20.0)
+    checkpoint = write(tmp_path, {"weights": weights, "names": ["a"]})
+    file = checkpoint / "state.pt"
+    whole, refusals = file.read_bytes(), []
+    for place in range(len(whole)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        try:
+            read = checkpoints.read_state(checkpoint)
+        except UnreadableCheckpointError as error:
+            refusals.append(str(error))
+        else:  # what fills it up is of no meaning
+            assert torch.equal(read["weights"], weights)
+            assert read["names"] == ["a"]
+    assert len(refusals) > len(whole) / 3
+    assert all(str(file) in said for said in refusals)
+
+
+def test_a_weight_of_another_value_is_refused_by_its_file_and_what_to_do(tmp_path: Path) -> None:
+    checkpoint = write(tmp_path, {"weights": torch.full((1000,), 0.5)})
+    file = checkpoint / "state.pt"
+    whole, half = file.read_bytes(), b"\x00\x00\x00\x3f"
+    place = whole.index(half * 500)
+    file.write_bytes(whole[:place] + b"\x00\x00\x80\x3f" + whole[place + 4 :])
+    assert torch.load(file, weights_only=True)["weights"][0] == 1.0  # torch says nothing
+    with pytest.raises(UnreadableCheckpointError, match=r"state\.pt is damaged: .*checksum.*an earlier one may"):
+        checkpoints.read_state(checkpoint)
+
+
+def test_checksums_are_written_where_the_users_code_wants_none(tmp_path: Path) -> None:
+    torch.serialization.set_crc32_options(False)
+    try:
+        checkpoint = write(tmp_path, {"a": torch.ones(3)})
+        assert not torch.serialization.get_crc32_options()
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert torch.equal(checkpoints.read_state(checkpoint)["a"], torch.ones(3))
+
+
 def test_a_missing_checkpoint_is_refused_with_its_path(tmp_path: Path) -> None:
     for read in (checkpoints.read_state, checkpoints.read_random_state):
         with pytest.raises(CheckpointError, match="hpsearch-checkpoint-9, but there is none"):
