@@ -174,10 +174,22 @@ def test_rates_of_groups_keep_their_proportion():
 
 def test_a_rate_that_is_a_tensor_stays_one():
     optimizer = torch.optim.Adam([nn.Parameter(torch.ones(2))], lr=torch.tensor(0.1))
+    rates = Rates(optimizer)
     rate = optimizer.param_groups[0]["lr"]
-    Rates(optimizer).apply(3.0)
+    rates.apply(3.0)
     assert optimizer.param_groups[0]["lr"] is rate
     assert float(rate) == pytest.approx(0.3)
+
+
+def test_a_rate_that_other_optimizers_have_too_is_scaled_for_one_alone():
+    common = torch.tensor(0.1)
+    first, second = ([{"params": [nn.Parameter(torch.ones(2))]} for _ in range(2)] for _ in range(2))
+    optimizers = [torch.optim.Adam(groups, lr=common) for groups in (first, second)]
+    Rates(optimizers[0]).apply(3.0)
+    Rates(optimizers[1]).apply(2.0)
+    found = [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in optimizers]
+    assert found == [pytest.approx([0.3, 0.3]), pytest.approx([0.2, 0.2])]
+    assert float(common) == pytest.approx(0.1)
 
 
 def test_scales_and_shifts_of_normalisations_do_not_decay():

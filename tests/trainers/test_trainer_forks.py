@@ -132,6 +132,11 @@ def test_a_moving_average_begins_with_the_model_of_a_parent_without_one(states):
     assert trainer.validate() == parent.validate()
 
 
+def test_a_trials_own_state_has_its_moving_average(states):
+    with pytest.raises(ConfigurationError, match="without its `average`, which would begin anew: keep that entry"):
+        Small(FakeTrial({"average": 0.9})).load_state_dict(copy.deepcopy(states["SGD"]))
+
+
 def test_a_trials_own_state_is_of_its_own_optimizer(states):
     with pytest.raises(
         ConfigurationError, match="must be of the class that its state was saved with, Adam, got SGD: put"

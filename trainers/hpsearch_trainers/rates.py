@@ -20,7 +20,7 @@ class Rates:
 
     Args:
         optimizer: Its groups' present rates are what is multiplied; those that it was made with, where it has gone on
-            from a state.
+            from a state. A rate that is a tensor becomes a copy: other optimizers may have that tensor, too.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -30,6 +30,7 @@ class Rates:
         for group in optimizer.param_groups:
             # As torch's own schedules do: it is saved with the optimizer, so a checkpoint knows it.
             group.setdefault("initial_lr", float(group["lr"]))
+        _copy_tensors(optimizer)
 
     def of(self, optimizer: torch.optim.Optimizer) -> Rates:
         """Give those of an optimizer, which may be another one by now, or have more groups, or rates of the user's.
@@ -76,3 +77,12 @@ class Rates:
             velocity = self._optimizer.state.get(parameter, {}).get("momentum_buffer")
             if velocity is not None:
                 velocity.mul_(times)
+
+
+def _copy_tensors(optimizer: torch.optim.Optimizer) -> None:
+    """Give an optimizer rates that no other one has; groups that share a tensor go on sharing one."""
+    copies: dict[int, torch.Tensor] = {}
+    for settings in (optimizer.defaults, *optimizer.param_groups):
+        rate = settings.get("lr")
+        if isinstance(rate, torch.Tensor):
+            settings["lr"] = copies.setdefault(id(rate), rate.clone())

@@ -274,8 +274,13 @@ class Trainer(ABC):
         self._rates = Rates(self.optimizer)
         if self._average is not None and "average" in state:
             self._average.load_state_dict(state["average"])
-        elif self._average is not None:  # a fork from a trial without one: it begins with the model, as any does
+        elif self._average is not None and self._forked:  # from a trial without one: it begins with the model
             self._average.module.load_state_dict(state["model"])
+        elif self._average is not None:
+            raise ConfigurationError(
+                f"{type(self).__name__}.load_state_dict must call super().load_state_dict(state) with all that "
+                "super().state_dict() gave, got a state without its `average`, which would begin anew: keep that entry"
+            )
         self._strategy.take_up(state)
         self._strategy.loaded()
         self.epoch = state["epoch"]

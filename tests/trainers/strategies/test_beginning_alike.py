@@ -118,6 +118,18 @@ def test_a_rank_that_changes_something_alone_is_told(strategy, how):
     run_ranks(2, work)
 
 
+def test_a_rank_that_clears_its_optimizers_state_alone_is_told():
+    def work(group: Group) -> None:
+        trainer = Small(FakeTrial({}, group))
+        trainer.step()
+        if group.rank == 1:
+            trainer.optimizer.state.clear()
+        with pytest.raises(MismatchError, match=r"rank 0 has .* with momentum_buffer.*, rank 1 has .* with no state"):
+            trainer.step()
+
+    run_ranks(2, work)
+
+
 class ByRows(nn.Linear):
     """Sets what is trained by the rows that it sees."""
 

@@ -19,7 +19,7 @@ _ADVICE = (
 )
 
 
-def check_alike(model: nn.Module, optimizer: Optimizer, epoch: int, group: Group, *, rates: bool) -> None:
+def check_alike(model: nn.Module, optimizer: Optimizer, epoch: int, group: Group, *, rates: bool, states: bool) -> None:
     """See that all ranks train the same parameters with the same settings in the same epoch; a collective.
 
     Args:
@@ -28,6 +28,7 @@ def check_alike(model: nn.Module, optimizer: Optimizer, epoch: int, group: Group
         epoch: Its number.
         group: The ranks.
         rates: Whether they have the same rates.
+        states: Whether the optimizer of each has a state of all parameters.
 
     Raises:
         MismatchError: They don't; raised on all ranks.
@@ -36,13 +37,25 @@ def check_alike(model: nn.Module, optimizer: Optimizer, epoch: int, group: Group
     names = {parameter: name for name, parameter in model.named_parameters()}
     for number, held in enumerate(optimizer.param_groups):
         lines.append(f"group {number} of the optimizer with {', '.join(_settings(optimizer, held, rates=rates))}")
-        lines += [f"parameter {names.get(one, 'of another model')} in group {number}" for one in held["params"]]
+        for one in held["params"]:
+            kept = _kept(optimizer, one) if states else ""
+            lines.append(f"parameter {names.get(one, 'of another model')} in group {number}{kept}")
     check_agreement(group, "what is trained", lines, _ADVICE)
 
 
 def _settings(optimizer: Optimizer, held: Mapping[str, Any], *, rates: bool) -> Iterator[str]:
     if rates:
         yield f"lr {held['initial_lr']}"
-    # Others may have in their groups what each rank counts for itself.
-    if type(optimizer).__module__.startswith("torch.optim."):
+    if _is_torchs(optimizer):
         yield from (f"{name} {held[name]}" for name in optimizer.defaults if name != "lr" and name in held)
+
+
+def _kept(optimizer: Optimizer, parameter: nn.Parameter) -> str:
+    if not _is_torchs(optimizer):
+        return ""
+    return f" with {', '.join(sorted(optimizer.state.get(parameter, ()))) or 'no state'}"
+
+
+def _is_torchs(optimizer: Optimizer) -> bool:
+    """Say whether it is one of torch's: others may keep what each rank counts for itself."""
+    return type(optimizer).__module__.startswith("torch.optim.")

@@ -27,6 +27,7 @@ class Allreduce(Strategy):
 
     name: ClassVar[str] = "allreduce"
     least: ClassVar[int] = 2
+    same_states: ClassVar[bool] = True
     own_loop: ClassVar[bool] = True
 
     def bind(self, trained: Trained) -> None:

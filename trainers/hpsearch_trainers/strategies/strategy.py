@@ -84,6 +84,8 @@ class Strategy:
     """Trains as one rank does with the same global batch, but for rounding."""
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What can't be used with it, and why: values of `Parts`, and what else a strategy finds in a model."""
+    same_states: ClassVar[bool] = False
+    """Each rank's optimizer has the same state, of all parameters."""
     own_loop: ClassVar[bool] = False
     """A user's `step` may have a loop of its own, which says itself what the ranks exchange."""
     rate_rule: ClassVar[str | None] = None
@@ -200,7 +202,8 @@ class Strategy:
         """
         if self.group is not None:
             # Those that step by themselves have set their rates last at a step of their own.
-            check_alike(trained.model, trained.optimizer, epoch, self.group, rates=self.reproducible)
+            same = {"rates": self.reproducible, "states": self.same_states}
+            check_alike(trained.model, trained.optimizer, epoch, self.group, **same)
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
         """Begin an epoch, with rank 0's weights and buffers; a collective.
