@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from hpsearch.errors import Interrupted
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Trial
+from hpsearch.worker.gpus import without_gpus
 from hpsearch.worker.job import Job
 from hpsearch.worker.output import OutputRedirect
 from hpsearch.worker.process_settings import kept
@@ -50,7 +52,8 @@ def shapes_of(job: Job, trials: Sequence[Trial], seconds: float) -> Shapes:
     Raises:
         TrainableError: The trainable can't be imported, or has another shape.
     """
-    with tempfile.TemporaryDirectory(prefix="hpsearch-plan-") as root:
+    gpus = contextlib.nullcontext() if job.gpus else without_gpus()
+    with tempfile.TemporaryDirectory(prefix="hpsearch-plan-") as root, gpus:
         worker = Worker(job, Path(root))
         try:
             if worker.why_whole is not None:

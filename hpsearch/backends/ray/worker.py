@@ -29,6 +29,7 @@ from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Report, Segment
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.attempt_log import LOG
+from hpsearch.worker.gpus import hide_gpus
 from hpsearch.worker.guardian import start_guardian
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.loaded_code import LoadedCode
@@ -105,6 +106,8 @@ class RayWorker:
         except Exception as error:
             return Hello(host, self._sees, log, "", _unreachable_code(error))
         is_first, self._study = not self._study, job.study
+        if not job.gpus:  # Ray takes them away only from those that have some of them
+            hide_gpus()
         if self._sees:
             self._lock = hold_as_worker(Path(job.study))
             self._root = Path(job.study)

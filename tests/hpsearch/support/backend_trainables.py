@@ -186,6 +186,10 @@ def reports_once(trial):
         trial.report({"value": 1.0})
 
 
+def tells_whether_gpus_are_hidden(trial):
+    trial.report({"value": float(os.environ.get("CUDA_VISIBLE_DEVICES") == "")})
+
+
 def tells_what_the_collector_leaves_out(trial):
     for _ in trial.iterations():
         trial.report({"value": gc.get_freeze_count()})

@@ -100,6 +100,16 @@ def test_what_cannot_be_imported_is_the_users_mistake():
         shapes_of(job_of("no_such_module:Small"), trials_of({}), 60.0)
 
 
+@pytest.mark.parametrize(("gpus", "seen"), [(0.0, ""), (0.5, "0")])
+def test_a_gpu_is_seen_where_the_sweeps_workers_have_one(monkeypatch, gpus, seen):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    found = []
+    monkeypatch.setattr(Small, "build", lambda *_: found.append(os.environ["CUDA_VISIBLE_DEVICES"]))
+    shapes_of(job_of(gpus=gpus, rounded=True), trials_of({}), 60.0)
+    assert found == [seen]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+
+
 def test_the_environment_is_as_it_was(monkeypatch):
     monkeypatch.delenv("MKL_CBWR", raising=False)
     shapes_of(job_of(mkl_cbwr="AUTO"), trials_of({"fault": "settings"}), 60.0)

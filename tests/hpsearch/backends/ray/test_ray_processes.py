@@ -158,3 +158,9 @@ def test_a_workers_collector_leaves_out_what_it_has_imported(ray_cluster, tmp_pa
     (row,) = search(trainables.tells_what_the_collector_leaves_out, tmp_path / "study", **options).trials
     assert row.value is not None
     assert row.value > 100_000  # torch's alone are more
+
+
+def test_a_worker_that_is_to_have_no_gpu_sees_none(ray_cluster, tmp_path):
+    options = {"early_terminate": None, "run_cap": 1, "max_iter": 1, "workers": 1}
+    (row,) = search(trainables.tells_whether_gpus_are_hidden, tmp_path / "study", **options).trials
+    assert row.value == 1.0
