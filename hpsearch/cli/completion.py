@@ -1,51 +1,20 @@
-"""Completion in the shell, and which version this is."""
+"""Completion of the command line in the shell."""
 
 from __future__ import annotations
 
 import argparse
-import platform
-from collections.abc import Sequence
-from typing import Any
 
-import hpsearch
+from hpsearch.cli.parser import build_parser
 
-__all__ = ["ShowVersion", "completion"]
-
-_BESIDE = {"torch": "torch", "ray": "Ray"}
-
+__all__ = ["completion"]
 
 _PATHS = frozenset({"DIR", "FOLDER", "FILE", "SWEEP.yaml", "SUITE.yaml", "SWEEP.yaml|DIR", "DATA", "NEW"})
 """What stands for a path in the help."""
 
 
-class ShowVersion(argparse.Action):
-    """Prints the version, and those of what trials run on, as they are installed; none of it is imported."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: object,
-        values: str | Sequence[Any] | None,
-        option: object = None,
-    ) -> None:
-        """Print it and end."""
-        import importlib.metadata
-
-        told = [f"Python {platform.python_version()}"]
-        for package, name in _BESIDE.items():
-            try:
-                told.append(f"{name} {importlib.metadata.version(package)}")
-            except importlib.metadata.PackageNotFoundError:
-                told.append(f"no {name}")
-        print(f"hpsearch {hpsearch.__version__} ({', '.join(told)})")
-        parser.exit()
-
-
 def completion(given: argparse.Namespace) -> int:
     """Print the script that completes the words of the command line."""
     import shtab
-
-    from hpsearch.cli.parser import build_parser
 
     parser = build_parser()
     for command in _commands(parser):

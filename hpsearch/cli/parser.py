@@ -7,10 +7,10 @@ from pathlib import Path
 
 from hpsearch.cli.arguments import Commands, add_command, add_study_command, number, positive, target
 from hpsearch.cli.comparing_parser import add_comparing
-from hpsearch.cli.completion import ShowVersion
 from hpsearch.cli.finding_parser import add_finding
 from hpsearch.cli.looking_parser import add_looking
 from hpsearch.cli.steering_parser import add_steering
+from hpsearch.cli.version import ShowVersion
 
 __all__ = ["build_parser"]
 

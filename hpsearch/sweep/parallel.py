@@ -16,7 +16,6 @@ from hpsearch.trial import Params, Value
 
 if TYPE_CHECKING:
     from hpsearch.schedulers.early_terminate import EarlyTerminate
-    from hpsearch.sweep.parts import Resources
 
 __all__ = ["ASYNCHRONOUS", "KEYS", "SECTION", "STRATEGY", "Parallel", "Strategies"]
 
@@ -154,11 +153,12 @@ class Strategies:
         """Say whether a trial gives other numbers each time."""
         return bool(self.asynchronous) and self.of(params).get("strategy") in ASYNCHRONOUS
 
-    def check(self, resources: Resources, early: EarlyTerminate | None) -> None:
+    def check(self, width: int, widest: int, early: EarlyTerminate | None) -> None:
         """Check that every strategy that trials may have can be used beside the rest of the sweep.
 
         Args:
-            resources: Those of the trials.
+            width: How many workers a trial has, at least.
+            widest: How many it may get.
             early: What ends some of them early.
 
         Raises:
@@ -172,7 +172,7 @@ class Strategies:
             if value is not None and key != "strategy":
                 self._check_meaning((SECTION, key), key, self.possible)
         if self.fixed:
-            self._check_width(resources.workers_per_trial, resources.widest)
+            self._check_width(width, widest)
         if early is not None and "average_once" in self.possible:
             raise InvalidKey(
                 ("early_terminate",),

@@ -120,7 +120,7 @@ class Sweep:
             raise InvalidKey(("seed",), f"must be between 0 and {SEED_LIMIT - 1}, got {self.seed}")
         self._take_halving(searcher)
         self._check_how_long(searcher)
-        self.strategies.check(self.resources, self.early_terminate)
+        self.strategies.check(self.resources.workers_per_trial, self.resources.widest, self.early_terminate)
         check_forks(self.objective, self.method, searcher, self.early_terminate)
         check_who_ranks(self.objective, self.method, searcher, self.early_terminate)
         if searcher is not None:
