@@ -33,6 +33,7 @@ _BENCHMARKS = (
     "comm",
     "hogwild",
     "horovod",
+    "lost_rank",
     "split_models",
     "average_once",
     "local_sgd",
