@@ -1,9 +1,9 @@
 """How long a training of four ranks stands still when one of them is killed, beside a new start of its script.
 
-A script of Horovod's API under `hpsearch_comm.launch --min-np`, whose three other ranks go on from their last commit. One
-time is from the kill to the end of the first step behind it, the other from the launcher's start to the end of the first
-step of all: what a job that ends with a rank, and is started anew from a checkpoint, would take at least. Each is that of
-the rank that comes first; ranks have one thread.
+A script of Horovod's API under `hpsearch_comm.launch --min-np`, whose three other ranks go on from their last commit.
+One time is from the kill to the end of the first step behind it, the other from the launcher's start to the end of the
+first step of all: what a job that ends with a rank, and is started anew from a checkpoint, would take at least. Each is
+that of the rank that comes first; ranks have one thread.
 """
 
 from __future__ import annotations
@@ -76,5 +76,6 @@ def _seconds() -> tuple[float, float]:
         )
         if ended.returncode != 0:
             raise RuntimeError(f"expected three ranks to go on behind the kill, got:\n{ended.stderr}")
-        killed, gone_on, begun = (float(Path(folder, name).read_text()) for name in ("killed", "stepped 5", "stepped 0"))
+        events = ("stepped 0", "killed", "stepped 5")
+        begun, killed, gone_on = (float(Path(folder, event).read_text()) for event in events)
     return gone_on - killed, begun - began
