@@ -6,6 +6,8 @@ import errno
 import io
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -60,18 +62,31 @@ def dump(state: object, target: Path | io.BytesIO) -> None:
     import torch
 
     outer = sys.exception()
-    asked = torch.serialization.get_crc32_options()
     try:
-        torch.serialization.set_crc32_options(True)  # whatever the user's code has set: `load_file` goes by them
-        if isinstance(target, Path):
-            with target.open("wb") as file:  # a path of its own costs torch.save five times as long
-                torch.save(state, file)
-        else:
-            torch.save(state, target)
+        with _checksums():
+            if isinstance(target, Path):
+                with target.open("wb") as file:  # a path of its own costs torch.save five times as long
+                    torch.save(state, file)
+            else:
+                torch.save(state, target)
     except RuntimeError as error:  # torch's, which may stand on top of the system's
         if (refused := os_error_behind(error, outer)) is not None:
             raise refused from None
         raise
+
+
+@contextmanager
+def _checksums() -> Iterator[None]:
+    """Have torch.save write them, by which `load_file` goes, whatever the user's code has set."""
+    import torch
+
+    if not hasattr(torch.serialization, "set_crc32_options"):  # before torch 2.6 it always does
+        yield
+        return
+    asked = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(True)
+    try:
+        yield
     finally:
         torch.serialization.set_crc32_options(asked)
 
