@@ -22,7 +22,7 @@ from hpsearch_trainers.lanes.pack import Pack
 from hpsearch_trainers.lanes.passes import Recorded
 from hpsearch_trainers.lanes.probe import check_lanes
 from hpsearch_trainers.lanes.shape_key import shape_key
-from hpsearch_trainers.lanes.verdicts import shares_of
+from hpsearch_trainers.lanes.verdicts import found_of
 from hpsearch_trainers.memory import is_out_of_memory
 from hpsearch_trainers.trainer import Trainer
 
@@ -240,9 +240,10 @@ class Fuser:
             return known
         most = self._room.get(key, self._most)
         recordings = self._recordings_of(key)
-        shares = shares_of(key, trainers, most, recordings.made, self._around_pack)
-        if recordings.made:  # by copies of it
+        found = found_of(key, trainers, most, recordings.made, self._around_pack)
+        if found.recordings is recordings.made:  # by copies of it
             recordings.alike.add(trainers[0])
+        recordings.made, shares = found.recordings, found.shares
         fewest = self._fewest
         if fewest is None:
             if shares[most] >= 1:

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import torch
 
@@ -14,43 +15,57 @@ from hpsearch_trainers.lanes.probe import check_pack
 from hpsearch_trainers.lanes.read import read_by
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["shares_of"]
+__all__ = ["Found", "found_of"]
 
 _MOST = 256
 """Shape keys whose verdicts are kept: of more, those that were tried first are tried again."""
+_MOST_RECORDED = 16
+"""Of these, the last ones whose recordings are kept, too."""
 
-_found: dict[Hashable, Mapping[int, float]] = {}
+_found: dict[Hashable, Found] = {}
 
 
-def shares_of(
+@dataclass(slots=True)
+class Found:
+    """What was found of a shape."""
+
+    shares: Mapping[int, float]
+    """As `check_pack` gives them."""
+    recordings: dict[Hashable, Recorded | None]
+    """What was recorded where it was tried, and by packs of that shape since."""
+
+
+def found_of(
     key: Hashable,
     trainers: Sequence[Trainer],
     most: int,
     recordings: dict[Hashable, Recorded | None],
     around: Callable[[], AbstractContextManager[object]],
-) -> Mapping[int, float]:
-    """Give what `check_pack` does, or gave for others of this shape key, if it was that many lanes are quicker.
+) -> Found:
+    """Give what `check_pack` finds, or found for others of this shape key, if it was that many lanes are quicker.
 
     Args:
         key: Of the trainers.
         trainers: One or more.
         most: Lanes of the largest pack.
-        recordings: Of packs of this shape key: gains what is recorded where it is tried.
+        recordings: Where packs of this shape key record, unless others of it have recorded already.
         around: Gives what surrounds a try.
 
     Raises:
         NotFusible: A bit differs, or they can't be fused.
     """
     whole = (key, most, _ways(trainers[0]))
-    shares = _found.get(whole)
-    if shares is None:
+    found = _found.get(whole)
+    if found is None:
         with around():
-            shares = check_pack(trainers, most, recordings)
-        if shares.get(most, 0.0) < 1:  # else, perhaps, the machine had other work just then
-            _found[whole] = shares
+            found = Found(check_pack(trainers, most, recordings), recordings)
+        if found.shares.get(most, 0.0) < 1:  # else, perhaps, the machine had other work just then
+            _found[whole] = found
         while len(_found) > _MOST:
             del _found[next(iter(_found))]
-    return shares
+        for one in [*_found.values()][:-_MOST_RECORDED]:
+            one.recordings = {}
+    return found
 
 
 def _ways(trainer: Trainer) -> Hashable:
