@@ -233,6 +233,15 @@ def test_the_next_sweep_plays_nothing_of_a_model_that_reads_something_else_by_th
         check(WithFactor, [{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}], [[0, 1], [1, 2], [0, 1, 2]])
 
 
+def test_who_does_what_newer_recordings_do_is_not_trusted_with_older_ones(monkeypatch):
+    lanes = [{"lr": 0.1 * (1 + number)} for number in range(12)]
+    ours, theirs, fuser = made(WithFactor, lanes), made(WithFactor, lanes), Fuser(fewest=2)
+    for factor, present in ((1.0, [0, 1]), (2.0, [2, 3, 4, 5]), (2.0, [6, 7, 8, 9]), (2.0, [6, 7]), (2.0, [7, 6])):
+        monkeypatch.setitem(FACTORS, 0, factor)
+        expected = [theirs[number].step() for number in present]
+        assert_same(reported(fuser.step([ours[number] for number in present])), expected, ours, theirs)
+
+
 def noted(name: str, calls: list[str], function: Callable[..., Any]) -> Callable[..., Any]:
     def called(*given: Any) -> Any:
         calls.append(name)

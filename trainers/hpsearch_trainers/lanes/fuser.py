@@ -70,7 +70,7 @@ class _Recordings:
 
     made: dict[Hashable, Recorded | None] = field(default_factory=dict)
     alike: WeakSet[Trainer] = field(default_factory=WeakSet)
-    """Trainers that are known to do what those do that have recorded: a pack is computed by its first one's model."""
+    """Trainers that are known to do what those do that recorded first: a pack is computed by its first one's model."""
 
 
 class Fuser:
@@ -262,7 +262,7 @@ class Fuser:
         for trainer in trainers:
             self.release(trainer)
         at_once, recordings = self._at_once(trainers[0].device), self._recordings_of(key)
-        trusted = trainers[0] in recordings.alike
+        trusted = trainers[0] in recordings.alike or not recordings.made
         pack = Pack(trainers, self._places, recordings.made, trusted=trusted, at_once=at_once)
         self._packs.update(dict.fromkeys(trainers, (key, pack)))
         if new:
@@ -271,7 +271,7 @@ class Fuser:
                 if at_once:
                     check_gradients(new, pack)
         pack.alike = [trainers[0], *new]
-        if trusted or not recordings.made:
+        if trusted:
             recordings.alike.update(pack.alike)
         return pack
 

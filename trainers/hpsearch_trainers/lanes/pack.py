@@ -47,8 +47,8 @@ class Pack:
             for each, with the bits of each alone.
         recordings: What packs of this shape key have recorded, with as many lanes or others: it is played by this one,
             too, and gains what this one records. None: there are no others.
-        trusted: What is in `recordings` is right for this one, too: its first trainer is known to do what those do that
-            have recorded. Else it is tried.
+        trusted: Its first trainer is known to do what the first ones of other trusted packs do, so that what these have
+            recorded is right for this one, too. Else it is tried.
         at_once: A call costs more than what it computes, as on a GPU: of what may round, whatever can be is computed
             for all lanes in one call. Noise is then another than alone.
 
@@ -102,7 +102,7 @@ class Pack:
 
     @property
     def took_recordings(self) -> bool:
-        """Whether it has tried what others have recorded, in training and in evaluation, and all of it was right."""
+        """Whether it has tried what trusted packs have recorded, of both kinds of passes, and all of it was right."""
         return self._training.tapes.took is self._evaluation.tapes.took is True
 
     def holds(self) -> bool:

@@ -44,6 +44,8 @@ class Recorded:
     """Of the output and the targets; None where the recording has the losses, too."""
     used: Sequence[bool] = ()
     """Of which tensors of these the losses gave gradients."""
+    by_trusted: bool = False
+    """Whether a pack made it that was trusted itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class _Playable:
     tape: Tape
     form: Form | None
     used: Sequence[bool]
+    by_trusted: bool
 
 
 class _Tapes:
@@ -65,8 +68,9 @@ class _Tapes:
 
     Attributes:
         way: In which of several ways the model is computed.
-        trusted: Whether what other packs have recorded is right for this one, too, so that it isn't tried.
-        took: Whether something that others have recorded was tried and found right; None: nothing was tried.
+        trusted: Whether what other packs have recorded that were trusted is right for this one, too, so that it isn't
+            tried.
+        took: Whether what such packs have recorded was tried and found right; None: nothing was tried.
     """
 
     def __init__(self, name: str, roles: Sequence[object], recordings: dict[Hashable, Recorded | None] | None) -> None:
@@ -85,11 +89,12 @@ class _Tapes:
 
     def get(self, kind: Hashable) -> _Playable | None:
         """Give what was recorded of such a batch; None where there is nothing, or nothing that is known to be right."""
-        known = self._playable.get((self.way, kind))
-        if known is None and self.trusted and (others := self.of_others(kind)) is not None:
-            self._playable[self.way, kind] = others
-            return others
-        return known
+        whole = self.way, kind
+        if whole not in self._playable and self.trusted:
+            recorded = self._recordings.get((self._name, self._shared, whole))
+            if recorded is not None and recorded.by_trusted:
+                self._playable[whole] = self._bound(recorded)
+        return self._playable.get(whole)
 
     def of_others(self, kind: Hashable) -> _Playable | None:
         """Give, once, what another pack has recorded of such a batch; None where there is nothing.
@@ -106,7 +111,8 @@ class _Tapes:
 
     def tried(self, kind: Hashable, playable: _Playable, *, same: bool) -> None:
         """Play this from now on, where it was the same."""
-        self.took = same and self.took is not False
+        if playable.by_trusted:
+            self.took = same and self.took is not False
         if same:
             self._playable[self.way, kind] = playable
 
@@ -133,7 +139,7 @@ class _Tapes:
             return
         kind = self.way, kind
         recording = recorder.recording(results) if form is None or form.plain else None
-        recorded = None if recording is None else Recorded(recording, form, used)
+        recorded = None if recording is None else Recorded(recording, form, used, self.trusted)
         self._playable[kind] = None if recorded is None else self._bound(recorded)
         if recorded is None or recorded.recording.of_any_pack:
             self._recordings.setdefault((self._name, self._shared, kind), recorded)
@@ -146,7 +152,7 @@ class _Tapes:
         self._playable.clear()
 
     def _bound(self, recorded: Recorded) -> _Playable:
-        return _Playable(recorded.recording.tape(self._roles), recorded.form, recorded.used)
+        return _Playable(recorded.recording.tape(self._roles), recorded.form, recorded.used, recorded.by_trusted)
 
 
 def keep_last(recordings: dict[Any, Any]) -> None:
