@@ -237,6 +237,7 @@ class WorkerPool:
         except RayError as error:
             if new:  # one of the pool may have died there
                 self._failing_starts.failed(*node_of(slot.handle), first_line(error))
+            self.end(slot)  # one that only raised lives, and holds its place
             return self._lost(slot, first_line(error))
         if hello.edited is not None:
             self.end(slot)

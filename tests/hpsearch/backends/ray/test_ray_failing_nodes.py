@@ -30,10 +30,8 @@ def search_without_end(trainable: Any, directory: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("stage", "told"),
-    [("start", "before"), pytest.param("run", "around", marks=pytest.mark.exhaustive)],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("stage", "told"), [("start", "before they could run anything"), ("run", "around")])
 def test_a_node_on_which_workers_fail_in_a_row_ends_the_sweep(ray_cluster, tmp_path, stage, told):
     with (
         added_node(ray_cluster.address, 1, ("env", f"{BROKEN}={stage}")),
