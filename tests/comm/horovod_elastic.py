@@ -16,8 +16,8 @@ from tests.comm.horovod_training import difference, loss_of, network
 _STEPS = 8
 
 
-def _trained(failing: dict[int, str], commit_every: int) -> tuple[nn.Module, list[str]]:
-    """Train a network; before these steps ranks fail, each once."""
+def _trained(failing: dict[int, str], commit_every: int, forget: str = "before") -> tuple[nn.Module, list[str]]:
+    """Train a network; before these steps ranks fail, each once. Gradients are forgotten before or behind each step."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
@@ -29,9 +29,12 @@ def _trained(failing: dict[int, str], commit_every: int) -> tuple[nn.Module, lis
     def train(state: Any) -> str:
         while state.step < _STEPS:
             _fail(failing.pop(state.step, ""), model)
-            optimizer.zero_grad()
+            if forget == "before":
+                optimizer.zero_grad()
             loss_of(model, hvd.rank(), state.step).backward()
             optimizer.step()
+            if forget == "behind":
+                optimizer.zero_grad()
             state.seen.append(state.step)
             state.step += 1
             if state.step % commit_every == 0:
@@ -56,9 +59,9 @@ def _fail(how: str, model: Any) -> None:
         raise hvd.HorovodInternalError("this rank leaves")
 
 
-def goes_on(failing: dict[str, str], commit_every: int) -> list[Any]:
+def goes_on(failing: dict[str, str], commit_every: int, forget: str) -> list[Any]:
     undisturbed, _ = _trained({}, 1)
-    model, told = _trained({int(step): how for step, how in failing.items()}, commit_every)
+    model, told = _trained({int(step): how for step, how in failing.items()}, commit_every, forget)
     return [difference(model, undisturbed), told]
 
 
@@ -112,7 +115,9 @@ def begins_alike() -> list[Any]:
         optimizer.step()
     sampler = hvd.elastic.ElasticSampler(range(12), shuffle=False)
     sampler.record_batch(0, rank + 1)
-    state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=rank, history=[rank])
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 9)
+    scheduler.last_epoch = 3 + rank
+    state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=rank, history=[rank], scheduler=scheduler)
     state.epoch += 5
     state.sync()
     synced = [
@@ -122,12 +127,16 @@ def begins_alike() -> list[Any]:
         sampler.state_dict(),
         state.epoch,
         list(state.history),
+        scheduler.last_epoch,
     ]
     state.epoch, model.weight.data[:] = 99, 99.0
     state.history.append(99)
     sampler.set_epoch(3)
+    scheduler.last_epoch = 8
     state.restore()
-    restored = [state.epoch, state.history, model.weight[0].item(), sampler.epoch]
+    restored = [state.epoch, state.history, model.weight[0].item(), sampler.epoch, scheduler.last_epoch]
+    assert state.scheduler is scheduler
+    assert scheduler.optimizer is optimizer
     state.epoch = 50
     state.commit()
     state.epoch = 51

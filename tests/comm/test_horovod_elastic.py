@@ -29,7 +29,8 @@ def ranks() -> Iterator[HorovodRanks]:
     ],
 )
 def test_it_ends_as_if_nothing_had_failed(ranks, failing, commit_every, resets):
-    for difference, told in ranks.call("goes_on", failing, commit_every):
+    forget = "behind" if 5 in failing else "before"
+    for difference, told in ranks.call("goes_on", failing, commit_every, forget):
         assert difference == 0.0
         assert told == resets
 
@@ -47,8 +48,8 @@ def test_other_errors_end_it(ranks):
 
 def test_all_ranks_begin_with_rank_0s_state_and_can_be_put_back_to_it(ranks):
     for synced, restored, epoch, commits in ranks.call("begins_alike"):
-        assert synced == [[0.0, 1.0, 2.0, 3.0, 4.0], 0.1, 0, {"epoch": 0, "processed_num": 3}, 5, [0]]
-        assert restored == [5, [0], 0.0, 0]
+        assert synced == [[0.0, 1.0, 2.0, 3.0, 4.0], 0.1, 0, {"epoch": 0, "processed_num": 3}, 5, [0], 3]
+        assert restored == [5, [0], 0.0, 0, 3]
         assert (epoch, commits) == (50, 1)
 
 

@@ -210,3 +210,47 @@ def test_a_program_that_closes_what_the_launcher_has_opened_is_told(tmp_path):
     assert code == 0, err
     check(tmp_path, [0, 1], [2] * 8)
     assert err.count("Have the launcher start it itself") == 2
+
+
+BEGINS = """
+    import os, signal, time
+    from pathlib import Path
+
+    import torch
+    import hpsearch_comm.horovod as hvd
+
+    hvd.init()
+    started_as = hvd.rank()
+
+    def meet(name):
+        return hvd.allreduce(torch.ones(1), op=hvd.Sum, name=name).item()
+
+    def wait_for(name):
+        while not Path(name).exists():
+            time.sleep(0.01)
+"""
+
+
+@pytest.mark.exhaustive
+def test_a_death_within_a_sync_leaves_nobody_with_a_part_of_the_state(tmp_path):
+    text = f"""{BEGINS}
+    class Kills:
+        def __deepcopy__(self, memo):
+            return self
+
+        def __reduce__(self):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    model = torch.nn.Linear(1, 1)
+    torch.nn.init.constant_(model.weight, started_as)
+    state = hvd.elastic.TorchState(model, number=started_as, bomb=Kills() if started_as == 0 else None)
+
+    @hvd.elastic.run
+    def train(state):
+        print(model.weight.item(), state.number, flush=True)
+
+    train(state)
+    """
+    code, out, err = launch(tmp_path, "-np", "3", "--min-np", "2", script(tmp_path, text))
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["[1] 1.0 1", "[2] 1.0 1"]

@@ -1,4 +1,4 @@
-"""Models, optimizers and samplers that can be put back."""
+"""Models, optimizers, samplers and schedulers that can be put back."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ __all__ = ["TorchState"]
 
 
 class TorchState(ObjectState):
-    """Models, optimizers, samplers and other objects, as attributes.
+    """Models, optimizers, samplers, schedulers and other objects, as attributes.
 
     Args:
         model: A model, or None.
         optimizer: An optimizer, or None.
-        **objects: Become attributes of these names: more models, optimizers and `ElasticSampler`s, of which the states
-            are kept, and other objects, of which copies are.
+        **objects: Become attributes of these names: whatever has a `state_dict` and can load it, such as more models
+            and optimizers, an `ElasticSampler` or a learning rate's scheduler, of which the state is kept; and other
+            objects, of which copies are.
     """
 
     def __init__(
         self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **objects: Any
     ) -> None:
         everything = {"model": model, "optimizer": optimizer, **objects}
-        self._stateful = [name for name, value in everything.items() if isinstance(value, _STATEFUL)]
+        self._stateful = [name for name, value in everything.items() if _is_stateful(value)]
         for name in self._stateful:
             setattr(self, name, everything.pop(name))
         super().__init__(**everything)
@@ -41,9 +42,12 @@ class TorchState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Put all states and objects back."""
+        """Put all states and objects back, and forget gradients: those of the step that failed are parts of it."""
         for name, state in copy.deepcopy(self._states).items():
-            getattr(self, name).load_state_dict(state)
+            value = getattr(self, name)
+            value.load_state_dict(state)
+            if isinstance(value, torch.nn.Module | torch.optim.Optimizer):
+                value.zero_grad()
         super().restore()
 
     def sync(self) -> None:
@@ -61,8 +65,9 @@ class TorchState(ObjectState):
                 broadcast_optimizer_state(value, root_rank=0)
             else:
                 value.load_state_dict(broadcast_object(value.state_dict(), name=f"elastic_{name}"))
-        self._save_states()
         super().sync()
+        # Behind the last collective: else one that fails would leave a part of rank 0's states to be put back to.
+        self._save_states()
 
     def reset(self) -> None:
         """Divide what samplers have left among the ranks that have met anew."""
@@ -74,4 +79,6 @@ class TorchState(ObjectState):
         self._states = {name: copy.deepcopy(getattr(self, name).state_dict()) for name in self._stateful}
 
 
-_STATEFUL = (torch.nn.Module, torch.optim.Optimizer, ElasticSampler)
+def _is_stateful(value: Any) -> bool:
+    """Whether it is put back in place: a copy of a scheduler would go on with a copy of its optimizer."""
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
