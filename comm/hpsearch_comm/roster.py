@@ -4,6 +4,7 @@
       | --- comes: the number of this call, address ---> |   an address where the rank listens, as other ranks read it
       | <-- roster: the call's number, who meets ------- |   once all have come that are alive
       | --- done --------------------------------------> |   the rank may take as long as it likes to come or to end
+      | --- busy --------------------------------------> |   no longer
 
 Between the two stands the agent of the rank's host, which has started the rank with one end of a socket.
 """
@@ -23,10 +24,12 @@ from typing import Any
 from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RendezvousError
 
-__all__ = ["VARIABLE", "Coming", "LauncherLine", "Roster", "describe_socket", "read_word"]
+__all__ = ["BUSY", "DONE", "VARIABLE", "Coming", "LauncherLine", "Roster", "describe_socket", "read_word"]
 
 VARIABLE = "HPSEARCH_COMM_ELASTIC"
 """Says which descriptor a rank's end is, and which socket that must be."""
+
+DONE, BUSY = "done", "busy"
 
 _CHUNK = 1 << 16
 _log = logging.getLogger(__name__)
@@ -77,18 +80,18 @@ class Roster:
         return cls(**{**fields, "addresses": tuple(fields["addresses"])})
 
 
-def read_word(line: bytes) -> Coming | None:
-    """Read what a rank says: that it comes, or None for that it is done.
+def read_word(line: bytes) -> Coming | str:
+    """Read what a rank says: that it comes, or DONE or BUSY.
 
     Raises:
         ValueError: It is neither.
     """
     word = json.loads(line)
-    if word == "done":
-        return None
+    if word in (DONE, BUSY):
+        return str(word)
     if isinstance(word, dict) and type(word.get("call")) is int and isinstance(word.get("address"), str):
         return Coming(word["call"], word["address"])
-    raise ValueError(f"expected a rank to come or to be done, got {line!r:.100}")
+    raise ValueError(f"expected a rank to come, or to be done or busy, got {line!r:.100}")
 
 
 def describe_socket(descriptor: int) -> str:
@@ -150,9 +153,9 @@ class LauncherLine:
             pass
         return roster
 
-    def say_done(self) -> None:
-        """Say that this process may take as long as it likes until it comes again, or ends."""
-        self._say("done")
+    def say_done(self, done: bool = True) -> None:
+        """Say whether this process may take as long as it likes until it comes again, or ends."""
+        self._say(DONE if done else BUSY)
 
     def close(self) -> None:
         """Let the launcher hear nothing more of this process."""

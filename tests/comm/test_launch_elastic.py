@@ -254,3 +254,70 @@ def test_a_death_within_a_sync_leaves_nobody_with_a_part_of_the_state(tmp_path):
     code, out, err = launch(tmp_path, "-np", "3", "--min-np", "2", script(tmp_path, text))
     assert code == 0, err
     assert sorted(out.splitlines()) == ["[1] 1.0 1", "[2] 1.0 1"]
+
+
+@pytest.mark.exhaustive
+def test_a_death_within_a_callback_is_one_more_loss(tmp_path):
+    text = f"""{BEGINS}
+    def reset():
+        if started_as == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        hvd.add_process_set([0])
+
+    @hvd.elastic.run
+    def train(state):
+        if started_as == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        print(meet("x"), flush=True)
+
+    state = hvd.elastic.ObjectState()
+    state.register_reset_callbacks([reset])
+    train(state)
+    """
+    code, out, err = launch(tmp_path, "-np", "4", "--min-np", "2", script(tmp_path, text))
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["[2] 2.0", "[3] 2.0"]
+
+
+@pytest.mark.exhaustive
+def test_a_rank_that_hangs_in_a_second_training_is_killed_as_in_the_first(tmp_path):
+    text = f"""{BEGINS}
+    @hvd.elastic.run
+    def train(state):
+        if state.number == 2 and started_as == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if state.number == 2 and started_as == 2 and hvd.size() == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return meet("x")
+
+    print(train(hvd.elastic.ObjectState(number=1)), train(hvd.elastic.ObjectState(number=2)), flush=True)
+    """
+    words = ("-np", "3", "--min-np", "1", "--elastic-timeout", "5", script(tmp_path, text))
+    code, out, err = launch(tmp_path, *words)
+    assert code == 0, err
+    assert out == "[0] 3.0 1.0\n"
+
+
+@pytest.mark.exhaustive
+def test_ranks_that_are_in_different_trainings_say_so(tmp_path):
+    """Rank 0 has ended the first one, and rank 1 hasn't: neither may go on with the other's state."""
+    text = f"""{BEGINS}
+    @hvd.elastic.run
+    def train(state):
+        if state.number == 1 and started_as == 1:
+            Path("late").touch()
+            meet("what the others have not called")
+        if state.number == 1 and started_as == 2:
+            wait_for("late")
+            wait_for("ahead")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    first, second = (hvd.elastic.ObjectState(number=number) for number in (1, 2))
+    train(first)
+    Path("ahead").touch()
+    train(second)
+    """
+    code, _, err = launch(tmp_path, "-np", "3", "--min-np", "1", script(tmp_path, text))
+    assert code == 1, err
+    assert err.count("UsageError: the ranks of hvd.elastic.run must be in the same call of it") == 2
+    assert "are in call 2 again, call 1 again, by rank" in err

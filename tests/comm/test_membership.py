@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpsearch_comm.launch.membership import Membership, name_ranks
-from hpsearch_comm.roster import Coming, Roster, read_word
+from hpsearch_comm.roster import BUSY, DONE, Coming, Roster, read_word
 
 HOSTS = [range(2), range(2, 5)]
 RANKS = st.sampled_from([rank for ranks in HOSTS for rank in ranks])
-EVENTS = st.lists(st.tuples(st.sampled_from(["come", "done", "dies", "ends well"]), RANKS), max_size=60)
+EVENTS = st.lists(st.tuples(st.sampled_from(["come", "done", "busy", "dies", "ends well"]), RANKS), max_size=60)
 
 
 def coming(rank: int, call: int = 0) -> Coming:
@@ -29,9 +29,9 @@ def test_those_who_come_meet_once_nobody_is_missing(events, least):
             if rank in alive:
                 waiting[rank] = coming(rank, calls)
                 done.discard(rank)
-        elif what == "done":
-            membership.be_done(rank)
-            done.add(rank)
+        elif what in {"done", "busy"}:
+            membership.be_done(rank, what == "done")
+            (done.add if what == "done" else done.discard)(rank)
         else:
             well += what == "ends well" and rank in alive
             membership.end(rank, well=what == "ends well")
@@ -71,7 +71,7 @@ def test_what_ranks_and_launcher_say_arrives_as_it_was():
     assert Roster.from_line(roster.to_line()) == roster
     assert roster.variables() == {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     assert read_word(b'{"call": 2, "address": "here"}') == Coming(2, "here")
-    assert read_word(b'"done"') is None
+    assert [read_word(b'"done"'), read_word(b'"busy"')] == [DONE, BUSY]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hpsearch_comm.errors import RendezvousError
 from hpsearch_comm.launch.channel import Channel
 from hpsearch_comm.launch.errors import LaunchError
-from hpsearch_comm.roster import VARIABLE, Coming, LauncherLine, Roster, describe_socket, read_word
+from hpsearch_comm.roster import DONE, VARIABLE, Coming, LauncherLine, Roster, describe_socket, read_word
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_rank_takes_the_answer_to_its_last_call(ends):
     assert line.come("here") == own
     line.say_done()
     first, second = ends[1].recv(1000).splitlines()
-    assert (read_word(first), read_word(second)) == (Coming(0, "here"), None)
+    assert (read_word(first), read_word(second)) == (Coming(0, "here"), DONE)
     ends[1].sendall(Roster(1, 3, 1, ("there", "here"), 0, 1).to_line())
     assert line.come("here").addresses == ("there", "here")
 

@@ -60,10 +60,10 @@ def meet(begin: Callable[[Group], _T]) -> _T:
                 _log.warning("meeting anew, as not all ranks have met: %s", error)
 
 
-def be_done() -> None:
-    """Tell the launcher that this process may take as long as it likes until it comes to meet the others, or ends."""
+def be_done(done: bool = True) -> None:
+    """Tell the launcher whether this process may take as long as it likes until it comes to meet others, or ends."""
     if line := _launcher():
-        line.say_done()
+        line.say_done(done)
 
 
 def is_elastic() -> bool:

@@ -23,7 +23,7 @@ from hpsearch_comm.launch.standard_input import StandardInput
 from hpsearch_comm.launch.startup import agent_process, compare_hosts, start_order, where_to_meet
 from hpsearch_comm.launch.verdict import Death, Verdict, is_witness
 from hpsearch_comm.launch.writer import Writer
-from hpsearch_comm.roster import read_word
+from hpsearch_comm.roster import DONE, Coming, read_word
 
 __all__ = ["Interrupted", "Launcher"]
 
@@ -238,14 +238,14 @@ class Launcher:
     def _hear(self, connection: Connection, rank: int, line: bytes) -> None:
         """Take what a rank says of its meeting the others."""
         try:
-            coming = read_word(line)
+            word = read_word(line)
         except ValueError as error:
             raise LaunchError(f"{connection.name}: rank {rank}: {error}") from None
-        if coming is None:
-            self._membership.be_done(rank)
-        else:
-            self._membership.come(rank, coming, time.monotonic())
+        if isinstance(word, Coming):
+            self._membership.come(rank, word, time.monotonic())
             self._meet()
+        else:
+            self._membership.be_done(rank, done=word == DONE)
 
     def _meet(self) -> None:
         """Have the ranks that want to meet do so, if nobody is awaited."""

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from hpsearch_comm.errors import RendezvousError
+from hpsearch_comm.errors import RendezvousError, UsageError
 from hpsearch_comm.horovod.elastic.state import State
 from hpsearch_comm.horovod.errors import HorovodInternalError, MissingError
 from hpsearch_comm.horovod.job import size
 from hpsearch_comm.horovod.lifetime import init, shutdown
 from hpsearch_comm.horovod.meeting import be_done, is_elastic
+from hpsearch_comm.horovod.objects import allgather_object
 
 __all__ = ["run"]
 
 MOST_FAILURES = 3
 """Failures of as many ranks without a commit between them: a training that can't get further fails each time."""
 
+_numbers = itertools.count(1)
+"""Of the calls of functions that may go on."""
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
@@ -36,6 +40,8 @@ def run(func: Callable[..., _T]) -> Callable[..., _T]:
 
     Raises:
         HorovodInternalError: It failed three times with neither a commit nor the loss of a rank in between.
+        UsageError: Ranks are in different calls of such functions, as some had returned when a collective failed, or
+            have been started anew.
         RendezvousError: A process didn't come to the new job, as it has died or ended, and the launcher doesn't go on
             without it; names its rank.
     """
@@ -43,8 +49,14 @@ def run(func: Callable[..., _T]) -> Callable[..., _T]:
     @functools.wraps(func)
     def train(state: State, *args: Any, **kwargs: Any) -> _T:
         failures, commits, ranks = 0, state.commits, size()
+        anew, number = False, next(_numbers)
+        be_done(False)
         while True:
             try:
+                if anew:
+                    state.restore()
+                    state.on_reset()
+                _check_together(number, anew)
                 state.sync()
                 result = func(state, *args, **kwargs)
                 be_done()
@@ -59,10 +71,20 @@ def run(func: Callable[..., _T]) -> Callable[..., _T]:
                 commits, ranks = state.commits, size()
                 if failures == MOST_FAILURES:
                     raise
-            state.restore()
-            state.on_reset()
+                anew = True
 
     return train
+
+
+def _check_together(number: int, anew: bool) -> None:
+    """See that all ranks are in the same call: no other state than its own is good for one."""
+    places = allgather_object(f"call {number}{' again' if anew else ''}", "elastic_run")
+    if len(set(places)) > 1:
+        raise UsageError(
+            f"the ranks of hvd.elastic.run must be in the same call of it, are in {', '.join(places)}, by rank: some "
+            "had ended the call whose last collective failed on others, or are new processes, that a program between "
+            "the launcher and them has started. Start the script anew, and let it begin from a checkpoint"
+        )
 
 
 def _meet_anew() -> None:
