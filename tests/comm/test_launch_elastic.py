@@ -232,6 +232,48 @@ BEGINS = """
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("how", ["raise OSError('no room to save')", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_a_loss_behind_which_nobody_meets_again_is_the_exit_code(tmp_path, how):
+    """Rank 0 alone saves, and nobody is rank 0 behind it."""
+    text = f"""{BEGINS}
+    hvd.elastic.run(lambda state: meet("x"))(hvd.elastic.ObjectState())
+    if hvd.rank() == 0:
+        {how}
+    """
+    code, _, err = launch(tmp_path, "-np", "3", "--min-np", "1", script(tmp_path, text))
+    assert code == (1 if "OSError" in how else 128 + signal.SIGKILL), err
+    assert re.match(r"hpsearch_comm\.launch: rank 0 on localhost .*: what it alone was to do", err.splitlines()[-1])
+
+
+@pytest.mark.exhaustive
+def test_ranks_that_end_by_themselves_on_a_signal_may_meet_until_then(tmp_path):
+    text = f"""
+    import signal
+    stop = []
+    signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
+    {BEGINS}
+    @hvd.elastic.run
+    def train(state):
+        while True:
+            meet("x")
+            Path(f"at.{{started_as}}").write_text("waits\\n")
+            if started_as == 2:
+                signal.pause()
+            if stop:
+                return hvd.size()
+
+    print(train(hvd.elastic.ObjectState()), flush=True)
+    """
+    with launching(tmp_path, "-np", "3", "--min-np", "1", script(tmp_path, text)) as run:
+        run.wait_for("at.0", "at.1", "at.2")
+        run.process.send_signal(signal.SIGTERM)
+        out, err = run.communicate()
+    assert run.process.returncode == 0, err
+    assert sorted(out.splitlines()) == ["[0] 2", "[1] 2", "[2] 3"]
+    assert "ranks 0 and 1 go on, as ranks 0 and 1; rank 2 ended with exit code 0 before" in err
+
+
+@pytest.mark.exhaustive
 def test_a_death_within_a_sync_leaves_nobody_with_a_part_of_the_state(tmp_path):
     text = f"""{BEGINS}
     class Kills:

@@ -33,6 +33,8 @@ _GRACE_SECONDS = 5.0
 """For the others to end by themselves once a rank has failed, and again once they were told to."""
 _LONG_GRACE_SECONDS = 30.0
 """The same, where a rank has written a traceback that is likely to be the reason, and hasn't ended yet."""
+_UNDONE = "; the others have ended without meeting again: what it alone was to do, such as saving, isn't done"
+"""Of a loss that has hindered nobody: whoever is rank 0 of those that meet again does what the one before did."""
 _TICK_SECONDS = 0.1
 _ALIVE_PER_SILENCE = 6
 """Words to an agent in the time after which it would count the launcher as gone."""
@@ -77,7 +79,7 @@ class Launcher:
         self._verdict = Verdict()
         self._decided = False
         self._lost: list[str] = []
-        """What there is to say of hosts that were lost."""
+        """What there is to say of hosts that were lost, since ranks last met."""
         self._failed_at: float | None = None
         self._killed_at: float | None = None
         """When the ranks are killed, since they were told to end."""
@@ -218,22 +220,28 @@ class Launcher:
         )
         for rank in connection.living:
             self._membership.end(rank, well=False)
+        self._lost.append(text)
         if self._goes_on():
             connection.living.clear()
             self._tell_of_loss(text)
             self._meet()
             return
-        self._lost.append(text)
         self._failed_at = self._failed_at or time.monotonic()
 
     # Where the others go on without ranks that have died.
 
     def _goes_on(self) -> bool:
         """Whether the loss of a rank is no failure of the job: enough are left, and nobody has asked for its end."""
-        return self._membership.suffices and self._failed_at is None and not self._stopping
+        return self._may_meet() and not self._stopping
+
+    def _may_meet(self) -> bool:
+        """Whether ranks that have come to meet may: also those that handle a signal which has asked for their end."""
+        return self._membership.suffices and self._failed_at is None
 
     def _tell_of_loss(self, text: str) -> None:
-        self._output.say(f"{text}: {self._membership.count} left, of {self._job.least} that must be (--min-np)")
+        well = len(self._membership.well)
+        left = f"{self._membership.count} left{f' and {well} ended well' if well else ''}"
+        self._output.say(f"{text}: {left}, of {self._job.least} that must be (--min-np)")
 
     def _hear(self, connection: Connection, rank: int, line: bytes) -> None:
         """Take what a rank says of its meeting the others."""
@@ -249,7 +257,7 @@ class Launcher:
 
     def _meet(self) -> None:
         """Have the ranks that want to meet do so, if nobody is awaited."""
-        if not self._goes_on():
+        if not self._may_meet():
             return
         rosters = self._membership.meet()
         for connection in self._fleet.connections:
@@ -259,15 +267,17 @@ class Launcher:
             # What has been lost before is no reason for what fails from now on.
             for death in self._verdict.deaths:
                 self._output.release(death.rank)
-            self._verdict = Verdict()
+            self._verdict, self._lost = Verdict(), []
             if len(rosters) < self._job.size:
                 go = "goes" if len(rosters) == 1 else "go"
-                self._output.say(f"{name_ranks(sorted(rosters))} {go} on, as {name_ranks(range(len(rosters)))}")
+                well = self._membership.well
+                before = f"; {name_ranks(sorted(well))} ended with exit code 0 before" if well else ""
+                self._output.say(f"{name_ranks(sorted(rosters))} {go} on, as {name_ranks(range(len(rosters)))}{before}")
 
     def _give_up_the_late(self, now: float) -> None:
         """Kill the ranks for which others have waited for too long."""
         since = self._membership.waiting_since
-        if since is None or now - since <= self._patience()[0] or not self._goes_on():
+        if since is None or now - since <= self._patience()[0] or not self._may_meet():
             return
         for rank in self._membership.late:
             self._given_up.add(rank)
@@ -302,7 +312,9 @@ class Launcher:
         """Stop the ranks, then this process, as the terminal asks; go on when it has the launcher go on."""
         self._fleet.tell_all(pack(Kind.SIGNAL, signal.SIGSTOP))
         self._fleet.flush(1.0)
+        stopped_at = time.monotonic()
         os.kill(os.getpid(), signal.SIGSTOP)
+        self._membership.forgive(time.monotonic() - stopped_at)
         self._fleet.tell_all(pack(Kind.SIGNAL, signal.SIGCONT))
 
     def _look_at_the_time(self) -> None:
@@ -343,13 +355,14 @@ class Launcher:
         """Say how it ended; give the exit code."""
         self._output.finish_all()
         self._decide()
+        undone = _UNDONE if self._failed_at is None else ""
         for text in self._lost:
-            self._output.say(text)
-        first = self._verdict.first if self._failed_at is not None else None
+            self._output.say(f"{text}{undone}")
+        first = self._verdict.first
         if first is None or (self._lost and first.witness):
             killed = 128 + signal.SIGINT if self._interrupted else 1
             return killed if self._lost or self._killed_at is not None else 0
-        self._output.say(self._describe(first))
+        self._output.say(f"{self._describe(first)}{undone}")
         return first.exit_code
 
     def _describe(self, death: Death) -> str:

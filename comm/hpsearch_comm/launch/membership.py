@@ -25,7 +25,8 @@ class Membership:
         self._hosts = [frozenset(ranks) for ranks in hosts]
         self._least = least
         self._there = set().union(*self._hosts)
-        self._well = 0
+        self.well: list[int] = []
+        """Those that have ended with exit code 0."""
         self._done: set[int] = set()
         """Ranks whose work is done, but for what they do by themselves."""
         self._coming: dict[int, Coming] = {}
@@ -38,7 +39,7 @@ class Membership:
     @property
     def suffices(self) -> bool:
         """Whether enough ranks are there, or have ended well."""
-        return len(self._there) + self._well >= self._least
+        return len(self._there) + len(self.well) >= self._least
 
     @property
     def has_met(self) -> bool:
@@ -86,7 +87,8 @@ class Membership:
         """Take note that a rank has ended, or is given up."""
         if rank in self._there:
             self._there.remove(rank)
-            self._well += well
+            if well:
+                self.well.append(rank)
             self._coming.pop(rank, None)
             if not self._coming:
                 self.waiting_since = None
