@@ -363,3 +363,35 @@ def test_ranks_that_are_in_different_trainings_say_so(tmp_path):
     assert code == 1, err
     assert err.count("UsageError: the ranks of hvd.elastic.run must be in the same call of it") == 2
     assert "are in call 2 again, call 1 again, by rank" in err
+
+
+@pytest.mark.exhaustive
+def test_what_a_dead_rank_has_started_ends_while_the_others_go_on(tmp_path):
+    """Also what doesn't heed SIGTERM; what others have started stays."""
+    text = f"""{BEGINS}
+    child = os.fork()
+    if child == 0:
+        if started_as == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        Path(f"child.{{started_as}}").write_text(f"{{os.getpid()}}\\n")
+        while True:
+            signal.pause()
+    wait_for(f"child.{{started_as}}")
+
+    def is_there(child):
+        return Path(f"/proc/{{child}}").exists()
+
+    @hvd.elastic.run
+    def train(state):
+        if started_as < 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for other in range(2):
+            while is_there(int(Path(f"child.{{other}}").read_text())):
+                time.sleep(0.01)
+        meet("x")
+        print(is_there(child), flush=True)
+
+    train(hvd.elastic.ObjectState())
+    """
+    code, out, err = launch(tmp_path, "-np", "3", "--min-np", "1", script(tmp_path, text))
+    assert (code, out) == (0, "[2] True\n"), err

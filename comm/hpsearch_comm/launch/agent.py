@@ -24,7 +24,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.launch.channel import Channel
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import GREETING, Frame, FrameReader, Kind, pack, pack_value
-from hpsearch_comm.launch.keeper import adopt_orphans, descendants, keep
+from hpsearch_comm.launch.keeper import adopt_orphans, descendants, in_group, keep
 from hpsearch_comm.launch.place import hold_port, meeting_address
 from hpsearch_comm.launch.ranks import RankProcess, reap
 from hpsearch_comm.launch.signals import Signals
@@ -73,6 +73,8 @@ class Agent:
         self._input = memoryview(b"")
         self._started = self._gone = self._told_to_end = self._paused = False
         self._kill_at: float | None = None
+        self._bereft: dict[int, float] = {}
+        """When what a rank has left that has died, in its process group, is told to end, where the others go on."""
         self._clear_at: float | None = None
         """When what the ranks have left is told to end."""
         self._told: set[int] = set()
@@ -223,6 +225,8 @@ class Agent:
             del self._ranks[rank.rank]
             if channel := self._channels.pop(rank.rank, None):
                 channel.close()
+                if rank.process.returncode != 0:
+                    self._bereft[rank.process.pid] = time.monotonic() + _LEAVING_SECONDS
             self._ended.append(rank)
             self._send(pack_value(Kind.ENDED, rank.process.returncode, rank.rank))
 
@@ -333,7 +337,7 @@ class Agent:
         self._kill_at = deadline if self._kill_at is None else min(self._kill_at, deadline)
 
     def _is_ending(self) -> bool:
-        return self._told_to_end or self._clear_at is not None
+        return self._told_to_end or self._clear_at is not None or bool(self._bereft)
 
     def _look_at_the_time(self) -> None:
         now = time.monotonic()
@@ -344,15 +348,19 @@ class Agent:
             for rank in self._ranks.values():
                 rank.signal(signal.SIGKILL)
         if self._has_no_ranks():
-            self._clear_up(now)
+            self._clear_at = self._clear_at or now + _LEAVING_SECONDS
+            self._clear_up(descendants(os.getpid()), self._clear_at, now)
+        for group, at in list(self._bereft.items()):
+            if left := in_group(group, descendants(os.getpid())):
+                self._clear_up(left, at, now)
+            else:
+                del self._bereft[group]
 
-    def _clear_up(self, now: float) -> None:
-        """End what the ranks have left: what doesn't end by itself is told to, and then killed."""
-        if self._clear_at is None:
-            self._clear_at = now + _LEAVING_SECONDS
-        elif now >= self._clear_at:
-            number = signal.SIGTERM if now < self._clear_at + _LEAVING_SECONDS else signal.SIGKILL
-            for process in descendants(os.getpid()):
+    def _clear_up(self, left: list[int], at: float, now: float) -> None:
+        """End what ranks have left: what hasn't ended by itself by then is told to, and a little later killed."""
+        if now >= at:
+            number = signal.SIGTERM if now < at + _LEAVING_SECONDS else signal.SIGKILL
+            for process in left:
                 if number == signal.SIGKILL or process not in self._told:
                     self._told.add(process)
                     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -13,10 +13,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-__all__ = ["adopt_orphans", "descendants", "die_with", "end_descendants", "keep"]
+__all__ = ["adopt_orphans", "descendants", "die_with", "end_descendants", "in_group", "keep"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -98,6 +98,16 @@ def descendants(ancestor: int) -> list[int]:
     for process in found:
         found += children.get(process, [])
     return found[1:]
+
+
+def in_group(group: int, processes: Iterable[int]) -> list[int]:
+    """Give those of the processes that are in this process group."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(process) == group:
+                found.append(process)
+    return found
 
 
 def end_descendants() -> None:
