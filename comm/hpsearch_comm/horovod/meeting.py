@@ -12,7 +12,7 @@ from typing import TypeVar
 from hpsearch_comm import environment
 from hpsearch_comm.bootstrap.listener import Listener
 from hpsearch_comm.bootstrap.rendezvous import KnownAddresses
-from hpsearch_comm.errors import CommTimeoutError, PeerLost, RendezvousError
+from hpsearch_comm.errors import CommTimeoutError, PeerLost, RefusedError, RendezvousError
 from hpsearch_comm.group import Group
 from hpsearch_comm.roster import LauncherLine
 
@@ -20,8 +20,8 @@ __all__ = ["be_done", "is_elastic", "meet"]
 
 _MOST_FAILURES = 3
 """Of equally many ranks to meet: those that die meanwhile make them fewer."""
-_APART = (RendezvousError, PeerLost, CommTimeoutError)
-"""What a rank that is lost while others meet makes of it."""
+_APART = (RendezvousError, PeerLost, CommTimeoutError, RefusedError)
+"""What a rank that is lost while others meet makes of it: its port may be that of another's next try by then."""
 _starts = itertools.count()
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
