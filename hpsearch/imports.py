@@ -70,14 +70,18 @@ def check_named(spec: str, key: str, error_type: type[HpsearchError], search_pat
     module_name, attribute = _split(spec, key, error_type)
     with _searched_first(search_path):
         outermost, *inner = module_name.split(".")
-        found = importlib.util.find_spec(outermost)
+        try:
+            found = importlib.util.find_spec(outermost)
+        except ValueError:  # of `__main__`, whose name leads nowhere
+            return
         for depth, part in enumerate(inner, 1):
             folders = None if found is None else found.submodule_search_locations
             if folders is None:
                 return
-            path = ".".join([outermost, *inner[:depth]])
-            found = PathFinder.find_spec(path, list(folders))
+            # By its last part alone: of a package without __init__.py the parent would have to be imported.
+            found = PathFinder.find_spec(part, list(folders))
             if found is None:
+                path = ".".join([outermost, *inner[:depth]])
                 nearest = _nearest([module.name for module in pkgutil.iter_modules(list(folders))], part)
                 raise error_type(f"`{key}: {spec}` names the module {path!r}, which isn't there{nearest}")
     source = Path(found.origin) if found is not None and found.origin is not None else Path()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ def here(tmp_path: Path) -> Path:
     for folder in ("models", "models/wide"):
         (tmp_path / folder / "__init__.py").write_text(RAISES)
     (tmp_path / "models" / "wide" / "nets.py").write_text(f"{RAISES}class Net: ...\nasync def train(trial): ...\n")
+    (tmp_path / "bare" / "deep" / "deeper").mkdir(parents=True)  # packages without __init__.py
+    (tmp_path / "bare" / "deep" / "deeper" / "nets.py").write_text(f"{RAISES}class Net: ...\n")
     (tmp_path / "models" / "made.py").write_text(f"{RAISES}globals()['Ne' + 't'] = 1\n")
     (tmp_path / "train.py").write_text(RAISES)
     return tmp_path
@@ -32,12 +35,15 @@ def here(tmp_path: Path) -> Path:
         ("models.wide.nets:train", None),
         ("models.wide.nets:Net.build", None),
         ("models.made:Net", None),
+        ("bare.deep.deeper.nets:Net", None),
         ("json.decoder:JSONDecoder", None),
         ("math:sqrt", None),  # it has no source
         ("models.wide.nets:trian", "names 'trian', which isn't in {here}/models/wide/nets.py (did you mean 'train'?)"),
         ("models.wide.nets:Nett", "(did you mean 'Net'?)"),
         ("models.wide.net:Net", "names the module 'models.wide.net', which isn't there (did you mean 'nets'?)"),
         ("models.wider.nets:Net", "names the module 'models.wider', which isn't there (did you mean 'wide'?)"),
+        ("bare.deep.deeper.nets:Nett", "names 'Nett', which isn't in {here}/bare/deep/deeper/nets.py (did you mean"),
+        ("bare.deep.deper.nets:Net", "names the module 'bare.deep.deper', which isn't there"),
         ("model:Net", "(did you mean 'models'?)"),
         ("models.wide.nets", "must be written `package.module:name`"),
     ],
@@ -48,6 +54,12 @@ def test_an_import_path_is_followed_without_importing(here: Path, trainable: str
         assert found is None
     else:
         assert told.format(here=here) in str(found)
+
+
+def test_a_name_of_the_program_that_runs_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook, or a script: it has no module that others could find."""
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    assert missing_here("__main__:Net", ()) is None
 
 
 def test_a_script_is_looked_for_where_it_is_to_run(here: Path) -> None:
