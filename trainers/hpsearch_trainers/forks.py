@@ -1,4 +1,7 @@
-"""The optimizer of a fork: another trial's velocities and moments under settings of its own."""
+"""What a trial takes over from a saved state, its own or, in a fork, another trial's: its average and its optimizer's.
+
+Another trial's velocities and moments go on under settings of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,31 @@ import torch
 from torch import Tensor
 
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.moving_average import MovingAverage
 
-__all__ = ["load_optimizer", "take_over"]
+__all__ = ["load_average", "load_optimizer", "take_over"]
+
+
+def load_average(average: MovingAverage, state: Mapping[str, Any], *, forked: bool) -> None:
+    """Give an average the one that a trainer has saved; that of a fork from a trial without begins with the model.
+
+    Args:
+        average: As it was made.
+        state: The trainer's `state_dict()`.
+        forked: It may be another trial's.
+
+    Raises:
+        ConfigurationError: It is the trial's own, and the average isn't in it.
+    """
+    if "average" in state:
+        average.load_state_dict(state["average"])
+    elif forked:
+        average.module.load_state_dict(state["model"])
+    else:
+        raise ConfigurationError(
+            "a trainer's load_state_dict must call super().load_state_dict(state) with all that super().state_dict() "
+            "gave, got a state without its `average`, which would begin anew: keep that entry"
+        )
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, forked: bool, tells: bool) -> None:

@@ -37,7 +37,7 @@ from hpsearch_trainers.architectures import architecture_of
 from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.buffers import buffers_kept, synchronize_buffers, synchronize_untrained
 from hpsearch_trainers.evaluation import evaluate
-from hpsearch_trainers.forks import load_optimizer
+from hpsearch_trainers.forks import load_average, load_optimizer
 from hpsearch_trainers.inheritance import Inherited, inherit
 from hpsearch_trainers.losses import loss_of
 from hpsearch_trainers.moving_average import MovingAverage
@@ -272,15 +272,8 @@ class Trainer(ABC):
         self.model.load_state_dict(state["model"])
         load_optimizer(self.optimizer, state, forked=self._forked, tells=self._strategy.tells)
         self._rates = Rates(self.optimizer)
-        if self._average is not None and "average" in state:
-            self._average.load_state_dict(state["average"])
-        elif self._average is not None and self._forked:  # from a trial without one: it begins with the model
-            self._average.module.load_state_dict(state["model"])
-        elif self._average is not None:
-            raise ConfigurationError(
-                f"{type(self).__name__}.load_state_dict must call super().load_state_dict(state) with all that "
-                "super().state_dict() gave, got a state without its `average`, which would begin anew: keep that entry"
-            )
+        if self._average is not None:
+            load_average(self._average, state, forked=self._forked)
         self._strategy.take_up(state)
         self._strategy.loaded()
         self.epoch = state["epoch"]
