@@ -9,14 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+from hpsearch.backends.ray.session import NICENESS
 from tests.benchmarks.plain_trial import PlainTrial
 
-__all__ = ["RAY_NICENESS", "bare_seconds"]
+__all__ = ["bare_seconds"]
 
 _Trials = Sequence[tuple[Mapping[str, Any], int]]
-
-RAY_NICENESS = 15
-"""Ray lowers the priority of its workers by this; the plain processes get no better one."""
 
 
 def bare_seconds(trials: _Trials, processes: int, train: Callable[[Connection, _Trials], None] | None = None) -> float:
@@ -55,7 +53,7 @@ def _train(driver: Connection, trials: _Trials) -> None:
 
     from hpsearch_trainers.digits import MLP
 
-    os.nice(RAY_NICENESS)
+    os.nice(NICENESS)  # of our workers
     torch.set_num_threads(1)
     MLP(PlainTrial(trials[0][0])).step()  # loads the digits and what torch loads late
     driver.send("ready")

@@ -1,7 +1,7 @@
 """Hyperband whose trials share workers as lanes, against the same training in plain loops: the work and nothing else.
 
 The plain loops train the same trials for the same iterations, the longest first on as many processes as there are
-workers, with fused optimizers and validation, one thread, at the low priority of Ray's workers, MKL_CBWR unset, after
+workers, with fused optimizers and validation, one thread, at the priority of our workers, MKL_CBWR unset, after
 an epoch that warms up. Ours is timed from the first start to the last end in the journal, with checkpoints and
 TensorBoard.
 """
@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 import hpsearch
+from hpsearch.backends.ray.session import NICENESS
 from hpsearch.sweep.sweep import Resources, Sweep
-from tests.benchmarks.bare_compute import RAY_NICENESS, bare_seconds
+from tests.benchmarks.bare_compute import bare_seconds
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.plain_loop import PlainLoop
 from tests.benchmarks.plain_trial import PlainTrial
@@ -76,7 +77,7 @@ def _train(driver: Connection, trials: Any) -> None:
     from hpsearch_trainers.digits import MLP
 
     os.environ.pop("MKL_CBWR", None)
-    os.nice(RAY_NICENESS)
+    os.nice(NICENESS)
     torch.set_num_threads(1)
     _loop(MLP, trials[0][0]).epoch()
     driver.send("ready")

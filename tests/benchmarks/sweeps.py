@@ -16,7 +16,7 @@ from pathlib import Path
 import ray
 
 import hpsearch
-from hpsearch.backends.ray.session import connect, shut_down
+from hpsearch.backends.ray.session import NICENESS, connect, shut_down
 from hpsearch.events import Event, Finished, Started
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.sweep import Resources, Sweep
@@ -67,6 +67,7 @@ def local_ray() -> Iterator[None]:
         log_to_driver=False,
         logging_level=logging.ERROR,
         namespace="hpsearch",
+        _system_config={"worker_niceness": NICENESS},
     )
     try:
         yield

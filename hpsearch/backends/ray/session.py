@@ -34,6 +34,7 @@ from hpsearch.errors import BackendError
 from hpsearch.worker.guardian import MARK, kill_marked, start_guardian
 
 __all__ = [
+    "NICENESS",
     "Kind",
     "Pool",
     "as_backend_error",
@@ -56,6 +57,14 @@ _START_SECONDS = 180.0
 
 _GCS_SECONDS = 30.0
 """How long a cluster's GCS may be away, to be started anew: half of the time after which Ray ends this process."""
+
+NICENESS = 5
+"""Of a local Ray's workers: they have a third of other programs' weight, so that the driver, and who sits at the machine,
+needn't wait for them. With Ray's own 15 it is a thirtieth: beside programs that keep all cores busy they would need
+minutes to import torch.
+"""
+
+_NICENESS_BY_USER = "RAY_worker_niceness"
 
 _KEPT_HERE = ["/runs/", "/.git/", "/.venv/", "**/__pycache__/"]
 """What isn't sent to the nodes of a cluster with the user's code."""
@@ -225,7 +234,9 @@ def _join(address: str) -> None:
 def _start_local(cpus: int) -> None:
     """Start a Ray on this machine; a guardian sees to it that none of its processes outlives this one."""
     guardian = start_guardian(own_group=False)
-    thread = OwnThread(lambda: _init(address="local", num_cpus=cpus, include_dashboard=False), "hpsearch-ray")
+    niceness = {} if _NICENESS_BY_USER in os.environ else {"worker_niceness": NICENESS}
+    options = {"num_cpus": cpus, "include_dashboard": False, "_system_config": niceness}
+    thread = OwnThread(lambda: _init(address="local", **options), "hpsearch-ray")
     ending = ExitStack()  # calls the last one first
     ending.callback(guardian.stop)
     ending.callback(kill_marked, MARK, guardian.mark)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import psutil
 import pytest
 
 import hpsearch
-from tests.hpsearch.support.command_line import PATIENCE, begin, wait_for
+from tests.hpsearch.support.command_line import PATIENCE, begin, wait_for, write_sweep
 from tests.hpsearch.support.local_ray import (
     ITERATIONS,
     SWEEP,
@@ -85,3 +86,16 @@ def test_sigterm_ends_at_the_next_reports_on_ray_too(tmp_path):
     assert process.returncode == 130
     assert "ending at the next reports" in out
     assert hpsearch.load(tmp_path / "study").state == "interrupted"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.ray
+@pytest.mark.parametrize(("told", "niceness"), [({}, 5), ({"RAY_worker_niceness": "3"}, 3)])
+def test_workers_of_a_local_ray_stand_back_a_little_behind_other_programs(tmp_path, monkeypatch, told, niceness):
+    monkeypatch.delenv("RAY_worker_niceness", raising=False)  # the tests' own
+    sweep = write_sweep(tmp_path / "sweep.yaml", "niceness", run_cap=1, max_iter=1)
+    with begin("run", sweep, "--dir", "study", cwd=tmp_path, **told) as process:
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    (trial,) = hpsearch.load(tmp_path / "study").trials
+    assert trial.value == min(os.nice(0) + niceness, 19)

@@ -23,6 +23,7 @@ __all__ = [
     "misnamed",
     "moody",
     "nan",
+    "niceness",
     "paced",
     "steps",
     "traded",
@@ -97,6 +98,12 @@ def nan(trial: RunningTrial) -> None:
     """Report no number."""
     for _ in trial.iterations():
         trial.report({"loss": float("nan")})
+
+
+def niceness(trial: RunningTrial) -> None:
+    """Report how low the priority of its process is."""
+    for _ in trial.iterations():
+        trial.report({"loss": os.nice(0)})
 
 
 def paced(trial: RunningTrial) -> None:
