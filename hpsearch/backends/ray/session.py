@@ -59,9 +59,9 @@ _GCS_SECONDS = 30.0
 """How long a cluster's GCS may be away, to be started anew: half of the time after which Ray ends this process."""
 
 NICENESS = 5
-"""Of a local Ray's workers: they have a third of other programs' weight, so that the driver, and who sits at the machine,
-needn't wait for them. With Ray's own 15 it is a thirtieth: beside programs that keep all cores busy they would need
-minutes to import torch.
+"""Of a local Ray's workers: they have a third of other programs' weight, so that the driver, and who sits at the
+machine, needn't wait for them. With Ray's own 15 it is a thirtieth: beside programs that keep all cores busy they would
+need minutes to import torch.
 """
 
 _NICENESS_BY_USER = "RAY_worker_niceness"
