@@ -103,6 +103,10 @@ def test_what_hangs_on_a_future_may_call_collectives(ranks):
     assert ranks.call(2, "callbacks") == [[2.0, 4.0, 8.0, 16.0]] * 2
 
 
+def test_what_hangs_on_several_futures_calls_collectives_in_the_same_order_on_every_rank(ranks):
+    assert ranks.call(2, "callbacks_of_many") == [[4.0 * number for number in range(30)]] * 2
+
+
 def test_tensors_are_kept_while_they_travel(ranks):
     ranks.call(2, "forgotten_inputs")
 
@@ -154,12 +158,12 @@ def test_a_backend_beside_ours_is_refused_where_the_group_is_made(failing, backe
         assert f'dist.new_group(backend="{instead}")' in said
 
 
-@pytest.mark.parametrize("what", ["blocking", "async", "future", "message"])
+@pytest.mark.parametrize("what", ["blocking", "async", "future", "callback", "message"])
 def test_a_rank_that_dies_is_lost_to_the_others(failing, what):
     *others, victim = failing.outcomes(3, "killed", what)
     assert victim.code == -signal.SIGKILL
     for outcome in others:
-        if what == "future":  # which knows nothing of causes
+        if what in ("future", "callback"):  # which know nothing of causes
             assert "PeerLost: " in outcome.text
             assert "rank 2" in outcome.text
         else:

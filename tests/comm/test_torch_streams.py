@@ -57,7 +57,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     monkeypatch.setattr(NotedStream, "log", found)
     # torch makes those of a device only where it is built for that.
-    monkeypatch.setattr(CallersStreams, "future", lambda self: torch.futures.Future())
+    monkeypatch.setattr(CallersStreams, "devices", [])
     return found
 
 
@@ -118,7 +118,8 @@ def test_a_future_is_completed_on_the_callers_stream(log):
     work = CommWork(
         [handle], [torch.ones(1)], note_current(log), streams=CallersStreams([NotedStream("caller")], False)
     )
-    then = work.get_future().then(lambda _: log.append(f"then on {NotedStream.current(torch.device('cuda', 0)).name}"))
+    done = torch.futures.collect_all([work.get_future()])
+    then = done.then(lambda _: log.append(f"then on {NotedStream.current(torch.device('cuda', 0)).name}"))
     handle.finish(1)
     then.wait()
     assert log == ["step on caller", "record caller", "then on caller"]

@@ -76,6 +76,8 @@ def killed(what: str) -> None:
         dist.all_reduce(torch.ones(3), async_op=True).wait()
     elif what == "future":
         dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()
+    elif what == "callback":
+        dist.all_reduce(torch.ones(3), async_op=True).get_future().then(lambda future: future.value()).wait()
     else:
         dist.recv(torch.ones(3), dist.get_world_size() - 1)
 

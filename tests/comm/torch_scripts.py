@@ -338,6 +338,22 @@ def callbacks() -> list[float]:
     return found
 
 
+def callbacks_of_many() -> list[float]:
+    """What hangs on futures of operations that are all under way calls collectives of equal tensors."""
+
+    def again(future: Future[Any]) -> float:
+        (tensor,) = future.value()
+        dist.all_reduce(tensor)
+        return float(tensor[0])
+
+    works = [dist.all_reduce(torch.full((3,), float(number)), async_op=True) for number in range(30)]
+    doubled = [work.get_future().then(again) for work in works]
+    told: list[int] = []
+    works[0].get_future().add_done_callback(lambda _: told.append(threading.get_ident()))
+    assert told == [threading.get_ident()]
+    return [future.wait() for future in doubled]
+
+
 def forgotten_inputs() -> None:
     """Tensors that nobody holds any longer while they travel."""
     works = []

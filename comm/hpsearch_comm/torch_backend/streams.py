@@ -90,6 +90,7 @@ class CallersStreams:
             for event in self._events:
                 stream.follow(event)
 
-    def future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """Make a future whose value is awaited on the streams of those who ask for it."""
-        return torch.futures.Future(devices=[stream.device for stream in self._streams])
+    @property
+    def devices(self) -> list[torch.device]:
+        """Give the devices that they are streams of."""
+        return [stream.device for stream in self._streams]

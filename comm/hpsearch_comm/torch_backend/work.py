@@ -22,13 +22,15 @@ from hpsearch_comm.torch_backend.streams import CallersStreams
 
 __all__ = ["CommWork", "as_torchs"]
 
+_Future = torch.futures.Future[list[torch.Tensor]]
+
 Finish = Callable[[list[Any]], object]
 """Puts the results of operations where they belong."""
 
 _MOST_THREADS = 64
 _callers = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="hpsearch-comm-futures")
-"""Threads that complete futures, and so run what hangs on them. That may call operations of the group and wait for
-them, which the thread that carries them out can't; one more thread begins only where all others are in such a wait."""
+"""Threads that complete futures, and so run what C++ hangs on them, and `collect_all`. That may wait for operations,
+which the thread that carries them out can't; one more thread begins only where all others are in such a wait."""
 
 
 @contextlib.contextmanager
@@ -38,6 +40,40 @@ def as_torchs() -> Iterator[None]:
         yield
     except CommError as error:
         raise dist.DistBackendError(f"{type(error).__name__}: {error}") from error
+
+
+class CommFuture(_Future):
+    """The results of operations.
+
+    What is hung on it runs at once, in the thread that hangs it on, which waits for the operations. So the collectives
+    that it calls come in the order of the program, the same on every rank, as with NCCL. In threads of their own those
+    of two futures would cross, and what is summed up on one rank would be something else on another.
+
+    Args:
+        handles: The operations.
+        devices: Where the results lie, if they are on CUDA devices.
+    """
+
+    def __init__(self, handles: Sequence[Handle[Any]], devices: Sequence[torch.device]) -> None:
+        super().__init__(devices=list(devices))
+        self._handles = handles
+
+    def then(self, callback: Callable[[Any], Any]) -> torch.futures.Future[Any]:
+        """Call a function with this future when it is completed; give a future of what that returns."""
+        self._await()
+        return super().then(callback)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call a function with this future when it is completed."""
+        self._await()
+        super().add_done_callback(callback)
+
+    def _await(self) -> None:
+        """Wait until it is completed, well or not."""
+        with contextlib.suppress(Exception):  # which the function finds in it
+            for handle in self._handles:
+                handle.wait()  # which can be interrupted
+            self.wait()
 
 
 class CommWork(dist.Work):
@@ -69,7 +105,7 @@ class CommWork(dist.Work):
         self._error: CommError | None = None
         self._lock = threading.Lock()
         self._under_way = len(self._handles)
-        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+        self._future: CommFuture | None = None
         if streams is not None and self._ended:
             streams.mark()
 
@@ -134,12 +170,12 @@ class CommWork(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """Give a future of the results. What hangs on it runs in a thread that may wait for operations."""
+        """Give a future of the results; see `CommFuture`."""
         with self._lock:
             future, new = self._future, self._future is None
             if future is None:
-                future = torch.futures.Future() if self._streams is None else self._streams.future()
-                self._future = future
+                devices = [] if self._streams is None else self._streams.devices
+                self._future = future = CommFuture(self._handles, devices)
         if new and self._handles:
             for handle in self._handles:
                 handle.add_turn_callback(self._count_down)
