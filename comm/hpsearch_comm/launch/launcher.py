@@ -35,6 +35,8 @@ _LONG_GRACE_SECONDS = 30.0
 """The same, where a rank has written a traceback that is likely to be the reason, and hasn't ended yet."""
 _UNDONE = "; the others have ended without meeting again: what it alone was to do, such as saving, isn't done"
 """Of a loss that has hindered nobody: whoever is rank 0 of those that meet again does what the one before did."""
+_QUIET_SECONDS = 10.0
+"""For which ranks may wait, without a word, for others whose work is done."""
 _TICK_SECONDS = 0.1
 _ALIVE_PER_SILENCE = 6
 """Words to an agent in the time after which it would count the launcher as gone."""
@@ -274,10 +276,14 @@ class Launcher:
                 before = f"; {name_ranks(sorted(well))} ended with exit code 0 before" if well else ""
                 self._output.say(f"{name_ranks(sorted(rosters))} {go} on, as {name_ranks(range(len(rosters)))}{before}")
 
-    def _give_up_the_late(self, now: float) -> None:
-        """Kill the ranks for which others have waited for too long."""
-        since = self._membership.waiting_since
-        if since is None or now - since <= self._patience()[0] or not self._may_meet():
+    def _look_at_the_awaited(self, now: float) -> None:
+        """Kill the ranks for which others have waited for too long, and name those that may take longer."""
+        since, seconds = self._membership.waiting_since, self._patience()[0]
+        if since is None or not self._may_meet():
+            return
+        if now - since > min(seconds, _QUIET_SECONDS) and (text := self._membership.name_done()):
+            self._output.say(text)
+        if now - since <= seconds:
             return
         for rank in self._membership.late:
             self._given_up.add(rank)
@@ -323,7 +329,7 @@ class Launcher:
         if now >= self._next_word:
             self._next_word = now + self._job.silence / _ALIVE_PER_SILENCE
             self._fleet.tell_all(pack(Kind.ALIVE))
-        self._give_up_the_late(now)
+        self._look_at_the_awaited(now)
         if self._failed_at is not None and now - self._failed_at > self._grace():
             self._decide()
             self._end(_GRACE_SECONDS)

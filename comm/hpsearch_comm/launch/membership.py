@@ -29,6 +29,8 @@ class Membership:
         """Those that have ended with exit code 0."""
         self._done: set[int] = set()
         """Ranks whose work is done, but for what they do by themselves."""
+        self._named: list[int] = []
+        """Those of them that `name_done` has named."""
         self._coming: dict[int, Coming] = {}
         self._meetings = 0
         self._numbers: dict[int, int] = {}
@@ -65,6 +67,15 @@ class Membership:
     def late(self) -> list[int]:
         """Those of them that must come some time: all but those whose work is done."""
         return [rank for rank in self.awaited if rank not in self._done]
+
+    def name_done(self) -> str:
+        """Say, once, who waits for ranks alone whose work is done, however long it takes; empty where nobody does."""
+        done = self.awaited
+        if not done or self.late or done == self._named:
+            return ""
+        self._named = done
+        waiting = name_ranks(sorted(self._coming))
+        return f"to meet anew, {waiting} must wait for {name_ranks(done)}, whose work is done, to end or to come too"
 
     def come(self, rank: int, coming: Coming, now: float) -> None:
         """Take note that a rank wants to meet the others."""
@@ -106,7 +117,7 @@ class Membership:
             for place, rank in enumerate(local):
                 call, number = self._coming[rank].call, self._numbers[rank]
                 rosters[rank] = Roster(call, self._meetings, number, addresses, place, len(local))
-        self._coming, self.waiting_since = {}, None
+        self._coming, self._named, self.waiting_since = {}, [], None
         self._meetings += 1
         return rosters
 
