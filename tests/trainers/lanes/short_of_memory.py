@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -18,6 +19,12 @@ from hpsearch_trainers import Parts, Trainer
 from hpsearch_trainers.lanes import Fuser
 
 __all__ = ["step"]
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+# Else glibc keeps some tens of MiB of what has been freed, how much follows from the order of all allocations, and so
+# from how long a try took: as much as four lanes take.
+for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
+    ctypes.CDLL(None).mallopt(option, 1 << 20)
 
 torch.set_num_threads(1)
 torch.optim.SGD([torch.zeros(1)], 0.1)  # the first optimizer makes torch import as much again: once, before the forks
