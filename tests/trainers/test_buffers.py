@@ -188,17 +188,26 @@ def test_a_trainer_may_have_a_rule_of_its_own():
     assert_equal(one, other)
 
 
-def test_a_moving_average_takes_over_what_has_no_average():
+def as_buffer(model: nn.Module, name: str, tensor: Tensor) -> None:
+    model.register_buffer(name, tensor)
+
+
+def as_untrained_parameter(model: nn.Module, name: str, tensor: Tensor) -> None:
+    model.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
+
+
+@pytest.mark.parametrize("register", [as_buffer, as_untrained_parameter])
+def test_a_moving_average_takes_over_what_has_no_average(register):
     model = mlp()
-    model.register_buffer("index", torch.arange(100))
-    model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
-    model.register_buffer("statistic", torch.tensor(1.0))
+    register(model, "index", torch.arange(100))
+    register(model, "mask", torch.tensor([0.0, -torch.inf]))
+    register(model, "statistic", statistic := torch.tensor(1.0))
     average = MovingAverage(model, 0.7)
     average.update_parameters(model)
     for step in range(3):
-        model.statistic = torch.tensor(1.0 + step)
+        statistic.fill_(1.0 + step)
         average.update_parameters(model)
-    found = dict(average.module.named_buffers())
+    found = average.module.state_dict()
     assert torch.equal(found["index"], torch.arange(100))
     assert torch.equal(found["mask"], torch.tensor([0.0, -torch.inf]))
     assert float(found["statistic"]) == pytest.approx(0.7 * (0.7 * 1 + 0.3 * 2) + 0.3 * 3)

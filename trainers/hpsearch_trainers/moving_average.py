@@ -16,7 +16,8 @@ class MovingAverage(AveragedModel):
 
     Buffers too, since statistics belong to the weights that they were taken with. But integers and booleans have no
     average (torch's own cuts it, and an index becomes another one): they are the model's, and so is what is equal in
-    both, such as the infinities of a mask, whose average would be no number.
+    both, such as the infinities of a mask, whose average would be no number. Parameters that aren't trained are like
+    buffers.
 
     Args:
         model: Is copied.
@@ -50,14 +51,18 @@ class MovingAverage(AveragedModel):
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
         """Take in the model as it is now."""
-        averages: list[Tensor] = list(self.module.parameters())
-        values: list[Tensor] = list(model.parameters())
+        averages: list[Tensor] = [*self.module.parameters(), *self.module.buffers()]
+        values: list[Tensor] = [*model.parameters(), *model.buffers()]
         if self.n_averaged == 0:
-            torch._foreach_copy_(averages + list(self.module.buffers()), values + list(model.buffers()))
+            torch._foreach_copy_(averages, values)
         else:
-            torch._foreach_lerp_(averages, values, self._new)
-            for average, value in zip(self.module.buffers(), model.buffers(), strict=True):
-                average.copy_(self._mixed(average, value))
+            pairs = list(zip(averages, values, strict=True))
+            trained = [pair for pair in pairs if pair[1].requires_grad]
+            if trained:
+                torch._foreach_lerp_([average for average, _ in trained], [value for _, value in trained], self._new)
+            for average, value in pairs:
+                if not value.requires_grad:
+                    average.copy_(self._mixed(average, value))
         self.n_averaged += 1
 
     def _mixed(self, average: Tensor, value: Tensor) -> Tensor:
