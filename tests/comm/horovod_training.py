@@ -205,15 +205,17 @@ def gradients_that_some_ranks_lack(groups: Any) -> list[float]:
     return [difference(model, alone)]
 
 
-def frozen_parameters_stay() -> bool:
+def frozen_parameters_stay(groups: int | None) -> bool:
     model = network()
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5), model.named_parameters()
+        torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5), model.named_parameters(), groups=groups
     )
     model[0].requires_grad_(False)
     before = model[0].weight.clone()
-    loss_of(model, hvd.rank(), 0).backward()
-    optimizer.step()
+    for _ in range(2):
+        loss_of(model, hvd.rank(), 0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
     return torch.equal(before, model[0].weight) and model[0].weight.grad is None
 
 

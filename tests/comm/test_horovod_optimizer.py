@@ -70,8 +70,9 @@ def test_a_gradient_that_a_rank_lacks_counts_as_zero(ranks, groups):
     assert max(ranks.call("gradients_that_some_ranks_lack", groups))[0] < _ROUNDING
 
 
-def test_parameters_that_are_frozen_later_stay_as_they_are(ranks):
-    assert ranks.call("frozen_parameters_stay") == [True] * 3
+@pytest.mark.parametrize("groups", [None, 1])
+def test_parameters_that_are_frozen_later_stay_as_they_are(ranks, groups):
+    assert ranks.call("frozen_parameters_stay", groups) == [True] * 3
 
 
 @pytest.mark.parametrize("groups", [None, 2])

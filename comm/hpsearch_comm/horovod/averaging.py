@@ -72,7 +72,7 @@ class Averaged(Distributed):
             if self._reduces():  # what has been frozen before, too
                 self._watch(form_groups(self._unwatched(), None, self.process_set))
             for bundle in self._bundles:
-                if bundle.handle is None and any(map(_takes_part, bundle.parameters)):
+                if bundle.handle is None and bundle.taking_part:
                     self._launch(bundle)
             for bundle in self._bundles:
                 if bundle.handle is not None:
@@ -170,7 +170,7 @@ class Averaged(Distributed):
             self._launch(bundle)
 
     def _launch(self, bundle: Bundle) -> None:
-        gradients = [self._gradient(parameter, bundle) for parameter in bundle.parameters]
+        gradients = [self._gradient(parameter, bundle) for parameter in bundle.taking_part]
         bundle.keep_in_mind()
         if gradients[0].is_sparse:
             bundle.handle = sparse_allreduce_async(gradients[0], bundle.name, self._op, self.process_set)
@@ -225,7 +225,7 @@ class Averaged(Distributed):
             bundle.parameters[0].grad = results
             return
         for parameter, result, context in zip(
-            bundle.parameters, results if bundle.grouped else [results], bundle.contexts, strict=True
+            bundle.sent, results if bundle.grouped else [results], bundle.contexts, strict=True
         ):
             reduced = self._compression.decompress(result, context)
             assert parameter.grad is not None
@@ -243,11 +243,6 @@ class _Came:
         optimizer = self._optimizer()
         if optimizer is not None:
             optimizer._came(self._bundle, parameter)
-
-
-def _takes_part(parameter: torch.Tensor) -> bool:
-    """Whether a parameter's gradient is reduced: not that of one that has been frozen since."""
-    return parameter.requires_grad or parameter.grad is not None
 
 
 def _remove(hooks: Sequence[RemovableHandle]) -> None:

@@ -30,7 +30,7 @@ class Bundle:
         contexts: What decompresses each result.
     """
 
-    __slots__ = ("_reduced", "contexts", "grouped", "handle", "left", "name", "parameters")
+    __slots__ = ("_kept", "contexts", "grouped", "handle", "left", "name", "parameters")
 
     def __init__(self, parameters: Sequence[torch.Tensor], name: str, grouped: bool) -> None:
         self.parameters = tuple(parameters)
@@ -39,22 +39,30 @@ class Bundle:
         self.left: dict[torch.Tensor, int] = {}
         self.handle: Any = None
         self.contexts: list[Any] = []
-        self._reduced: list[tuple[torch.Tensor, int]] = []
+        self._kept: dict[torch.Tensor, tuple[torch.Tensor, int]] = {}
+
+    @property
+    def taking_part(self) -> list[torch.Tensor]:
+        """Give the parameters whose gradients are to be reduced: not those that have been frozen since."""
+        return [one for one in self.parameters if one.requires_grad or one.grad is not None]
+
+    @property
+    def sent(self) -> list[torch.Tensor]:
+        """Give those whose gradients `keep_in_mind` has remembered."""
+        return list(self._kept)
 
     def reset(self, passes: int) -> None:
         """Begin anew, with so many backward passes to come."""
         self.left = dict.fromkeys(self.parameters, passes)
-        self.handle, self.contexts, self._reduced = None, [], []
+        self.handle, self.contexts, self._kept = None, [], {}
 
     def keep_in_mind(self) -> None:
         """Remember the gradients as they are now."""
-        self._reduced = [
-            (parameter.grad, parameter.grad._version) for parameter in self.parameters if parameter.grad is not None
-        ]
+        self._kept = {one: (one.grad, one.grad._version) for one in self.parameters if one.grad is not None}
 
     def changed(self) -> torch.Tensor | None:
         """Give a parameter whose gradient isn't any more as it was then; None if there is none."""
-        for parameter, (gradient, version) in zip(self.parameters, self._reduced, strict=True):
+        for parameter, (gradient, version) in self._kept.items():
             if parameter.grad is not gradient or gradient._version != version:
                 return parameter
         return None
