@@ -17,7 +17,7 @@ from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.header import Signature
 from hpsearch_comm.shm import futex
-from hpsearch_comm.shm.barrier import LINE, Barrier, Bell, Words
+from hpsearch_comm.shm.barrier import BESIDE_LOOK, LINE, LOOK, SPIN, Barrier, Bell, Words
 from hpsearch_comm.shm.cores import core_quota, usable_cores
 from hpsearch_comm.shm.memfd import Memfd, tensor_over
 from tests.comm.forming import wait_until
@@ -153,6 +153,17 @@ def test_a_barrier_that_everybody_has_reached_is_passed_whatever_has_become_of_t
     futex.adder(words.base + COUNTERS[0], 1, 1, words.base + 4 * LINE)()
     abort_state.fail(PeerLost("rank 1 has died", 1))
     one.wait(operation(0, abort_state))
+
+
+@pytest.mark.parametrize(
+    ("may_spin", "spin", "looks"),
+    [(True, True, (SPIN, LOOK)), (False, True, (0.0, LOOK)), (True, False, (0.0, BESIDE_LOOK))],
+)
+def test_a_thread_beside_its_callers_holds_no_core_and_soon_sleeps(words, abort_state, may_spin, spin, looks):
+    barrier, _ = barriers(words, 2)
+    barrier.may_spin = may_spin
+    assert barrier.looks(operation(0, abort_state, spin=spin)) == looks
+    assert BESIDE_LOOK < LOOK / 10
 
 
 def test_a_rank_that_comes_while_we_look_and_then_leaves_has_come(words, abort_state, monkeypatch):

@@ -29,7 +29,7 @@ class Operation:
         packed: The 96 bytes of the signature, on which every rank must agree.
         timeout: Seconds without progress after which a wait gives up.
         abort_state: The group's.
-        spin: Whether a wait may hold a core for some microseconds before it sleeps.
+        spin: Whether its waits may hold a core for some microseconds before they sleep: those in its caller's thread.
         phase: Marks a phase in the timeline: `with operation.phase("reduce-scatter"): ...`.
 
     Attributes:

@@ -24,7 +24,7 @@ from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.header import Signature
 from hpsearch_comm.shm import robust
-from hpsearch_comm.shm.barrier import LINE, SLICE, look
+from hpsearch_comm.shm.barrier import LINE, LOOK, SLICE, look
 from hpsearch_comm.shm.memfd import tensor_over
 
 __all__ = ["Member", "SharedLock", "SharedMemory", "lies_in_shared_memory", "size_of"]
@@ -176,7 +176,7 @@ class SharedLock:
             code = robust.try_lock(self._address)
             return code != errno.EBUSY
 
-        if look(ended, hold=False):
+        if look(ended, 0.0, LOOK):
             return code
         wait, turns = self._member.wait("lock", self._number), self._words[_TURNS]
         while (code := robust.lock(self._address, SLICE)) == errno.ETIMEDOUT:

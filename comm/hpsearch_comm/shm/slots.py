@@ -119,7 +119,7 @@ class Slots:
         def ready() -> bool:
             return self.may_copy(to_copy) or (to_add is not None and self.may_add(to_add))
 
-        if self._barrier.apart and look(ready, self._barrier.may_spin and operation.spin):
+        if self._barrier.apart and look(ready, *self._barrier.looks(operation)):
             return
         wait = Wait(operation)
         pause, counts = _SHORTEST, self._counts()
