@@ -53,7 +53,7 @@ ABSENT: Any = _Absent()
 
 
 class Uncomputable(ValueError):
-    """An expression has no value at this point, such as a quotient by zero; the text says why."""
+    """An expression has no value at this point, such as a quotient by zero, or of NaN; the text says why."""
 
 
 class _IsAbsent(Exception):
@@ -128,7 +128,7 @@ class Expression:
             `ABSENT` where it reads a parameter that doesn't apply.
 
         Raises:
-            Uncomputable: It has none: a division by zero, a number too large.
+            Uncomputable: It has none: a division by zero, a number too large, NaN read.
             InvalidKey: What it does makes no sense for values of these types.
         """
         tree, names = self._parsed
@@ -341,6 +341,8 @@ class _Evaluation:
                 found = self._named(node)
                 if found is ABSENT:
                     raise _IsAbsent
+                if isinstance(found, float) and math.isnan(found):  # else `x != 3` would hold, and `not x < 3`
+                    raise Uncomputable("it reads NaN")
                 return found
             case ast.List(elts=items) | ast.Tuple(elts=items):
                 return [self.value(item) for item in items]

@@ -21,6 +21,11 @@ def row(number: int, params: Mapping[str, Value], **metrics: float) -> TrialRow:
     return TrialRow(number, TrialState.COMPLETE, 1, score, params, "random", None, None, 1.0, "", metrics=metrics)
 
 
+def reported(number: int, **metrics: float) -> TrialRow:
+    """Give a trial that has no value, as what it reported holds NaN."""
+    return TrialRow(number, TrialState.COMPLETE, 1, None, {}, "random", None, None, 1.0, "", metrics=metrics)
+
+
 def numbers(rows: list[TrialRow], text: str, objective: Objective = LOSS) -> list[int]:
     names = list(dict.fromkeys(name for one in rows for name in one.params))
     return [one.number for one in where(rows, Fields(rows, names, objective), text)]
@@ -58,6 +63,21 @@ def test_what_decides_is_meant_by_its_name_and_what_was_reported_last_by_metrics
     assert found.find("trial.width", "--where").name == "width"
     with pytest.raises(HpsearchError, match="must name what trials have, got 'los'; did you mean loss"):
         found.find("los", "--where")
+
+
+@pytest.mark.parametrize("metric", ["loss", "metrics.loss", "metrics.other"])
+def test_a_trial_that_reported_nan_matches_nothing_that_reads_it(metric):
+    rows = [
+        row(0, {}, loss=1.0, other=1.0),
+        reported(1, loss=math.nan, other=math.nan),
+        row(2, {}, loss=3.0, other=3.0),
+    ]
+    assert numbers(rows, f"{metric} != 3") == [0]
+    assert numbers(rows, f"not {metric} < 3") == [2]
+    assert numbers(rows, f"{metric} not in [1, 2]") == [2]
+    assert numbers(rows, f"{metric} != {metric}") == []
+    assert numbers(rows, f"max(0, {metric}) < 2") == [0]
+    assert numbers(rows, f"present({metric})") == ([0, 2] if metric == "loss" else [0, 1, 2])
 
 
 def test_trials_without_it_do_not_match_and_come_last():
