@@ -8,9 +8,10 @@ import errno
 import fcntl
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from io import BufferedWriter
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
 
 __all__ = ["OutputRedirect"]
 
@@ -49,7 +50,8 @@ class OutputRedirect:
         try:
             yield
         finally:
-            _flush(sys.stdout, sys.stderr, *streams)
+            _flush(sys.stdout, sys.stderr)
+            _settle(streams)
             self._flush_c_streams(None)
             sys.stdout, sys.stderr = before
             for descriptor, duplicate in zip(_STREAMS, duplicates, strict=True):
@@ -71,6 +73,17 @@ def _flush(*streams: TextIO | None) -> None:
         if stream is not None:
             with contextlib.suppress(Exception):  # a broken pipe, one that was closed, or a user's own that has none
                 stream.flush()
+
+
+def _settle(streams: Iterable[TextIO]) -> None:
+    """Flush our streams; what the file doesn't take, on a full disk, is lost: kept, it would go to the next file."""
+    for stream in streams:
+        try:
+            stream.flush()
+        except Exception:
+            # Without what it writes to, a stream counts as closed, and what it holds goes nowhere.
+            with contextlib.suppress(Exception):
+                cast(BufferedWriter, stream.buffer).raw.close()
 
 
 def _open_above(path: Path) -> int:

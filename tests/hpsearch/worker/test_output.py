@@ -53,6 +53,18 @@ def test_what_is_printed_is_in_the_file_before_the_end(tmp_path: Path) -> None:
         assert (tmp_path / "log").read_text() == "a line\n"
 
 
+def test_what_a_full_disk_does_not_take_is_not_in_the_next_file(tmp_path: Path) -> None:
+    redirect = OutputRedirect()
+    with redirect.to(Path("/dev/full")):
+        print("too much", end="")
+        print("of both streams", end="", file=sys.stderr)
+    with redirect.to(tmp_path / "log"):
+        print("the next trial's")
+    with redirect.to(tmp_path / "log"):
+        print("and its errors", file=sys.stderr)
+    assert (tmp_path / "log").read_text() == "the next trial's\nand its errors\n"
+
+
 def test_the_file_is_appended_to(tmp_path: Path) -> None:
     redirect = OutputRedirect()
     for word in ("one", "two"):
