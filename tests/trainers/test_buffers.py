@@ -164,10 +164,11 @@ def test_buffers_that_are_equal_on_all_workers_stay_as_they_are_to_the_bit(width
 def test_complex_buffers_are_averaged_and_other_numbers_are_rank_0s():
     def synchronized(group: Group) -> tuple[complex, int]:
         module = nn.Module()
+        module.register_buffer("statistic", torch.tensor(1.0))  # one number, before the two of each complex one
         module.register_buffer("turned", torch.tensor(complex(group.rank, 2 * group.rank)))
         module.register_buffer("number", torch.tensor(5 + group.rank))
         synchronize_buffers(module, group)
-        turned, number = module.buffers()
+        _, turned, number = module.buffers()
         return complex(turned), int(number)
 
     assert run_ranks(3, synchronized) == [(1 + 2j, 5)] * 3
