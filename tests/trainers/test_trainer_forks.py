@@ -12,10 +12,12 @@ import torch
 from torch import nn
 
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.forks import take_over
 from hpsearch_trainers.lamb import LAMB
 from hpsearch_trainers.lars import LARS
+from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.weight_decay import decay_groups
-from tests.trainers.test_trainer import FakeTrial, Small
+from tests.trainers.test_trainer import FakeTrial, Small, data, mlp
 
 Make = Callable[..., torch.optim.Optimizer]
 OPTIMIZERS: dict[str, Make] = {
@@ -149,3 +151,34 @@ def test_a_state_of_before_classes_were_saved_is_read(states):
     trainer = made(torch.optim.Adam)
     trainer.load_state_dict(former)
     assert trainer.optimizer.state_dict()["state"]
+
+
+def half(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.NAdam(model.bfloat16().parameters(), lr=0.01)
+
+
+def in_half(parent: int | None = None) -> Small:
+    inputs, targets = data()
+    options = {"optimizer": half, "train": (inputs.bfloat16(), targets), "validation": None}
+    return Small(FakeTrial(options, parent=parent))
+
+
+@pytest.mark.parametrize("parent", [None, 0])
+def test_what_is_kept_in_another_dtype_than_weights_goes_on_in_that(parent):
+    first, second = in_half(), in_half(parent)
+    first.step()
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert [second.step()["loss"] for _ in range(2)] == [first.step()["loss"] for _ in range(2)]
+    (weight, *_), (other, *_) = first.model.parameters(), second.model.parameters()
+    assert torch.equal(weight, other)
+    assert first.optimizer.state[weight]["mu_product"].dtype is torch.float32
+    assert torch.equal(first.optimizer.state[weight]["mu_product"], second.optimizer.state[other]["mu_product"])
+
+
+def test_what_is_kept_in_the_weights_dtype_has_that_of_the_forks(states):
+    optimizer = torch.optim.NAdam(mlp().double().parameters(), lr=0.02)
+    Rates(optimizer)
+    assert take_over(optimizer, states["NAdam"]["optimizer"]) == 0
+    kept = next(iter(optimizer.state.values()))
+    dtypes = {"step": torch.float32, "mu_product": torch.float32, "exp_avg": torch.float64, "exp_avg_sq": torch.float64}
+    assert {name: value.dtype for name, value in kept.items()} == dtypes

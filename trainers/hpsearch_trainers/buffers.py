@@ -106,7 +106,8 @@ def _average(buffers: list[Tensor], weights: Mapping[int, float], group: Group) 
     means = root + sums / total.clamp(min=1.0).repeat_interleave(of_each)
     for buffer, mean in zip(buffers, torch.split(means, sizes), strict=True):
         if buffer.is_complex():
-            buffer.copy_(torch.view_as_complex(mean.clone().view(*buffer.shape, 2)))  # which must begin at an even place
+            pairs = mean.clone().view(*buffer.shape, 2)  # which must begin at an even place
+            buffer.copy_(torch.view_as_complex(pairs))
         else:
             buffer.copy_(mean.view(buffer.shape))
 

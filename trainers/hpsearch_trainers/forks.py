@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpsearch_comm.data_parallel.optimizer_state import load_exactly
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.moving_average import MovingAverage
 
@@ -59,7 +60,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *
         if begins > 0 and tells:
             print(f"the optimizer's state begins anew for {begins} parameters: the {saved} forked from had another")
     elif saved == own:
-        optimizer.load_state_dict(state["optimizer"])
+        load_exactly(optimizer, state["optimizer"])
     else:
         raise ConfigurationError(
             f"a trial's optimizer must be of the class that its state was saved with, {saved}, got {own}: put that "
@@ -99,7 +100,7 @@ def take_over(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, sam
         {**group, "params": other["params"], "lr": _as(group["lr"], other["lr"])}
         for group, other in zip(groups, theirs, strict=True)
     ]
-    optimizer.load_state_dict({"state": taken, "param_groups": settings})
+    load_exactly(optimizer, {"state": taken, "param_groups": settings})
     return begins
 
 
@@ -108,7 +109,11 @@ def _suiting(saved: Mapping[str, Any], kept: Mapping[str, Any] | None) -> dict[s
         return dict(saved)
     if any(name not in saved or _shape(saved[name]) != _shape(value) for name, value in kept.items()):
         return None
-    return {name: saved[name] for name in kept}
+    return {name: _of_dtype(saved[name], value) for name, value in kept.items()}
+
+
+def _of_dtype(saved: Any, kept: Any) -> Any:
+    return saved.to(kept.dtype) if isinstance(saved, Tensor) and isinstance(kept, Tensor) else saved
 
 
 def _shape(value: Any) -> Any:

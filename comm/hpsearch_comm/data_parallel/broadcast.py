@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hpsearch_comm.data_parallel.agreement import check_agreement, describe_tensors
+from hpsearch_comm.data_parallel.optimizer_state import load_exactly
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 from hpsearch_comm.header import DTYPES, dtype_named
@@ -63,7 +64,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, group: Group, ro
     own = optimizer.state_dict() if group.rank == root else None
     state = broadcast_state(own, group, root, device, "state_dict()")
     if group.rank != root:
-        optimizer.load_state_dict(state)
+        load_exactly(optimizer, state)
 
 
 def broadcast_state(value: Any, group: Group, root: int, device: torch.device, name: str) -> Any:

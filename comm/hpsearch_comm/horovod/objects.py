@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from hpsearch_comm.data_parallel.optimizer_state import load_exactly
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.horovod.errors import HorovodInternalError
 from hpsearch_comm.horovod.gathering import allgather, broadcast_, broadcast_async_
@@ -140,7 +141,7 @@ def broadcast_optimizer_state(
         tensors = [torch.empty(shape, dtype=dtype, device="cpu") for dtype, shape in kinds]
     broadcast_parameters([(f"optimizer_state.{number}", tensor) for number, tensor in enumerate(tensors)], root_rank)
     if not mine:
-        optimizer.load_state_dict(_Giving(io.BytesIO(data), tensors).load())
+        load_exactly(optimizer, _Giving(io.BytesIO(data), tensors).load())
 
 
 class _Taking(pickle.Pickler):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hpsearch_comm.data_parallel.optimizer_state import load_exactly
 from hpsearch_comm.horovod.elastic.sampler import ElasticSampler
 from hpsearch_comm.horovod.elastic.state import ObjectState
 from hpsearch_comm.horovod.objects import broadcast_object, broadcast_optimizer_state, broadcast_parameters
@@ -45,7 +46,10 @@ class TorchState(ObjectState):
         """Put all states and objects back, and forget gradients: those of the step that failed are parts of it."""
         for name, state in copy.deepcopy(self._states).items():
             value = getattr(self, name)
-            value.load_state_dict(state)
+            if isinstance(value, torch.optim.Optimizer):
+                load_exactly(value, state)
+            else:
+                value.load_state_dict(state)
             if isinstance(value, torch.nn.Module | torch.optim.Optimizer):
                 value.zero_grad()
         super().restore()
