@@ -107,6 +107,10 @@ def test_what_hangs_on_several_futures_calls_collectives_in_the_same_order_on_ev
     assert ranks.call(2, "callbacks_of_many") == [[4.0 * number for number in range(30)]] * 2
 
 
+def test_what_hangs_on_a_message_waits_for_it_elsewhere(ranks):
+    assert ranks.call(2, "callbacks_of_messages") == [0.0, 2.0]
+
+
 def test_tensors_are_kept_while_they_travel(ranks):
     ranks.call(2, "forgotten_inputs")
 

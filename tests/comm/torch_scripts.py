@@ -354,6 +354,14 @@ def callbacks_of_many() -> list[float]:
     return [future.wait() for future in doubled]
 
 
+def callbacks_of_messages() -> float:
+    """What hangs on the future of a message doesn't keep this rank from sending what the other waits for."""
+    other, room = 1 - dist.get_rank(), torch.zeros(3)
+    doubled = dist.irecv(room, other).get_future().then(lambda future: 2 * future.value()[0][0])
+    dist.send(torch.full((3,), float(other)), other)
+    return float(doubled.wait())
+
+
 def forgotten_inputs() -> None:
     """Tensors that nobody holds any longer while they travel."""
     works = []

@@ -254,7 +254,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
             elements = given("send", tensor).reshape(-1)
             if CallersStreams.of(self.group, [tensor]) is not None:
                 elements = elements.to("cpu", copy=True)  # waits for the caller's stream
-            return self._begun(CommWork([self.group.send_async(elements, target, tag)], [tensor]))
+            return self._begun(CommWork([self.group.send_async(elements, target, tag)], [tensor], ordered=False))
 
     def recv(self, tensors: Tensors, source: int | None, tag: int) -> CommWork:
         """Receive a tensor from a rank, whatever its shape there."""
@@ -263,11 +263,12 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
             target = place("recv", tensor)
             streams = CallersStreams.of(self.group, [tensor])
             if streams is None and target.is_contiguous():
-                return self._begun(CommWork([self.group.recv_async(target.view(-1), source, tag)], [tensor]))
+                handle = self.group.recv_async(target.view(-1), source, tag)
+                return self._begun(CommWork([handle], [tensor], ordered=False))
             room = torch.empty(target.numel(), dtype=target.dtype, device="cpu")
             handle = self.group.recv_async(room, source, tag)
             finish = lambda _: target.copy_(room.view(target.shape))  # noqa: E731
-            return self._begun(CommWork([handle], [tensor], finish, streams=streams))
+            return self._begun(CommWork([handle], [tensor], finish, streams=streams, ordered=False))
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> CommWork:
         """Receive a tensor from any rank."""

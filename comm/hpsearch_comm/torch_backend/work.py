@@ -29,8 +29,9 @@ Finish = Callable[[list[Any]], object]
 
 _MOST_THREADS = 64
 _callers = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="hpsearch-comm-futures")
-"""Threads that complete futures, and so run what C++ hangs on them, and `collect_all`. That may wait for operations,
-which the thread that carries them out can't; one more thread begins only where all others are in such a wait."""
+"""Threads that complete futures, and so run what hangs on them, but for what `CommFuture` runs. That may wait for
+operations, which the thread that carries them out can't; one more thread begins only where all others are in such a
+wait."""
 
 
 @contextlib.contextmanager
@@ -43,7 +44,7 @@ def as_torchs() -> Iterator[None]:
 
 
 class CommFuture(_Future):
-    """The results of operations.
+    """The results of collectives.
 
     What is hung on it runs at once, in the thread that hangs it on, which waits for the operations. So the collectives
     that it calls come in the order of the program, the same on every rank, as with NCCL. In threads of their own those
@@ -85,6 +86,8 @@ class CommWork(dist.Work):
         finish: Called once with the handles' results, before anybody learns of the end.
         limit: Seconds for which to wait, and what is called with the error when they are over.
         streams: Of the thread that has called the operations, where some of the tensors are on CUDA devices.
+        ordered: Whether they are collectives. What hangs on the future of a message mustn't wait for it where it is
+            hung on: the other rank may wait for this one's.
     """
 
     def __init__(
@@ -94,8 +97,11 @@ class CommWork(dist.Work):
         finish: Finish | None = None,
         limit: tuple[float, Callable[[CommError], object]] | None = None,
         streams: CallersStreams | None = None,
+        *,
+        ordered: bool = True,
     ) -> None:
         super().__init__()
+        self._ordered = ordered
         self._streams = streams
         self._limit = limit
         self._handles = list(handles)
@@ -105,7 +111,7 @@ class CommWork(dist.Work):
         self._error: CommError | None = None
         self._lock = threading.Lock()
         self._under_way = len(self._handles)
-        self._future: CommFuture | None = None
+        self._future: _Future | None = None
         if streams is not None and self._ended:
             streams.mark()
 
@@ -115,7 +121,8 @@ class CommWork(dist.Work):
         handles = [handle for work in works for handle in work._handles]
         tensors = [tensor for work in works for tensor in work._tensors]
         streams = CallersStreams.together(work._streams for work in works)
-        return cls(handles, tensors, lambda _: [work.wait() for work in works], streams=streams)
+        ordered = all(work._ordered for work in works)
+        return cls(handles, tensors, lambda _: [work.wait() for work in works], streams=streams, ordered=ordered)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Return when the results lie in their tensors, for what this thread's current stream does next.
@@ -170,12 +177,13 @@ class CommWork(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """Give a future of the results; see `CommFuture`."""
+        """Give a future of the results: of collectives a `CommFuture`; what hangs on others runs in another thread."""
         with self._lock:
             future, new = self._future, self._future is None
             if future is None:
-                devices = [] if self._streams is None else self._streams.devices
-                self._future = future = CommFuture(self._handles, devices)
+                devices: list[Any] = [] if self._streams is None else self._streams.devices
+                future = CommFuture(self._handles, devices) if self._ordered else torch.futures.Future(devices=devices)
+                self._future = future
         if new and self._handles:
             for handle in self._handles:
                 handle.add_turn_callback(self._count_down)
