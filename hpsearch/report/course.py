@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hpsearch.events import Failed, Finished, Opened, Retried, Reverted, Started
+from hpsearch.events import Failed, Finished, Opened, Retried, Reverted, Saved, Started
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.running_time import RunningTime
 from hpsearch.sweep.sweep import Sweep
@@ -39,7 +39,7 @@ class Course:
     """How a study went."""
 
     changes: tuple[Moment, ...]
-    """Every change of the front: a trial ended a segment, failed, was retried or taken back."""
+    """Every change of the front: a trial saved a checkpoint, ended a segment, failed, was retried or taken back."""
     end: Moment
     """How it stands."""
 
@@ -69,7 +69,7 @@ class CourseSoFar:
         """
         seconds, starting = self._time(entry, journaled.told)
         front = self.now.front
-        if isinstance(entry.event, Finished | Failed | Retried | Reverted):
+        if isinstance(entry.event, Saved | Finished | Failed | Retried | Reverted):
             front = tuple(row.score for row in journaled.leaders() if row.feasible and row.score is not None)
         changed = front != self.now.front
         iterations = self.now.iterations + max(0, journaled.iterations - self._counted)

@@ -165,7 +165,8 @@ class Study(Plots):
     def hypervolumes(self, reference: Mapping[str, float] | None = None) -> list[tuple[float, int, float]]:
         """Give how the hypervolume of the front grew: (seconds since the beginning, iterations in all, hypervolume).
 
-        There is one entry wherever a trial changed the front by ending a segment, failing, being retried or taken back.
+        There is one entry wherever the front changed by what counts of a trial: at a checkpoint or a segment's end, or
+        as it fails, is retried or taken back.
 
         Args:
             reference: The worst value of each metric that is worth anything; of those that it doesn't name the sweep's

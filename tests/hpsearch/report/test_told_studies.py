@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpsearch.decision import Decision, Followed
-from hpsearch.events import ASK_TELL, Ended, Event, Failed, Finished, Opened, Pruned, Retried, Started, Steered
+from hpsearch.events import ASK_TELL, Ended, Event, Failed, Finished, Opened, Pruned, Retried, Saved, Started, Steered
 from hpsearch.report.page.workers import workers
 from hpsearch.report.study import Study, study_of
 from hpsearch.study.journaled_state import Entry
@@ -121,6 +121,21 @@ def test_what_a_search_has_cost_is_never_taken_back():
     course = told(events, [(5, Decision(0, "withdraw", "its rung isn't decided"))]).course()
     assert [(moment.iterations, moment.front) for moment in course.changes] == [(7, (5.0,)), (8, (4.0,))]
     assert course.end.iterations == 8
+
+
+def test_what_a_running_trial_has_saved_is_the_best_of_the_course_as_it_is_of_the_study():
+    events: list[tuple[float, Event]] = [
+        (0.0, OPENED),
+        (0.0, started(0)),
+        (1.0, finished(0, 9.0, 9.0, 9.0, 5.0)),
+        (1.0, started(1)),
+        (2.0, Saved(1, 1, 2, "trials/00001/1/hpsearch-checkpoint-2", reports(1, 6.0, 4.0))),  # then it was killed
+    ]
+    study = told(events)
+    assert [(moment.iterations, moment.front) for moment in study.course().changes] == [(4, (5.0,)), (6, (4.0,))]
+    assert study.course().end.front == tuple(row.score for row in study.leaders)
+    worse = finished(1, 6.0, 4.0, 7.0, 7.0)
+    assert told([*events, (3.0, worse)]).course().end.front == (5.0,)
 
 
 def test_the_time_of_a_search_begins_with_the_first_trial_of_each_process_and_holds_no_pause():
