@@ -117,7 +117,7 @@ def export(given: argparse.Namespace) -> int:
     """Write the study for other programs, or show it to observers."""
     if given.observer:
         return _show(given)
-    from hpsearch.report.export import export_study
+    from hpsearch.report.export import OPTUNA_NAME, export_study
 
     study = loaded(directory_of(given))
     directory = given.to or study.directory / "export"
@@ -132,7 +132,8 @@ def export(given: argparse.Namespace) -> int:
         ) from error
     for path in written:
         print(path)
-    print(f"look at it with: optuna-dashboard {shlex.quote(f'sqlite:///{directory}/optuna.db')}")
+    if (storage := directory / OPTUNA_NAME) in written:  # there is none of a study without a metric
+        print(f"look at it with: optuna-dashboard {shlex.quote(f'sqlite:///{storage}')}")
     return 0
 
 
