@@ -182,3 +182,13 @@ def test_what_is_kept_in_the_weights_dtype_has_that_of_the_forks(states):
     kept = next(iter(optimizer.state.values()))
     dtypes = {"step": torch.float32, "mu_product": torch.float32, "exp_avg": torch.float64, "exp_avg_sq": torch.float64}
     assert {name: value.dtype for name, value in kept.items()} == dtypes
+
+
+@pytest.mark.parametrize("parent", [None, 0])
+def test_a_state_may_be_loaded_more_than_once(parent, states):
+    losses = []
+    for _ in range(2):
+        trainer = made(OPTIMIZERS["Adam"], parent=parent)
+        trainer.load_state_dict(states["Adam"])
+        losses.append([trainer.step()["loss"] for _ in range(2)])
+    assert losses[0] == losses[1]

@@ -11,10 +11,11 @@ __all__ = ["load_exactly"]
 
 
 def load_exactly(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Do as `optimizer.load_state_dict`, but keep the dtype of each tensor.
+    """Do as `optimizer.load_state_dict`, but keep the dtype of each tensor, and the state as it is.
 
     torch makes all but `step` of a parameter's dtype. What an optimizer keeps in float32 for a parameter in bfloat16,
-    as NAdam and ASGD of torch's and many others do, would be rounded, and the training go on otherwise.
+    as NAdam and ASGD of torch's and many others do, would be rounded, and the training go on otherwise. And it takes
+    the state's own tensors, which steps then change: who loads it once more would begin elsewhere.
 
     Args:
         optimizer: Of parameters of the dtypes that they had then.
@@ -26,10 +27,12 @@ def load_exactly(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> 
     for number, parameter in zip(numbers, parameters, strict=True):
         own, saved = optimizer.state.get(parameter), state["state"].get(number)
         if isinstance(own, MutableMapping) and isinstance(saved, Mapping):
-            for name, value in saved.items():
-                if _differ(own.get(name), value):
-                    own[name] = value.detach().to(own[name].device, copy=True)
+            for name in own.keys() & saved.keys():
+                own[name] = _as_saved(saved[name], own[name])
 
 
-def _differ(one: Any, other: Any) -> bool:
-    return isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.dtype != other.dtype
+def _as_saved(value: Any, loaded: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or not isinstance(loaded, torch.Tensor):
+        return loaded
+    taken = loaded is not value and loaded.dtype == value.dtype
+    return loaded if taken else value.detach().to(loaded.device, copy=True)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from hpsearch_comm import Group
+from hpsearch_comm.data_parallel.optimizer_state import load_exactly
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.shards import Shard
 from hpsearch_trainers.strategies.adagrad import Adagrad
@@ -162,7 +163,7 @@ class Downpour(Served):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take them up; without, they begin at zero."""
-        self._adagrad.load_state_dict({**self._adagrad.state_dict(), "state": state.get("adagrad", {})})
+        load_exactly(self._adagrad, {**self._adagrad.state_dict(), "state": state.get("adagrad", {})})
 
     def _rates(self) -> list[float]:
         return [float(group["lr"]) for group in self.trained.optimizer.param_groups]
