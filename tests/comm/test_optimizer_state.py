@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hpsearch_comm.data_parallel import broadcast_optimizer_state
 from hpsearch_comm.data_parallel.optimizer_state import load_exactly
+from hpsearch_comm.horovod.elastic import TorchState
 from tests.comm.thread_ranks import run_ranks
 
 
@@ -78,3 +79,19 @@ def test_ranks_that_are_given_one_ranks_state_go_on_alike(kind):
     (one, kept), (other, found) = run_ranks(2, work)
     assert torch.equal(one, other)
     assert {name: value.dtype for name, value in kept.items()} == {name: value.dtype for name, value in found.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_that_is_put_back_to_its_last_commit_takes_the_same_step_again(kind):
+    parameter, optimizer = made(kind, torch.ones(3, 4, dtype=torch.bfloat16))
+    model = nn.ParameterList([parameter])
+    step(parameter, optimizer, 0)
+    state = TorchState(model, optimizer)
+    step(parameter, optimizer, 1)
+    once, kept = parameter.detach().clone(), copy.deepcopy(optimizer.state[parameter])
+    state.restore()
+    step(parameter, optimizer, 1)
+    assert torch.equal(parameter, once)
+    for name, value in optimizer.state[parameter].items():
+        assert value.dtype is kept[name].dtype
+        assert torch.equal(value, kept[name])
