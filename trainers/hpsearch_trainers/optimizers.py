@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Iterable
+
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Parts
 
-__all__ = ["check_parameters", "optimizer_of", "parameters_of"]
+__all__ = ["check_parameters", "clippable", "optimizer_of", "parameters_of"]
 
 
 def optimizer_of(parts: Parts, model: nn.Module) -> Optimizer:
@@ -46,3 +48,20 @@ def check_parameters(optimizer: Optimizer, model: nn.Module) -> None:
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
     """Give the parameters that it trains, in order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def clippable(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Give tensors with the gradients of some parameters, for torch to clip, which doesn't take sparse ones.
+
+    In place of a parameter with a sparse gradient comes a tensor whose gradient is that one's values: the rest is zero.
+    """
+    return [_with_values(one) if one.grad is not None and one.grad.is_sparse else one for one in parameters]
+
+
+def _with_values(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    parameter.grad = parameter.grad.coalesce()
+    values = parameter.grad._values()
+    holder = values.new_empty(values.shape)
+    holder.grad = values
+    return holder

@@ -165,6 +165,7 @@ ODD = {
     "unused": Odd("parameters without a gradient", model=lambda: nn.Sequential(_Unused(), _layers())),
     "tied": Odd("shared parameters", model=_tied),
     "sparse": Odd("sparse gradients", model=_looked_up),
+    "sparse_clip_norm": Odd("sparse gradients", lambda model: {"clip_norm": 0.05}, model=_looked_up),
     "sparse_adam": Odd(
         "sparse gradients",
         lambda model: {

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from hpsearch_comm import Group
 from hpsearch_comm.data_parallel.broadcast import broadcast_state, broadcast_tensors
-from hpsearch_trainers.optimizers import parameters_of
+from hpsearch_trainers.optimizers import clippable, parameters_of
 
 __all__ = ["Divided", "clip_by_norm_of_all", "drop_states", "gather_states", "largest", "spread_states"]
 
@@ -109,7 +109,7 @@ def clip_by_norm_of_all(parameters: Iterable[nn.Parameter], limit: float, group:
         limit: See `Parts.clip_norm`.
         group: The ranks.
     """
-    own = [parameter for parameter in parameters if parameter.grad is not None]
+    own = clippable(parameter for parameter in parameters if parameter.grad is not None)
     norm = nn.utils.get_total_norm(parameter.grad for parameter in own if parameter.grad is not None)
     squares = group.allreduce(norm.double().square().cpu(), op="sum")
     nn.utils.clip_grads_with_norm_(own, limit, squares.sqrt().to(norm))

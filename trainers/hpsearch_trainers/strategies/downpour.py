@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from hpsearch_comm import Group
 from hpsearch_comm.data_parallel.optimizer_state import load_exactly
-from hpsearch_trainers.optimizers import parameters_of
+from hpsearch_trainers.optimizers import clippable, parameters_of
 from hpsearch_trainers.shards import Shard
 from hpsearch_trainers.strategies.adagrad import Adagrad
 from hpsearch_trainers.strategies.downpour_server import Clocks, DownpourServer
@@ -172,7 +172,7 @@ class Downpour(Served):
     def _accrue(self) -> None:
         """Add the gradients to those of the steps before; and step, where the servers' weights don't come next."""
         if self.trained.clip_norm is not None:
-            nn.utils.clip_grad_norm_(parameters_of(self.trained.optimizer), self.trained.clip_norm)
+            nn.utils.clip_grad_norm_(clippable(parameters_of(self.trained.optimizer)), self.trained.clip_norm)
         numbers = {parameter: number for number, parameter in enumerate(self.parameters)}
         steps = (self._clock + 1) % self._fetch_every != 0
         for group in self.trained.optimizer.param_groups:

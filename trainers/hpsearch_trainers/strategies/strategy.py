@@ -21,7 +21,7 @@ from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.buffers import differing
 from hpsearch_trainers.moving_average import MovingAverage
-from hpsearch_trainers.optimizers import check_parameters, parameters_of
+from hpsearch_trainers.optimizers import check_parameters, clippable, parameters_of
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.shards import Shard
 from hpsearch_trainers.strategies.alike import check_alike
@@ -261,7 +261,7 @@ class Strategy:
         """Step: from gradients to weights."""
         if self.trained.clip_norm is not None:
             # What the optimizer doesn't train may have gradients, too.
-            nn.utils.clip_grad_norm_(parameters_of(self.trained.optimizer), self.trained.clip_norm)
+            nn.utils.clip_grad_norm_(clippable(parameters_of(self.trained.optimizer)), self.trained.clip_norm)
         self.step()
 
     def step(self) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hpsearch_comm import Group, broadcast_parameters
 from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import CommError, ConfigurationError
-from hpsearch_trainers.optimizers import parameters_of
+from hpsearch_trainers.optimizers import clippable, parameters_of
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.strategies.divided import largest, spread_states
 from hpsearch_trainers.strategies.loss_reads import of_output_alone
@@ -211,7 +211,7 @@ class TensorParallel(Strategy):
                 for own in (True, False)
             )
             norm = (self._group.allreduce(parts, op="sum") + alike).sqrt()
-            nn.utils.clip_grads_with_norm_(trained, limit, norm)
+            nn.utils.clip_grads_with_norm_(clippable(trained), limit, norm)
         optimizer.step()
 
     def end_epoch(self) -> None:
@@ -256,7 +256,7 @@ def _has_shape(value: Any, shape: torch.Size) -> bool:
 
 def _square(parameters: list[nn.Parameter]) -> Tensor:
     """Give the square of their gradients' norm."""
-    norm = nn.utils.get_total_norm(parameter.grad for parameter in parameters if parameter.grad is not None)
+    norm = nn.utils.get_total_norm(one.grad for one in clippable(parameters) if one.grad is not None)
     return norm.double().square()
 
 
