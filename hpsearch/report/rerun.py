@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 import statistics
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from hpsearch.report.study import Study
 
-__all__ = ["Configuration", "Rerun"]
+__all__ = ["Configuration", "Rerun", "identity"]
 
 _MOST_NAMED = 10
 
@@ -116,15 +117,17 @@ class Rerun:
     @cached_property
     def former(self) -> tuple[Configuration, ...]:
         """The configurations as the former study ranked them: the first has its best trial."""
-        told, seeds = self.origin["configurations"], self.origin["seeds"]
-        rows = self.study.trials[: len(told) * seeds]
-        points = self.study.sweep.points_to_try
+        told, points = self.origin["configurations"], self.study.sweep.points_to_try
+        runs: dict[str, list[TrialRow]] = {}
+        for row in self.study.trials:
+            if row.origin == "points_to_try":  # not a point that was added, which comes before those that are left
+                runs.setdefault(identity(row.params), []).append(row)
         return tuple(
             Configuration(
                 **{name: known[name] for name in _OWN},
                 params=points[place],
-                asked=seeds,
-                runs=tuple(rows[place :: len(told)]),
+                asked=self.origin["seeds"],
+                runs=tuple(runs.get(identity(points[place]), ())),
             )
             for place, known in enumerate(told)
         )
@@ -250,6 +253,11 @@ class Rerun:
             return f"none of {counted(one.asked, 'run')} has a value"
         spread = "" if one.std is None else f" ± {_shown(one.std)}"
         return f"{self._metric} {_shown(one.mean)}{spread} over {one.succeeded} of {one.asked} runs"
+
+
+def identity(params: Params) -> str:
+    """Tell 1 from 1.0 and True, which Python's == doesn't."""
+    return json.dumps(dict(params), sort_keys=True)
 
 
 def _came_of(one: Configuration) -> dict[str, Any]:

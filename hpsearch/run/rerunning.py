@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from hpsearch.errors import JournalError, StudyInUseError, SweepError
 from hpsearch.events import Started
 from hpsearch.objective import without_targets
 from hpsearch.report.best import no_best
+from hpsearch.report.rerun import identity
 from hpsearch.report.study import Study, load
 from hpsearch.report.wording import counted
 from hpsearch.run.study_run import create_study
@@ -22,7 +22,7 @@ from hpsearch.seeds import SEED_LIMIT, trial_seed
 from hpsearch.space import Space
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.sweep import Search, Sweep
-from hpsearch.trial import Params, TrialRow, Value
+from hpsearch.trial import TrialRow, Value
 
 __all__ = ["Rerunning", "plan_rerun"]
 
@@ -148,7 +148,7 @@ def _best(study: Study, top: int) -> list[TrialRow]:
     ranked = study.sweep.objective.rank({number: row.score for number, row in rows.items()})
     distinct: dict[str, TrialRow] = {}
     for number in ranked:
-        distinct.setdefault(_identity(rows[number].params), rows[number])
+        distinct.setdefault(identity(rows[number].params), rows[number])
     return list(distinct.values())[:top]
 
 
@@ -160,8 +160,8 @@ def _fitting(study: Study, space: Space, row: TrialRow) -> dict[str, Value]:
         checked = space.check(row.params)
     except InvalidKey as error:
         raise SweepError(f"{told}, but {error}. {advice}") from None
-    if _identity(checked) != _identity(row.params):
-        raise SweepError(f"{told}, but {_identity(row.params)} would run as {_identity(checked)}. {advice}")
+    if identity(checked) != identity(row.params):
+        raise SweepError(f"{told}, but {identity(row.params)} would run as {identity(checked)}. {advice}")
     return checked
 
 
@@ -200,8 +200,3 @@ def _told(origin: Mapping[str, Any]) -> str:
     numbers = ", ".join(str(known["trial"]) for known in origin["configurations"])
     one = len(origin["configurations"]) == 1
     return f"{'trial' if one else 'trials'} {numbers} with {counted(origin['seeds'], 'seed')}"
-
-
-def _identity(params: Params) -> str:
-    """Tell 1 from 1.0 and True, which Python's == doesn't."""
-    return json.dumps(dict(params), sort_keys=True)

@@ -9,7 +9,9 @@ import pytest
 
 import hpsearch
 from hpsearch.errors import HpsearchError
+from hpsearch.run.idle_steering import steer_idle
 from hpsearch.run.rerunning import plan_rerun
+from hpsearch.study.requests import Request
 from tests.hpsearch.support.scripted import ScriptedBackend, cut_at_next_report, done, failed, run_scripted, sweep_of
 
 
@@ -65,6 +67,22 @@ def test_what_a_run_reported_before_it_was_cut_counts_nowhere(tmp_path):
     assert all(row.value is not None for row in one.runs)
     assert one.values == [row.value for row in one.runs if row.iterations == 9]
     assert "not ended:    1 of 2 runs\n" in told.text()
+
+
+def test_a_point_that_was_added_is_no_run_of_a_configuration(tmp_path):
+    former = run_scripted(tmp_path / "s", sweep_of(), ScriptedBackend(lambda task: [done(task)]))
+    place = plan_rerun(former, 2, 2).opened(tmp_path / "again")
+    steer_idle(place, Request(0.0, "add", "ada@there:7", {"points": [{"x": 0.99}]}), "again")
+
+    def answer(task):
+        return [done(task, loss=lambda *_: task.trial.params["x"])]
+
+    told = run_scripted(place.path, None, ScriptedBackend(answer)).rerun
+    assert told is not None
+    assert told.study.trials[0].params == {"x": 0.99}
+    points = told.study.sweep.points_to_try
+    assert [one.values for one in told.former] == [[points[0]["x"]] * 2, [points[1]["x"]]]
+    assert "not ended:    1 of 4 runs\n" in told.text()
 
 
 @pytest.mark.parametrize(
