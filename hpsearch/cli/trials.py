@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hpsearch.cli.which_study import directory_of, loaded
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import Objective
-from hpsearch.report.best import weighted
+from hpsearch.report.best import no_best, weighted
 from hpsearch.report.groups import group_columns, groups_of, groups_to_csv, groups_to_json
 from hpsearch.report.layout import screen_of, table_text
 from hpsearch.report.outline import constants_of, outlined
@@ -103,6 +103,8 @@ def _chosen(
 ) -> tuple[Sequence[TrialRow], dict[int, float] | None]:
     """Give the trials that are asked for, in the order that is asked for, and their worth by `--weights`."""
     objective, worth = study.sweep.objective, None
+    if given.front and not objective.goals:
+        raise no_best(study, ())
     rows = [row for row in study.leaders if row.feasible] if given.front else every
     if given.where is not None:
         rows = where(rows, fields, given.where)

@@ -82,6 +82,8 @@ def weighted(rows: Sequence[TrialRow], objective: Objective, weights: Mapping[st
         HpsearchError: The weights aren't right.
     """
     known = [goal.name for goal in objective.goals]
+    if not known:
+        raise HpsearchError("weights: expected metrics that decide, but the sweep names none")
     for name, weight in weights.items():
         if name not in known:
             raise HpsearchError(f"weights: expected metrics that decide, got {name!r}; {nearest(name, known)}")

@@ -60,7 +60,7 @@ def lineage_to_csv(stages: Sequence[Stage], names: Sequence[str], metrics: Seque
     return csv_text(
         columns,
         [
-            [stage.trial, stage.start, stage.end, *map(stage.values.get, metrics), *map(stage.params.get, names)]
+            [stage.trial, stage.start, stage.end, *_cells(stage, metrics), *map(stage.params.get, names)]
             for stage in stages
         ],
     )
@@ -100,4 +100,9 @@ def lineage_to_table(
 def _told(stage: Stage, metrics: Sequence[str]) -> dict[str, Any]:
     if len(metrics) > 1:
         return {"values": {name: stage.values[name] for name in metrics if name in stage.values}}
-    return {"value": stage.values.get(metrics[0])}
+    return {"value": _cells(stage, metrics)[0]}
+
+
+def _cells(stage: Stage, metrics: Sequence[str]) -> list[float | None]:
+    """Give a value for each column of values, of which there is one where the sweep names no metric, too."""
+    return [stage.values.get(name) for name in metrics] or [None]

@@ -54,3 +54,19 @@ def test_what_is_reported_is_shown_exported_and_resumed_and_nothing_is_the_best(
     assert hpsearch_command("run", "bare.yaml", "--backend", "inline", "--dir", str(study)).code == 0
     assert loaded.curves("loss") == {0: [(1, 2.0), (2, 1.0)], 1: [(1, 3.0), (2, 2.0)]}
     assert "grid, every trial to its end" in hpsearch_command("plan", "bare.yaml").out
+
+
+def test_a_lineage_has_an_empty_value(study, hpsearch_command):
+    table = hpsearch_command("lineage", str(study), 1, "--format", "csv").out
+    assert table == "trial,start,end,value,params.x\n1,0,2,,2.0\n"
+    (told,) = json.loads(hpsearch_command("lineage", str(study), 1, "--format", "json").out)
+    assert told == {"trial": 1, "start": 0, "end": 2, "value": None, "params": {"x": 2.0}}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [(["--front"], "no trial is the best"), (["--weights", "loss=1"], "names none")]
+)
+def test_what_goes_by_a_metric_is_refused(study, hpsearch_command, words, told):
+    answer = hpsearch_command("trials", str(study), *words)
+    assert (answer.code, answer.out) == (1, "")
+    assert told in answer.err
