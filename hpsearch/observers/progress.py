@@ -229,10 +229,13 @@ def _best(snapshot: Snapshot) -> list[RenderableType]:
     best = snapshot.leaders[0]
     head = Text(f"best {objective.title} ")
     head.append(f"{best.values[0]:.6g}", "bold green" if best.feasible else "yellow")
-    head.append(f", trial {best.number} after {counted(best.iterations, 'iteration')}")
+    at = best.value_iteration or best.iterations
+    head.append(f", trial {best.number} after {counted(at, 'iteration')}")
     if not best.feasible:
         head.append(f", which breaks {' and '.join(objective.broken(best.score))}")
-    others = {name: value for name, value in best.metrics.items() if name != objective.title}
+    # Of a former iteration, as `metric.scope: best` has it, nothing else is known here.
+    told = best.metrics if at == best.iterations else {}
+    others = {name: value for name, value in told.items() if name != objective.title}
     reported = [Text(shortened(f"  reports {params_line(others)}", 400), "dim")] if others else []
     return [head, Text(shortened(f"  {params_line(best.params)}", 400)), *reported]
 

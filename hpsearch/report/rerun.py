@@ -51,16 +51,12 @@ class Configuration:
     @cached_property
     def values(self) -> list[float]:
         """What the runs gave that came to their end with a value: the others count nowhere."""
-        return [row.value for row in self._ended if row.value is not None]
+        return [row.value for row in self.ended if row.value is not None]
 
     @property
-    def _ended(self) -> list[TrialRow]:
-        return [row for row in self.runs if row.state is TrialState.COMPLETE]
-
-    def means(self, names: Sequence[str]) -> dict[str, float]:
-        """Give the means of what those runs reported; of nothing where there are none."""
-        told = [row.metrics for row in self._ended if row.value is not None]
-        return {name: statistics.mean(metrics[name] for metrics in told) for name in names if told}
+    def ended(self) -> list[TrialRow]:
+        """The runs that came to their end with a value."""
+        return [row for row in self.runs if row.state is TrialState.COMPLETE and row.value is not None]
 
     @property
     def succeeded(self) -> int:
@@ -146,7 +142,9 @@ class Rerun:
         objective = self.study.sweep.objective
         if known.mean is None:
             return None
-        return objective.reported({self._metric: known.mean, **known.means(objective.names[1:])})
+        told = [self.study.metrics_of(row) for row in known.ended] if objective.constraints else []
+        means = {name: statistics.mean(metrics[name] for metrics in told) for name in objective.names[1:]}
+        return objective.reported({**means, self._metric: known.mean})
 
     @property
     def best(self) -> Configuration:

@@ -50,6 +50,29 @@ def test_a_run_that_has_not_ended_counts_nowhere(tmp_path):
         _ = told.best
 
 
+def test_of_a_best_value_on_the_way_the_constraints_are_judged_by_what_was_reported_with_it(tmp_path):
+    def train(trial):
+        for iteration in trial.iterations():
+            trial.report({"loss": abs(iteration - 2) + trial.params["x"], "ms": 10 if iteration == 2 else 30})
+
+    hpsearch.search(
+        train,
+        parameters={"x": [0, 1]},
+        metric="loss",
+        metric_scope="best",
+        outcome_constraints=["ms <= 20"],
+        method="grid",
+        max_iter=3,
+        directory=tmp_path / "s",
+        backend="inline",
+        progress=False,
+    )
+    again = tmp_path / "again"
+    told = hpsearch.rerun(tmp_path / "s", 2, 2, trainable=train, directory=again, backend="inline", progress=False)
+    assert [one.mean for one in told.configurations] == [0.0, 1.0]
+    assert "break" not in told.text()
+
+
 def test_what_a_run_reported_before_it_was_cut_counts_nowhere(tmp_path):
     sweep = sweep_of(limits=hpsearch.Limits(max_time=1.0))
     former = run_scripted(tmp_path / "s", sweep, ScriptedBackend(lambda task: [done(task)]))

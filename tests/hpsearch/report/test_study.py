@@ -98,7 +98,8 @@ def test_with_scope_best_the_best_trial_has_its_best_value_and_the_checkpoint_of
 ):
     def train(trial: RunningTrial) -> None:
         for iteration in trial.iterations():
-            trial.report({"score": -abs(iteration - 2) - trial.params["x"]}, checkpoint={"it": iteration})
+            score = -abs(iteration - 2) - trial.params["x"]
+            trial.report({"score": score, "mark": 10 * iteration}, checkpoint={"it": iteration})
 
     study = hpsearch.search(
         train,
@@ -121,7 +122,9 @@ def test_with_scope_best_the_best_trial_has_its_best_value_and_the_checkpoint_of
 
     assert (best.checkpoint and torch.load(best.checkpoint, weights_only=True)) == checkpoint
     assert [(row.iterations, row.value, row.value_iteration) for row in study.trials] == [(4, 0.0, 2), (4, -1.0, 2)]
-    assert "best        trial 0: score 0.0 at 2\n" in status_text(study, None)
+    told = status_text(study, None)
+    assert "best        trial 0: score 0.0 at 2\n" in told
+    assert "reports mark=20\n" in told  # with that value, not in the end
     assert hpsearch.load(tmp_path / "s").best_trial == best
 
 
