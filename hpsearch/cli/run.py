@@ -46,7 +46,7 @@ from hpsearch.sweep.file import load_sweep, locate, sweep_notes
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
 from hpsearch.trainable.macros import DEFAULT_COMMAND
-from hpsearch.trial import TrialRow
+from hpsearch.trial import TrialRow, TrialState
 from hpsearch.worker.job import CommandLine
 from hpsearch.worker.preflight import missing_here
 
@@ -325,8 +325,13 @@ def _report(study: Study) -> int:
         print(f"trials:      hpsearch trials {pasted}")
         return 0
     if not rows:
-        told = ", ".join(f"{count} {state}" for state, count in Counter(row.state for row in study.trials).items())
-        print(f"{study.state}, but no trial has a value ({told}); see why with: hpsearch status {pasted}")
+        counts = Counter(row.state for row in study.trials)
+        told = ", ".join(f"{count} {state}" for state, count in counts.items())
+        # Every report holds the metrics, as numbers: one that is no value is NaN. Of that `status` has nothing to say.
+        reported = sum(bool(row.metrics) for row in study.trials if row.state is not TrialState.FAILED)
+        nan = f"; {reported} reported NaN" if reported else ""
+        why = f"; see why with: hpsearch status {pasted}" if reported < len(study.trials) else ""
+        print(f"{study.state}, but no trial has a value ({told}){nan}{why}")
         return 4
     if study.rerun is not None:
         print(study.rerun.text(screen_of(sys.stdout)), end="")

@@ -55,7 +55,7 @@ def read_distribution(value: object, path: KeyPath) -> Distribution:
         raise InvalidKey(
             path, f"must be a mapping, such as {{{kind}: ...}} or {{min: ..., max: ...}}, got {shown(value)}"
         )
-    table = Table(value, path, _PARAMETER_KEYS, renamed={"step": "q", "expression": "derived"})
+    table = Table(value, path, _PARAMETER_KEYS, _hints(value), renamed={"step": "q", "expression": "derived"})
     if value.get("distribution") in [*REFUSED_DISTRIBUTIONS]:  # else its own keys would be told of, and not why
         table.get("distribution", _form_name)
     table.mistakes.refuse()
@@ -69,6 +69,17 @@ def read_distribution(value: object, path: KeyPath) -> Distribution:
         table.require(key, f"{key}: {example}")
     keys = [key for key in form.keys if key in form.required or table.has(key)]
     return table.build(form.make, **{_RENAMED.get(key, key): value[key] for key in keys})
+
+
+def _hints(value: Mapping[object, object]) -> dict[str, str]:
+    """Say what to write for the keys of other libraries, and for a group without its `parameters`."""
+    hints = {"step": "q is the step here, and the values are its multiples"}
+    for key, given in value.items():
+        if isinstance(key, str) and isinstance(given, Mapping):
+            near = nearest(key, _PARAMETER_KEYS)
+            inside = f"a group holds its parameters under parameters: {{parameters: {{{key}: ...}}}}"
+            hints[key] = near if near.startswith("did you mean") else inside
+    return hints
 
 
 _RENAMED = {"q": "step", "derived": "expression"}
