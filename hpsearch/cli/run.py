@@ -330,8 +330,8 @@ def _report(study: Study) -> int:
         # Every report holds the metrics, as numbers: one that is no value is NaN. Of that `status` has nothing to say.
         reported = sum(bool(row.metrics) for row in study.trials if row.state is not TrialState.FAILED)
         nan = f"; {reported} reported NaN" if reported else ""
-        why = f"; see why with: hpsearch status {pasted}" if reported < len(study.trials) else ""
-        print(f"{study.state}, but no trial has a value ({told}){nan}{why}")
+        see = "why with: hpsearch status" if reported < len(study.trials) else "them with: hpsearch trials"
+        print(f"{study.state}, but no trial has a value ({told}){nan}; see {see} {pasted}")
         return 4
     if study.rerun is not None:
         print(study.rerun.text(screen_of(sys.stdout)), end="")

@@ -129,7 +129,8 @@ class Limits(Settings):
     """When to end, and when to give up."""
 
     max_time: Annotated[Seconds | None, HOW] = None
-    """After so long the sweep ends (exit code 3). Former runs of the study count."""
+    """After so long the sweep ends (exit code 3). Former runs of the study count, a killed one up to its last event;
+    pauses, and times in which nothing ran it, don't."""
     trial_timeout: Annotated[Seconds | None, HOW] = None
     """A trial that runs for longer, over all its attempts, is killed and failed. Attempts that were lost with their
     worker, or before `hpsearch retry`, don't count."""

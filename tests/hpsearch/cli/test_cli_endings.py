@@ -182,14 +182,17 @@ def test_4_patience_ended_and_no_trial_has_a_value(here, hpsearch_command):
     write_sweep(here / "sweep.yaml", "nan", limits={"patience": 2})
     answer = hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
     assert answer.code == 4
-    assert "patience, but no trial has a value (2 complete); 2 reported NaN\n" in answer.out
+    assert (
+        "patience, but no trial has a value (2 complete); 2 reported NaN; see them with: hpsearch trials study\n"
+        in answer.out
+    )
 
 
 @pytest.mark.parametrize(
     ("trainable", "told"),
     [
         ("fails", "(4 failed); see why with: hpsearch status study\n"),
-        ("nan", "(4 complete); 4 reported NaN\n"),  # `status` shows nothing of it
+        ("nan", "(4 complete); 4 reported NaN; see them with: hpsearch trials study\n"),  # `status` shows nothing of it
     ],
 )
 def test_4_no_trial_has_a_value(here, hpsearch_command, trainable, told):
