@@ -175,7 +175,7 @@ class Barrier:
         while True:
             seen = self._view[index]  # before the look at who is behind: of what comes after it, the sleep is woken
             awaited = self._behind()
-            if not awaited or (wait is None and self.apart and self._look(operation)):
+            if not awaited or (wait is None and self.apart and self._look(*self.looks(operation))):
                 break
             if wait is None:
                 wait = Wait(operation)
@@ -212,10 +212,9 @@ class Barrier:
             return SPIN if self.may_spin else 0.0, LOOK
         return 0.0, BESIDE_LOOK
 
-    def _look(self, operation: Operation) -> bool:
+    def _look(self, seconds_held: float, seconds: float) -> bool:
         """Do as `look`, for everybody to have come, without frames of its own."""
         view, count, others = self._view, self._count, self._others
-        seconds_held, seconds = self.looks(operation)
         now = time.perf_counter()
         held, until = now + seconds_held, now + seconds
         while now < until:
