@@ -147,9 +147,12 @@ class Lost:
     """False: its worker went for another reason than this trial, which says nothing about whether it kills workers."""
     seconds: float = 0.0
     """Wall time in the worker, as far as it is known; it doesn't count towards `limits.trial_timeout`."""
-    then: Literal["", "alone", "wider"] = ""
-    """How its segment runs again. `alone`: with a worker for itself, as it may have been it that its neighbours were
-    lost by, or there wasn't memory enough for it beside them; `wider`: on twice as many workers, for want of memory."""
+    then: Literal["", "halved", "alone", "wider"] = ""
+    """How its segment runs again. `halved`: beside half of those that it was lost with, as it may have been it that
+    they were lost by; `alone`: with a worker for itself, for the same reason, or as there wasn't memory enough for it
+    beside them; `wider`: on twice as many workers, for want of memory."""
+    company: tuple[int, ...] = ()
+    """Where it is `halved`: that half, by their numbers, itself among them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,9 @@ Place = WholeWorker | WorkerGang | WorkerShare
 
 WHOLE_WORKER = WholeWorker()
 
+Company = tuple[int, ...]
+"""Trials, in their order, that run beside each other and beside no others; empty: beside whoever there is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -65,9 +68,12 @@ class Task:
     """Seconds that the attempt may run before it is killed; None: as long as it takes."""
     share: WorkerShare | None = None
     """Where a part of a worker is enough; None: as many workers as the segment is wide."""
+    company: Company = ()
+    """Where it has a part of a worker: whose the other parts may be."""
 
     def __post_init__(self) -> None:
         assert self.share is None or self.segment.width == 1, "a gang has whole workers"
+        assert not self.company or self.share is not None, "nothing runs beside what has whole workers"
 
     @property
     def key(self) -> tuple[int, int]:
@@ -158,8 +164,9 @@ class Gone:
     """False: it hadn't begun, or its worker was taken down on purpose; this trial can't have been what killed it."""
     seconds: float = 0.0
     """Wall time in the worker, as far as it is known."""
-    alone: bool = False
-    """Others ran beside it, and nobody knows which of them it was: its segment is to have a worker for itself."""
+    company: Company = ()
+    """Others ran beside it, and nobody knows which of them it was: those that its segment may share a worker with when
+    it runs again, itself among them. By itself it is to have one for itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,9 @@ class Backend(ABC):
     def start(self, task: Task) -> None:
         """Run a task in the place that it asks for; there was capacity for it.
 
-        One that is to have whole workers where these are divided, or more of them than before, may be started without:
-        it waits until they are free, and nothing that is started after it overtakes it.
+        One that is to have whole workers where these are divided, or more of them than before, or that has a company,
+        may be started without: it waits until there is a worker that it may have, and nothing that is started after it
+        overtakes it, but for what joins its own company.
 
         Its outcome comes as exactly one `Result`, `TimedOut` or `Gone`.
 

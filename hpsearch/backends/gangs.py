@@ -5,15 +5,16 @@ A segment of width 1 is a gang of one. No process is in here, and no clock but t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hpsearch.task import Gone, Result, SegmentResult, Task, TimedOut
+from hpsearch.task import Company, Gone, Result, SegmentResult, Task, TimedOut
 from hpsearch.trial import Failure
 
-__all__ = ["CLOSE_SECONDS", "GRACE_SECONDS", "Gang", "Loss", "LossKind"]
+__all__ = ["CLOSE_SECONDS", "GRACE_SECONDS", "Gang", "Loss", "LossKind", "halved"]
 
-LossKind = Literal["died", "spared", "together", "timeout", "late"]
+LossKind = Literal["died", "spared", "timeout", "late"]
 
 GRACE_SECONDS = 10.0
 """How long the others of a gang may go on alone; one that uses its group hears of the end at once."""
@@ -29,10 +30,27 @@ class Loss:
 
     reason: str
     kind: LossKind = "died"
-    """`spared`: what it was to run hadn't begun, or its worker was taken down on purpose; `together`: others ran beside
-    it; `timeout` and `late`: it was killed, for running over the trial's timeout, or for going on alone."""
+    """`spared`: what it was to run hadn't begun, others ran beside it, or its worker was taken down on purpose;
+    `timeout` and `late`: it was killed, for running over the trial's timeout, or for going on alone."""
     seconds: float = 0.0
     """How long it had run the task."""
+    company: Company = ()
+    """Where others ran beside it: those that it is to run beside again."""
+
+
+def halved(trials: Iterable[int]) -> dict[int, Company]:
+    """Give the halves of those that a dead worker ran beside each other, of which nobody knows which it was.
+
+    Args:
+        trials: Two or more.
+
+    Returns:
+        By trial, the half that it is in; the first half has one more where they are odd in number.
+    """
+    in_order = sorted(trials)
+    middle = (len(in_order) + 1) // 2
+    halves = tuple(in_order[:middle]), tuple(in_order[middle:])
+    return {trial: half for half in halves for trial in half}
 
 
 class Gang:
@@ -69,8 +87,7 @@ class Gang:
                 message = f"killed: it ran over its trial_timeout ({loss.reason})"
                 return TimedOut(*key, Failure("timeout", message, ""), loss.seconds)
             if loss.kind != "late":
-                counts, together = loss.kind == "died", loss.kind == "together"
-                return Gone(*key, self._of(rank, loss.reason), counts, loss.seconds, alone=together)
+                return Gone(*key, self._of(rank, loss.reason), loss.kind == "died", loss.seconds, loss.company)
         failures = {rank: result.failure for rank, result in sorted(self._results.items()) if result.failure}
         for rank, failure in failures.items():
             if failure.kind != "peer":

@@ -66,13 +66,13 @@ class InlineBackend(Backend):
         """One task at a time, or as many as the worker has lanes."""
         running = len(self._tasks) + len(self._lanes)
         if isinstance(place, WorkerShare):
-            whole = any(task.share is None for task in self._tasks)
-            return 0 if whole else max(min(self._opened.lanes, place.lanes) - running, 0)
+            held = any(task.share is None or task.company for task in (*self._tasks, *self._lanes.values()))
+            return 0 if held else max(min(self._opened.lanes, place.lanes) - running, 0)
         return 0 if running or getattr(place, "width", 1) > 1 else 1
 
     def start(self, task: Task) -> None:
-        """Keep the task for `wait`; one that wants a worker of lanes for itself waits until these have ended."""
-        waits = self._opened.lanes > 1 and task.share is None and task.segment.width == 1
+        """Keep the task for `wait`; one that may not run beside the lanes that run waits until these have ended."""
+        waits = self._opened.lanes > 1 and (task.share is None or bool(task.company)) and task.segment.width == 1
         if not self.capacity(task.place) and not waits:
             raise BackendError(f"there is no room for {task.place}: start no more than capacity() says")
         self._tasks.append(task)
@@ -114,7 +114,7 @@ class InlineBackend(Backend):
         return self._worker
 
     def _round(self) -> list[Message]:
-        while self._tasks and self._tasks[0].share is not None:
+        while self._tasks and self._joins(self._tasks[0]):
             task = self._tasks.popleft()
             self._lanes[task.key] = task
             self._opened.enter(task.trial, task.segment, _Channel(self, task, None), task.timeout)
@@ -123,6 +123,12 @@ class InlineBackend(Backend):
             self._outcome(self._lanes.pop((one.segment.trial, one.segment.attempt)), one.result, one.late)
             for one in ended
         ]
+
+    def _joins(self, task: Task) -> bool:
+        """Say whether a task may run beside the lanes that there are."""
+        if task.share is None or len(self._lanes) == self._opened.lanes:
+            return False
+        return all(other.company == task.company for other in self._lanes.values())
 
     def _outcome(self, task: Task, result: SegmentResult, late: bool) -> Message:
         self._cut.discard(task.key)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpsearch.backends.gangs import Gang
-from hpsearch.task import Task
+from hpsearch.task import Company, Task
 
 __all__ = ["MOST_FLIGHTS", "SEND_AHEAD_SECONDS", "STUCK_SECONDS", "Flight", "Slot", "Slots"]
 
@@ -83,8 +83,8 @@ class Slot:
     """What it runs has a `close()`."""
     lanes: int = 1
     """Tasks that it runs beside each other."""
-    alone: bool = False
-    """It runs a task that nothing may run beside, or its part of one."""
+    company: Company = ()
+    """Of the trials that it runs beside each other: who may join them; empty: whoever comes."""
     entering: list[Any] = field(default_factory=list)
     """Tasks that it hears of with the next round of its lanes."""
     rounds: int = 0
@@ -137,6 +137,7 @@ class Slots:
     def __init__(self, ahead: bool = True, lanes: int = 1) -> None:
         self.all: list[Slot] = []
         self._ahead = ahead
+        self._divides = lanes > 1
         self._limit = max(MOST_FLIGHTS, lanes)
         self._recent: deque[float] = deque(maxlen=_RECENT)
         # Those that take tasks, by the number that they have; in the order in which they came to have so many.
@@ -204,11 +205,32 @@ class Slots:
         """Give the workers that have nothing to do."""
         return list(self._free)
 
-    def choose(self, trial: int) -> Slot | None:
-        """Choose the worker for a trial's next segment: the one that ran it last if free, else one with least to do."""
+    def place(self, task: Task) -> Sequence[Slot]:
+        """Choose the workers for the task whose turn it is, by rank; empty where there are too few."""
+        segment = task.segment
+        if segment.width > 1:
+            return self.choose_gang(segment.trial, segment.width)
+        whole = self._divides and task.share is None
+        slot = self.choose_idle() if whole else self.choose(segment.trial, task.company)
+        return () if slot is None else (slot,)
+
+    def join(self, task: Task) -> Sequence[Slot]:
+        """Choose a worker for a task whose turn it isn't: one that runs its company, of which nobody waits longer."""
+        slot = self._with_company(task.company) if task.company else None
+        return () if slot is None else (slot,)
+
+    def choose(self, trial: int, company: Company = ()) -> Slot | None:
+        """Choose the worker for a trial's next segment: the one that ran it last if free, else one with least to do.
+
+        Where the trial has a company, that is one on which some of them run already, or one that has nothing to do.
+        """
+        if company and (joined := self._with_company(company)) is not None:
+            return joined
         warm = self._by_warm.get(trial)
         if warm in self._free:
             return warm
+        if company:
+            return self.choose_idle()
         most = self._most()
         able = (slot for load, slots in enumerate(self._by_load) for slot in slots if load < self._room(slot, most))
         emptiest = next(able, None)
@@ -223,11 +245,6 @@ class Slots:
     def choose_idle(self) -> Slot | None:
         """Choose a worker that has nothing to do."""
         return next(iter(self._free), None)
-
-    def set_alone(self, slot: Slot, alone: bool) -> None:
-        """Let nothing run beside what a worker runs, or again."""
-        slot.alone = alone
-        self._place(slot)
 
     def drain(self, slot: Slot, reason: str) -> None:
         """Let a worker end what it runs, and take no more."""
@@ -261,6 +278,9 @@ class Slots:
             flight.since = now
         flight.first_round = slot.trained
         slot.flights.append(flight)
+        if slot.lanes > 1:
+            # What has whole workers is its own company, which no other task has.
+            slot.company = flight.task.company if flight.task.share else (flight.task.trial.number,)
         self._warm(slot, flight.task.segment.trial, flight.rank)
         self._place(slot)
 
@@ -273,7 +293,7 @@ class Slots:
         if slot.flights:
             slot.flights[0].since = min(slot.flights[0].since, now)
         else:
-            slot.idle_since = now
+            slot.idle_since, slot.company = now, ()
         self._place(slot)
 
     def recall(self, now: float) -> list[tuple[Slot, Flight]]:
@@ -328,4 +348,9 @@ class Slots:
 
     @staticmethod
     def _takes(slot: Slot) -> bool:
-        return slot.ready and not (slot.blocked or slot.alone or slot.draining)
+        return slot.ready and not (slot.blocked or slot.company or slot.draining)
+
+    def _with_company(self, company: Company) -> Slot | None:
+        """Find a worker that runs trials of this company and has room for one more."""
+        able = (slot for slot in self.all if slot.ready and not slot.draining and len(slot.flights) < slot.lanes)
+        return next((slot for slot in able if slot.company == company), None)

@@ -165,6 +165,7 @@ class Watching:
 
 _AGAIN = {
     "": "lost its worker and runs again",
+    "halved": "lost its worker and runs again beside half of those that were lost with it",
     "alone": "lost its worker and runs again with one for itself",
     "wider": "runs again on twice as many workers",
 }

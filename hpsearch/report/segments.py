@@ -37,11 +37,15 @@ class SegmentRow:
     """Wall time in the worker, its own part of it where it shared one; None where none was told."""
     lanes: int = 1
     """Trials of which it was trained as one computation, at most."""
-    then: Literal["", "alone", "wider"] = ""
+    then: Literal["", "halved", "alone", "wider"] = ""
     """How what was lost runs again, where that differs: `Lost.then`."""
 
 
-_AGAIN = {"alone": "runs again with a worker for itself", "wider": "runs again on twice as many workers"}
+_AGAIN = {
+    "halved": "runs again beside half of those that were lost with it",
+    "alone": "runs again with a worker for itself",
+    "wider": "runs again on twice as many workers",
+}
 
 
 def segment_rows(events: Iterable[Event], live: bool) -> list[SegmentRow]:

@@ -197,7 +197,10 @@ class Orchestrator:
             starts: list[Started] = []
             upcoming = self._study_state.upcoming(self._has_waited())
             answer: Next | None = None
-            while room.starts > len(starts):
+            held = False
+            while self._is_held(len(starts)) or (room.starts > len(starts) and not held):
+                # What it takes isn't known, so that nothing else starts before the backend has it.
+                held = self._is_held(len(starts))
                 answer = next(upcoming)
                 if not isinstance(answer, Started):
                     break
@@ -215,6 +218,10 @@ class Orchestrator:
                 self._note(answer)
             elif not starts:  # else there may be more to start, now that these have
                 return isinstance(answer, Done)
+
+    def _is_held(self, place: int) -> bool:
+        """Say whether a segment, by its place among those to come, starts without room and waits for its own worker."""
+        return self._share is not None and self._study_state.is_held(place)
 
     def _change_widths(self) -> None:
         """Cut the segments that should go on with another width."""
@@ -260,7 +267,8 @@ class Orchestrator:
         left = None if timeout is None else max(timeout - record.charged, 0.001)
         self._remarks.start(event, record.trial)
         share = None if event.segment.width > 1 or record.alone else self._share
-        self._backend.start(Task(record.trial, event.segment, left, share))
+        company = () if share is None else record.company
+        self._backend.start(Task(record.trial, event.segment, left, share, company))
 
     def _take(self, message: Message) -> None:
         match message:

@@ -123,8 +123,11 @@ def _beginning(record: TrialRecord) -> str:
 
 def _of_loss(gone: Gone, record: TrialRecord, rules: Rules) -> Verdict:
     if record.losses + (gone.counts_against_trial) < MOST_LOSSES or rules.ending:
-        then: Literal["", "alone"] = "alone" if gone.alone else ""
-        lost = Lost(gone.trial, gone.attempt, gone.reason, gone.counts_against_trial, gone.seconds, then)
+        lost = Lost(gone.trial, gone.attempt, gone.reason, gone.counts_against_trial, gone.seconds)
+        if len(gone.company) == 1:
+            lost = replace(lost, then="alone")
+        elif gone.company:
+            lost = replace(lost, then="halved", company=gone.company)
         return Verdict((lost,))
     message = f"its worker died {MOST_LOSSES} times in a row without progress; the last time: {gone.reason}"
     if record.rollback_point is not None:

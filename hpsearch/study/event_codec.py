@@ -38,7 +38,7 @@ _LACKING: Mapping[type, Mapping[str, Any]] = {
     Started: {"new": None, "reason": "", "bracket": None, "rung": None},
     Finished: {"stopped": "", "lanes": 1},
     Failed: {"seconds": 0.0},
-    Lost: {"seconds": 0.0, "then": ""},
+    Lost: {"seconds": 0.0, "then": "", "company": ()},
     Extended: {"settings": {}},
     Segment: {"checkpoint": None, "width": 1},
     Trial: {"parent": None, "start": 0},
@@ -204,7 +204,7 @@ def _value_reader(hint: Any) -> _Read | None:
         return _reader(hint)
     inner = [read for argument in typing.get_args(hint) if (read := _value_reader(argument)) is not None]
     if not inner:
-        return None
+        return (lambda trial, values: tuple(values)) if typing.get_origin(hint) is tuple else None
     (read,) = inner
     if typing.get_origin(hint) is tuple:
         return lambda trial, values: tuple([read(trial, value) for value in values])

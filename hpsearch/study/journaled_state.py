@@ -205,7 +205,7 @@ class JournaledState:
             case Lost():
                 record.losses += event.counts_against_trial
                 record.excused += event.seconds
-                record.lose(event.then)
+                record.lose(event.then, event.company)
                 self._requeue(trial)
             case Reverted():
                 record.losses = 0

@@ -92,9 +92,12 @@ class StudyState:
 
     def has_more(self, starts: int) -> bool:
         """Say whether more segments than so many could start now, if the searcher isn't exhausted."""
-        requeued = len(self._journaled.requeued)
-        rest = max(starts - requeued, 0)
-        return requeued > starts or any(True for _ in islice(self._scheduler.upcoming(), rest, rest + 1))
+        rest = starts - len(self._journaled.requeued)
+        return rest < 0 or any(True for _ in islice(self._scheduler.upcoming(), rest, rest + 1))
+
+    def is_held(self, place: int) -> bool:
+        """Say whether a segment, by its place among those to come, may share a worker with some trials alone."""
+        return any(self._records.of(trial).company for trial in self._journaled.requeued[place : place + 1])
 
     def apply(self, event: Event) -> Followed:
         """Move on by an event; answer what followed, which the journal keeps beside it."""
@@ -347,15 +350,12 @@ class StudyState:
         match event:
             case Finished(trial=trial) if trial not in self._journaled.requeued and trial not in self._journaled.pruned:
                 score = self._records.of(event.trial).result.score
+                value = float("nan") if score is None else score
                 reports = self._reports.take(event.trial, event.iteration)
-                outcome = Outcome(
-                    event.trial, event.iteration, float("nan") if score is None else score, reports, event.stopped
-                )
-                return self._scheduler.observe(outcome)
+                return self._scheduler.observe(Outcome(event.trial, event.iteration, value, reports, event.stopped))
             case Failed(retry=False):
-                return self._scheduler.observe(
-                    Outcome(event.trial, self._records.of(event.trial).result.iterations, None)
-                )
+                iterations = self._records.of(event.trial).result.iterations
+                return self._scheduler.observe(Outcome(event.trial, iterations, None))
             case Retried():
                 return self._retry(event.trial)
             case Exhausted():

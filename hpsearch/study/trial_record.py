@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hpsearch.objective import Objective, is_valid
+from hpsearch.task import Company
 from hpsearch.trainable.addresses import place_of
 from hpsearch.trial import Failure, Report, Score, Segment, Trial, TrialRow, TrialState
 
@@ -53,12 +54,12 @@ class TrialRecord:
 
     __slots__ = (
         "_saved",
-        "alone",
         "asynchronous",
         "attempts",
         "bracket",
         "checkpoint",
         "checkpoint_iteration",
+        "company",
         "excused",
         "failure",
         "failures",
@@ -119,8 +120,9 @@ class TrialRecord:
         """Workers of the last rung that it reached in good order; None before the first."""
         self.rollback_point: RollbackPoint | None = None
         """Where it stood before it went beyond `sure_width`; None where it hasn't."""
-        self.alone = False
-        """It has a worker for itself until its segment has come to its end."""
+        self.company: Company = ()
+        """Those that it may share a worker with until its segment has come to its end, itself among them; by itself it
+        has one for itself. Empty: with whoever."""
         self.narrowest = 1
         """Workers that it needs, as there wasn't memory enough on fewer."""
         self.widest: int | None = None
@@ -129,6 +131,11 @@ class TrialRecord:
         """Why it was taken back from more workers."""
         self._saved: tuple[tuple[int, str], ...] = ()
         """Checkpoints with their iterations, in the order of writing, but for those that were given as superseded."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether it has a worker for itself."""
+        return len(self.company) == 1
 
     @property
     def source(self) -> str | None:
@@ -201,15 +208,19 @@ class TrialRecord:
         if width > sure and may_go_back and self.rollback_point is None:
             self.rollback_point = RollbackPoint(self.result, self.checkpoint, self.checkpoint_iteration, sure)
 
-    def lose(self, then: str) -> None:
-        """Take note of how its segment is to run after an attempt of it was lost: `Lost.then`."""
-        self.alone = self.alone or then == "alone"
-        if then == "wider":
-            self.narrowest = 2 * self.width
+    def lose(self, then: str, company: Company) -> None:
+        """Take note of how its segment is to run after an attempt of it was lost: `Lost.then` and `Lost.company`."""
+        match then:
+            case "halved":
+                self.company = company
+            case "alone":
+                self.company = (self.trial.number,)
+            case "wider":
+                self.narrowest = 2 * self.width
 
     def settle(self) -> None:
         """Take note that it reached its rung in good order."""
-        self.sure_width, self.rollback_point, self.alone = self.width, None, False
+        self.sure_width, self.rollback_point, self.company = self.width, None, ()
 
     def revert(self, reason: str, left_behind: str | None) -> None:
         """Go back to where it stood before it was widened; `left_behind` is a checkpoint that nothing needs."""

@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import RayError
 
 from hpsearch.backends.base import Backend, tasks_on
-from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind
+from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind, halved
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.mailbox import Heartbeat, Key
 from hpsearch.backends.ray.messages import LaneEnd, RunRequest, RunResponse
@@ -164,18 +164,17 @@ class RayBackend(Backend):
         return sum(task.segment.width for task in self._waiting)
 
     def _send_waiting(self) -> None:
-        """Send what can be sent, in order: what is narrow doesn't overtake what is wide, which would wait for ever."""
-        while self._waiting:
-            segment, share = self._waiting[0].segment, self._waiting[0].share
-            if segment.width == 1:
-                whole = self._opened.divides and share is None
-                slot = self._slots.choose_idle() if whole else self._slots.choose(segment.trial)
-                slots: Sequence[Slot] = () if slot is None else (slot,)
+        """Send what can be sent, in order: what is narrow doesn't overtake what is wide, which would wait for ever.
+
+        Nor does anything overtake what waits for a worker that has nothing to do, but those that join their company.
+        """
+        is_held = False
+        for task in list(self._waiting):
+            if slots := self._slots.join(task) if is_held else self._slots.place(task):
+                self._waiting.remove(task)
+                self._send(slots, task)
             else:
-                slots = self._slots.choose_gang(segment.trial, segment.width)
-            if not slots:
-                return
-            self._send(slots, self._waiting.popleft())
+                is_held = True
 
     def _send(self, slots: Sequence[Slot], task: Task) -> None:
         packed = None if all(slot.sees for slot in slots) else pack_checkpoint(self._study, task.segment)
@@ -192,7 +191,6 @@ class RayBackend(Backend):
             answer = slot.handle.run.remote(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
             flight = Flight(gang, rank, closing=closing)
             self._slots.send(slot, flight, self.now())
-            self._slots.set_alone(slot, task.share is None and slot.lanes > 1)
             if closed is not None:
                 self._inbox.when_done(closed, functools.partial(self._closed, flight))
             if rank == 0:
@@ -242,7 +240,6 @@ class RayBackend(Backend):
         told, result = read_response(self._study, flight, response, slot.sees)
         messages: list[Message] = [*told]
         self._slots.land(slot, flight, self.now(), result.seconds)
-        self._slots.set_alone(slot, False)
         flight.gang.landed(flight.rank, result, self.now())
         messages += self._ended(flight)
         slot.address = response.address
@@ -294,15 +291,17 @@ class RayBackend(Backend):
         messages: list[Message] = []
         lost = self._slots.remove(slot)
         together = slot.lanes > 1 and len(lost) > 1
+        trials = [flight.task.trial.number for flight in lost]
+        halves = halved(trials) if kind == "died" else {trial: (trial,) for trial in trials}
         for place, flight in enumerate(lost):
             if place == 0 and slot.log and not together:
                 directory = attempt_directory(flight.task.segment, flight.rank)
                 file_log(self._study / slot.log, self._study / directory)
             # What waited behind the first hadn't begun.
             begun = place == 0 and flight.closing is None and not together
-            spared: LossKind = "together" if together else "spared"
-            how: LossKind = "timeout" if flight is slot.timed_out else kind if begun else spared
-            flight.gang.lost(flight.rank, Loss(reason, how, max(self.now() - flight.since, 0.0)), self.now())
+            how: LossKind = "timeout" if flight is slot.timed_out else kind if begun else "spared"
+            company = halves[flight.task.trial.number] if together else ()
+            flight.gang.lost(flight.rank, Loss(reason, how, max(self.now() - flight.since, 0.0), company), self.now())
             messages += self._ended(flight)
         return messages
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch.backends.gangs import GRACE_SECONDS, Gang, Loss
+from hpsearch.backends.gangs import GRACE_SECONDS, Gang, Loss, halved
 from hpsearch.task import Gone, Result, SegmentResult, Task, TimedOut
 from hpsearch.trial import Failure, Report, Segment, Trial
 
@@ -181,3 +181,12 @@ def test_whatever_happens_there_is_one_outcome_when_all_have_ended(ends, order):
         blameless = len(failures) == len(ends) and all(failure.kind == "peer" for failure in failures)
         assert isinstance(outcome, Gone if blameless else Result)
         assert not isinstance(outcome, Result) or outcome.result.failure is not None
+
+
+@given(st.sets(st.integers(0, 99), min_size=2))
+def test_those_that_are_lost_together_are_halved_in_their_order(trials):
+    companies = halved(trials)
+    first, second = sorted(set(companies.values()))
+    assert (*first, *second) == tuple(sorted(trials))
+    assert 0 <= len(first) - len(second) <= 1
+    assert all(trial in companies[trial] for trial in trials)

@@ -42,7 +42,7 @@ class Place:
         params = {"lr": 0.1, "hidden": 8, "dropout": 0.0, "fault": fault, "folder": str(self.folder)}
         if self.packing is not None and fault:
             self.packing.fail(number)
-        self.driver.start(number, params, end, share=SHARE, **given)
+        self.driver.start(number, params, end, share=SHARE, at_once="company" in given, **given)
 
     def start_whole(self, number: int, end: int = 3) -> None:
         """Start a trial that is to have the worker for itself, whether there is room or not."""
@@ -168,7 +168,28 @@ def test_a_task_that_is_to_have_a_worker_for_itself_waits_for_its_lanes_and_noth
     assert place.backend.capacity(WHOLE_WORKER) == 1
 
 
-def test_the_lanes_of_a_worker_that_dies_are_nobodys_fault_and_are_each_to_run_alone(mortal: Place):
+def test_trials_of_a_company_run_beside_each_other_and_beside_no_others(place: Place):
+    place.start(0, end=LONG)
+    for number in (1, 2):
+        place.start(number, end=LONG, company=(1, 2))
+    assert place.backend.capacity(SHARE) == 0, "a lane is free, but something waits"
+    place.driver.wait_for(lambda: len(place.driver.reports(0)) > 2)
+    assert not [*place.driver.reports(1), *place.driver.reports(2)]
+    place.backend.cut(0, 1)
+    place.driver.outcome(0)
+    for number in (1, 2):
+        place.driver.metrics(number)  # both run
+    assert place.backend.capacity(SHARE) == 0
+    place.start(3, company=(3, 4))
+    for number in (1, 2):
+        place.backend.cut(number, 1)
+        assert not place.driver.reports(3)
+        assert place.driver.outcome(number).result.cut
+    check_whole(place.driver.outcome(3))
+    place.driver.wait_for(lambda: place.backend.capacity(SHARE) == 3)
+
+
+def test_the_lanes_of_a_worker_that_dies_are_nobodys_fault_and_are_to_run_in_halves(mortal: Place):
     mortal.folder.joinpath("hold").touch()
     for number in range(3):
         mortal.start(number)
@@ -176,7 +197,7 @@ def test_the_lanes_of_a_worker_that_dies_are_nobodys_fault_and_are_each_to_run_a
     for number in range(3):
         gone = mortal.driver.outcome(number)
         assert isinstance(gone, Gone)
-        assert (gone.counts_against_trial, gone.alone) == (False, True)
+        assert (gone.counts_against_trial, gone.company) == (False, (2,) if number == 2 else (0, 1))
     mortal.folder.joinpath("hold").unlink()
 
 
@@ -186,5 +207,5 @@ def test_a_worker_that_dies_with_one_trial_counts_against_it(mortal: Place):
     mortal.kill()
     gone = mortal.driver.outcome(0)
     assert isinstance(gone, Gone)
-    assert (gone.counts_against_trial, gone.alone) == (True, False)
+    assert (gone.counts_against_trial, gone.company) == (True, ())
     mortal.folder.joinpath("hold").unlink()

@@ -6,14 +6,14 @@ import pytest
 
 from hpsearch.backends.gangs import Gang
 from hpsearch.backends.slots import STUCK_SECONDS, Flight, Slot, Slots
-from hpsearch.task import Task, WorkerShare
+from hpsearch.task import Company, Task, WorkerShare
 from hpsearch.trial import Segment, Trial
 
 
-def flight_of(trial: int, end: int | None = 1) -> Flight:
+def flight_of(trial: int, end: int | None = 1, company: Company = ()) -> Flight:
     """Give a task that may be a lane."""
     segment = Segment(trial, 0, end, None, 1)
-    return Flight(Gang(Task(Trial(trial, {}, 0, "random"), segment, None, WorkerShare(4))), 0)
+    return Flight(Gang(Task(Trial(trial, {}, 0, "random"), segment, None, WorkerShare(4), company)), 0)
 
 
 class Pool:
@@ -26,10 +26,9 @@ class Pool:
             self.slots.add(slot)
             self.slots.make_ready(slot, 0.0)
 
-    def send(self, trial: int, end: int | None = 1) -> tuple[Slot, Flight]:
-        slot = self.slots.choose(trial)
-        assert slot is not None
-        flight = flight_of(trial, end)
+    def send(self, trial: int, end: int | None = 1, company: Company = ()) -> tuple[Slot, Flight]:
+        flight = flight_of(trial, end, company)
+        (slot,) = self.slots.place(flight.task)
         self.slots.send(slot, flight, 1.0)
         return slot, flight
 
@@ -113,11 +112,10 @@ def test_workers_are_free_as_if_each_lane_had_one_for_itself():
 
 def test_nothing_is_sent_to_the_workers_of_a_gang():
     pool = Pool(3)
-    chosen = pool.slots.choose_gang(7, 2)
-    gang = Gang(Task(Trial(7, {}, 0, "random"), Segment(7, 0, 1, None, 1, 2), None))
+    task = Task(Trial(7, {}, 0, "random"), Segment(7, 0, 1, None, 1, 2), None)
+    chosen, gang = pool.slots.place(task), Gang(task)
     for rank, slot in enumerate(chosen):
         pool.slots.send(slot, Flight(gang, rank), 1.0)
-        pool.slots.set_alone(slot, True)
     assert [slot.runs_whole for slot in pool.slots.all].count(True) == 2
     assert (pool.slots.capacity(), pool.slots.unshared()) == (4, 1)
     assert {pool.send(trial)[0] in chosen for trial in range(4)} == {False}
@@ -126,14 +124,58 @@ def test_nothing_is_sent_to_the_workers_of_a_gang():
 
 def test_nothing_runs_beside_a_trial_that_is_to_be_alone():
     pool = Pool(2)
-    slot, flight = pool.send(0)
-    pool.slots.set_alone(slot, True)
+    task = Task(Trial(0, {}, 0, "random"), Segment(0, 0, 1, None, 1), None)
+    (slot,), flight = pool.slots.place(task), Flight(Gang(task), 0)
+    pool.slots.send(slot, flight, 1.0)
     assert pool.slots.capacity() == 4
     assert {pool.send(trial)[0].handle for trial in range(1, 5)} == {1}
-    assert pool.slots.choose_idle() is None
+    assert not pool.slots.place(task)
     pool.slots.land(slot, flight, 2.0, 1.0)
-    pool.slots.set_alone(slot, False)
-    assert pool.slots.choose_idle() is slot
+    assert pool.slots.place(task) == (slot,)
+
+
+def test_nothing_runs_beside_trials_of_a_company_but_those_of_it():
+    pool = Pool(2)
+    first, _ = pool.send(0, company=(0, 1, 2))
+    assert pool.slots.capacity() == 4
+    other, _ = pool.send(9)
+    assert other is not first
+    assert pool.send(1, company=(0, 1, 2))[0] is first
+    assert [pool.send(trial)[0] for trial in range(10, 13)] == [other] * 3
+    assert pool.slots.choose(13) is None
+    assert pool.slots.choose(4, (4, 5)) is None, "it needs a worker that has nothing to do"
+    assert pool.send(2, company=(0, 1, 2))[0] is first
+
+
+def test_a_company_takes_another_worker_where_its_own_is_full_or_drained():
+    pool, company = Pool(3), tuple(range(6))
+    first = [pool.send(trial, company=company)[0] for trial in range(4)]
+    assert first == [pool.slots.all[0]] * 4
+    assert pool.slots.join(flight_of(4, company=company).task) == ()
+    second, _ = pool.send(4, company=company)
+    assert second is pool.slots.all[1]
+    pool.slots.drain(second, "it kept growing")
+    assert pool.send(5, company=company)[0] is pool.slots.all[2]
+
+
+def test_a_worker_takes_whoever_comes_again_once_its_company_has_ended():
+    pool = Pool(1)
+    sent = [pool.send(trial, company=(0, 1)) for trial in range(2)]
+    assert pool.slots.capacity() == 0
+    pool.slots.land(*sent[0], 2.0, 1.0)
+    assert pool.slots.capacity() == 0
+    pool.slots.land(*sent[1], 3.0, 1.0)
+    assert pool.slots.capacity() == 4
+    assert [pool.send(trial)[0].handle for trial in range(4)] == [0] * 4
+
+
+def test_those_whose_turn_it_isnt_join_their_company_and_take_no_worker_that_is_free():
+    pool = Pool(2)
+    first, _ = pool.send(0, company=(0, 1))
+    assert pool.slots.join(flight_of(1, company=(0, 1)).task) == (first,)
+    assert pool.slots.join(flight_of(2, company=(2, 3)).task) == ()
+    assert pool.slots.join(flight_of(4).task) == ()
+    assert pool.slots.place(flight_of(2, company=(2, 3)).task) == (pool.slots.all[1],)
 
 
 def test_a_worker_that_is_drained_ends_what_it_has_and_takes_no_more():

@@ -72,7 +72,7 @@ def test_what_had_not_ended_when_the_last_process_died_was_interrupted():
     assert (live[-1].ended, dead[-1].ended) == ("running", "interrupted")
 
 
-@pytest.mark.parametrize("then", ["", "alone", "wider"])
+@pytest.mark.parametrize("then", ["", "halved", "alone", "wider"])
 def test_what_was_lost_says_how_it_runs_again(then):
     (row,) = segment_rows([OPENED, started(0, 1, 0, 3), Lost(0, 1, "gone", False, 0.0, then)], live=True)
     assert (row.ended, row.message, row.then) == ("lost", "gone", then)

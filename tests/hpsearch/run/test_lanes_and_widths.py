@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.events import Event, Failed, Finished, Lost, Started
+from hpsearch.events import Event, Failed, Finished, Lost, Reverted, Started
 from hpsearch.report.study import Study
+from hpsearch.run import verdicts
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.sweep.sweep import Limits, Resources, Sweep
-from hpsearch.task import Task
+from hpsearch.task import Message, Task
 from tests.hpsearch.support.lives import sweeps
 from tests.hpsearch.support.packing import PackingBackend
 from tests.hpsearch.support.scripted import events_of, of_kind, run_scripted, sweep_of
@@ -28,9 +29,9 @@ def run(path: Path, sweep: Sweep, workers: int, **resources: Any) -> Study:
     return run_scripted(path, replace(sweep, resources=Resources(**resources)), backend)
 
 
-def table(study: Study) -> str:
+def table(study: Study, without: Collection[int] = ()) -> str:
     rows = [replace(row, width=1, seconds=0.0, checkpoint=None, lanes=1) for row in study.trials]
-    return repr(rows)  # NaN is equal to NaN there
+    return repr([row for row in rows if row.number not in without])  # NaN is equal to NaN there
 
 
 def running(events: list[Event]) -> Iterator[tuple[Event, dict[int, int]]]:
@@ -40,7 +41,7 @@ def running(events: list[Event]) -> Iterator[tuple[Event, dict[int, int]]]:
         match event:
             case Started(segment=segment):
                 widths[segment.trial] = segment.width
-            case Finished(trial=trial) | Failed(trial=trial) | Lost(trial=trial):
+            case Finished(trial=trial) | Failed(trial=trial) | Lost(trial=trial) | Reverted(trial=trial):
                 widths.pop(trial, None)
         yield event, widths
 
@@ -134,8 +135,73 @@ def test_who_is_to_run_alone_is_known_to_the_next_driver(tmp_path):
                 self.lose(0)
 
     run_scripted(tmp_path / "s", sweep, Dying(1, metric=lambda trial, iteration: 1.0 / iteration))
-    assert {event.then for event in of_kind(tmp_path / "s", Lost)} == {"alone"}
+    lost = {event.trial: (event.then, event.company) for event in of_kind(tmp_path / "s", Lost)}
+    assert lost == {0: ("halved", (0, 1)), 1: ("halved", (0, 1)), 2: ("alone", ())}
     second = PackingBackend(1, metric=lambda trial, iteration: 1.0 / iteration)
     study = run_scripted(tmp_path / "s", None, second)
     assert study.state == "finished"
-    assert {event.lanes for event in of_kind(study.directory, Finished)} == {1}
+    assert {event.trial: event.lanes for event in of_kind(study.directory, Finished)} == {0: 2, 1: 2, 2: 1}
+
+
+class Deadly(PackingBackend):
+    """Some trials kill their worker once they have run an iteration."""
+
+    def __init__(self, workers: int, killers: Collection[int]) -> None:
+        super().__init__(workers, metric=lambda trial, iteration: trial.seed % 1009 / iteration)
+        self._killers = killers
+        self.beside: list[tuple[int, ...]] = []
+        """What each worker ran that died."""
+
+    def wait(self, timeout: float | None) -> Sequence[Message]:
+        messages = super().wait(timeout)
+        for worker in range(len(self._free)):
+            lanes = self._on(worker)
+            if any(attempt.task.segment.trial in self._killers and attempt.reports for attempt in lanes):
+                self.beside.append(tuple(sorted(attempt.task.segment.trial for attempt in lanes)))
+                self.lose(worker)
+        deaths, self._messages = self._messages, []
+        return [*messages, *deaths]
+
+
+def test_who_kills_a_worker_is_found_by_halves(tmp_path, monkeypatch):
+    monkeypatch.setattr(verdicts, "MOST_LOSSES", 2)
+    options: dict[str, Any] = {"early_terminate": None, "max_iter": 3, "run_cap": 16}
+    backend = Deadly(1, [5])
+    study = run_scripted(tmp_path / "s", sweep_of(**options, resources=Resources(trials_per_worker=16)), backend)
+    assert backend.beside == [tuple(range(16)), tuple(range(8)), (4, 5, 6, 7), (4, 5), (5,), (5,)]
+    assert [row.failure and row.failure.kind for row in study.trials] == [None] * 5 + ["died"] + [None] * 10
+    assert {event.trial for event in of_kind(study.directory, Lost) if event.counts_against_trial} == {5}
+    lanes = {event.trial: event.lanes for event in of_kind(study.directory, Finished)}
+    assert lanes == {**dict.fromkeys(range(4), 4), 4: 1, **dict.fromkeys((6, 7), 2), **dict.fromkeys(range(8, 16), 8)}
+
+
+def test_those_that_were_halved_run_beside_whoever_again_once_their_segments_have_ended(tmp_path):
+    class Mortal(PackingBackend):
+        def start(self, task: Task) -> None:
+            super().start(task)
+            if task.segment.trial == 8 and task.segment.attempt == 1:
+                self.lose(0)
+
+    sweep = sweep_of(early_terminate=SuccessiveHalving(9), resources=Resources(trials_per_worker=9))
+    study = run_scripted(tmp_path / "s", sweep, Mortal(1, metric=lambda trial, iteration: trial.number % 3))
+    most: dict[int, int] = {}
+    for event in of_kind(study.directory, Finished):
+        most[event.iteration] = max(most.get(event.iteration, 1), event.lanes)
+    assert most == {1: 5, 3: 3, 9: 1}
+
+
+@pytest.mark.exhaustive
+@settings(deadline=None, max_examples=50)
+@given(st.sets(st.integers(0, 30), max_size=4), st.integers(1, 4), st.integers(2, 9), st.booleans())
+def test_who_kills_workers_costs_no_neighbour_anything(
+    tmp_path_factory: pytest.TempPathFactory, killers: set[int], workers: int, lanes: int, may_widen: bool
+) -> None:
+    path, sweep = tmp_path_factory.mktemp("s"), sweep_of(early_terminate=HALVING)
+    one, many = Deadly(workers, killers), Deadly(workers, killers)
+    resources = Resources(trials_per_worker=lanes, max_workers_per_trial=workers if may_widen else 1)
+    fixed = run_scripted(path / "fixed", sweep, one)
+    study = run_scripted(path / "lanes", replace(sweep, resources=resources), many)
+    kinds = [[row.failure and row.failure.kind for row in of.trials] for of in (study, fixed)]
+    assert (study.state, kinds[0], table(study, without=killers)) == (fixed.state, kinds[1], table(fixed, killers))
+    assert {event.trial for event in of_kind(study.directory, Lost) if event.counts_against_trial} <= killers
+    check(study, workers)

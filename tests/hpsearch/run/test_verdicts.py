@@ -143,8 +143,8 @@ MEMORY = failure("memory")
     ("changes", "shares", "workers", "most", "then"),
     [
         ({}, True, 1, None, "alone"),
-        ({"alone": True}, True, 1, None, None),
-        ({"alone": True}, True, 4, 4, "wider"),
+        ({"company": (3,)}, True, 1, None, None),
+        ({"company": (3,)}, True, 4, 4, "wider"),
         ({}, False, 4, 4, "wider"),
         ({}, False, 4, None, None),
         ({}, False, 1, 4, None),
@@ -180,7 +180,11 @@ def test_a_trial_that_was_widened_for_speed_goes_back_for_want_of_memory_and_one
     assert on.events == (Lost(3, 2, "not enough memory: m", False, 1.5, "wider"),)
 
 
-def test_what_ran_beside_others_on_a_worker_that_died_runs_alone():
-    assert verdict(replace(GONE, counts_against_trial=False, alone=True), record(), rules()).events == (
-        replace(LOST, counts_against_trial=False, then="alone"),
+@pytest.mark.parametrize(
+    ("company", "how"),
+    [((3,), {"then": "alone"}), ((2, 3, 7), {"then": "halved", "company": (2, 3, 7)})],
+)
+def test_what_ran_beside_others_on_a_worker_that_died_runs_beside_those_that_are_named_or_alone(company, how):
+    assert verdict(replace(GONE, counts_against_trial=False, company=company), record(), rules()).events == (
+        replace(LOST, counts_against_trial=False, **how),
     )

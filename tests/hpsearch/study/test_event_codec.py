@@ -65,7 +65,7 @@ def events(draw) -> Event:
             st.builds(Saved, number, counts, counts, texts, reports),
             st.builds(Finished, number, counts, counts, st.none() | texts, reports, st.booleans(), floats),
             st.builds(Failed, number, counts, failures, st.booleans(), reports, floats),
-            st.builds(Lost, number, counts, texts, st.booleans(), floats),
+            st.builds(Lost, number, counts, texts, st.booleans(), floats, texts, st.lists(counts).map(tuple)),
             st.builds(Reverted, number, counts, counts, texts, floats, st.none() | texts),
             st.builds(Dropped, number, texts),
             st.builds(Retried, number),
@@ -174,7 +174,7 @@ def test_what_journals_hold_means_the_same_for_ever(kind, body, event):
     kept = {name: value for name, value in body.items() if name not in ("brackets", "innocent")}  # other names now
     assert {name: written[name] for name in kept} == kept
     assert all(
-        value in (None, 1, "", 0.0)
+        value in (None, 1, "", 0.0, [])
         for name, value in written.items()
         if name not in {*kept, "settings", "counts_against_trial"}
     )

@@ -14,7 +14,7 @@ import pytest
 from hpsearch.backends.base import Backend
 from hpsearch.objective import Metric, Objective
 from hpsearch.study.directory import StudyDirectory
-from hpsearch.task import WHOLE_WORKER, Gone, Message, Progress, Result, Task, TimedOut, WorkerShare
+from hpsearch.task import WHOLE_WORKER, Company, Gone, Message, Progress, Result, Task, TimedOut, WorkerShare
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
 from tests.hpsearch.support.conditions import living_below
@@ -97,6 +97,7 @@ class Driver:
         timeout: float | None = None,
         after: Result | None = None,
         share: WorkerShare | None = None,
+        company: Company = (),
         attempt: int = 1,
         at_once: bool = False,
     ) -> None:
@@ -106,7 +107,7 @@ class Driver:
         segment = Segment(number, 0, end, None, attempt, width)
         if after is not None:
             segment = Segment(number, after.result.iteration, end, after.result.checkpoint, after.attempt + 1, width)
-        self.backend.start(Task(trial, segment, timeout, share))
+        self.backend.start(Task(trial, segment, timeout, share, company))
 
     def results(self) -> list[int]:
         return [message.trial for message in self.messages if isinstance(message, Result)]

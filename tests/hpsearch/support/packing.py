@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from hpsearch.backends.base import Backend
+from hpsearch.backends.gangs import halved
 from hpsearch.errors import BackendError
 from hpsearch.task import (
     WHOLE_WORKER,
+    Company,
     Gone,
     Message,
     Place,
@@ -73,28 +75,44 @@ class PackingBackend(Backend):
         if self._waiting:
             return 0
         if isinstance(place, WorkerShare):
-            return sum(int(free * place.lanes) for free in self._free)
+            return sum(int(self._free[worker] * place.lanes) for worker in self._open_to(()))
         shared = sum(max(len(self._on(worker)) - 1, 0) for worker in range(len(self._free)))
         return max(self._free.count(Fraction(1)) - shared, 0) // getattr(place, "width", 1)
 
     def start(self, task: Task) -> None:
-        if task.share is not None and not self.capacity(task.place):
+        if task.share is not None and not task.company and not self.capacity(task.place):
             raise BackendError(f"there is no room for {task.place}: start no more than capacity() says")
         self._waiting.append(task)
         self._send_waiting()
 
     def _send_waiting(self) -> None:
-        while self._waiting:
-            task = self._waiting[0]
-            if task.share is None and self._free.count(Fraction(1)) < task.segment.width:
-                return
-            self._send(self._waiting.pop(0))
+        is_held = False
+        for task in list(self._waiting):
+            workers = self._chosen(task)
+            joins = bool(workers and task.company and self._free[workers[0]] < 1)
+            if workers and (joins or not is_held):
+                self._waiting.remove(task)
+                self._send(task, workers)
+            else:
+                is_held = True
 
-    def _send(self, task: Task) -> None:
-        attempt = _Attempt(task, ())
-        # The fullest that it fits into, so that others stay whole.
-        fits = sorted((free, worker) for worker, free in enumerate(self._free) if free >= attempt.part)
-        attempt.workers = [worker for _, worker in fits[: task.segment.width]]
+    def _chosen(self, task: Task) -> Sequence[int]:
+        """Choose the fullest workers that a task fits into, so that others stay whole; none where there are too few."""
+        part = _Attempt(task, ()).part
+        fits = sorted((self._free[worker], worker) for worker in self._open_to(task.company))
+        fitting = [worker for free, worker in fits if free >= part]
+        return fitting[: task.segment.width] if len(fitting) >= task.segment.width else ()
+
+    def _open_to(self, company: Company) -> Sequence[int]:
+        """Give the workers whose lanes are all of this company, those that have none among them."""
+        return [
+            worker
+            for worker in range(len(self._free))
+            if all(attempt.task.company == company for attempt in self._on(worker))
+        ]
+
+    def _send(self, task: Task, workers: Sequence[int]) -> None:
+        attempt = _Attempt(task, workers)
         for worker in attempt.workers:
             self._free[worker] -= attempt.part
         self._running[task.segment.trial, task.segment.attempt] = attempt
@@ -109,11 +127,16 @@ class PackingBackend(Backend):
 
     def lose(self, worker: int) -> None:
         """Let a worker die; another takes its place."""
-        for key, attempt in list(self._running.items()):
-            if worker in attempt.workers:
-                self._end(key)
-                seconds, together = float(len(attempt.reports)), attempt.task.share is not None
-                self._messages.append(Gone(*key, f"worker {worker} died", not together, seconds, alone=together))
+        lost = self._on(worker)
+        together = len(lost) > 1
+        halves = halved(attempt.task.trial.number for attempt in lost)
+        for attempt in lost:
+            self._running.pop(attempt.task.key)
+            self._give_back(attempt)
+            company = halves[attempt.task.trial.number] if together else ()
+            seconds = float(len(attempt.reports))
+            self._messages.append(Gone(*attempt.task.key, "the worker died", not together, seconds, company))
+        self._send_waiting()
 
     def _on(self, worker: int) -> list[_Attempt]:
         return [attempt for attempt in self._running.values() if worker in attempt.workers]
@@ -168,7 +191,9 @@ class PackingBackend(Backend):
         return Result(*key, SegmentResult(iteration, checkpoint, reports, cut, seconds, None, lanes=attempt.lanes))
 
     def _end(self, key: tuple[int, int]) -> None:
-        attempt = self._running.pop(key)
+        self._give_back(self._running.pop(key))
+        self._send_waiting()
+
+    def _give_back(self, attempt: _Attempt) -> None:
         for worker in attempt.workers:
             self._free[worker] += attempt.part
-        self._send_waiting()

@@ -174,7 +174,7 @@ def test_a_round_that_hangs_costs_the_one_that_hangs_alone(ray_cluster, tmp_path
     assert backend.capacity(share) == 1
     outcomes = [driver.outcome(number) for number in range(2)]
     assert [(type(outcome), outcome.counts_against_trial) for outcome in outcomes] == [(Gone, False)] * 2
-    assert all(outcome.alone for outcome in outcomes)
+    assert [outcome.company for outcome in outcomes] == [(0,), (1,)]
     for number, fault in enumerate(("", "hangs")):
         driver.start(number, {**params, "fault": fault}, end=3, timeout=3.0, attempt=2)
     assert isinstance(driver.outcome(0, 2), Result)
@@ -194,7 +194,7 @@ def test_a_build_that_hangs_ends_its_worker_after_its_own_time_and_not_that_of_a
     driver.start(1, {**params, "fault": "endless build"}, end=3, timeout=2.0, share=share)
     outcomes = [driver.outcome(number) for number in range(2)]
     assert [(type(outcome), outcome.counts_against_trial) for outcome in outcomes] == [(Gone, False)] * 2
-    assert all(outcome.alone for outcome in outcomes)
+    assert [outcome.company for outcome in outcomes] == [(0,), (1,)]
     for number, (fault, timeout) in enumerate((("", 10_000.0), ("endless build", 2.0))):
         driver.start(number, {**params, "fault": fault}, end=3, timeout=timeout, attempt=2)
     assert isinstance(driver.outcome(0, 2), Result)
