@@ -26,16 +26,23 @@ def trials_csv(rows: Sequence[TrialRow], sweep: Sweep) -> str:
 def reports_csv(reports: Mapping[int, Iterable[Report]]) -> str:
     """Give `trial,iteration,<metric>...,seconds`: metrics sorted by name and empty where they weren't reported.
 
+    A metric called as one of the other three has the column `metrics.<name>`: readers keep one column of a name.
+
     Args:
         reports: Of each trial those that count, by iteration.
     """
     rows = [report for trial in sorted(reports) for report in reports[trial]]
     names = sorted({name for report in rows for name in report.metrics})
-    columns = ["trial", "iteration", *names, "seconds"]
     return csv_text(
-        columns,
+        ["trial", "iteration", *map(_column, names), "seconds"],
         ([report.trial, report.iteration, *map(report.metrics.get, names), report.seconds] for report in rows),
     )
+
+
+def _column(metric: str) -> str:
+    """Name a metric's column; no two metrics have the same."""
+    taken = metric in ("trial", "iteration", "seconds") or metric.startswith("metrics.")
+    return f"metrics.{metric}" if taken else metric
 
 
 def put_in_place(content: bytes, target: Path) -> None:

@@ -79,3 +79,18 @@ def test_the_files_are_whole_while_the_sweep_runs(tmp_path):
 def test_reports_of_no_trial_are_a_header():
     assert reports_csv({}) == "trial,iteration,seconds\n"
     assert reports_csv({3: [Report(3, 1, {"a": float("nan")}, 0.5)]}) == "trial,iteration,a,seconds\n3,1,nan,0.5\n"
+
+
+def test_no_metric_has_the_name_of_another_column():
+    names = ("iteration", "loss", "metrics.seconds", "seconds", "trial")
+    (row,) = csv.DictReader(io.StringIO(reports_csv({3: [Report(3, 1, dict.fromkeys(names, 9.0), 0.5)]})))
+    assert row == {
+        "trial": "3",
+        "iteration": "1",
+        "metrics.iteration": "9.0",
+        "loss": "9.0",
+        "metrics.metrics.seconds": "9.0",
+        "metrics.seconds": "9.0",
+        "metrics.trial": "9.0",
+        "seconds": "0.5",
+    }
