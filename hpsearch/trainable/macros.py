@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import re
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 
 from hpsearch.errors import TrainableError
 
-__all__ = ["DEFAULT_COMMAND", "MACROS", "check_command", "expand"]
+__all__ = ["DEFAULT_COMMAND", "MACROS", "check_command", "check_names", "expand"]
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 """What runs `program` where the sweep names no `command`."""
@@ -60,6 +61,28 @@ def check_command(command: Sequence[str], parameters: Collection[str] = ()) -> N
                 nearest = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean ${{{nearest[0]}}}?" if nearest else f"there are {', '.join(MACROS)}, envvar:NAME"
                 raise TrainableError(f"`command` holds {word}, and ${{{name}}} is no macro and no parameter: {hint}")
+
+
+def check_names(command: Sequence[str], parameters: Collection[str]) -> None:
+    """Check that nobody takes a macro for the parameter of its name, as `--env=${env}`.
+
+    Where it stands as a word of its own that isn't the value of an option, it is the macro.
+
+    Args:
+        command: Words with macros.
+        parameters: Flat names that have values.
+
+    Raises:
+        TrainableError: A macro stands where a parameter of its name is as likely meant.
+    """
+    for before, word in itertools.pairwise(("", *command)):
+        for name in _MACRO.findall(word):
+            valued = word != f"${{{name}}}" or before.startswith("--")
+            if valued and name in _ONE_WORD and name in parameters:
+                raise TrainableError(
+                    f"`command` holds {word!r}, but ${{{name}}} is a macro, and a parameter has its name: "
+                    "rename the parameter, or pass it by ${args}"
+                )
 
 
 def expand(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpsearch.errors import TrainableError
-from hpsearch.trainable.macros import DEFAULT_COMMAND, check_command, expand
+from hpsearch.trainable.macros import DEFAULT_COMMAND, check_command, check_names, expand
 
 FLAT = {"optimizer.lr": 0.1, "nesterov": True, "frozen": False, "layers": [1, 2], "name": "a b", "none": None}
 NESTED = {"optimizer": {"lr": 0.1}, "nesterov": True}
@@ -99,3 +99,23 @@ def test_parameters_may_be_named_as_hydra_has_them(tmp_path: Path) -> None:
     check_command(command, tuple(params))
     given = expand(command, "train.py", params, params, tmp_path / "params.json", {})
     assert given == ["+trainer.lr=0.1", "model/encoder=cnn", "--encoder=cnn"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("python", "--env=${env}"),
+        ("python", "--env", "${env}"),
+        ("python", "env=${env}"),
+        ("sh", "-c", "python t.py ${env}"),
+    ],
+)
+def test_a_macro_isnt_taken_for_the_parameter_of_its_name(command: tuple[str, ...]) -> None:
+    check_names(command, ("lr",))
+    with pytest.raises(TrainableError, match=r"\$\{env\} is a macro, and a parameter has its name"):
+        check_names(command, ("lr", "env"))
+
+
+def test_a_macro_where_no_parameter_is_meant_may_have_the_name_of_one() -> None:
+    check_names(DEFAULT_COMMAND, ("env", "interpreter", "program", "args"))
+    check_names(("${env}", "A=1", "${interpreter}", "-m", "${program}", "--lr=${lr}"), ("env", "program", "lr"))
