@@ -22,6 +22,7 @@ from hpsearch.cli.which_study import pasted
 from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
 from hpsearch.observers.screen import choose_progress
 from hpsearch.observers.times import Times
+from hpsearch.report.alike import all_alike
 from hpsearch.report.groups import by_strategy
 from hpsearch.report.layout import screen_of, table_text
 from hpsearch.report.outline import constants_of, outlined
@@ -348,6 +349,8 @@ def _report(study: Study) -> int:
             text = text.rstrip("\n") + "\n" + table_text(strategies, screen)
         print(text, end="")
         print(_what_is_best(study, pasted), end="")
+        if all_alike(rows):
+            print(f"note:        the params made no difference to {objective.title}: does the training get them?")
     print(f"trials:      hpsearch trials {pasted}")
     checkpoint = study.checkpoint_path(rows[0])
     if checkpoint is not None and study.rerun is None and not study.sweep.objective.several:

@@ -248,3 +248,22 @@ def test_a_ctrl_c_after_all_is_done_ends_the_process_without_a_traceback(here):
     ended = subprocess.run([sys.executable, "-c", code, "list"], capture_output=True, text=True, env=environment())
     assert ended.returncode == -signal.SIGINT
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(("passed", "says"), [(', "${args}"', False), ("", True)])
+def test_a_script_that_never_gets_its_params_is_told_of_at_the_end(
+    passed: str, says: bool, here: Path, hpsearch_command: Call
+) -> None:
+    command = f'["${{interpreter}}", "${{program}}"{passed}]'
+    parameters = "{x: {values: [1, 2, 3, 4, 5]}}"
+    (here / "s.yaml").write_text(
+        f"program: t.py\nmethod: grid\nmax_iter: 1\n"
+        f"metric: {{name: loss}}\ncommand: {command}\nparameters: {parameters}\n"
+    )
+    (here / "t.py").write_text(
+        "import os, sys\nx = sys.argv[-1][-1] if len(sys.argv) > 1 else 7\n"
+        'with open(os.environ["HPSEARCH_REPORTS"], "a") as lines:\n    lines.write(f\'{{"loss": {x}}}\\n\')\n'
+    )
+    answer = hpsearch_command("run", "s.yaml", "--backend", "inline", "--dir", "s")
+    assert answer.code == 0, answer.err
+    assert ("note:        the params made no difference to loss" in answer.out) is says
