@@ -13,7 +13,7 @@ from hpsearch.errors import HpsearchError
 from hpsearch.objective import Objective
 from hpsearch.report.tables import metric_names, value_columns
 from hpsearch.space.expressions import ABSENT, Expression, Uncomputable
-from hpsearch.trial import TrialRow, Value
+from hpsearch.trial import TrialRow, TrialState, Value
 
 __all__ = ["Field", "Fields", "best_first", "ordered", "where"]
 
@@ -47,6 +47,8 @@ class Field:
     """As tables show it: `lr`."""
     read: _Read
     """Gives its value, or `ABSENT` where a trial doesn't have it."""
+    reported: _Read | None = None
+    """Gives NaN, too, where that is why there is no value: what an expression reads."""
 
 
 class Fields:
@@ -60,9 +62,10 @@ class Fields:
 
     def __init__(self, rows: Sequence[TrialRow], params: Sequence[str], objective: Objective) -> None:
         own = {name: Field(name, name, _given(read)) for name, read in _OWN.items()}
+        self.state = own["state"]
         goals = [goal.name for goal in objective.goals]
         values = {
-            column: Field(column, goal, _value(place))
+            column: Field(column, goal, _value(place), _value_or_nan(place, goal))
             for place, (column, goal) in enumerate(zip(value_columns(goals) if goals else [], goals, strict=True))
         }
         if objective.constraints:
@@ -129,7 +132,12 @@ def where(rows: Sequence[TrialRow], fields: Fields, text: str) -> list[TrialRow]
         if "*" in name and (copies := fields.copies(name)):
             readers[name] = _all_of(copies)
         else:
-            readers[name] = fields.find(name, option).read
+            field = fields.find(name, option)
+            readers[name] = field.reported or field.read
+    for name, value in expression.compared:
+        if readers[name] is fields.state.read and value not in set(TrialState):
+            states = nearest(str(value), TrialState)
+            raise HpsearchError(f"{option}: {name} must be one that trials have, got {value!r}; {states}")
     chosen = []
     for row in rows:
         try:
@@ -182,6 +190,16 @@ def _given(read: _Read) -> _Read:
 
 def _value(place: int) -> _Read:
     return lambda row: row.values[place] if row.values else ABSENT
+
+
+def _value_or_nan(place: int, goal: str) -> _Read:
+    def found(row: TrialRow) -> Value:
+        if row.values:
+            return row.values[place]
+        is_nan = row.failure is None and math.isnan(row.metrics.get(goal, 0.0))
+        return math.nan if is_nan else ABSENT
+
+    return found
 
 
 def _param(name: str) -> _Read:

@@ -17,7 +17,7 @@ from hpsearch.run.parallel_notes import parallel_notes
 from hpsearch.run.plan_space import space_lines
 from hpsearch.run.simulate import Nobody, simulate
 from hpsearch.schedulers.base import RungView
-from hpsearch.searchers import RandomSearcher
+from hpsearch.searchers import GridSearcher, RandomSearcher
 from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import EFFICIENCY
 from hpsearch.study.state import StudyState
@@ -169,7 +169,7 @@ def plan_text(plan: Plan) -> str:
         *_goals(plan.sweep.objective),
         *space_lines(plan.sweep),
         *_parallel(plan.sweep),
-        f"trials       {plan.trials:,}",
+        f"trials       {plan.trials:,}{_of_grid(plan)}",
         f"trial-rungs  {plan.segments:,}",
     ]
     if plan.sweep.iterations is None:
@@ -193,6 +193,12 @@ def plan_text(plan: Plan) -> str:
 def _seed(sweep: Sweep) -> list[str]:
     """Say that the default seed, which nobody chose, gives the same trials each time."""
     return [] if sweep.seed else ["seed         0, the default: every sweep with it tries the same trials"]
+
+
+def _of_grid(plan: Plan) -> str:
+    """Say how many points a grid has of which the sweep leaves some out."""
+    size = plan.sweep.parameters.grid_size if plan.sweep.method == GridSearcher.kind else 0
+    return f" of the grid's {size:,} points" if plan.trials < size else ""
 
 
 def _unbounded(plan: Plan) -> list[str]:

@@ -248,9 +248,17 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., Value], int | None]] = {
     "sqrt": (_of_number(math.sqrt), 1),
     "sum": (lambda *values: sum(_numbers(*values)), None),
 }
-"""By name, with the number of arguments; None: any, or one list. `present` is beside them: it reads no value."""
+"""By name, with the number of arguments; None: any, or one list."""
 
-_PRESENT = "present"
+
+def _is_nan(value: Value) -> bool:
+    if value is ABSENT:
+        raise _IsAbsent
+    return math.isnan(_number(value))
+
+
+_OF_NAMES: Mapping[str, Callable[[Value], bool]] = {"isnan": _is_nan, "present": lambda value: value is not ABSENT}
+"""Those that ask about a name, also one whose value nothing else reads."""
 
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Value]] = {
     ast.Add: operator.add,
@@ -313,13 +321,13 @@ def _children(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _check_call(name: str, args: list[ast.expr]) -> None:
-    if name == _PRESENT:
+    if name in _OF_NAMES:
         if len(args) != 1 or not isinstance(args[0], ast.Name):
-            raise InvalidKey((), "must give present the name of a parameter, as in present(optimizer.momentum)")
+            raise InvalidKey((), f"must give {name} the name of a parameter, as in {name}(optimizer.momentum)")
         return
     if name not in _FUNCTIONS:
         problem = f"must call a known function, got {name}"
-        raise InvalidKey((), problem, nearest(name, [*_FUNCTIONS, _PRESENT]))
+        raise InvalidKey((), problem, nearest(name, [*_FUNCTIONS, *_OF_NAMES]))
     count = _FUNCTIONS[name][1]
     if not args or (count is not None and len(args) != count):
         wanted = "at least one" if count is None else "one"
@@ -359,8 +367,8 @@ class _Evaluation:
             case ast.IfExp(test=test, body=body, orelse=other):
                 return self.value(body if self._truth(test) else other)
             case ast.Call(func=ast.Name(id=name), args=args):
-                if name == _PRESENT:
-                    return self._named(args[0]) is not ABSENT
+                if name in _OF_NAMES:
+                    return _OF_NAMES[name](self._named(args[0]))
                 return _FUNCTIONS[name][0](*map(self.value, args))
         raise TypeError(f"{type(node).__name__} isn't of the language")  # refused when it was built
 

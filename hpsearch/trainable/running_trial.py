@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -250,7 +251,8 @@ class RunningTrial:
                 called only when a checkpoint is needed. None: the trial can't be continued from here.
 
         Raises:
-            TrainableError: The metrics aren't numbers, lack one of the sweep's metrics, or come out of turn.
+            TrainableError: The metrics aren't numbers, lack one of the sweep's metrics, or come out of turn; or the
+                checkpoint is a number, as a step would be.
             CheckpointError: The checkpoint couldn't be read again.
             UnwritableError: The system refuses to write the checkpoint.
             StorageError: The storage is full, or out of order.
@@ -259,6 +261,11 @@ class RunningTrial:
         seconds = time.perf_counter() - self._clock
         self._check_turn()
         numbers = to_numbers(metrics, self._assignment.objective.names) if self.rank == 0 else {}
+        if isinstance(checkpoint, Number):
+            raise TrainableError(
+                f"a checkpoint must be a state, a path or a function, but is a number, {checkpoint!r}: report() takes "
+                "no step, as each call is the end of the next iteration; a state that is a number goes into a dict"
+            )
         self._iteration += 1
         self._state = None  # the checkpoint that the segment started from isn't needed from here on
         self._listener.reported(self._iteration, numbers, seconds)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import Metric, Objective
 from hpsearch.report.selection import Fields, ordered, where
-from hpsearch.trial import TrialRow, TrialState, Value
+from hpsearch.trial import Failure, TrialRow, TrialState, Value
 
 LOSS = Objective(Metric("loss"))
 TWO = Objective((Metric("loss"), Metric("size")))
@@ -77,7 +78,41 @@ def test_a_trial_that_reported_nan_matches_nothing_that_reads_it(metric):
     assert numbers(rows, f"{metric} not in [1, 2]") == [2]
     assert numbers(rows, f"{metric} != {metric}") == []
     assert numbers(rows, f"max(0, {metric}) < 2") == [0]
-    assert numbers(rows, f"present({metric})") == ([0, 2] if metric == "loss" else [0, 1, 2])
+    assert numbers(rows, f"present({metric})") == [0, 1, 2]
+    assert numbers(rows, f"isnan({metric})") == [1]
+    assert numbers(rows, f"not isnan({metric})") == [0, 2]
+
+
+def test_of_several_goals_the_one_that_is_nan_is_found():
+    rows = [reported(0, loss=math.nan, size=2.0), reported(1, loss=1.0, size=math.nan), reported(2, loss=1.0)]
+    assert numbers(rows, "isnan(loss)", TWO) == [0]
+    assert numbers(rows, "isnan(size)", TWO) == [1]
+
+
+def test_a_failed_trial_has_no_value_whatever_it_reported_last():
+    failure = Failure("raised", "no", "")
+    failed = replace(reported(0, loss=math.nan), state=TrialState.FAILED, failure=failure)
+    assert numbers([failed], "isnan(loss) or present(loss)") == []
+    assert numbers([failed], "isnan(metrics.loss)") == [0]
+
+
+@pytest.mark.parametrize(
+    "text", ["state == 'done'", "state != 'done'", "'done' == trial.state", "state in ['failed', 'done']"]
+)
+def test_a_state_that_no_trial_can_have_is_refused(text):
+    with pytest.raises(
+        HpsearchError, match=r"state must be one that trials have, got 'done'; known here: waiting, .*failed"
+    ):
+        numbers([row(0, {}, loss=1.0)], text)
+
+
+def test_a_state_that_is_nearly_right_is_told():
+    with pytest.raises(HpsearchError, match="got 'completed'; did you mean complete"):
+        numbers([row(0, {}, loss=1.0)], "state == 'completed'")
+
+
+def test_a_param_called_state_may_be_anything():
+    assert numbers([row(0, {"state": "done"}, loss=1.0)], "params.state == 'done'") == [0]
 
 
 def test_trials_without_it_do_not_match_and_come_last():

@@ -119,7 +119,10 @@ def test_the_text_without_early_termination():
     text = plan_text(make_plan(sweep_of(method="grid", parameters=space, early_terminate=None, max_iter=4), 1))
     assert "s: grid, every trial to its end" in text
     assert "iterations   20 when" in text
+    assert "trials       5\n" in text
     assert "from zero" not in text
+    text = plan_text(make_plan(sweep_of(method="grid", parameters=space, early_terminate=None, run_cap=3), 1))
+    assert "trials       3 of the grid's 5 points\n" in text
     text = plan_text(make_plan(sweep_of(early_terminate=None, run_cap=7), 1))
     assert "unknown: no max_iter is given" in text
     assert "trials       7\n" in text

@@ -112,6 +112,7 @@ def test_what_has_no_value_says_so(text):
         ("round(b, ndigits=2)", "must hold numbers, texts, names, arithmetic"),
         ("max(*blocks)", "must"),
         ("present(3)", "must give present the name of a parameter"),
+        ("isnan(a + b)", "must give isnan the name of a parameter"),
         ("roud(b)", "must call a known function, got roud"),
         ("a + " * 400 + "a", "must be an expression of at most 1000 letters"),
         ("-" * 200 + "a", "must not be nested deeper"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hpsearch_comm
@@ -90,6 +91,17 @@ def test_a_state_is_asked_for_only_where_a_checkpoint_is_needed(assignment: Assi
         trial.report({"loss": 0}, checkpoint=state)
     assert asked == [3, 6, 7]
     assert listening.saves == [(3, "hpsearch-checkpoint-3"), (6, "hpsearch-checkpoint-6"), (7, "hpsearch-checkpoint-7")]
+
+
+@pytest.mark.parametrize("step", [1, 0.5, True, np.int64(3)])
+def test_a_step_is_no_checkpoint(assignment: Assignment, step: Any) -> None:
+    """Else a trial that saves nothing would seem to go on where it begins anew."""
+    listening = Listening()
+    trial = RunningTrial(replace(assignment, end=1), listening)
+    next(trial.iterations())
+    with pytest.raises(TrainableError, match=r"is a number, .*: report\(\) takes no step"):
+        trial.report({"loss": 0}, step)
+    assert (trial.iteration, listening.saves) == (0, [])
 
 
 @pytest.mark.parametrize("kind", ["state", "function", "path", "function of a path"])
