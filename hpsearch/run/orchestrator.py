@@ -197,10 +197,10 @@ class Orchestrator:
             starts: list[Started] = []
             upcoming = self._study_state.upcoming(self._has_waited())
             answer: Next | None = None
-            held = False
-            while self._is_held(len(starts)) or (room.starts > len(starts) and not held):
-                # What it takes isn't known, so that nothing else starts before the backend has it.
-                held = self._is_held(len(starts))
+            # Those that have a company wait for workers of their own. What they take isn't known, so that nothing else
+            # starts before the backend has them.
+            held = self._study_state.held() if self._share is not None else 0
+            while len(starts) < (held or room.starts):
                 answer = next(upcoming)
                 if not isinstance(answer, Started):
                     break
@@ -218,10 +218,6 @@ class Orchestrator:
                 self._note(answer)
             elif not starts:  # else there may be more to start, now that these have
                 return isinstance(answer, Done)
-
-    def _is_held(self, place: int) -> bool:
-        """Say whether a segment, by its place among those to come, starts without room and waits for its own worker."""
-        return self._share is not None and self._study_state.is_held(place)
 
     def _change_widths(self) -> None:
         """Cut the segments that should go on with another width."""

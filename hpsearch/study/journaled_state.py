@@ -37,6 +37,7 @@ from hpsearch.schedulers.base import RungView
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.study.trial_records import TERMINAL, TrialRecords
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.task import Company
 from hpsearch.trial import Report, StateAt, TrialRow, TrialState
 
 __all__ = ["Entry", "JournaledState"]
@@ -63,7 +64,7 @@ class JournaledState:
             sweep.objective, sweep.resources.workers_per_trial, sweep.strategies.is_asynchronous
         )
         self.requeued: list[int] = []
-        """Sorted: trials whose segment must be started again."""
+        """Trials whose segment must be started again, by number; first those that have a company, beside each other."""
         self.pruned: dict[int, bool] = {}
         """Trials that go no further since the event that was applied last, and whether their segment was cut short."""
         self.told = False
@@ -141,6 +142,15 @@ class JournaledState:
         """
         self.apply(ended)
         self.follow(Followed([Decision(trial, "stop", self.records.of(trial).pruned) for trial in self.pruned]))
+
+    def turn(self, event: Event) -> int:
+        """Say how many segments are to be started again before that of an event, if that is one of them.
+
+        In which order they are changes nothing, and former versions had another one.
+        """
+        if isinstance(event, Started) and event.segment.trial in self.requeued:
+            return self.requeued.index(event.segment.trial)
+        return 0
 
     def rungs(self) -> Sequence[RungView]:
         """Give the rungs of the brackets begun so far."""
@@ -250,7 +260,7 @@ class JournaledState:
         self.iterations -= before - record.result.iterations
         self.reached += record.reached_rung
         self._finished[record.bracket, record.rung] -= 1
-        insort(self.requeued, trial)
+        self._queue(trial)
 
     def _prune(self, event: Pruned) -> None:
         record = self.records.of(event.trial)
@@ -273,7 +283,14 @@ class JournaledState:
         if record.pruned:
             self._cut_short(record)
         else:
-            insort(self.requeued, trial)
+            self._queue(trial)
+
+    def _queue(self, trial: int) -> None:
+        def turn(trial: int) -> tuple[bool, Company, int]:
+            company = self.records.of(trial).company
+            return not company, company, trial
+
+        insort(self.requeued, trial, key=turn)
 
     def _cut_short(self, record: TrialRecord) -> None:
         """Take a segment for ended that was to be started again."""

@@ -95,9 +95,9 @@ class StudyState:
         rest = starts - len(self._journaled.requeued)
         return rest < 0 or any(True for _ in islice(self._scheduler.upcoming(), rest, rest + 1))
 
-    def is_held(self, place: int) -> bool:
-        """Say whether a segment, by its place among those to come, may share a worker with some trials alone."""
-        return any(self._records.of(trial).company for trial in self._journaled.requeued[place : place + 1])
+    def held(self) -> int:
+        """Count the segments that may share a worker with some trials alone; they are the first to come."""
+        return sum(1 for trial in self._journaled.requeued if self._records.of(trial).company)
 
     def apply(self, event: Event) -> Followed:
         """Move on by an event; answer what followed, which the journal keeps beside it."""
@@ -125,7 +125,8 @@ class StudyState:
         for event in events:
             if isinstance(event, Started | Exhausted):
                 try:
-                    expected = next(self._upcoming(functools.partial(self._suggested, event)))
+                    upcoming = self._upcoming(functools.partial(self._suggested, event))
+                    expected = next(islice(upcoming, self._journaled.turn(event), None))
                 except ValueError as error:
                     raise misfit(event, f"this sweep says: {error}") from error
                 if isinstance(event, Started) and isinstance(expected, Started):
@@ -305,8 +306,7 @@ class StudyState:
             if not isinstance(suggestion, Suggestion):
                 yield suggestion or Exhausted()
                 return
-            told = self._journaled.told
-            yield first_start(answer, suggestion, self._records, self._sweep.seed, told)
+            yield first_start(answer, suggestion, self._records, self._sweep.seed, self._journaled.told)
             if suggestion.origin == STAND_IN:
                 yield Wait()  # for the next one, the searcher is asked once this one has started
                 return

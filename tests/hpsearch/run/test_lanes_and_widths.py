@@ -190,6 +190,33 @@ def test_those_that_were_halved_run_beside_whoever_again_once_their_segments_hav
     assert most == {1: 5, 3: 3, 9: 1}
 
 
+def test_companies_and_others_are_packed_also_where_a_study_goes_on_with_fewer_workers(tmp_path):
+    """The trials of two workers alternate; one of these dies, and then the driver."""
+
+    class Spread(PackingBackend):
+        def _chosen(self, task: Task) -> Sequence[int]:
+            return sorted(super()._chosen(task) and self._open_to(()), key=lambda worker: -self._free[worker])[:1]
+
+        def wait(self, timeout: float | None) -> Sequence[Message]:
+            self.lose(0)
+            deaths, self._messages = self._messages, []
+            self.start = _interrupted  # type: ignore[method-assign]
+            return deaths
+
+    sweep = sweep_of(early_terminate=None, max_iter=5, run_cap=16, resources=Resources(trials_per_worker=8))
+    run_scripted(tmp_path / "s", sweep, Spread(2, metric=lambda trial, iteration: 1.0 / iteration))
+    assert {event.company for event in of_kind(tmp_path / "s", Lost)} == {(0, 2, 4, 6), (8, 10, 12, 14)}
+    second = PackingBackend(1, metric=lambda trial, iteration: 1.0 / iteration)
+    study = run_scripted(tmp_path / "s", None, second)
+    assert second.now() == 3 * 5.0
+    lanes = {event.trial: event.lanes for event in of_kind(study.directory, Finished)}
+    assert lanes == {trial: 8 if trial % 2 else 4 for trial in range(16)}
+
+
+def _interrupted(task: Task) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.mark.exhaustive
 @settings(deadline=None, max_examples=50)
 @given(st.sets(st.integers(0, 30), max_size=4), st.integers(1, 4), st.integers(2, 9), st.booleans())

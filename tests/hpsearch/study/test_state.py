@@ -187,6 +187,26 @@ def test_a_lost_attempt_is_owed_again_from_its_newest_checkpoint_before_anything
     assert started(study_state).segment.trial == 2
 
 
+def test_those_with_a_company_are_owed_first_and_a_journal_that_has_them_by_number_replays():
+    """That was the order of former versions: whoever begins first changes nothing."""
+    sweep = sweep_of(early_terminate=None, run_cap=6, max_iter=9)
+    study_state = StudyState(sweep)
+    events: list[Event] = [OPENED, *(started(study_state) for _ in range(5))]
+    events.append(Lost(4, 1, "died", False, then="alone"))
+    events += [Lost(trial, 1, "died", False, then="halved", company=(1, 3)) for trial in (1, 3)]
+    events += [Lost(trial, 1, "died") for trial in (0, 2)]
+    for event in events[6:]:
+        study_state.apply(event)
+    assert study_state.held() == 3
+    again = [started(study_state) for _ in range(5)]
+    assert [start.segment.trial for start in again] == [1, 3, 4, 0, 2]
+    assert (study_state.held(), started(study_state).segment.trial) == (0, 5)
+    by_number = sorted(again, key=lambda start: start.segment.trial)
+    list(StudyState(sweep).replay([*events, *by_number]))
+    with pytest.raises(JournalError, match="where this sweep gives Started"):
+        list(StudyState(sweep).replay([*events, replace(again[0], segment=replace(again[0].segment, start=1))]))
+
+
 def test_saving_is_progress_so_losses_in_a_row_begin_anew():
     study_state = StudyState(sweep_of(early_terminate=None, run_cap=1, max_iter=9))
     study_state.apply(OPENED)

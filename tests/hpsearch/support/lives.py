@@ -224,8 +224,16 @@ class Life:
             if kind == "damaged" and segment.checkpoint is not None and at == segment.start:
                 return self.damaged(segment)
             if kind == "lost":
-                return Lost(trial, attempt, "node 7 died")
+                return self.lost(segment)
         return self.end(segment, at, end, False)
+
+    def lost(self, segment: Segment) -> Lost:
+        """Lose a worker that ran some beside this one, or none."""
+        company = tuple(one.trial for one in self.study_state.running() if one == segment or self.chance.random() < 0.5)
+        lost = Lost(segment.trial, segment.attempt, "node 7 died")
+        if len(company) == 1:
+            return replace(lost, then=self.chance.choice(["", "alone"]))
+        return replace(lost, counts_against_trial=False, then="halved", company=company)
 
     def damaged(self, segment: Segment) -> Event:
         """Find that the checkpoint to start from can't be read; one's own is then of no more use to anybody."""
