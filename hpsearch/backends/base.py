@@ -72,7 +72,10 @@ class Backend(ABC):
 
     @abstractmethod
     def cut(self, trial: int, attempt: int) -> None:
-        """End a running attempt at its next report, with a checkpoint; one that has ended is left alone."""
+        """End a running attempt at its next report, with a checkpoint; one that has ended is left alone.
+
+        One that waits for a worker is `Gone`, and doesn't begin.
+        """
 
     @abstractmethod
     def wait(self, timeout: float | None) -> Sequence[Message]:

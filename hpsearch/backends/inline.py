@@ -11,6 +11,7 @@ from hpsearch.backends.base import Backend
 from hpsearch.errors import BackendError
 from hpsearch.task import (
     WHOLE_WORKER,
+    Gone,
     Message,
     Notice,
     Place,
@@ -46,6 +47,8 @@ class InlineBackend(Backend):
         self._lanes: dict[tuple[int, int], Task] = {}
         """Those that the worker trains beside each other."""
         self._worker: Worker | None = None
+        self._divides = False
+        """The study would have trials share the worker, whether these can or not."""
         self._runs = False
         """A task that has the worker for itself."""
         self._cut: set[tuple[int, int]] = set()
@@ -58,6 +61,7 @@ class InlineBackend(Backend):
         if isinstance(job.trainable, CommandLine):
             job = replace(job, trainable=placed(job.trainable))
         self._worker = Worker(job, Path(job.study))
+        self._divides = job.lanes > 1
         self._deliver = deliver
         if self._worker.why_whole is not None:
             self._said.append(Notice(f"trials run one at a time on a worker: {self._worker.why_whole}"))
@@ -72,14 +76,19 @@ class InlineBackend(Backend):
 
     def start(self, task: Task) -> None:
         """Keep the task for `wait`; one that may not run beside the lanes that run waits until these have ended."""
-        waits = self._opened.lanes > 1 and (task.share is None or bool(task.company)) and task.segment.width == 1
+        waits = self._divides and (task.share is None or bool(task.company)) and task.segment.width == 1
         if not self.capacity(task.place) and not waits:
             raise BackendError(f"there is no room for {task.place}: start no more than capacity() says")
         self._tasks.append(task)
 
     def cut(self, trial: int, attempt: int) -> None:
-        """Ask a running attempt to end."""
-        self._cut.add((trial, attempt))
+        """Ask a running attempt to end; one that waits for the worker won't begin."""
+        waiting = next((task for task in self._tasks if task.key == (trial, attempt)), None)
+        if waiting is None:
+            self._cut.add((trial, attempt))
+        else:
+            self._tasks.remove(waiting)
+            self._said.append(Gone(*waiting.key, "it was cut before it began", counts_against_trial=False))
 
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Run the task that waits, if there is one; or an epoch of those that the worker trains beside each other."""

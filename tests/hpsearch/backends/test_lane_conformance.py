@@ -189,6 +189,20 @@ def test_trials_of_a_company_run_beside_each_other_and_beside_no_others(place: P
     place.driver.wait_for(lambda: place.backend.capacity(SHARE) == 3)
 
 
+def test_what_waits_for_a_worker_and_is_cut_does_not_begin(place: Place):
+    place.start(0, end=LONG)
+    for number in (1, 2):
+        place.start(number, company=(1, 2))
+    place.backend.cut(1, 1)
+    gone = place.driver.outcome(1)
+    assert isinstance(gone, Gone)
+    assert (gone.counts_against_trial, gone.company) == (False, ())
+    place.backend.cut(0, 1)
+    assert place.driver.outcome(0).result.cut
+    check_whole(place.driver.outcome(2))
+    assert not place.driver.reports(1)
+
+
 def test_the_lanes_of_a_worker_that_dies_are_nobodys_fault_and_are_to_run_in_halves(mortal: Place):
     mortal.folder.joinpath("hold").touch()
     for number in range(3):

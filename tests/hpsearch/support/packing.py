@@ -120,6 +120,10 @@ class PackingBackend(Backend):
     def cut(self, trial: int, attempt: int) -> None:
         if (trial, attempt) in self._running:
             self._running[trial, attempt].cut = True
+        for task in [task for task in self._waiting if task.key == (trial, attempt)]:
+            self._waiting.remove(task)
+            self._messages.append(Gone(*task.key, "it was cut before it began", counts_against_trial=False))
+            self._send_waiting()
 
     def fail(self, trial: int) -> None:
         """Let what runs of a trial raise in its next iteration."""
