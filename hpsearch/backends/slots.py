@@ -143,6 +143,7 @@ class Slots:
         # Those that take tasks, by the number that they have; in the order in which they came to have so many.
         self._by_load: Sequence[dict[Slot, None]] = [{} for _ in range(self._limit)]
         self._free = self._by_load[0]
+        self._by_company: dict[Company, dict[Slot, None]] = {}
         self._by_warm: dict[int | None, Slot] = {}  # by trial: the worker that was its last one, or rank 0 of several
 
     def add(self, slot: Slot) -> None:
@@ -162,6 +163,7 @@ class Slots:
             self.all.remove(slot)
         lost = list(slot.flights)
         slot.flights.clear()
+        self._keep_to((), slot)
         self._place(slot)
         self._by_warm = {trial: other for trial, other in self._by_warm.items() if other is not slot}
         return lost
@@ -280,7 +282,7 @@ class Slots:
         slot.flights.append(flight)
         if slot.lanes > 1:
             # What has whole workers is its own company, which no other task has.
-            slot.company = flight.task.company if flight.task.share else (flight.task.trial.number,)
+            self._keep_to(flight.task.company if flight.task.share else (flight.task.trial.number,), slot)
         self._warm(slot, flight.task.segment.trial, flight.rank)
         self._place(slot)
 
@@ -293,7 +295,8 @@ class Slots:
         if slot.flights:
             slot.flights[0].since = min(slot.flights[0].since, now)
         else:
-            slot.idle_since, slot.company = now, ()
+            slot.idle_since = now
+            self._keep_to((), slot)
         self._place(slot)
 
     def recall(self, now: float) -> list[tuple[Slot, Flight]]:
@@ -350,7 +353,17 @@ class Slots:
     def _takes(slot: Slot) -> bool:
         return slot.ready and not (slot.blocked or slot.company or slot.draining)
 
+    def _keep_to(self, company: Company, slot: Slot) -> None:
+        """Let a worker run trials of this company alone; empty: whoever comes."""
+        if slot.company:
+            del self._by_company[slot.company][slot]
+            if not self._by_company[slot.company]:
+                del self._by_company[slot.company]
+        slot.company = company
+        if company:
+            self._by_company.setdefault(company, {})[slot] = None
+
     def _with_company(self, company: Company) -> Slot | None:
         """Find a worker that runs trials of this company and has room for one more."""
-        able = (slot for slot in self.all if slot.ready and not slot.draining and len(slot.flights) < slot.lanes)
-        return next((slot for slot in able if slot.company == company), None)
+        slots = self._by_company.get(company, ())
+        return next((s for s in slots if s.ready and not s.draining and len(s.flights) < s.lanes), None)

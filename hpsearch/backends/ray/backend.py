@@ -110,9 +110,11 @@ class RayBackend(Backend):
     @as_backend_error()
     def start(self, task: Task) -> None:
         """Send a task to the best worker, or to as many as its segment is wide."""
-        self._waiting.append(task)
-        self._send_waiting()
-        if self._waiting:
+        # All that waits has been tried since a worker became free.
+        if slots := self._slots.join(task) if self._waiting else self._slots.place(task):
+            self._send(slots, task)
+        else:
+            self._waiting.append(task)
             self._opened.fetch(self._missing())
 
     @as_backend_error()
@@ -160,8 +162,9 @@ class RayBackend(Backend):
     # Tasks go out.
 
     def _missing(self) -> int:
-        """Count the workers that tasks wait for."""
-        return sum(task.segment.width for task in self._waiting)
+        """Count the workers that tasks wait for; those of a company wait for one."""
+        companies = {task.company for task in self._waiting if task.company}
+        return len(companies) + sum(task.segment.width for task in self._waiting if not task.company)
 
     def _send_waiting(self) -> None:
         """Send what can be sent, in order: what is narrow doesn't overtake what is wide, which would wait for ever.

@@ -169,6 +169,14 @@ def test_a_worker_takes_whoever_comes_again_once_its_company_has_ended():
     assert [pool.send(trial)[0].handle for trial in range(4)] == [0] * 4
 
 
+def test_a_company_whose_worker_is_gone_begins_anew_on_another():
+    pool, company = Pool(2), (0, 1)
+    first, _ = pool.send(0, company=company)
+    assert len(pool.slots.remove(first)) == 1
+    assert pool.slots.join(flight_of(1, company=company).task) == ()
+    assert pool.send(1, company=company)[0] is pool.slots.all[0]
+
+
 def test_those_whose_turn_it_isnt_join_their_company_and_take_no_worker_that_is_free():
     pool = Pool(2)
     first, _ = pool.send(0, company=(0, 1))
