@@ -147,7 +147,8 @@ def _harm(result: SegmentResult, record: TrialRecord, rules: Rules) -> str | Non
         last = result.reports[-1].metrics if result.reports else record.result.metrics
         return diverged(last, rollback_point.result.metrics, rules.sweep.objective.goals, tolerance)
     # One that has its workers for their memory wants more of them, and not fewer.
-    blamed = failure.kind == "raised" or (failure.kind == "memory" and record.narrowest == 1)
+    lacks_memory = failure.kind == "memory" and record.width > rollback_point.width
+    blamed = failure.kind == "raised" or (lacks_memory and record.narrowest == 1)
     blamed = blamed or (failure.kind == "contract" and rules.proven)
     return failure.message if blamed else None
 

@@ -180,6 +180,12 @@ def test_a_trial_that_was_widened_for_speed_goes_back_for_want_of_memory_and_one
     assert on.events == (Lost(3, 2, "not enough memory: m", False, 1.5, "wider"),)
 
 
+def test_memory_that_lacks_beside_others_is_no_fault_of_the_workers_that_a_trial_had_before():
+    by = Rules(sweep_of(resources=Resources(max_workers_per_trial=4)), workers=4, shares=True)
+    follows = verdict(result(MEMORY), record(rollback_point=ROLLBACK_POINT, width=1), by)
+    assert follows.events == (Lost(3, 2, "not enough memory: m", False, 1.5, "alone"),)
+
+
 @pytest.mark.parametrize(
     ("company", "how"),
     [((3,), {"then": "alone"}), ((2, 3, 7), {"then": "halved", "company": (2, 3, 7)})],
