@@ -280,15 +280,17 @@ class _Script:
                     return
                 self._settle()
             number, line = self._queue.popleft()
-            match line.get(KIND):
-                case "report":
-                    self._attempt.reported(line["iteration"], line["metrics"], line["seconds"])
-                case "saved":
-                    self._attempt.saved(line["iteration"], line["checkpoint"])
-                case "cut":
+            match line:
+                case {"hpsearch": "report", "iteration": iteration, "metrics": metrics, "seconds": seconds}:
+                    self._attempt.reported(iteration, metrics, seconds)
+                case {"hpsearch": "saved", "iteration": iteration, "checkpoint": name}:
+                    self._attempt.saved(iteration, name)
+                case {"hpsearch": "cut"}:
                     self._attempt.was_cut()
-                case "failed":
-                    self._take_failure(Failure(line["kind"], line["message"], ""))
+                case {"hpsearch": "failed", "kind": kind, "message": message}:
+                    self._take_failure(Failure(kind, message, ""))
+                case {"hpsearch": _}:
+                    raise TrainableError(f"line {number} of $HPSEARCH_REPORTS must name no metric {KIND!r}: rename it")
                 case _:
                     self._take_report(number, line)
 

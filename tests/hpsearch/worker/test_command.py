@@ -401,6 +401,8 @@ def test_a_line_counts_when_it_is_whole(script: Script) -> None:
         ('{"loss": 1e400}', "1e400 is beyond what a float holds"),
         ('{"loss": "low"}', "the metric 'loss' must be a number, but is a str, 'low'"),
         ('{"los": 1}', "did you mean 'los'?"),
+        ('{"loss": 1, "hpsearch": 2}', "line 2 of $HPSEARCH_REPORTS must name no metric 'hpsearch'"),
+        ('{"loss": 1, "hpsearch": "report"}', "line 2 of $HPSEARCH_REPORTS must name no metric 'hpsearch'"),
         ('{"loss": 1, "iteration": 7}', "line 2 of $HPSEARCH_REPORTS must be iteration 2, but says 7"),
         ('{"loss": 1, "checkpoint": "nowhere"}', "nowhere'"),
         ('{"loss": 1, "checkpoint": 3}', "`checkpoint` in a line must be the path"),
