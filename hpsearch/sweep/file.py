@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, Mistakes, integer, key_text, plain, shown, text
-from hpsearch.errors import SweepError
+from hpsearch.errors import SweepError, TrainableError
 from hpsearch.imports import is_import_path
 from hpsearch.schedulers import KNOWN, settings_named
 from hpsearch.schedulers.bands import Bands
@@ -29,6 +29,7 @@ from hpsearch.sweep.reader import Kind, Table, command_or_line, listed, observer
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
 from hpsearch.sweep.wandb import BAND_KEYS, HINTS, IGNORED, METRIC_IGNORED, as_bands, wandb_notes
+from hpsearch.trainable.macros import check_names
 from hpsearch.trial import Params
 
 __all__ = [
@@ -123,7 +124,12 @@ def sweep_from_mapping(value: object, source: str | None = None, name: str = "sw
             both = InvalidKey(("loggers",), "is another word for observers, which stands here, too", "keep one of them")
             table.mistakes.found.append(both)
         given["observers"] = given.pop("loggers")
-    return table.build(Sweep, **{"name": name, "source": source, **given})
+    sweep = table.build(Sweep, **{"name": name, "source": source, **given})
+    try:  # not of a study that was begun so: it goes on
+        check_names(sweep.command or (), sweep.parameters.some_names())
+    except TrainableError as error:
+        raise InvalidKey(("command",), f"must be a command that can be run: {error}") from None
+    return sweep
 
 
 def _parameters(top: Table, value: object, path: KeyPath) -> Space:

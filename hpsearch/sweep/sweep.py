@@ -23,7 +23,7 @@ from hpsearch.sweep.parallel import Parallel, Strategies
 from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Resources, Scaling, Search
 from hpsearch.sweep.reader import command_or_line
 from hpsearch.sweep.stored import BEFORE, BEFORE_KEYS, space_of
-from hpsearch.trainable.macros import check_command, check_names
+from hpsearch.trainable.macros import check_command
 from hpsearch.trial import Params, Value
 
 __all__ = [
@@ -112,7 +112,7 @@ class Sweep:
         if "/" in self.name or "\\" in self.name or self.name.startswith(".") or len(self.name) > 60:
             problem = "must be fit for a folder's name: up to 60 letters, no slashes, no dot in front"
             raise InvalidKey(("name",), f"{problem}, got {shown(self.name)}")
-        self._check_what_runs(read_back)
+        self._check_what_runs()
         text(self.method, ("method",))
         searcher = self._searcher_to_check_by(read_back)
         object.__setattr__(self, "seed", integer(self.seed, ("seed",)))
@@ -236,7 +236,7 @@ class Sweep:
                 how = _WRITTEN.get(key, f"hpsearch.{kind.__name__}(...)")
                 raise InvalidKey((key,), f"must be {article} {kind.__name__}, got {shown(given)}", f"write {how}")
 
-    def _check_what_runs(self, read_back: bool) -> None:
+    def _check_what_runs(self) -> None:
         if self.command is not None:
             if not self.command:
                 raise InvalidKey(("command",), "must hold at least one word, got none")
@@ -246,8 +246,6 @@ class Sweep:
             object.__setattr__(self, "command", tuple(self.command))
             try:
                 check_command(self.command, self.parameters.some_names())
-                if not read_back:
-                    check_names(self.command, self.parameters.some_names())
             except TrainableError as error:
                 raise InvalidKey(("command",), f"must be a command that can be run: {error}") from None
         if self.trainable is not None:

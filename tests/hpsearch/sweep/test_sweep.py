@@ -61,10 +61,6 @@ def wrong(value: Any) -> Any:
         ({"trainable": None, "command": ()}, "command: must hold at least one word, got none"),
         ({"trainable": None, "command": ("${program}",)}, "program: is required where command says"),
         ({"trainable": None, "command": ("a", 1)}, r"command\[1\]: must be a string, got 1"),
-        (
-            {"trainable": None, "command": ("a", "--env=${env}"), "parameters": Space.from_parameters({"env": ["b"]})},
-            "command: must be a command that can be run: .*a parameter has its name",
-        ),
         ({"trainable": None, "command": ("a", "${agrs}")}, "command: must be a command that can be run: .*args"),
         ({"seed": -1}, "seed: must be between 0 and 4294967295, got -1"),
         ({"name": "a/b"}, "name: must be fit for a folder's name"),
@@ -207,13 +203,6 @@ def test_json_gives_the_same_sweep_back(one):
     back = Sweep.from_json(json.loads(json.dumps(one.to_json())))
     assert back == one
     assert repr(back) == repr(one)
-
-
-def test_a_stored_command_may_hold_a_macro_that_has_a_parameters_name():
-    stored = json.loads(json.dumps(FULL["script"].to_json()))
-    stored["command"] = ["a", "--program=${program}"]
-    stored["parameters"][0]["path"] = ["program"]
-    assert Sweep.from_json(stored).command == ("a", "--program=${program}")
 
 
 def test_json_from_before_there_were_widths_is_read_with_the_defaults():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hpsearch.errors import SweepError
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Categorical, Constant, IntUniform, LogIntUniform, LogUniform, Normal, Uniform
+from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep, locate, sweep_from_mapping
 from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Sweep
 
@@ -467,3 +469,17 @@ def test_a_distribution_that_is_refused_is_told_of_and_not_its_keys(write):
     problem = problem_of(write(BASE.replace("    min: 0.1\n    max: 1.0\n", "    {distribution: beta, a: 2, b: 5}\n")))
     assert "lr.distribution: must be a known distribution, got 'beta'\n  take uniform or normal" in problem
     assert "isn't a known key" not in problem
+
+
+def test_a_macro_for_a_parameter_is_refused_in_a_file_and_not_in_a_study_that_goes_on(write):
+    text = """\
+        method: random
+        run_cap: 2
+        command: [train, "--env=WORD"]
+        parameters: {env: {values: [a, b]}}
+        """
+    found = problem_of(write(textwrap.dedent(text.replace("WORD", "${env}"))))
+    assert ":3: command: must be a command that can be run: " in found
+    assert "${env} is a macro, and a parameter has its name" in found
+    begun = replace(load_sweep(write(textwrap.dedent(text))), command=("train", "--env=${env}"))
+    assert change_sweep(begun, ["run_cap=3"]).command == begun.command
