@@ -109,6 +109,8 @@ class SegmentResult:
     """Those of them that couldn't be put back, with the reason: the process must not run another trial."""
     lanes: int = 1
     """Trials of which it was trained as one computation, at most."""
+    ignored_checkpoint: bool = False
+    """It went on from a checkpoint that it never looked at."""
 
 
 class Save(NamedTuple):

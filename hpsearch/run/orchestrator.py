@@ -291,7 +291,7 @@ class Orchestrator:
         if isinstance(ended, Result):
             count, seconds = self._segment_seconds
             self._segment_seconds = count + 1, seconds + ended.result.seconds
-            self._remarks.settings(ended.trial, ended.result)
+            self._remarks.end(ended.trial, ended.result)
         # A sweep that has enough may yet go on in this very run, which must not lose a trial's worker for ever.
         ending = self._ending is not None and self._ending not in ENOUGH
         stopped = self._stopping.pop((ended.trial, ended.attempt), "")

@@ -22,6 +22,7 @@ class Remarks:
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
         self._told: set[str] = set()  # settings that trials changed
+        self._told_ignored = False
         self._stand_ins = 0
 
     def start(self, event: Started, trial: Trial) -> None:
@@ -34,8 +35,18 @@ class Remarks:
                 f"iteration {parent.iteration}, from which it was to be forked"
             )
 
-    def settings(self, trial: int, result: SegmentResult) -> None:
-        """Say which settings of its process a trial changed, of each setting once."""
+    def end(self, trial: int, result: SegmentResult) -> None:
+        """Remark on a segment that ended: which settings of its process it changed, and a checkpoint without use."""
+        self._settings(trial, result)
+        if result.ignored_checkpoint and not self._told_ignored:
+            self._told_ignored = True
+            self._observers.say(
+                f"trial {trial} went on from a checkpoint without a look at trial.checkpoint: if it trained from zero, "
+                "what it reported isn't of the iterations that it counts for. Load the checkpoint before the loop, or "
+                "report without one: then each promotion starts from zero"
+            )
+
+    def _settings(self, trial: int, result: SegmentResult) -> None:
         new = [setting for setting in result.changed if setting not in self._told]
         self._told.update(new)
         if new:

@@ -114,6 +114,7 @@ class RunningTrial:
         self._kept: tuple[int, str] | None = None
         """(this process, the name of the last report's checkpoint), where nobody was told of it."""
         self._looped = False
+        self._read_any = False
         self._ended = False
         self._clock = time.perf_counter()
 
@@ -198,6 +199,11 @@ class RunningTrial:
             StorageError: The storage doesn't give it.
         """
         return self._read(self._assignment.parent_checkpoint)
+
+    @property
+    def ignores_checkpoint(self) -> bool:
+        """Whether it goes on from a checkpoint that nobody has looked at."""
+        return self.start > 0 and self._assignment.checkpoint is not None and not self._read_any
 
     @property
     def iteration(self) -> int:
@@ -337,6 +343,7 @@ class RunningTrial:
         return bool(cut)
 
     def _read(self, path: str | None) -> Any:
+        self._read_any = True
         if self._state is None and path is not None:
             self._state = checkpoints.read_state(Path(path))
         return None if path is None else self._state

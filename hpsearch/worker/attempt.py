@@ -41,6 +41,8 @@ class Attempt:
         """Those since the last checkpoint that the channel was told of."""
         self.cut = False
         """The segment was told to end early, and did."""
+        self.ignored_checkpoint = False
+        """It went on from a checkpoint that it never looked at."""
         self.settings: Kept = Kept()
         """What it changed of its process."""
         self.channel_error: Exception | None = None

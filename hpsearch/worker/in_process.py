@@ -178,6 +178,7 @@ def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> object:
         trial.drop_kept()
         trial.leave_group(error)
         raise
+    attempt.ignored_checkpoint = trial.ignores_checkpoint
     trial.leave_group()
     return returned
 

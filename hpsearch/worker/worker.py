@@ -140,6 +140,7 @@ class Worker:
             failure=None if failure is None else bounded(failure),
             changed=attempt.settings.changed,
             stuck=attempt.settings.stuck,
+            ignored_checkpoint=attempt.ignored_checkpoint,
         )
 
     def _run_in_lanes(self, trial: Trial, segment: Segment, channel: Channel) -> SegmentResult:

@@ -208,6 +208,18 @@ def test_what_trials_change_of_their_process_is_said_once_for_each_setting():
     ]
 
 
+def test_a_checkpoint_that_is_never_looked_at_is_told_once():
+    def answer(task: Task) -> Sequence[Message]:
+        result = done(task)
+        return [replace(result, result=replace(result.result, ignored_checkpoint=task.segment.trial > 0))]
+
+    _, onlooker, _ = direct(sweep_of(**FLAT, run_cap=3), ScriptedBackend(answer))
+    (said,) = onlooker.said
+    assert said.startswith(
+        "trial 1 went on from a checkpoint without a look at trial.checkpoint: if it trained from zero"
+    )
+
+
 @pytest.mark.parametrize("retries", [0, 1, 3])
 def test_a_trial_that_raises_is_tried_again_up_to_max_retries(tmp_path, retries):
     path = tmp_path / "s"

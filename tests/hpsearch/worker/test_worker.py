@@ -229,6 +229,23 @@ def test_what_a_trial_changes_of_its_process_is_put_back_and_told(make_worker: M
     assert "HPSEARCH_TEST_LEAK" not in os.environ
 
 
+@pytest.mark.parametrize("looks", [True, False])
+def test_whether_a_function_looked_at_the_checkpoint_that_it_goes_on_from_is_told(
+    make_worker: MakeWorker, tmp_path: Path, looks: bool
+) -> None:
+    def train(trial: RunningTrial) -> None:
+        total = trial.checkpoint["total"] if looks and trial.checkpoint else 0
+        for _ in trial.iterations():
+            total += 1
+            trial.report({"loss": total}, checkpoint={"total": total})
+
+    worker = make_worker(train)
+    first = worker.run(TRIAL, segment(0, 2), Listening())
+    second = worker.run(TRIAL, segment(2, 3, first.checkpoint, attempt=2), Listening())
+    assert (first.ignored_checkpoint, second.ignored_checkpoint) == (False, not looks)
+    assert second.reports[-1].metrics == {"loss": 3 if looks else 1}
+
+
 def test_what_cant_be_put_back_is_told(make_worker: MakeWorker, tmp_path: Path, monkeypatch: Any) -> None:
     def moves(trial: RunningTrial) -> None:
         trial.report({"loss": 0})
