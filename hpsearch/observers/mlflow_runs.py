@@ -161,17 +161,25 @@ def _make(database: Path) -> None:
 
 
 def fit_names(names: Iterable[str]) -> dict[str, str]:
-    """Give names that MLflow takes, each its own: letters, digits, `_ - . / ` and spaces, no path that leads astray."""
+    """Give names that MLflow takes, each its own: letters, digits, `_ - . / ` and spaces, no path that leads astray.
+
+    Those that it takes as they are stay so, whatever comes before them.
+    """
+    fits = {name: _fit(name) for name in names}
     fitted: dict[str, str] = {}
     taken: set[str] = set()
-    for name in names:
-        fit = re.sub(r"[^\w./ -]", "_", name)[:_LONGEST_NAME] or "_"
-        if posixpath.normpath(fit) != fit or fit.startswith(("/", "..")) or fit == ".":
-            fit = fit.replace("/", "_").replace(".", "_")
+    for name, fit in sorted(fits.items(), key=lambda item: item[0] != item[1]):
         candidates = itertools.chain([fit], (f"{fit[: _LONGEST_NAME - 8]}_{n}" for n in itertools.count(2)))
         fitted[name] = next(candidate for candidate in candidates if candidate not in taken)
         taken.add(fitted[name])
     return fitted
+
+
+def _fit(name: str) -> str:
+    fit = re.sub(r"[^\w./ -]", "_", name)[:_LONGEST_NAME] or "_"
+    if posixpath.normpath(fit) != fit or fit.startswith(("/", "..")) or fit == ".":
+        fit = fit.replace("/", "_").replace(".", "_")
+    return fit
 
 
 def _text(value: Value) -> str:

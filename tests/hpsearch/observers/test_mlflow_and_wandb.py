@@ -215,6 +215,16 @@ def test_mlflow_gets_names_that_it_takes_each_its_own():
         assert len(name) <= 250
 
 
+def test_a_name_that_mlflow_takes_stays_whatever_comes_before_it():
+    """Else the run's `loss_5` would be the other metric's."""
+    assert fit_names(["loss@5", "loss_5"]) == {"loss_5": "loss_5", "loss@5": "loss_5_2"}
+    assert fit_names(["loss@5", "loss_5_2", "loss_5"]) == {
+        "loss_5_2": "loss_5_2",
+        "loss_5": "loss_5",
+        "loss@5": "loss_5_3",
+    }
+
+
 def test_wandb_that_is_told_to_be_online_says_at_once_that_nobody_is_logged_in(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("HOME", str(tmp_path))
