@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from numbers import Number
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Never, Protocol
 
 from hpsearch.errors import TrainableError
 from hpsearch.trainable import checkpoints, random_state
@@ -26,6 +27,7 @@ __all__ = [
     "SegmentEnd",
 ]
 
+_NO_METRICS: Mapping[str, Any] = MappingProxyType({})
 
 _OWN_LOOP = "own_loop"
 """Key beside the generators' states: the trainable hasn't called `iterations()`. Earlier versions wrote none."""
@@ -239,7 +241,7 @@ class RunningTrial:
         finally:
             self._step = None
 
-    def report(self, metrics: Mapping[str, Any], checkpoint: object = None) -> None:
+    def report(self, metrics: Mapping[str, Any] = _NO_METRICS, checkpoint: object = None, **others: Never) -> None:
         """Report the metrics at the end of an iteration; this may end the segment.
 
         The last thing in an iteration: what comes after it, up to the next step, isn't in the checkpoint. That is
@@ -255,10 +257,11 @@ class RunningTrial:
             checkpoint: What continues the trial from here: tensors and plain containers; or the path of a
                 directory or file, which is copied; or a function of no arguments that gives one of these,
                 called only when a checkpoint is needed. None: the trial can't be continued from here.
+            others: None are taken; metrics or a step that are given by keywords, as elsewhere, are told so.
 
         Raises:
-            TrainableError: The metrics aren't numbers, lack one of the sweep's metrics, or come out of turn; or the
-                checkpoint is a number, as a step would be.
+            TrainableError: The metrics aren't numbers, lack one of the sweep's metrics, or come out of turn; the
+                checkpoint is a number, as a step would be; or there are other keywords.
             CheckpointError: The checkpoint couldn't be read again.
             UnwritableError: The system refuses to write the checkpoint.
             StorageError: The storage is full, or out of order.
@@ -266,6 +269,12 @@ class RunningTrial:
         """
         seconds = time.perf_counter() - self._clock
         self._check_turn()
+        if others:
+            raise TrainableError(
+                f"report() takes metrics as one mapping, and a checkpoint, but got {', '.join(others)} by keyword: "
+                f"write trial.report({example(self._assignment.objective.names)}); it takes no step, as each call is "
+                "the end of the next iteration"
+            )
         numbers = to_numbers(metrics, self._assignment.objective.names) if self.rank == 0 else {}
         if isinstance(checkpoint, Number):
             raise TrainableError(

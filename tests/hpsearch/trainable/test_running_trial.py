@@ -104,6 +104,34 @@ def test_a_step_is_no_checkpoint(assignment: Assignment, step: Any) -> None:
     assert (trial.iteration, listening.saves) == (0, [])
 
 
+@pytest.mark.parametrize(
+    ("args", "keywords", "problem"),
+    [
+        (
+            [],
+            {"loss": 0.3},
+            r'one mapping, and a checkpoint, but got loss by keyword: write trial.report\({"loss": 0.9}\)',
+        ),
+        ([], {"loss": 0.3, "step": 3}, "got loss, step by keyword"),
+        ([{"loss": 0.3}], {"step": 3}, "got step by keyword: .*; it takes no step, as each call is the end"),
+        ([0.3], {"step": 3}, "got step by keyword"),
+        ([0.3, 3], {}, 'a report must be a mapping of names to numbers, but is .*0.3: write {"loss": 0.9}'),
+        ([0.3], {}, "a report must be a mapping of names to numbers"),
+        (["loss", 0.3], {}, "a report must be a mapping of names to numbers"),
+        ([], {}, "every report must hold the sweep's metric 'loss', but this one holds nothing"),
+    ],
+)
+def test_a_report_as_other_libraries_take_it_is_told_how_it_is_written_here(
+    assignment: Assignment, args: list[Any], keywords: dict[str, Any], problem: str
+) -> None:
+    listening = Listening()
+    trial = RunningTrial(replace(assignment, end=1), listening)
+    next(trial.iterations())
+    with pytest.raises(TrainableError, match=problem):
+        trial.report(*args, **keywords)
+    assert (trial.iteration, listening.saves) == (0, [])
+
+
 @pytest.mark.parametrize("kind", ["state", "function", "path", "function of a path"])
 def test_a_checkpoint_comes_back_however_it_was_given(assignment: Assignment, tmp_path: Path, kind: str) -> None:
     (tmp_path / "model").mkdir()
