@@ -144,7 +144,7 @@ def test_who_is_to_run_alone_is_known_to_the_next_driver(tmp_path):
 
 
 class Deadly(PackingBackend):
-    """Some trials kill their worker once they have run an iteration."""
+    """Some trials kill their worker before they have run an iteration."""
 
     def __init__(self, workers: int, killers: Collection[int]) -> None:
         super().__init__(workers, metric=lambda trial, iteration: trial.seed % 1009 / iteration)
@@ -153,14 +153,12 @@ class Deadly(PackingBackend):
         """What each worker ran that died."""
 
     def wait(self, timeout: float | None) -> Sequence[Message]:
-        messages = super().wait(timeout)
         for worker in range(len(self._free)):
-            lanes = self._on(worker)
-            if any(attempt.task.segment.trial in self._killers and attempt.reports for attempt in lanes):
-                self.beside.append(tuple(sorted(attempt.task.segment.trial for attempt in lanes)))
+            lanes = [attempt.task.segment.trial for attempt in self._on(worker)]
+            if any(trial in self._killers for trial in lanes):
+                self.beside.append(tuple(sorted(lanes)))
                 self.lose(worker)
-        deaths, self._messages = self._messages, []
-        return [*messages, *deaths]
+        return super().wait(timeout)
 
 
 def test_who_kills_a_worker_is_found_by_halves(tmp_path, monkeypatch):
