@@ -1,13 +1,16 @@
-"""Check the metrics of a report."""
+"""Check what a report is given."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from numbers import Number
 
 from hpsearch.errors import TrainableError
 
-__all__ = ["example", "lacking", "to_numbers"]
+__all__ = ["example", "lacking", "refuse_keywords", "refuse_step", "to_numbers"]
+
+_NO_STEP = "no step, as each call is the end of the next iteration"
 
 
 def to_numbers(metrics: object, names: tuple[str, ...]) -> dict[str, float]:
@@ -29,6 +32,36 @@ def to_numbers(metrics: object, names: tuple[str, ...]) -> dict[str, float]:
     if missing is not None:
         raise TrainableError(f"every report must hold {lacking(missing, numbers, 'this one holds')}")
     return numbers
+
+
+def refuse_keywords(others: Collection[str], names: tuple[str, ...]) -> None:
+    """See that a report is given nothing by keyword but a checkpoint, as metrics and a step are elsewhere.
+
+    Args:
+        others: What else it is given.
+        names: The sweep's metrics.
+
+    Raises:
+        TrainableError: There is something.
+    """
+    if others:
+        raise TrainableError(
+            f"report() takes metrics as one mapping, and a checkpoint, but got {', '.join(others)} by keyword: "
+            f"write trial.report({example(names)}); it takes {_NO_STEP}"
+        )
+
+
+def refuse_step(checkpoint: object) -> None:
+    """See that a report isn't given a step where its checkpoint goes.
+
+    Raises:
+        TrainableError: The checkpoint is a number.
+    """
+    if isinstance(checkpoint, Number):
+        raise TrainableError(
+            f"a checkpoint must be a state, a path or a function, but is a number, {checkpoint!r}: report() takes "
+            f"{_NO_STEP}; a state that is a number goes into a dict"
+        )
 
 
 def example(names: tuple[str, ...], value: str = "0.9") -> str:

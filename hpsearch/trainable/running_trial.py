@@ -6,7 +6,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from numbers import Number
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Never, Protocol
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Never, Protocol
 from hpsearch.errors import TrainableError
 from hpsearch.trainable import checkpoints, random_state
 from hpsearch.trainable.assignment import Assignment, ignored_parallel
-from hpsearch.trainable.metrics import example, to_numbers
+from hpsearch.trainable.metrics import example, refuse_keywords, refuse_step, to_numbers
 from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.storage import writing
 
@@ -269,18 +268,9 @@ class RunningTrial:
         """
         seconds = time.perf_counter() - self._clock
         self._check_turn()
-        if others:
-            raise TrainableError(
-                f"report() takes metrics as one mapping, and a checkpoint, but got {', '.join(others)} by keyword: "
-                f"write trial.report({example(self._assignment.objective.names)}); it takes no step, as each call is "
-                "the end of the next iteration"
-            )
+        refuse_keywords(others, self._assignment.objective.names)
         numbers = to_numbers(metrics, self._assignment.objective.names) if self.rank == 0 else {}
-        if isinstance(checkpoint, Number):
-            raise TrainableError(
-                f"a checkpoint must be a state, a path or a function, but is a number, {checkpoint!r}: report() takes "
-                "no step, as each call is the end of the next iteration; a state that is a number goes into a dict"
-            )
+        refuse_step(checkpoint)
         self._iteration += 1
         self._state = None  # the checkpoint that the segment started from isn't needed from here on
         self._listener.reported(self._iteration, numbers, seconds)
