@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.errors import CheckpointError, StorageError, TrainableError, UnwritableError
 from hpsearch.threads import thread_environment
-from hpsearch.trainable import checkpoints
+from hpsearch.trainable import checkpoints, report_lines
 from hpsearch.trainable.assignment import Assignment, ignored_parallel
 from hpsearch.trainable.current import CUT_FILE
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.macros import expand
 from hpsearch.trainable.metrics import to_numbers
-from hpsearch.trainable.report_lines import KIND, LineReader
+from hpsearch.trainable.report_lines import LineReader
 from hpsearch.trial import Failure, Params, Trial
 from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.gang import RankInfo
@@ -269,7 +269,7 @@ class _Script:
     def _read_lines(self, ended: bool = False) -> None:
         for number, line in self._lines.read(ended):
             self._read += 1
-            if KIND not in line:
+            if report_lines.KIND not in line:
                 self._named.note(number, line)
             self._queue.append((number, line))
 
@@ -281,16 +281,18 @@ class _Script:
                 self._settle()
             number, line = self._queue.popleft()
             match line:
-                case {"hpsearch": "report", "iteration": iteration, "metrics": metrics, "seconds": seconds}:
+                case {report_lines.KIND: "report", "iteration": iteration, "metrics": metrics, "seconds": seconds}:
                     self._attempt.reported(iteration, metrics, seconds)
-                case {"hpsearch": "saved", "iteration": iteration, "checkpoint": name}:
+                case {report_lines.KIND: "saved", "iteration": iteration, "checkpoint": name}:
                     self._attempt.saved(iteration, name)
-                case {"hpsearch": "cut"}:
+                case {report_lines.KIND: "cut"}:
                     self._attempt.was_cut()
-                case {"hpsearch": "failed", "kind": kind, "message": message}:
+                case {report_lines.KIND: "failed", "kind": kind, "message": message}:
                     self._take_failure(Failure(kind, message, ""))
-                case {"hpsearch": _}:
-                    raise TrainableError(f"line {number} of $HPSEARCH_REPORTS must name no metric {KIND!r}: rename it")
+                case {report_lines.KIND: _}:
+                    raise TrainableError(
+                        f"line {number} of $HPSEARCH_REPORTS must name no metric {report_lines.KIND!r}: rename it"
+                    )
                 case _:
                     self._take_report(number, line)
 
