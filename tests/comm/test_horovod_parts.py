@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 import hpsearch_comm as comm
 import hpsearch_comm.horovod as hvd
 from hpsearch_comm.horovod.adasum import combine
+from hpsearch_comm.horovod.controller import Controller
+from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.exchange import FRAME_BYTES, exchange
 from hpsearch_comm.horovod.fusion import SMALL_BYTES, plan_batches
 from hpsearch_comm.horovod.request import ReduceOp, Request
@@ -155,3 +159,35 @@ def test_a_name_that_nobody_has_is_pythons_attribute_error(module):
     with pytest.raises(AttributeError, match=r"has no attribute 'allredoce'") as caught:
         module.allredoce  # noqa: B018
     assert not isinstance(caught.value, comm.CommError)
+
+
+def test_what_is_under_way_when_a_rank_leaves_ends_with_that_reason_wherever_the_thread_is():
+    """The thread is between two exchanges, and meets the groups closed."""
+
+    def leave(group: comm.Group) -> list[str]:
+        carried = threading.Event()
+
+        def carry(entry: Entry) -> None:
+            carried.set()
+            while not group.closed:
+                time.sleep(0.001)
+            group.barrier()
+
+        controller = Controller(group, group.duplicate(), [3], Settings.read({}), {"held": carry})
+        entries = [Entry(Request("a", "held")), Entry(Request("b", "held"))]
+        controller.submit(entries[0])
+        carried.wait()
+        controller.submit(entries[1])
+        controller.close()
+        said = []
+        for call in (entries[0].handle.wait, entries[1].handle.wait, controller.join):
+            with pytest.raises(hvd.HorovodInternalError) as ended:
+                call()
+            said.append(str(ended.value))
+        return said
+
+    (said,) = run_ranks(1, leave)
+    assert len(said) == 3
+    for text in said:
+        assert "rank 3 has left the job by hvd.shutdown() or its end" in text
+        assert "the group is closed" not in text

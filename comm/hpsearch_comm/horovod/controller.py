@@ -117,14 +117,16 @@ class Controller:
 
     def close(self) -> None:
         """End the thread, and what is still under way with HorovodInternalError."""
-        with self._wake:
-            self._closing = True
-            waited_for = self._under_way or self._join
-            self._wake.notify()
         left = HorovodInternalError(
             f"rank {self.ranks[self.group.rank]} has left the job by hvd.shutdown() or its end, while operations were "
             "under way: wait for every handle on every rank before that"
         )
+        with self._wake:
+            self._closing = True
+            waited_for = self._under_way or self._join
+            if waited_for and self._error is None:  # before the thread meets the groups closed
+                self._error = left
+            self._wake.notify()
         if waited_for:
             self._talk.close(left)
             self.group.close(left)
@@ -179,9 +181,10 @@ class Controller:
         try:
             self._carry_out(entries)
         except BaseException as error:
+            reason = as_horovods(self._first(error))
             for entry in entries:
                 if not entry.handle.done():
-                    entry.handle.finish(error=as_horovods(error))
+                    entry.handle.finish(error=reason)
             raise
         if decisions and isinstance(decisions[-1], AllJoined):
             with self._wake:
@@ -208,9 +211,8 @@ class Controller:
 
     def _end(self, error: BaseException) -> None:
         """Let all who wait know, and all who come."""
+        error = self._first(error)
         with self._wake:
-            if self._error is None:
-                self._error = error
             entries, self._under_way, self._new = list(self._under_way.values()), {}, []
             join, self._join = self._join, None
         waiting: list[Handle[Any]] = [entry.handle for entry in entries]
@@ -219,6 +221,13 @@ class Controller:
         if not self._closing and isinstance(error, Exception) and not isinstance(error, CommError):
             self._talk.close(error)
             self.group.close(error)
+
+    def _first(self, error: BaseException) -> BaseException:
+        """Return why the job ended: the first error, of which this one may be a consequence."""
+        with self._wake:
+            if self._error is None:
+                self._error = error
+            return self._error
 
 
 def as_horovods(error: BaseException) -> HorovodInternalError:
