@@ -1,12 +1,12 @@
 """W&B's functions for a script that hpsearch runs: `import hpsearch.compat.wandb as wandb` in place of `import wandb`.
 
-`init` gives the trial, `config` its params, and a `log` that holds the sweep's metric is its report. Nothing is sent
-anywhere. What keeps no result (`watch`, `save`, `Image`, ...) does nothing, and says so once.
+`init` gives the trial, `config` its params, and the logs of one step that hold the sweep's metric are one report.
+Nothing is sent anywhere. What keeps no result (`watch`, `save`, `Image`, ...) does nothing, and says so once.
 """
 
 from __future__ import annotations
 
-import atexit
+import functools
 import itertools
 import sys
 import types
@@ -92,7 +92,8 @@ def init(
     here.begin({**_assigned, **mapping_of(config)}, {} if trial is None else trial.params)
     run = Run(trial, here, {"project": project, "entity": entity, "name": name, **named})
     summary = run.summary
-    atexit.register(run.at_exit)
+    if trial is not None:
+        trial.at_end = functools.partial(_end, run)
     return run
 
 
@@ -112,8 +113,14 @@ def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
     global run
     if run is not None:
         run.finish(exit_code)
-        atexit.unregister(run.at_exit)
     run = None
+
+
+def _end(newest: Run, error: BaseException | None) -> None:
+    """End the newest run of a trial, when its function or script ends."""
+    global run
+    run = None
+    newest.at_end(error)
 
 
 def login(*args: Any, **kwargs: Any) -> bool:
@@ -191,14 +198,7 @@ def agent(
 
 def _called(function: Callable[[], object]) -> Callable[[RunningTrial], None]:
     def train(trial: RunningTrial) -> None:
-        try:
-            function()
-        except BaseException:
-            if run is not None:
-                run.abandon()
-            raise
-        finally:
-            finish()
+        function()
 
     train.__name__ = train.__qualname__ = getattr(function, "__name__", "train")
     return train

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any
 
-from hpsearch.errors import TrainableError
+from hpsearch.errors import HpsearchError, TrainableError
 from hpsearch.trainable.current import current_trial
 from hpsearch.trainable.metrics import lacking
 from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
@@ -112,6 +113,10 @@ class Summary(dict[str, Any]):
         self[name] = value
 
 
+class FailedRunError(HpsearchError):
+    """The script said of its own run that it has failed."""
+
+
 class Run:
     """What `init` gives: a trial of a sweep, or nothing but names outside of one.
 
@@ -135,13 +140,20 @@ class Run:
         self.step = 0
         """Reports so far."""
         self._trial = trial
-        self._waiting: dict[str, Any] = {}
-        """What was logged since the last report, and awaits the next."""
-        self._logged: int | None = None
-        """The step of the last log, where the script names steps."""
-        self._reported: int | None = None
-        """That of the last report."""
+        self._row: dict[str, Any] = {}
+        """What was logged since the last report."""
+        self._row_step: int | None = None
+        """The row's step, where the script names steps."""
+        self._leading: frozenset[str] = frozenset()
+        """The names that were in the row when it first held all of the sweep's metrics."""
+        self._open = False
+        """The last log said `commit=False`."""
+        self._committed: int | None = None
+        """The step of the last report."""
+        self._clock = self._row_time = time.perf_counter()
+        """When the last report's row was logged, and when this one was."""
         self._finished = False
+        self._exit_code = 0
         self._named: dict[str, None] = {}
         """All numbers that were logged so far."""
 
@@ -155,11 +167,13 @@ class Run:
         return self.url
 
     def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
-        """Report, once all of the sweep's metrics were logged since the last report, by this log or by those before.
+        """Add numbers to the row of this step, and report the row before it once that is complete.
 
-        Of a name that was logged several times the last value counts. What is no number is left out. Several logs of
-        one `step` are one report, and what comes after the metric in it goes with the next one. Where the sweep names
-        no metric, each log is a report, or of those with a `step` each step.
+        A row holds all of the sweep's metrics. Where the script names steps, it ends with the first log of another
+        step; else with the first log of a name that the row had when it first held all metrics. `commit=True` reports
+        at once. In a sweep without a metric each log is a row, or each step.
+
+        Of a name that is logged several times in a row the last value counts. What is no number is left out.
 
         Raises:
             SegmentEnd: The trial ends here, as its scheduler or the sweep's end has it.
@@ -168,62 +182,69 @@ class Run:
             return
         given, names = _numbers(data), self._trial.metric_names
         self._named |= dict.fromkeys(given)
-        if step is not None and step == self._reported:
-            self._waiting.update({name: number for name, number in given.items() if name not in names})
+        if step is not None and step == self._committed:
+            say_once(f"step {step} is reported already: what is logged to it later is not kept")
             return
-        if not names and self._logged not in (None, step):
-            self._report()  # the step before is whole
-        self._logged = step
-        self._waiting.update(given)
-        if commit is None:
-            commit = step is None or bool(names)
-        if commit and self._is_whole:
-            self._reported = step
+        if self._is_whole and self._begins_row(given, step):
+            self._report()
+        self._row_step = step if step is not None else self._row_step
+        self._row.update(given)
+        self._row_time = time.perf_counter()
+        if self._is_whole and not self._leading:
+            self._leading = frozenset(self._row)
+        self._open = commit is False
+        if self._is_whole and (commit or (commit is None and step is None and not names)):
             self._report()
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
-        """End the run; what was logged and not committed, and a metric that stands in the summary, is reported last.
+        """End the run: report the row that is complete, then a metric that stands in the summary.
 
-        Nothing is where an exit code other than 0 says that the run has failed.
+        An exit code other than 0 says that the run has failed: its summary isn't reported, and the trial fails where
+        the script, or the function, ends.
 
         Raises:
             TrainableError: Numbers were logged, but the sweep's metric never was.
         """
         if self._finished:
             return
+        if self._is_whole:
+            self._report()
         self._finished = True
-        if exit_code:
-            say_once(
-                f"finish(exit_code={exit_code}): what was reported stays; raise an error where the trial has failed"
-            )
+        self._exit_code = exit_code or 0
+        if self._exit_code:
             return
         names = () if self._trial is None else self._trial.metric_names
         given = _numbers(self.summary)
         if names and all(name in given for name in names):
-            self._waiting.update(given)
+            self._row.update(given)
         if self._is_whole:
             self._report()
         elif self.step == 0 and self._named and (lacked := [name for name in names if name not in self._named]):
             raise TrainableError(f"a run must log {lacking(lacked[0], self._named, 'this one logged')}")
-        elif known := [name for name in names if name in self._waiting]:
-            missing = " and ".join(name for name in names if name not in self._waiting)
-            say_once(f"{' and '.join(known)} was logged without {missing}, and is not reported: a report needs all")
-
-    def abandon(self) -> None:
-        """End the run of a script that has failed: nothing more is reported."""
-        self._finished = True
+        elif self._row:
+            missing = " and ".join(name for name in names if name not in self._row)
+            logged = " and ".join(name for name in names if name in self._row) or ", ".join(self._row)
+            say_once(f"{logged} was logged without {missing}, and is not reported: a report needs all metrics")
 
     @property
     def _is_whole(self) -> bool:
-        """Whether there is something to report, with all that the sweep wants to know."""
-        if self._trial is None or not self._waiting:
+        """Whether the row can be reported: it holds all of the sweep's metrics."""
+        if self._trial is None or not self._row:
             return False
-        return all(name in self._waiting for name in self._trial.metric_names)
+        return all(name in self._row for name in self._trial.metric_names)
+
+    def _begins_row(self, given: Mapping[str, Any], step: int | None) -> bool:
+        if step is not None and self._row_step is not None:
+            return step != self._row_step
+        return not self._open and not self._leading.isdisjoint(given)
 
     def _report(self) -> None:
         assert self._trial is not None, "checked"
-        self._logged = None
-        metrics, self._waiting = self._waiting, {}
+        metrics, self._row = self._row, {}
+        self._committed, self._row_step = self._row_step, None
+        self._leading = frozenset()
+        self._trial.took(self._row_time - self._clock)
+        self._clock = self._row_time
         self.step += 1
         try:
             self._trial.report(metrics)
@@ -237,17 +258,23 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.finish()
+        if not isinstance(error, SystemExit):
+            self.finish(exit_code=int(error is not None))
 
-    def at_exit(self) -> None:
-        """End a run that its script didn't end."""
-        try:
-            self.finish()
-        except SegmentEnd:
-            return
-        except TrainableError as error:  # nobody else tells of what is raised here
-            sys.excepthook(type(error), error, error.__traceback__)
+    def at_end(self, error: BaseException | None) -> None:
+        """End a run that its function or script didn't end.
+
+        Args:
+            error: What the trainable raised; None: it returned.
+
+        Raises:
+            SegmentEnd: The trial ends with the last report.
+            FailedRunError: The script said that the run has failed.
+            TrainableError: As `finish`.
+        """
+        self.finish(exit_code=int(error is not None))
+        if self._exit_code and error is None:
+            raise FailedRunError(f"the script ended its run with finish(exit_code={self._exit_code})")
 
     def __getattr__(self, name: str) -> Any:
         if name in IDLE:

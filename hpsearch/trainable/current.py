@@ -17,7 +17,7 @@ from hpsearch.trainable import random_state
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.report_lines import KIND, append_line
-from hpsearch.trainable.running_trial import RunningTrial
+from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
 from hpsearch.trainable.storage import writing
 
 if TYPE_CHECKING:
@@ -69,8 +69,20 @@ def _open_script_trial(assignment: Path) -> RunningTrial:
     random_state.seed_all(facts.seed)
     random_state.seed_when_imported(facts.seed)
     _tell_of_uncaught_errors(trial, lines)
-    atexit.register(trial.returned)
+    atexit.register(_end_at_exit, trial)
     return trial
+
+
+def _end_at_exit(trial: RunningTrial) -> None:
+    """Report what the script held back until its end, and the last checkpoint."""
+    try:
+        if trial.at_end is not None:
+            trial.at_end(getattr(sys, "last_value", None))  # what the script raised and nobody caught
+    except SegmentEnd:
+        pass
+    except HpsearchError as error:  # nobody else hears of what is raised here
+        sys.excepthook(type(error), error, error.__traceback__)
+    trial.returned()
 
 
 def _join_others() -> Group:

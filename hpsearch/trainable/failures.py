@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpsearch.errors import (
     CheckpointError,
+    HpsearchError,
     StorageError,
     TrainableError,
     UnreadableCheckpointError,
@@ -48,6 +49,8 @@ def failure_of(error: BaseException) -> Failure:
         return Failure("contract", str(error), text)
     if _is_for_want_of_room(error):
         return Failure("storage", f"the trainable raised {exception_line(error)}. Make room, then resume.", text)
+    if isinstance(error, HpsearchError):  # also at a script's exit, when torch can't be imported any more
+        return Failure("raised", exception_line(error), text)
     if (told := _memory_told(error)) is not None:
         return Failure("memory", f"{exception_line(error)}; its process had {told}", text)
     if (lost := _loss_of_peers(error)) is not None:

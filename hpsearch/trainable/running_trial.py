@@ -92,6 +92,8 @@ class RunningTrial:
         """Tells where the trial's generators stand; they aren't the process's where others run in turn with it."""
         self.write_checkpoint = checkpoints.write
         """Writes a checkpoint, and gives its name; it may wait for those of others that run in turn with this one."""
+        self.at_end: Callable[[BaseException | None], None] | None = None
+        """Called by the worker when a function ends, with what it raised: reports what was held back until then."""
         self.assign(assignment, listener, None)
 
     def assign(self, assignment: Assignment, listener: Listener, saved: RandomState | None) -> None:

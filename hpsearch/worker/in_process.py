@@ -169,7 +169,7 @@ def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> object:
     """Call a function, and give what it returns; the group is closed when it ends."""
     returned = None
     try:
-        returned = target(trial)
+        returned = _ended(target, trial)
         attempt.returned()
         trial.returned()
     except SegmentEnd:
@@ -180,6 +180,22 @@ def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> object:
         raise
     attempt.ignored_checkpoint = trial.ignores_checkpoint
     trial.leave_group()
+    return returned
+
+
+def _ended(target: Trainable, trial: RunningTrial) -> object:
+    """Call a function, and let what it held back be reported."""
+    try:
+        returned = target(trial)
+    except SegmentEnd:
+        raise
+    except BaseException as error:
+        if trial.at_end is not None:
+            with contextlib.suppress(SegmentEnd):
+                trial.at_end(error)
+        raise
+    if trial.at_end is not None:
+        trial.at_end(None)
     return returned
 
 

@@ -97,8 +97,8 @@ def train() -> None:
     with wandb.init(config={"depth": 2}) as run:
         assert run.config.depth == 2
         for epoch in range(3):
-            wandb.log({"loss": run.config.lr}, step=epoch)
             wandb.log({"loss": 9.0}, step=epoch)
+            wandb.log({"loss": run.config.lr}, step=epoch)
 
 
 GIVEN = {"method": "random", "metric": {"name": "loss"}, "parameters": {"lr": {"min": 0.0, "max": 1.0}}}
@@ -156,16 +156,90 @@ def test_several_metrics_may_be_logged_one_after_the_other(tmp_path):
     assert "loss was logged without accuracy, and is not reported" in log.read_text()
 
 
-def test_a_run_that_ends_with_an_error_code_reports_no_summary_and_says_how_to_fail(tmp_path):
+def test_what_is_logged_after_the_metric_belongs_to_its_epoch(tmp_path):
+    def script() -> None:
+        wandb.init()
+        for epoch in range(2):
+            wandb.log({"loss": 1.0 + epoch})
+            wandb.log({"other": 5 + epoch})
+
+    assert logged(tmp_path, script) == [{"loss": 1.0, "other": 5.0}, {"loss": 2.0, "other": 6.0}]
+
+
+def test_what_is_logged_by_batch_stays_with_its_epoch_before_and_after_the_metric(tmp_path):
+    def script() -> None:
+        wandb.init()
+        for epoch in range(2):
+            for batch in range(3):
+                wandb.log({"train": 10 * epoch + batch})
+            wandb.log({"loss": 1.0 + epoch})
+            for batch in range(2):
+                wandb.log({"test": 10 * epoch + batch})
+
+    reports = logged(tmp_path, script)
+    assert reports == [{"train": 2.0, "loss": 1.0, "test": 1.0}, {"train": 12.0, "loss": 2.0, "test": 11.0}]
+
+
+def test_the_logs_of_one_step_are_one_report_and_the_last_value_of_a_name_counts(tmp_path):
+    def script() -> None:
+        wandb.init()
+        for epoch in range(2):
+            wandb.log({"loss": 9.0}, step=epoch)
+            wandb.log({"loss": 1.0 + epoch}, step=epoch)
+            wandb.log({"other": 5 + epoch}, step=epoch)
+
+    assert logged(tmp_path, script) == [{"loss": 1.0, "other": 5.0}, {"loss": 2.0, "other": 6.0}]
+
+
+def test_a_log_that_commits_is_reported_at_once(tmp_path):
+    def script() -> None:
+        run = wandb.init()
+        wandb.log({"loss": 1.0}, commit=True)
+        assert run.step == 1
+        wandb.log({"loss": 2.0}, step=5, commit=True)
+        wandb.log({"loss": 3.0}, step=5)  # W&B keeps nothing for a step that is over
+
+    assert logged(tmp_path, script) == [{"loss": 1.0}, {"loss": 2.0}]
+
+
+def test_the_last_epoch_of_a_function_that_fails_is_reported(tmp_path):
+    def script() -> None:
+        wandb.init()
+        wandb.log({"loss": 1.0})
+        wandb.log({"loss": 2.0})
+        raise ValueError("broken")
+
+    logged(tmp_path, script)
+    (row,) = hpsearch.load(tmp_path / "s").trials
+    assert (row.state, row.iterations, dict(row.metrics)) == (TrialState.FAILED, 2, {"loss": 2.0})
+
+
+def two_epochs(trial: object) -> None:
+    """Log as a function does that `hpsearch.search` calls."""
+    wandb.init()
+    for epoch in range(2):
+        wandb.log({"loss": 1.0 + epoch})
+
+
+def test_a_function_that_uses_no_agent_has_its_last_epoch_reported(tmp_path):
+    sweep = {**GIVEN, "run_cap": 1}
+    study = hpsearch.search(
+        two_epochs, sweep, backend="inline", directory=tmp_path / "s", progress=False, tensorboard=False
+    )
+    assert study.curves()[0] == [(1, 1.0), (2, 2.0)]
+
+
+def test_a_function_whose_run_ends_with_an_exit_code_has_failed_and_its_summary_is_not_reported(tmp_path):
     def script() -> None:
         wandb.init()
         wandb.log({"loss": 1.0})
         wandb.summary["loss"] = 0.0
         wandb.finish(exit_code=1)
 
-    assert logged(tmp_path, script) == [{"loss": 1.0}]
-    (log,) = tmp_path.rglob("output.log")
-    assert "raise an error where the trial has failed" in log.read_text()
+    logged(tmp_path, script)
+    (row,) = hpsearch.load(tmp_path / "s").trials
+    assert (row.state, dict(row.metrics)) == (TrialState.FAILED, {"loss": 1.0})
+    assert "finish(exit_code=1)" in str(row.failure)
 
 
 def test_without_a_metric_each_step_is_one_report(tmp_path):
@@ -249,6 +323,25 @@ def test_a_metric_that_was_never_logged_is_named_with_what_was(tmp_path, monkeyp
     script = f"import hpsearch.compat.wandb as wandb\nrun = wandb.init()\n{logs}\n{end}\n"
     said = run_script(tmp_path, capsys, script)
     assert "a run must log the sweep's metric 'val_loss', but this one logged 'val/loss', 'acc': did you mean" in said
+
+
+@pytest.mark.parametrize("end", ["wandb.finish(exit_code=3)", "run.finish(exit_code=3)"])
+def test_a_script_whose_run_ends_with_an_exit_code_has_failed(tmp_path, monkeypatch, capsys, end):
+    monkeypatch.chdir(tmp_path)
+    logs = "wandb.log({'val_loss': 1}); wandb.log({'val_loss': 2}); wandb.log({'other': 3})"
+    run_script(tmp_path, capsys, f"import hpsearch.compat.wandb as wandb\nrun = wandb.init()\n{logs}\n{end}\n")
+    (row,) = hpsearch.load("study").trials
+    assert (row.state, dict(row.metrics)) == (TrialState.FAILED, {"val_loss": 2.0, "other": 3.0})
+    assert "finish(exit_code=3)" in str(row.failure)
+
+
+def test_a_script_whose_run_failed_by_an_error_is_described_by_that_error(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    script = "import hpsearch.compat.wandb as wandb\nwith wandb.init():\n    wandb.log({'val_loss': 1})\n    1 / 0\n"
+    run_script(tmp_path, capsys, script)
+    (row,) = hpsearch.load("study").trials
+    assert (row.state, row.iterations) == (TrialState.FAILED, 1)
+    assert "ZeroDivisionError" in str(row.failure)
 
 
 def test_a_function_that_never_logs_the_metric_ends_the_sweep_with_what_it_logged(tmp_path):
