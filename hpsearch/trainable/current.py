@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -23,10 +24,16 @@ from hpsearch.trainable.storage import writing
 if TYPE_CHECKING:
     from hpsearch_comm import Group
 
-__all__ = ["CUT_FILE", "current_trial", "set_current_trial"]
+__all__ = ["ANSWERS", "CUT", "GO_ON", "current_trial", "set_current_trial"]
 
-CUT_FILE = "cut"
-"""Name of the file in the attempt's directory that asks a script to end at its next report."""
+ANSWERS = "answers"
+"""Name of the file in the attempt's directory where the worker answers each report with one byte."""
+
+GO_ON, CUT = b".", b"c"
+"""What it answers: whether the segment ends with this report."""
+
+_LONGEST_NAP = 0.005
+"""Seconds between two looks for an answer."""
 
 _current: RunningTrial | None = None
 
@@ -65,7 +72,7 @@ def _open_script_trial(assignment: Path) -> RunningTrial:
     facts = Assignment.from_json(json.loads(assignment.read_text("utf-8")))
     lines = Path(os.environ["HPSEARCH_REPORTS"])
     form = _join_others if facts.world_size > 1 else None
-    trial = RunningTrial(facts, _LineWriter(lines, Path(facts.directory) / CUT_FILE), form)
+    trial = RunningTrial(facts, _LineWriter(lines, Path(facts.directory) / ANSWERS), form)
     random_state.seed_all(facts.seed)
     random_state.seed_when_imported(facts.seed)
     _tell_of_uncaught_errors(trial, lines)
@@ -94,15 +101,23 @@ def _join_others() -> Group:
 class _LineWriter:
     """Hears the trial in the script, and writes to the worker."""
 
-    def __init__(self, lines: Path, cut_file: Path) -> None:
+    def __init__(self, lines: Path, answers: Path) -> None:
         self._lines = lines
-        self._cut_file = cut_file
+        self._answers = answers
+        self._reports = 0
 
     def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
+        self._reports += 1
         self._write("report", iteration=iteration, seconds=seconds, metrics=metrics)
 
     def cut_requested(self) -> bool:
-        return self._cut_file.exists()
+        """Wait for the worker's answer: a script that reports without pause would run past where it should end."""
+        nap = 0.0002
+        with self._answers.open("rb") as file:
+            while not (answer := os.pread(file.fileno(), 1, self._reports - 1)):
+                time.sleep(nap)
+                nap = min(nap * 1.5, _LONGEST_NAP)
+        return answer == CUT
 
     def was_cut(self) -> None:
         self._write("cut")

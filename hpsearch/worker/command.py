@@ -18,7 +18,7 @@ from hpsearch.errors import CheckpointError, StorageError, TrainableError, Unwri
 from hpsearch.threads import thread_environment
 from hpsearch.trainable import checkpoints, report_lines
 from hpsearch.trainable.assignment import Assignment, ignored_parallel
-from hpsearch.trainable.current import CUT_FILE
+from hpsearch.trainable.current import ANSWERS, CUT, GO_ON
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.macros import expand
 from hpsearch.trainable.metrics import to_numbers
@@ -108,7 +108,7 @@ class CommandRunner:
     ) -> Failure | None:
         directory = Path(assignment.directory)
         lines = directory / "reports.jsonl"
-        for file in (lines, log):
+        for file in (lines, directory / ANSWERS, log):
             file.touch()
         (directory / "trial.json").write_text(json.dumps(assignment.to_json()), "utf-8")
         try:
@@ -196,12 +196,7 @@ class _Script:
     """A script that runs, and what its lines say."""
 
     def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        assignment: Assignment,
-        attempt: Attempt,
-        lines: Path,
-        board: Board,
+        self, process: subprocess.Popen[bytes], assignment: Assignment, attempt: Attempt, lines: Path, board: Board
     ) -> None:
         self._process = process
         self._assignment = assignment
@@ -229,8 +224,10 @@ class _Script:
         nap = 0.001
         try:
             while not _has_ended(self._process.pid):
+                read = self._read
                 self._take_lines()
-                self._pass_on_cut()
+                if self._read > read:
+                    nap = 0.001  # it waits for an answer, and its next report may be as close
                 self._heed_others()
                 if self._kill_at is not None and time.monotonic() >= self._kill_at:
                     os.killpg(self._process.pid, signal.SIGKILL)
@@ -283,6 +280,7 @@ class _Script:
             match line:
                 case {report_lines.KIND: "report", "iteration": iteration, "metrics": metrics, "seconds": seconds}:
                     self._attempt.reported(iteration, metrics, seconds)
+                    self._answer()
                 case {report_lines.KIND: "saved", "iteration": iteration, "checkpoint": name}:
                     self._attempt.saved(iteration, name)
                 case {report_lines.KIND: "cut"}:
@@ -352,10 +350,11 @@ class _Script:
             return  # whoever cuts a script may not fail it thereby: it goes on from the checkpoint before
         self._attempt.saved(copy.iteration, copy.name)
 
-    def _pass_on_cut(self) -> None:
-        """Ask a script that has the trial object to end at its next report; it answers with a line."""
-        if not self._attempt.ended and self._attempt.cut_requested():
-            (self._directory / CUT_FILE).touch()
+    def _answer(self) -> None:
+        """Tell a script that has the trial object whether its segment ends with the report just taken."""
+        is_cut = not self._attempt.ended and self._attempt.cut_requested()
+        with (self._directory / ANSWERS).open("ab") as file:
+            file.write(CUT if is_cut else GO_ON)
 
     def _heed_others(self) -> None:
         """End this script where the gang's scripts are to end."""

@@ -594,8 +594,6 @@ def test_a_cut_reaches_a_python_script_at_its_next_report(script: Script) -> Non
         for iteration in trial.iterations():
             if iteration == 3:
                 (directory / "in-iteration-3").touch()
-                while not (directory / "cut").exists():
-                    pass
             trial.report({"loss": 1})
         """,
         PYTHON,
@@ -603,10 +601,26 @@ def test_a_cut_reaches_a_python_script_at_its_next_report(script: Script) -> Non
 
     class Waiting(Listening):
         def cut_requested(self) -> bool:
-            return any(script.root.rglob("in-iteration-3"))  # else its second report may be the next one
+            return any(script.root.rglob("in-iteration-3"))
 
     result = script.run(0, 10, channel=Waiting())
     assert (result.failure, result.cut, result.iteration) == (None, True, 3)
+
+
+def test_a_python_script_that_reports_without_pause_ends_at_the_report_where_it_is_cut(script: Script) -> None:
+    script.open(
+        """
+        from hpsearch.trainable.current import current_trial
+        trial = current_trial()
+        for epoch in range(8):
+            trial.report({"loss": epoch}, checkpoint=lambda: {"epoch": epoch})
+        """,
+        PYTHON,
+    )
+    result = script.run(0, 10, channel=Listening(cut_at=2))
+    assert (result.failure, result.cut, result.iteration) == (None, True, 2)
+    assert result.checkpoint is not None
+    assert checkpoints.read_state(script.root / result.checkpoint) == {"epoch": 1}
 
 
 @pytest.mark.exhaustive
