@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +13,7 @@ from typing import Any
 from hpsearch.errors import SweepError, TellError, TrainableError
 from hpsearch.events import Finished, Lost, Pruned, Saved, Started, Steered
 from hpsearch.run.steering import answer
-from hpsearch.run.telling import AskedTrial, Told, asked_trial, open_segment, taken
+from hpsearch.run.telling import AskedTrial, Metrics, Told, asked_trial, open_segment, reports_of, taken
 from hpsearch.run.turns import Turn, Turns
 from hpsearch.run.verdicts import Rules, verdict
 from hpsearch.study.directory import StudyDirectory
@@ -109,7 +109,7 @@ class AskTell:
     def tell(
         self,
         trial: AskedTrial | int,
-        reports: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
+        reports: Metrics | float | Iterable[Metrics] = (),
         *,
         iteration: int | None = None,
         ended: bool = False,
@@ -121,7 +121,8 @@ class AskTell:
         Args:
             trial: What `ask` gave, or its number.
             reports: One per iteration, from the one after `trial.start` to `trial.end`, or as many as there were; each
-                maps names to numbers, and holds the sweep's metrics. A single mapping is one report.
+                maps names to numbers, and holds the sweep's metrics. A single mapping is one report. A number is one
+                report of a sweep with a single metric.
             iteration: Of the only report: `trial.end`, where only that was measured.
             ended: The trial ended by itself before `trial.end`.
             failed: Why it failed, instead of reports: it is asked for again as often as `limits.max_retries` says.
@@ -132,12 +133,13 @@ class AskTell:
             TrainableError: A report doesn't hold numbers, and the sweep's metrics among them. Nothing was taken.
             StudyInUseError: Another process has kept the study for a minute.
         """
-        given = [reports] if isinstance(reports, Mapping) else list(reports)
-        if failed is not None and (given or ended or iteration is not None):
-            raise TellError("why a trial failed is told alone, got reports, too; report(...) what came before it")
         with self._turn() as turn:
+            names = turn.sweep.objective.names
+            given = reports_of(reports, names)
+            if failed is not None and (given or ended or iteration is not None):
+                raise TellError("why a trial failed is told alone, got reports, too; report(...) what came before it")
             record = _open(turn, trial, attempt)
-            names, seconds = turn.sweep.objective.names, self._seconds(record)
+            seconds = self._seconds(record)
             if failed is None:
                 _take(turn, record, taken(record, names, given, iteration, seconds, ends=ended), seconds)
             else:
@@ -148,7 +150,7 @@ class AskTell:
     def report(
         self,
         trial: AskedTrial | int,
-        metrics: Mapping[str, Any],
+        metrics: Metrics | float,
         *,
         iteration: int | None = None,
         attempt: int | None = None,
@@ -160,7 +162,8 @@ class AskTell:
         with self._turn() as turn:
             record = _open(turn, trial, attempt)
             names, seconds = turn.sweep.objective.names, self._seconds(record)
-            told = taken(record, names, [metrics], iteration, seconds, ends=False, goes_on=True)
+            given = [metrics] if isinstance(metrics, list | tuple) else reports_of(metrics, names)
+            told = taken(record, names, given, iteration, seconds, ends=False, goes_on=True)
             _take(turn, record, told, seconds)
             turn.settle()
         return record.state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,25 @@ from hpsearch.study.trial_record import TrialRecord
 from hpsearch.trainable.metrics import to_numbers
 from hpsearch.trial import Params, Parent, Report, Segment, TrialState
 
-__all__ = ["AskedTrial", "Told", "asked_trial", "open_segment", "taken"]
+__all__ = ["AskedTrial", "Metrics", "Told", "asked_trial", "open_segment", "reports_of", "taken"]
 
 Metrics = Mapping[str, Any]
 """Names to numbers, NumPy's and torch's scalars included."""
+
+
+def reports_of(told: Metrics | float | Iterable[Metrics], names: tuple[str, ...]) -> list[Metrics]:
+    """Return what was told of a trial as a list of reports.
+
+    Args:
+        told: Several reports; or one, as a mapping or as the number that is the sweep's only metric.
+        names: The sweep's metrics.
+    """
+    if isinstance(told, Mapping):
+        return [told]
+    if isinstance(told, Iterable) and getattr(told, "shape", None) != ():  # a scalar of NumPy's or torch's has ()
+        return list(told)
+    only: Any = {names[0]: told} if len(names) == 1 else told  # what is no report is refused with an example
+    return [only]
 
 
 @dataclass(frozen=True)

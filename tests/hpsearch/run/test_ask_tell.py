@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import hpsearch
 from hpsearch.errors import JournalError, SweepError, TellError, TrainableError
@@ -14,7 +16,7 @@ from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.study_run import create_study
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
-from hpsearch.sweep.sweep import Limits
+from hpsearch.sweep.sweep import Limits, Metric
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.asking import ask, asked_sweep, by_x, finish, halving, refused, reports
 from tests.hpsearch.support.scripted import ScriptedBackend, done, events_of, of_kind, run_scripted, sweep_of
@@ -37,6 +39,27 @@ def test_a_trial_stays_open_until_it_is_told(lab):
     assert again.open_trials() == lab.open_trials() == [second]
     assert hpsearch.load(lab.directory).trials[0].metrics == {"loss": 0.5, "other": 2.0}
     assert len(of_kind(lab.directory, Opened)) == 1
+
+
+@pytest.mark.parametrize("value", [0.5, np.float32(0.5), torch.tensor(0.5)])
+def test_a_number_is_the_sweeps_only_metric(lab, value):
+    assert lab.tell(ask(lab), value) is TrialState.COMPLETE
+    assert lab.report(ask(lab), value) is TrialState.COMPLETE
+    assert [row.metrics for row in hpsearch.load(lab.directory).trials] == [{"loss": 0.5}] * 2
+
+
+def test_a_number_is_no_report_of_several_metrics_nor_one_of_several_reports(tmp_path):
+    two = asked_sweep(metric=(Metric("loss", "minimize"), Metric("size", "minimize")))
+    lab = AskTell(two, directory=tmp_path / "two")
+    with pytest.raises(TrainableError, match=r'a float, 0\.5: write \{"loss": 0\.9, "size": 0\.9\}'):
+        lab.tell(ask(lab), 0.5)
+    with AskTell(asked_sweep(max_iter=2), directory=tmp_path / "lab") as lab:
+        trial = ask(lab)
+        with pytest.raises(TrainableError, match="must be a mapping of names to numbers, but is a float"):
+            lab.tell(trial, [0.5, 0.25])
+        with pytest.raises(TellError, match="the last one alone with iteration=2"):
+            lab.tell(trial, 0.5)
+        assert lab.tell(trial, 0.5, iteration=2) is TrialState.COMPLETE
 
 
 def test_params_are_nested_and_the_seed_is_the_trials(tmp_path):
