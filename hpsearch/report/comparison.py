@@ -202,9 +202,9 @@ class Comparison:
         if not pairs:
             mean, interval = mean_of_two(list(right.values()), list(left.values()))
             return replace(found, mean=mean, interval=interval)
-        gains = [right[seed] - value for seed, value in left.items()]
-        mean, interval = mean_of_pairs(gains)
-        p_value = signed_rank(gains) if pairs >= _LEAST_FOR_WILCOXON else None
+        both = [(right[seed], value) for seed, value in left.items()]
+        mean, interval = mean_of_pairs([better - worse for better, worse in both])
+        p_value = signed_rank(both) if pairs >= _LEAST_FOR_WILCOXON else None
         return replace(found, mean=mean, interval=interval, p_value=p_value)
 
 

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from ctypes import c_float
 from dataclasses import dataclass
 
 __all__ = ["Spread", "mean_of_pairs", "mean_of_two", "signed_rank", "spread"]
@@ -60,21 +61,33 @@ def mean_of_two(one: Sequence[float], other: Sequence[float]) -> tuple[float, tu
     return mean, (mean - half, mean + half)
 
 
-def signed_rank(differences: Sequence[float]) -> float:
-    """Give the two-sided p-value of Wilcoxon's signed-rank test, exactly, also with ties; zeros are left out.
+def signed_rank(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the two-sided p-value of Wilcoxon's signed-rank test, exactly, also with ties; equal pairs are left out.
 
     Wilcoxon, "Individual Comparisons by Ranking Methods", Biometrics Bulletin 1(6), 1945. All signs are equally likely
     where nothing differs, so it counts in how many of them the ranks of one sign add up to as little, or as much.
     """
-    known = [difference for difference in differences if difference]
-    ranks = _doubled_ranks([abs(difference) for difference in known])
-    above = sum(rank for rank, difference in zip(ranks, known, strict=True) if difference > 0)
+    differences = [one - other for one, other in pairs]
+    ranks = _doubled_ranks([abs(difference) for difference in differences], _errors(pairs))
+    above = sum(rank for rank, difference in zip(ranks, differences, strict=True) if difference > 0)
     ways = Counter({0: 1})  # by the sum of ranks
-    for rank in ranks:
+    for rank in filter(None, ranks):
         ways.update({total + rank: count for total, count in ways.items()})
     extreme = min(above, sum(ranks) - above)  # the sums lie symmetrically
     few = sum(count for total, count in ways.items() if total <= extreme)
-    return min(1.0, few / (1 << len(ranks)) * 2)
+    return min(1.0, few / sum(ways.values()) * 2)
+
+
+def _errors(pairs: Sequence[tuple[float, float]]) -> list[float]:
+    """Return by how much the difference of each pair may be off since its two numbers are rounded.
+
+    0.97 - 0.96 and 0.96 - 0.95 differ in their last bits, and so do thirds. Metrics are often means of 32 bits, which
+    are told by their digits; whole numbers aren't rounded.
+    """
+    values = [value for pair in pairs for value in pair]
+    are_single = all(c_float(value).value == value for value in values) and any(value % 1 for value in values)
+    epsilon = 2.0**-23 if are_single else 2.0**-52
+    return [2 * epsilon * max(map(abs, pair)) for pair in pairs]
 
 
 def _quantile(ordered: Sequence[float | None], share: float) -> float | None:
@@ -91,14 +104,18 @@ def _quantile(ordered: Sequence[float | None], share: float) -> float | None:
     return None if math.isnan(found) else found
 
 
-def _doubled_ranks(values: Sequence[float]) -> list[int]:
-    """Give twice the rank of each value; equal ones have the mean of theirs."""
-    counts, before = Counter(values), 0
-    ranks = {}
-    for value in sorted(counts):
-        ranks[value] = 2 * before + counts[value] + 1
-        before += counts[value]
-    return [ranks[value] for value in values]
+def _doubled_ranks(values: Sequence[float], errors: Sequence[float]) -> list[int]:
+    """Return twice the rank of each value, 0 for one that may be 0; values that may be equal share their mean rank."""
+    ranks = [0] * len(values)
+    order = [place for place in sorted(range(len(values)), key=values.__getitem__) if values[place] > errors[place]]
+    first = 0
+    for last, place in enumerate(order):
+        following = order[last + 1] if last + 1 < len(order) else None
+        if following is None or values[following] - values[place] > errors[following] + errors[place]:
+            for tied in order[first : last + 1]:
+                ranks[tied] = first + last + 2
+            first = last + 1
+    return ranks
 
 
 def _t(freedom: float) -> float:

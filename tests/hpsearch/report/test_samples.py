@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -80,6 +81,11 @@ def test_equal_numbers_have_an_interval_of_a_point_and_a_single_one_has_none():
     assert mean_of_two([2.0], [1.0, 1.5]) == (0.75, None)
 
 
+def from_zero(differences: Sequence[float]) -> list[tuple[float, float]]:
+    """Pairs with these differences."""
+    return [(difference, 0.0) for difference in differences]
+
+
 @given(st.lists(st.integers(-4, 6), min_size=1, max_size=10))
 def test_the_test_counts_all_signs_with_ties_and_without_zeros(differences):
     known = [difference for difference in differences if difference]
@@ -89,16 +95,34 @@ def test_the_test_counts_all_signs_with_ties_and_without_zeros(differences):
         abs(sum(sign * rank for sign, rank in zip(signs, ranks, strict=True)))
         for signs in itertools.product((-1, 1), repeat=len(known))
     ]
-    assert signed_rank(differences) == pytest.approx(np.mean([total >= observed - 1e-9 for total in sums]))
+    assert signed_rank(from_zero(differences)) == pytest.approx(np.mean([total >= observed - 1e-9 for total in sums]))
 
 
 @pytest.mark.parametrize("count", [1, 6, 13, 30, 45])
 def test_the_test_without_ties_is_scipys_exact_one(count):
     draws = random.Random(count)
     differences = [draws.gauss(0.4, 1.0) for _ in range(count)]
-    assert signed_rank(differences) == pytest.approx(stats.wilcoxon(differences, method="exact").pvalue)
+    assert signed_rank(from_zero(differences)) == pytest.approx(stats.wilcoxon(differences, method="exact").pvalue)
 
 
 def test_where_most_differences_are_nought_the_few_others_are_no_evidence():
-    assert signed_rank([0.0] * 15 + [1.0] * 5) == 2 / 2**5
-    assert signed_rank([0.0] * 6) == 1.0
+    assert signed_rank(from_zero([0.0] * 15 + [1.0] * 5)) == 2 / 2**5
+    assert signed_rank(from_zero([0.0] * 6)) == 1.0
+
+
+# Numerators of accuracies, which are decimals, thirds and sevenths; the difference of the first pair is 1, too.
+ONE, OTHER = [97, 95, 96, 93, 98, 92, 50], [96, 96, 95, 92, 96, 94, 50]
+
+
+@pytest.mark.parametrize("parts", [1, 100, 300, 128, 360, 1797, 10_000, 3_000_000])
+@pytest.mark.parametrize("kind", [float, np.float32])
+def test_differences_that_tie_but_for_rounding_tie(parts, kind):
+    pairs = [(float(kind(one / parts)), float(kind(other / parts))) for one, other in zip(ONE, OTHER, strict=True)]
+    assert signed_rank(pairs) == 50 / 64  # of ranks 2.5, -2.5, 2.5, 2.5, 5.5, -5.5
+
+
+def test_differences_that_are_nearly_equal_dont_tie():
+    pairs = [(0.5 + rank * 1e-12, 0.5 + 8e-12 * (rank == 1)) for rank in range(1, 7)]
+    assert signed_rank(pairs) == signed_rank(from_zero([-7, 2, 3, 4, 5, 6]))
+    counts = [4_000_000.0 + rank for rank in (-6, 2, 3, 4, 5, 7)]
+    assert signed_rank([(count, 4_000_000.0) for count in counts]) == signed_rank(from_zero([-6, 2, 3, 4, 5, 7]))
