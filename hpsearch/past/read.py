@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -40,9 +41,9 @@ def read_warm_start(given: Sequence[Given], sweep: Sweep) -> WarmStart:
     """
     _check_method(sweep)
     names = [source_name(one) for one in given]
-    _check_once(names)
     past: list[Past] = []
     told = []
+    known: dict[str, set[tuple[str, str]]] = {}
     for one in given:
         source = _read(one, sweep)
         taken, words = take(source, sweep)
@@ -52,6 +53,7 @@ def read_warm_start(given: Sequence[Given], sweep: Sweep) -> WarmStart:
                 f"{sweep.objective.title}, got none: {words}. Give the sweep the parameters and ranges of that search, "
                 "or leave the source out"
             )
+        _check_new(str(one) if isinstance(one, str | Path) else source.shown, taken, known)
         past += taken
         told.append(f"{source.shown}: {words}")
     return WarmStart(tuple(names), tuple(told), tuple(past))
@@ -100,20 +102,24 @@ def _check_method(sweep: Sweep) -> None:
     )
 
 
-def _check_once(names: Sequence[str]) -> None:
-    """See that no source is given twice, also by two names."""
-    known: dict[str, str] = {}
-    for name in names:
-        first = known.setdefault(_trials_of(name), name)
-        if first is not name:
-            other = "it was given twice" if first == name else f"these are the trials of {first}, too"
-            raise SweepError(f"--from {name}: expected each source once, but {other}")
+def _check_new(shown: str, taken: Sequence[Past], known: dict[str, set[tuple[str, str]]]) -> None:
+    """See that a source isn't one of those before it by another name, a copy, or a table of its trials.
 
+    Names don't say: a link, a URL, a study at hand and an export may all be one study. Params and last values do.
 
-def _trials_of(name: str) -> str:
-    """Give the one name of a source that may have several: a study's journal is its directory, a URL its file."""
-    path = Path(name.removeprefix("sqlite:///"))
-    return str(path.parent if path.is_file() and _is_ours(path) else path)
+    Args:
+        shown: Its name, as the user wrote it.
+        taken: Its trials.
+        known: Those of the sources before it, by name; takes it up.
+    """
+    trials = {(json.dumps(one.params, sort_keys=True), repr([*one.values.values()][-1])) for one in taken}
+    for name, others in known.items():
+        if trials <= others or others <= trials:
+            raise SweepError(
+                f"--from {shown}: expected each source once, but these are the trials of {name}, too: those that "
+                "were taken from one of them are in both. Leave that one out"
+            )
+    known[shown] = trials
 
 
 def _read(given: Given, sweep: Sweep) -> Source:

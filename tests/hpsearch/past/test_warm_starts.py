@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import signal
 import subprocess
@@ -9,8 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pandas as pd
 import pytest
+from optuna.distributions import FloatDistribution, IntDistribution
 
 import hpsearch
 from hpsearch.errors import SweepError
@@ -25,7 +28,7 @@ from hpsearch.study.warm_start import stored_warm_start
 from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.command_line import Call, call, environment, write_sweep
 from tests.hpsearch.support.scripted import events_of
-from tests.hpsearch.support.warm import Recalling, search_bowl, warm_sweep
+from tests.hpsearch.support.warm import Recalling, bowl_loss, search_bowl, warm_sweep
 
 SOURCE = "trials.csv"
 TRAIN = "tests.hpsearch.support.warm:bowl"
@@ -116,7 +119,9 @@ def test_it_cant_begin_with_anything_else_later(source, tmp_path):
 
 
 def test_several_sources_are_told_one_after_the_other(source, tmp_path):
-    other = Path(shutil.copy(source, tmp_path / "other.csv"))
+    drawn = search_bowl(tmp_path / "drawn", run_cap=12, seed=1)
+    other = tmp_path / "other.csv"
+    other.write_text(rows_to_csv(drawn.trials, drawn.sweep.parameters.names))
     study = warm(tmp_path / "study", [source, other], run_cap=2)
     with Journal.read(study.directory / "study.db") as journal:
         stored = stored_warm_start(journal.study())
@@ -128,13 +133,34 @@ def test_several_sources_are_told_one_after_the_other(source, tmp_path):
     assert not (tmp_path / "twice").exists()
 
 
-def test_one_study_by_two_names_is_no_two_sources(tmp_path):
-    study = search_bowl(tmp_path / "source", run_cap=2)
-    with pytest.raises(SweepError, match=r"these are the trials of .*source, too"):
-        warm(tmp_path / "twice", [study.directory, study.directory / "study.db"])
-    with pytest.raises(SweepError, match=r"these are the trials of .*study\.db, too"):
-        warm(tmp_path / "twice", [study.directory / "study.db", study])
-    assert not (tmp_path / "twice").exists()
+def test_one_study_by_two_names_is_no_two_sources(tmp_path, monkeypatch):
+    study = search_bowl(tmp_path / "source", run_cap=6)
+    table = pd.DataFrame([row.params | {"loss": row.value} for row in study.trials])
+    table.to_csv(tmp_path / "trials.csv", index=False)
+    (tmp_path / "link").symlink_to(study.directory)
+    (tmp_path / "link.csv").hardlink_to(tmp_path / "trials.csv")
+    shutil.copytree(study.directory, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path)
+    ours: list[Any] = [study, "source", "source/study.db", "link", "copy", "trials.csv", "link.csv", table]
+    for first, second in itertools.permutations(ours, 2):
+        with pytest.raises(SweepError, match=r"expected each source once, but these are the trials of .*, too"):
+            warm("twice", [first, second])
+    with pytest.raises(SweepError, match="each source once"):
+        warm("twice", ["trials.csv", table.iloc[:4]])
+    assert not Path("twice").exists()
+
+
+def test_a_study_of_optunas_by_two_names_is_no_two_sources(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    study = optuna.create_study(storage="sqlite:///o.db", study_name="o")
+    for width in range(1, 7):
+        asked = study.ask({"lr": FloatDistribution(1e-4, 1.0, log=True), "width": IntDistribution(width, width)})
+        study.tell(asked, bowl_loss(asked.params["lr"], width))
+    named: list[Any] = ["o.db", "o.db#o", "sqlite:///o.db", "sqlite:///o.db#o", f"sqlite:///{tmp_path}/o.db", study]
+    for first, second in itertools.permutations(named, 2):
+        with pytest.raises(SweepError, match=r"expected each source once, but these are the trials of .*, too"):
+            warm("twice", [first, second])
+    assert not Path("twice").exists()
 
 
 def test_a_study_that_was_exported_is_read_from_parquet_as_from_csv(tmp_path, capsys):
