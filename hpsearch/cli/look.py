@@ -123,6 +123,8 @@ def export(given: argparse.Namespace) -> int:
     directory = given.to or study.directory / "export"
     curves = study.curves() if len(study.sweep.objective.goals) == 1 else {}
     try:
+        if given.to is None and directory.is_symlink():  # what a study from elsewhere links to isn't written to
+            directory.unlink()
         written = export_study(
             study.trials, study.sweep, directory, curves, study.times(), study.identity, study.reports()
         )

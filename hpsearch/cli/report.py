@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hpsearch.cli.which_study import each_a_study, loaded, newest
 from hpsearch.errors import StorageError
+from hpsearch.report.csv_files import put_in_place
 
 __all__ = ["report"]
 
@@ -19,7 +20,10 @@ def report(given: argparse.Namespace) -> int:
     page = page_of(studies)
     path: Path = given.output or studies[0].directory / "report.html"
     try:
-        path.write_text(page.html(), encoding="utf-8")
+        if given.output is None:
+            put_in_place(page.html().encode(), path)
+        else:
+            path.write_text(page.html(), encoding="utf-8")
     except OSError as error:
         raise StorageError(
             f"{path}: expected a file that can be written, got: {error.strerror}. Name another with --output."

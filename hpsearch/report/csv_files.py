@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -46,10 +46,14 @@ def _column(metric: str) -> str:
 
 
 def put_in_place(content: bytes, target: Path) -> None:
-    """Write a file by one rename, in place of one that is there: who reads it meanwhile reads the one or the other."""
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    """Write a file by one rename, in place of one that is there: who reads it meanwhile reads the one or the other.
+
+    A link that is there is replaced, too: a study may have been made by somebody else.
+    """
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
-        partial.write_bytes(content)
+        with partial.open("xb") as file:
+            file.write(content)
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)

@@ -43,7 +43,8 @@ class Lock:
 
     def __init__(self, path: Path, *, make: bool = False) -> None:
         self.path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT if make else os.O_RDONLY, 0o666)
+        # Who holds it writes a name into it: never into what a study that was made elsewhere links to.
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW if make else os.O_RDONLY, 0o666)
 
     def __enter__(self) -> Lock:
         return self

@@ -89,7 +89,7 @@ class EventFiles:
         # and file objects would be half of that again.
         folder = f"{self._directory}/{run}"
         path = f"{folder}/{self._file_name}"
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         try:
             descriptor = os.open(path, flags, 0o666)
         except FileNotFoundError:

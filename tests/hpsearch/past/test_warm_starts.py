@@ -135,7 +135,7 @@ def test_several_sources_are_told_one_after_the_other(source, tmp_path):
 
 def test_one_study_by_two_names_is_no_two_sources(tmp_path, monkeypatch):
     study = search_bowl(tmp_path / "source", run_cap=6)
-    table = pd.DataFrame([row.params | {"loss": row.value} for row in study.trials])
+    table = pd.DataFrame([{**row.params, "loss": row.value} for row in study.trials])
     table.to_csv(tmp_path / "trials.csv", index=False)
     (tmp_path / "link").symlink_to(study.directory)
     (tmp_path / "link.csv").hardlink_to(tmp_path / "trials.csv")
