@@ -56,7 +56,7 @@ def test_a_number_is_no_report_of_several_metrics_nor_one_of_several_reports(tmp
     with AskTell(asked_sweep(max_iter=2), directory=tmp_path / "lab") as lab:
         trial = ask(lab)
         with pytest.raises(TrainableError, match="must be a mapping of names to numbers, but is a float"):
-            lab.tell(trial, [0.5, 0.25])
+            lab.tell(trial, [0.5, 0.25])  # type: ignore[list-item]
         with pytest.raises(TellError, match="the last one alone with iteration=2"):
             lab.tell(trial, 0.5)
         assert lab.tell(trial, 0.5, iteration=2) is TrialState.COMPLETE
