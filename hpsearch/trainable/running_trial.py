@@ -117,7 +117,7 @@ class RunningTrial:
         self._kept: tuple[int, str] | None = None
         """(this process, the name of the last report's checkpoint), where nobody was told of it."""
         self._looped = False
-        self._read_any = False
+        self._looked = False
         self._ended = False
         self._clock = time.perf_counter()
 
@@ -206,7 +206,7 @@ class RunningTrial:
     @property
     def ignores_checkpoint(self) -> bool:
         """Whether it goes on from a checkpoint that nobody has looked at."""
-        return self.start > 0 and self._assignment.checkpoint is not None and not self._read_any
+        return self.start > 0 and self._assignment.checkpoint is not None and not self._looked
 
     @property
     def iteration(self) -> int:
@@ -344,10 +344,12 @@ class RunningTrial:
         return bool(cut)
 
     def _read(self, path: str | None) -> Any:
-        self._read_any = True
-        if self._state is None and path is not None:
+        if path is None:
+            return None
+        self._looked = True
+        if self._state is None:
             self._state = checkpoints.read_state(Path(path))
-        return None if path is None else self._state
+        return self._state
 
     def _restore_random_state(self, at_a_read: bool = False) -> None:
         """Go on where the generators stood at the checkpoint.
@@ -368,6 +370,13 @@ class RunningTrial:
             random_state.restore(saved)
 
     def _check_turn(self) -> None:
+        if self.ignores_checkpoint and not self._looped:
+            # Its generators stand where they did in the segment before, so it would draw the same numbers again.
+            raise TrainableError(
+                f"trial {self.number} goes on from its checkpoint at iteration {self.start}, but reported without a "
+                "look at trial.checkpoint and without trial.iterations(): load trial.checkpoint before the loop, or "
+                "loop over trial.iterations(), or report without a checkpoint: then each promotion starts from zero"
+            )
         if not self._parallel_is_known:
             raise TrainableError(ignored_parallel(self._assignment.strategy))
         if self._step is not None and self._iteration == self._step:

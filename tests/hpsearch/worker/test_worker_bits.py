@@ -137,6 +137,28 @@ def test_a_loop_of_its_own_goes_on_where_the_last_look_at_its_checkpoint_puts_it
     assert [report.metrics for report in [*first.reports, *rest.reports]] == [r.metrics for r in whole.reports]
 
 
+@pytest.mark.parametrize("way", ["iterations", "checkpoint", "parent_checkpoint", "neither"])
+def test_a_loop_that_neither_looks_at_its_checkpoint_nor_calls_iterations_has_failed(tmp_path: Path, way: str) -> None:
+    """It would draw the numbers of its first segment again."""
+
+    def draws(trial: RunningTrial) -> None:
+        if way != "neither" and way != "iterations":
+            getattr(trial, way)
+        for _ in trial.iterations() if way == "iterations" else range(9):
+            trial.report({"loss": random.random()}, checkpoint={"a": 1})
+            _ = trial.checkpoint  # too late
+
+    first = run(worker_on(tmp_path, draws), segment(0, 1))
+    rest = run(worker_on(tmp_path, draws), segment(1, 3, first.checkpoint, attempt=2))
+    whole = run(worker_on(tmp_path, draws), segment(0, 3, attempt=3))
+    assert whole.failure is None
+    if way in ("iterations", "checkpoint"):
+        assert [report.metrics for report in rest.reports] == [r.metrics for r in whole.reports[1:]]
+        return
+    assert (rest.failure and rest.failure.kind, rest.reports) == ("contract", ())
+    assert "trial.checkpoint and without trial.iterations()" in rest.failure.message
+
+
 def test_a_checkpoint_of_an_earlier_version_is_gone_on_from_as_that_version_did(tmp_path: Path) -> None:
     first = run(worker_on(tmp_path, own_loop), segment(0, 1))
     assert first.checkpoint is not None
