@@ -244,8 +244,13 @@ class TrialRecord:
         self.excused = self.seconds
 
     def needed(self) -> set[str]:
-        """Give the checkpoints that it stands at or may have to go back to, and those of its value there."""
+        """Give the checkpoints that it stands at or may have to go back to, and those of its value there.
+
+        And the one that its segment began with: its code may look at that as long as it runs.
+        """
         kept = [self.checkpoint, self.result.value_checkpoint, self.former_result.value_checkpoint]
+        if self.segment is not None:
+            kept.append(self.segment.checkpoint)
         if self.state not in DECIDED:
             kept.append(self.source)
         if self.rollback_point is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpsearch.objective import Objective
 
-__all__ = ["Assignment", "ignored_parallel"]
+__all__ = ["Assignment", "ignored_checkpoint", "ignored_parallel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +78,13 @@ def ignored_parallel(strategy: str) -> str:
     return (
         f"the sweep has parallel.strategy {strategy}, but the trainable never looked at trial.parallel: derive it from "
         "hpsearch_trainers.Trainer, let it do what trial.parallel says, or take the strategy out of the sweep"
+    )
+
+
+def ignored_checkpoint(trial: int, start: int) -> str:
+    """Say that a trial trains and draws as in its first segment where it should go on."""
+    return (
+        f"trial {trial} goes on from its checkpoint at iteration {start}, but reported without a look at "
+        "trial.checkpoint and without trial.iterations(): load trial.checkpoint before the loop, and loop over "
+        "trial.iterations(); or report without a checkpoint: then each promotion starts from zero"
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Never, Protocol
 
 from hpsearch.errors import TrainableError
 from hpsearch.trainable import checkpoints, random_state
-from hpsearch.trainable.assignment import Assignment, ignored_parallel
+from hpsearch.trainable.assignment import Assignment, ignored_checkpoint, ignored_parallel
 from hpsearch.trainable.metrics import example, refuse_keywords, refuse_step, to_numbers
 from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.storage import writing
@@ -178,7 +178,8 @@ class RunningTrial:
         Of a fork that goes on at an iteration, without a checkpoint of its own, it is what its parent saved: what a
         state holds of the parent's parameters, such as an optimizer's rate, is yours to put right.
 
-        A state has its tensors on the CPU; of a directory or file it is the path, not to be written to.
+        A state has its tensors on the CPU; of a directory or file it is the path, not to be written to. It is read at
+        the first look: later ones give the same object until the segment ends, with what was changed of it.
 
         Where a loop of its own saved it, without `iterations()`, each look at it before the first report puts Python's,
         NumPy's and torch's global generators back to where they stood there: look at it last before the loop.
@@ -202,6 +203,10 @@ class RunningTrial:
             StorageError: The storage doesn't give it.
         """
         return self._read(self._assignment.parent_checkpoint)
+
+    def drop_state(self) -> None:
+        """Let go of the checkpoint's state, as an object has taken over what is in it; called by the worker."""
+        self._state = None
 
     @property
     def ignores_checkpoint(self) -> bool:
@@ -274,7 +279,6 @@ class RunningTrial:
         numbers = to_numbers(metrics, self._assignment.objective.names) if self.rank == 0 else {}
         refuse_step(checkpoint)
         self._iteration += 1
-        self._state = None  # the checkpoint that the segment started from isn't needed from here on
         self._listener.reported(self._iteration, numbers, seconds)
         cut = self._iteration != self.end and self._is_cut(numbers)
         if cut:
@@ -372,11 +376,7 @@ class RunningTrial:
     def _check_turn(self) -> None:
         if self.ignores_checkpoint and not self._looped:
             # Its generators stand where they did in the segment before, so it would draw the same numbers again.
-            raise TrainableError(
-                f"trial {self.number} goes on from its checkpoint at iteration {self.start}, but reported without a "
-                "look at trial.checkpoint and without trial.iterations(): load trial.checkpoint before the loop, or "
-                "loop over trial.iterations(), or report without a checkpoint: then each promotion starts from zero"
-            )
+            raise TrainableError(ignored_checkpoint(self.number, self.start))
         if not self._parallel_is_known:
             raise TrainableError(ignored_parallel(self._assignment.strategy))
         if self._step is not None and self._iteration == self._step:

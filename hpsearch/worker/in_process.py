@@ -284,4 +284,5 @@ class _WarmObject:
         self._settings = attempt.settings.changes()
         if assignment.checkpoint is not None:
             self._object.load_state_dict(trial.checkpoint)
+            trial.drop_state()
         return trial

@@ -238,6 +238,7 @@ class Lanes:
                 lane.standing = Standing(made, lane.trial, settings(), reads_of(made))
                 if assignment.checkpoint is not None:
                     made.load_state_dict(lane.trial.checkpoint)
+                    lane.trial.drop_state()
             lane.steps = lane.trial.iterations()
             next(lane.steps)
             if is_new and _VERDICT in (saved := lane.trial.random_state or {}):

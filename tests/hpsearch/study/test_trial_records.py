@@ -161,6 +161,20 @@ def test_of_the_ended_trials_only_the_best_and_those_that_failed_keep_their_chec
     assert table.records.checkpoints() == {"3/1", "4/2"}
 
 
+def test_the_checkpoint_that_a_segment_began_with_is_kept_until_it_ends():
+    """Its code may look at it at any time, and a directory or file is read where it lies."""
+    table = Table()
+    table.start(0)
+    table.report(0, 1, 1.0, checkpoint=True)
+    table.pause(0)
+    table.start(0)
+    table.report(0, 2, 1.0, checkpoint=True)
+    table.report(0, 3, 1.0, checkpoint=True)
+    assert table.gone() == ["0/2"]
+    table.pause(0)
+    assert table.gone() == ["0/1"]
+
+
 def test_checkpoints_of_trials_without_a_value_go():
     table = Table()
     table.whole(0, math.nan)
@@ -242,6 +256,8 @@ def test_a_cut_or_another_width_on_the_way_doesnt_move_the_footing():
         table.pause(0)
         table.start(0, width)
     table.report(0, 5, 9.0, checkpoint=True)
+    assert table.gone() == []  # its segment began with 0/4
+    table.pause(0)
     assert table.gone() == ["0/4"]
     table.revert(0)
     (row,) = table.records.rows()
@@ -395,7 +411,9 @@ def test_with_scope_best_a_trial_that_may_be_retried_keeps_the_checkpoint_of_the
     assert shown(table) == (2, 2.0, 1, "0/1")
     table.start(0)
     table.report(0, 3, 1.0, checkpoint=True)
-    assert sorted(table.gone()) == ["0/1", "0/2"]
+    assert table.gone() == ["0/1"]
+    table.pause(0)
+    assert table.gone() == ["0/2"]  # with which its segment began
 
 
 @pytest.mark.parametrize("scope", ["last", "best"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -151,6 +152,19 @@ def test_a_checkpoint_comes_back_however_it_was_given(assignment: Assignment, tm
         assert (loaded / "weights").read_text() == "w"
     else:
         assert loaded == {"a": 1}
+
+
+def test_a_checkpoint_is_read_once_in_a_segment(assignment: Assignment, tmp_path: Path) -> None:
+    name = checkpoints.write(tmp_path, 1, {"x": [1]}, random_state.capture())
+    trial = RunningTrial(replace(assignment, start=1, checkpoint=str(tmp_path / name)), Listening())
+    first = trial.checkpoint
+    shutil.rmtree(tmp_path / name)
+    looks = []
+    for _ in trial.iterations():
+        looks.append(trial.checkpoint)
+        trial.report({"loss": 0})
+    assert first == {"x": [1]}
+    assert all(look is first for look in looks)
 
 
 def test_a_function_may_give_no_state(assignment: Assignment) -> None:
@@ -314,12 +328,14 @@ def test_the_random_state_is_restored_before_the_first_step_and_only_there(
     assert drawn == expected
 
 
-def test_the_state_of_a_checkpoint_is_let_go_of_at_the_first_report(assignment: Assignment, tmp_path: Path) -> None:
+def test_the_state_of_a_checkpoint_that_an_object_took_over_is_let_go_of(
+    assignment: Assignment, tmp_path: Path
+) -> None:
     checkpoints.write(tmp_path, 1, {"a": 1}, random_state.capture())
     trial = RunningTrial(replace(assignment, start=1, checkpoint=str(tmp_path / "hpsearch-checkpoint-1")), Listening())
     before = trial.checkpoint
     assert trial.checkpoint is before
-    trial.report({"loss": 0})
+    trial.drop_state()
     assert trial.checkpoint == before
     assert trial.checkpoint is not before
 
