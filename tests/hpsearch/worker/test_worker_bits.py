@@ -155,7 +155,8 @@ def test_a_loop_that_neither_looks_at_its_checkpoint_nor_calls_iterations_has_fa
     if way in ("iterations", "checkpoint"):
         assert [report.metrics for report in rest.reports] == [r.metrics for r in whole.reports[1:]]
         return
-    assert (rest.failure and rest.failure.kind, rest.reports) == ("contract", ())
+    assert rest.failure is not None
+    assert (rest.failure.kind, rest.reports) == ("contract", ())
     assert "trial.checkpoint and without trial.iterations()" in rest.failure.message
 
 
