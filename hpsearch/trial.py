@@ -118,12 +118,13 @@ class Failure:
     kind: Literal["raised", "timeout", "died", "contract", "checkpoint", "storage", "peer", "memory"]
     """What went wrong.
 
-    `raised`: the trainable raised, or its command exited non-zero; `timeout`: it ran over `trial_timeout`;
-    `died`: its worker died again and again without progress; `contract`: it broke the sweep's contract (the metric
-    was never reported, a checkpoint was refused); `memory`: an allocator refused, also where it had a worker for itself
-    and as many as it may have. Not the trial's fault are `checkpoint`: the one to start from is
-    missing or damaged, which fails a trial only where it is its parent's; `storage`: the study's directory can't be
-    written or read; and `peer`: another worker of its gang was lost, or the gang didn't come together.
+    `raised`: the trainable raised, or its command exited non-zero; `timeout`: it ran over `trial_timeout`; `died`: its
+    worker died, or its script was ended from outside, again and again without progress; `contract`: it broke the
+    sweep's contract (the metric was never reported, a checkpoint was refused); `memory`: an allocator refused, also
+    where it had a worker for itself and as many as it may have. Not the trial's fault are `checkpoint`: the one to
+    start from is missing or damaged, which fails a trial only where it is its parent's; `storage`: the study's
+    directory can't be written or read; and `peer`: another worker of its gang was lost, or the gang didn't come
+    together.
     """
     message: str
     """One line."""

@@ -91,8 +91,9 @@ def search(
     larger `run_cap` or more brackets it goes on from there. One that ended at its `metric_target`, or by its
     `patience`, goes on with another one, or with none.
 
-    Ctrl-C ends the sweep at the next reports, and twice at once; then KeyboardInterrupt is raised. SIGTERM and SIGHUP
-    do likewise, and raise SystemExit. The study is kept. Stopped in another way, it is given as it stands.
+    Ctrl-C ends the sweep at the next reports, and twice at once; then KeyboardInterrupt is raised. SIGTERM, SIGHUP,
+    SIGUSR1 and SIGUSR2 do likewise, and raise SystemExit. The study is kept. Stopped in another way, it is given as it
+    stands.
 
     Args:
         trainable: A function or class, its import path, or a whole `Sweep`.
@@ -161,7 +162,7 @@ def search(
         SweepError: The arguments ask for something that can't be done, or for another sweep than the directory's.
         HpsearchError: It can't be run.
         KeyboardInterrupt: Ctrl-C ended it; its `directory` is the study's.
-        SystemExit: SIGTERM or SIGHUP did, with exit code 143 or 129; likewise.
+        SystemExit: Another signal did, with exit code 128 and its number (143 for SIGTERM); likewise.
     """
     arguments = dict(locals())
     in_memory = directory == IN_MEMORY

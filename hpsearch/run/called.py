@@ -26,7 +26,7 @@ def run_called(place: StudyDirectory, sweep: Sweep, run: Run, call: str) -> Stud
 
     Raises:
         KeyboardInterrupt: Ctrl-C ended it; its `directory` is the study's.
-        SystemExit: SIGTERM or SIGHUP did; likewise.
+        SystemExit: Another signal did; likewise.
         HpsearchError: As of `run_study`.
     """
     where = str(place.path)

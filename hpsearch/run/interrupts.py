@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal while a sweep runs: the first asks it to end, the second ends it at once.
+"""Ctrl-C, SIGTERM, a closed terminal and a preemption while a sweep runs: the first asks it to end, the second ends it.
 
 Whoever runs a sweep inside a program of their own lets the program end by them too, once the sweep has: `passing_on`.
 """
@@ -10,14 +10,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from hpsearch.errors import Interrupted
+from hpsearch.preemption import PREEMPTION
 
 __all__ = ["Interrupts", "interrupted", "passing_on"]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PREEMPTION)
 
 
 class Interrupts:
@@ -41,9 +43,10 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             try:
                 for number in _SIGNALS:
-                    if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
-                        continue  # `nohup`
-                    self._former[number] = signal.getsignal(number)
+                    former = signal.getsignal(number)
+                    if not _is_taken(number, former):
+                        continue
+                    self._former[number] = former
                     signal.signal(number, self._take)
             except BaseException:  # a former handler's
                 self.give_back()
@@ -101,6 +104,22 @@ def passing_on(interrupts: Interrupts, told: str) -> Iterator[None]:
                 with suppress(OSError, ValueError, AttributeError):  # nobody reads it
                     print(f"hpsearch: {told}", file=sys.stderr, flush=True)
                 raise SystemExit(128 + number)
+
+
+def _is_taken(number: int, former: object) -> bool:
+    """Say whether a signal asks the sweep to end, going by the handler that the program has set for it."""
+    if former is None:  # set before Python began: it couldn't be put back
+        return False
+    if number in PREEMPTION:  # a program may use them for something else
+        return _is_ours(former) or _has_default_action(number)
+    return number != signal.SIGHUP or former is not signal.SIG_IGN  # `nohup`
+
+
+def _has_default_action(number: int) -> bool:
+    """Ask the kernel: Python doesn't know the handlers that `faulthandler` and native code set."""
+    status = Path("/proc/self/status").read_text("ascii", "replace")
+    fields = dict(line.split(":", 1) for line in status.splitlines() if line.startswith(("SigCgt:", "SigIgn:")))
+    return not any(int(mask, 16) >> (number - 1) & 1 for mask in fields.values())
 
 
 def _is_ours(handler: object) -> bool:

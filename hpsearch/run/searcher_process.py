@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpsearch.errors import SearcherError
+from hpsearch.preemption import ignore_preemption
 from hpsearch.searchers import Past
 from hpsearch.searchers.calls import Answer, Calls, DirectCalls
 from hpsearch.study.build import build_searcher
@@ -154,6 +155,7 @@ def _serve(calls_in: IO[bytes], answers_out: IO[bytes]) -> None:
 
 def serve() -> None:
     """Be the process."""
+    ignore_preemption()
     calls_in, answers_out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nowhere, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hpsearch.errors import BackendError, HpsearchError, StorageError, exception_line
+from hpsearch.errors import BackendError, HpsearchError, SearcherError, StorageError, exception_line
 from hpsearch.events import NO_MEMORY, Dropped, Ended, Event, Failed, Finished, Lost, Reverted
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.sweep import Sweep
@@ -52,10 +52,10 @@ def broken_off(error: BaseException, is_asked: bool) -> Ended:
 
     Args:
         error: The exception.
-        is_asked: A signal has asked the process to end. It was for all of the process group, and may have ended the
-            backend, too.
+        is_asked: A signal has asked the process to end. It may have been for all processes, and have ended the
+            backend, or the searcher's process, too.
     """
-    if isinstance(error, KeyboardInterrupt) or (isinstance(error, BackendError) and is_asked):
+    if isinstance(error, KeyboardInterrupt) or (isinstance(error, BackendError | SearcherError) and is_asked):
         return Ended("interrupted")
     return Ended("error", str(error) if isinstance(error, HpsearchError) else exception_line(error))
 
@@ -92,6 +92,8 @@ def _of_failure(ended: Result, failure: Failure, record: TrialRecord, rules: Rul
     if failure.kind == "checkpoint" and record.segment is not None and record.segment.checkpoint != record.source:
         said = f"trial {trial} starts again from {_beginning(record)}: {failure.message}"
         return Verdict((lost, Dropped(trial, failure.message)), said)
+    if failure.kind == "died":
+        return _of_loss(Gone(trial, attempt, failure.message, seconds=seconds), record, rules)
     if failure.kind == "storage":
         return Verdict((lost,), mistake=StorageError(failure.message))
     if failure.kind == "memory":

@@ -172,7 +172,7 @@ def _wait_for(end: int, pid: int) -> None:
 
 
 def _main(worker: int, group: int, mark: str, scratch: str) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     # Whatever the worker holds without close-on-exec must close when the worker ends.
     for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:

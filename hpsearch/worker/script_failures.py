@@ -8,8 +8,10 @@ import re
 import shlex
 import signal
 from pathlib import Path
+from typing import Literal
 
 from hpsearch.errors import UnwritableError
+from hpsearch.preemption import PREEMPTION
 from hpsearch.trainable.metrics import example
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Failure
@@ -19,6 +21,9 @@ from hpsearch.worker.job import CommandLine
 __all__ = ["end_of_log", "failed", "lost", "no_report", "probe"]
 
 _WANDB = re.compile(r"^[ \t]*(import|from) wandb\b", re.MULTILINE)
+
+_FROM_OUTSIDE = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM, *PREEMPTION})
+"""Signals by which a batch system, or a person, ends processes: that is no fault of the script's."""
 
 _TAIL = 8192
 """Bytes of a failed script's output that its failure keeps."""
@@ -43,7 +48,8 @@ def failed(words: list[str], status: int, tail: str) -> Failure:
         command = command[:197] + "..."
     ended = f"exited with status {status}" if status > 0 else f"was killed by {_name_of(-status)}"
     last = tail.strip().rpartition("\n")[2].strip()
-    return Failure("raised", f"the script {ended}: {last or 'it printed nothing'}"[:500], f"{command}\n{tail}")
+    kind: Literal["died", "raised"] = "died" if -status in _FROM_OUTSIDE else "raised"
+    return Failure(kind, f"the script {ended}: {last or 'it printed nothing'}"[:500], f"{command}\n{tail}")
 
 
 def no_report(names: tuple[str, ...], command: CommandLine) -> str:

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from hpsearch.preemption import block_preemption
+
 __all__ = ["OwnThread"]
 
 _LOOK_SECONDS = 0.05
@@ -17,7 +19,8 @@ class OwnThread:
 
     In the main thread Ray would take SIGTERM for itself. Its native part does so all the same, behind Python's back,
     and aborts the process three seconds after one; so the handler is put back again and again. The thread stays until
-    `end`, because the kernel ends what Ray started with the thread that started it.
+    `end`, because the kernel ends what Ray started with the thread that started it. Ray's processes block the signals
+    that a batch system sends before it preempts a job: the driver handles them, and needs Ray for that.
     """
 
     def __init__(self, call: Callable[[], None], name: str) -> None:
@@ -48,6 +51,7 @@ class OwnThread:
         self._end.set()
 
     def _run(self) -> None:
+        block_preemption()
         try:
             self._call()
         except BaseException as error:  # Ray calls sys.exit, too

@@ -20,6 +20,7 @@ from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key
 from hpsearch.backends.ray.messages import Hello, LaneEnd, Place, RoundsEnd, RunRequest, RunResponse
 from hpsearch.backends.ray.stand_in import StandIn
 from hpsearch.errors import HpsearchError
+from hpsearch.preemption import ignore_preemption
 from hpsearch.study.directory import OUTPUT_AT_HAND, hold_as_worker
 from hpsearch.study.locks import Lock
 from hpsearch.task import Save, SegmentResult
@@ -55,6 +56,7 @@ class RayWorker:
     """The actor's class. Its methods are called one at a time, in its main thread."""
 
     def __init__(self, name: str, mailbox: Any, place: Callable[[], Place]) -> None:
+        ignore_preemption()
         self._name = name
         self._mailbox = mailbox
         self._place = place()

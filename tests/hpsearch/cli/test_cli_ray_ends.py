@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import hpsearch
-from hpsearch.events import Started
+from hpsearch.events import Failed, Lost, Started
 from tests.hpsearch.support.command_line import PATIENCE, PROGRAM, environment, wait_for
 from tests.hpsearch.support.conditions import living_below
 from tests.hpsearch.support.local_ray import SWEEP, TRAIN, Undisturbed, finished, hpsearch_command
@@ -70,6 +70,17 @@ def train(trial):
 
 WAYS = 6
 
+SCRIPT = """
+import time
+
+import hpsearch
+
+trial = hpsearch.current_trial()
+for epoch in trial.iterations():
+    time.sleep(0.2)
+    trial.report({"loss": trial.params["x"] / epoch}, checkpoint={"epoch": epoch})
+"""
+
 
 class Running:
     """A command that runs as the leader of a session of its own."""
@@ -115,9 +126,9 @@ class Running:
 
 
 @contextmanager
-def begun(here: Path, *words: str, terminal: int | None = None) -> Iterator[Running]:
+def begun(here: Path, *words: str, terminal: int | None = None, sweep: str = SWEEP) -> Iterator[Running]:
     (here / "train.py").exists() or (here / "train.py").write_text(TRAIN.replace("0.02", "0.2"))
-    (here / "sweep.yaml").write_text(SWEEP)
+    (here / "sweep.yaml").write_text(sweep)
     with (here / "out.txt").open("w") as out, (here / "err.txt").open("w") as err:
         process = subprocess.Popen(
             [*(ON_TERMINAL if terminal is not None else ()), PROGRAM, *words],
@@ -224,6 +235,41 @@ def test_a_sigterm_to_the_whole_process_group_ends_the_sweep_as_interrupted(tmp_
             assert run.err == ""
             assert "interrupted; go on with: hpsearch resume study" in run.out
     assert hpsearch.load(tmp_path / "study").state == "interrupted"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("number", "target", "trainable"),
+    [
+        (signal.SIGUSR1, "process", "function"),
+        (signal.SIGUSR2, "group", "script"),
+        (signal.SIGUSR1, "all", "script"),
+    ],
+)
+def test_a_warning_of_preemption_ends_the_sweep_at_the_next_reports_wherever_it_is_sent(
+    tmp_path, number, target, trainable
+):
+    """Slurm sends it to the batch script's process, or to all processes of a job."""
+    (tmp_path / "train.py").write_text(SCRIPT if trainable == "script" else TRAIN.replace("0.02", "0.2"))
+    runs = "program: train.py" if trainable == "script" else "trainable: train:train"
+    with begun(tmp_path, *RUN, "1", sweep=SWEEP.replace("trainable: train:train", runs)) as run:
+        run.wait_for(lambda: finished(tmp_path / "study") >= 1)
+        if target == "process":
+            run.process.send_signal(number)
+        elif target == "group":
+            os.killpg(run.process.pid, number)
+        else:
+            for line in run.left():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(line.split()[0]), number)
+        run.has_ended(130)
+        assert "interrupted; go on with: hpsearch resume study" in run.out
+    harmed = [
+        event
+        for event in events_of(tmp_path / "study")
+        if isinstance(event, Failed) or (isinstance(event, Lost) and event.counts_against_trial)
+    ]
+    assert harmed == []
 
 
 @pytest.mark.exhaustive

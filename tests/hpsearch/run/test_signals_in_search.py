@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import threading
@@ -18,17 +19,16 @@ from hpsearch.run.interrupts import Interrupts, passing_on
 from hpsearch.study.journal import Journal
 from tests.hpsearch.support.functions import Functions
 
-ENDS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: SystemExit, signal.SIGHUP: SystemExit}
+ENDS = {
+    signal.SIGINT: KeyboardInterrupt,
+    **dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2), SystemExit),
+}
 
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
     """The handlers of a program that has set none, which are there again in the end."""
-    default: dict[int, Any] = {
-        signal.SIGINT: signal.default_int_handler,
-        signal.SIGTERM: signal.SIG_DFL,
-        signal.SIGHUP: signal.SIG_DFL,
-    }
+    default: dict[int, Any] = {**dict.fromkeys(ENDS, signal.SIG_DFL), signal.SIGINT: signal.default_int_handler}
     former = {number: signal.signal(number, handler) for number, handler in default.items()}
     yield
     found = {number: signal.getsignal(number) for number in default}
@@ -97,6 +97,7 @@ def test_a_signal_ends_the_sweep_at_the_next_report_and_then_the_caller(tmp_path
         ((signal.SIGTERM, signal.SIGTERM), SystemExit),
         ((signal.SIGINT, signal.SIGTERM), SystemExit),
         ((signal.SIGTERM, signal.SIGINT), SystemExit),
+        ((signal.SIGUSR1, signal.SIGTERM), SystemExit),
     ],
 )
 def test_two_end_it_at_once_and_one_that_ends_the_process_is_not_taken_for_ctrl_c(tmp_path, numbers, ends):
@@ -144,6 +145,28 @@ def test_a_handler_of_the_callers_own_is_called_in_its_place(tmp_path):
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     assert (study.state, heard) == ("interrupted", [signal.SIGTERM])
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_that_the_caller_uses_for_something_else_ends_no_sweep(tmp_path, number):
+    """Such as one that a program prints its state at; SIGTERM has the same meaning in all programs."""
+    heard: list[int] = []
+    signal.signal(number, lambda number, frame: heard.append(number))
+    try:
+        study = search(tmp_path / "s", striking(number))
+    finally:
+        signal.signal(number, signal.SIG_DFL)
+    assert (study.state, heard) == ("finished", [number])
+
+
+def test_nor_one_whose_handler_python_does_not_know(tmp_path):
+    with (tmp_path / "stack.txt").open("w") as file:
+        faulthandler.register(signal.SIGUSR1, file)
+        try:
+            assert search(tmp_path / "s", striking(signal.SIGUSR1)).state == "finished"
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+    assert "strike" in (tmp_path / "stack.txt").read_text()
 
 
 def test_what_a_handler_of_the_callers_own_raises_is_raised(tmp_path):
@@ -259,7 +282,7 @@ def test_handlers_are_given_back_also_where_one_raises_meanwhile(monkeypatch):
             signal.raise_signal(number)
         return former
 
-    for number in ENDS:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, handler)
         interrupts = Interrupts().__enter__()
         monkeypatch.setattr(signal, "signal", put_and_strike)

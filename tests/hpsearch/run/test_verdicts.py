@@ -94,6 +94,14 @@ def reverted(why: str, seconds: float = 1.5) -> Reverted:
             (replace(LOST, counts_against_trial=False),),
         ),
         (GONE, {"losses": MOST_LOSSES - 1, "rollback_point": ROLLBACK_POINT}, rules(), (reverted(DIED, 0.5),)),
+        # A script that was ended from outside, as by the signal that asks this process to end.
+        (result(failure("died", "node 7 died")), {}, rules(), (replace(LOST, seconds=1.5),)),
+        (
+            result(failure("died", "node 7 died")),
+            {"losses": MOST_LOSSES - 1},
+            rules(),
+            (Failed(3, 2, Failure("died", DIED, ""), False, (), 1.5),),
+        ),
         (result(RAISED), {"rollback_point": ROLLBACK_POINT}, rules(), (reverted("m"),)),
         (result(CONTRACT), {"rollback_point": ROLLBACK_POINT}, rules(), (reverted("m"),)),
         (result(), {"rollback_point": ROLLBACK_POINT}, rules(), (Finished(3, 2, 4, None, REPORTS, False, 1.5),)),

@@ -451,12 +451,16 @@ def test_a_script_that_fails_keeps_the_end_of_its_output(script: Script) -> None
     assert len(failure.traceback) < 9000
 
 
-@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (40, "signal 40")])
-def test_a_script_that_is_killed_says_by_what(script: Script, number: int, name: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "name", "kind"),
+    [(9, "SIGKILL", "raised"), (40, "signal 40", "raised"), (15, "SIGTERM", "died"), (10, "SIGUSR1", "died")],
+)
+def test_a_script_that_is_killed_says_by_what(script: Script, number: int, name: str, kind: str) -> None:
     script.open(f'echo \'{{"loss": 1}}\' >> "$HPSEARCH_REPORTS"; kill -{number} $$', SH)
     result = script.run(0, 2)
     assert result.failure is not None
     assert result.failure.message == f"the script was killed by {name}: it printed nothing"
+    assert result.failure.kind == kind
     assert iterations(result) == [1]
 
 
