@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from hpsearch.masking import MASK, looks_secret
 from hpsearch.report.tables import param_cell
 from hpsearch.space import Space
 from hpsearch.space.parameter import Structure
@@ -29,8 +30,18 @@ def constants_of(names: Iterable[str], space: Space) -> tuple[str, ...]:
 
 
 def outline(params: Params, space: Space) -> dict[str, Value]:
-    """Give a point with a text for each structure, such as `[conv(channels=32 kernel=3) pool]`."""
-    return {name: written(value) if is_structure else value for name, value, is_structure in space.top(params)}
+    """Give a point with a text for each structure, such as `[conv(channels=32 kernel=3) pool]`.
+
+    A constant that is named as secrets are is masked.
+    """
+    return {
+        name: MASK if _is_secret(name, space) else written(value) if is_structure else value
+        for name, value, is_structure in space.top(params)
+    }
+
+
+def _is_secret(name: str, space: Space) -> bool:
+    return looks_secret(name) and name in constants_of([name], space)
 
 
 def written(value: Value) -> str:

@@ -13,9 +13,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hpsearch.masking import mask_words
+
 __all__ = ["command_line", "identity_of", "process_name", "provenance"]
 
 _PACKAGES = ("hpsearch", "torch", "ray", "numpy", "optuna", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+
+_RECORDED = frozenset(
+    {
+        *("HPSEARCH_COMM_ALGORITHM", "HPSEARCH_COMM_HOST", "HPSEARCH_COMM_INTERFACE", "HPSEARCH_COMM_NCCL"),
+        *("HPSEARCH_COMM_TIMEOUT", "HPSEARCH_COMM_TRANSPORT", "RAY_ADDRESS", "RAY_TMPDIR", "RAY_worker_niceness"),
+        *("CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES"),
+        *(
+            "CUBLAS_WORKSPACE_CONFIG",
+            "NVIDIA_TF32_OVERRIDE",
+            "PYTORCH_CUDA_ALLOC_CONF",
+            "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+        ),
+        *("NCCL_ALGO", "NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_NVLS_ENABLE"),
+        *("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_PROTO", "NCCL_SHM_DISABLE", "NCCL_SOCKET_IFNAME"),
+        *("KMP_AFFINITY", "MKL_CBWR", "MKL_DYNAMIC", "MKL_NUM_THREADS", "MKL_THREADING_LAYER", "OPENBLAS_NUM_THREADS"),
+        *("OMP_DYNAMIC", "OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND", "OMP_SCHEDULE"),
+        *("PYTHONHASHSEED", "PYTHONOPTIMIZE", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONUTF8"),
+    }
+)
+"""Environment variables that a run depends on, none of which holds a secret."""
 
 _GIT_SECONDS = 10.0
 
@@ -53,18 +75,13 @@ def process_name() -> str:
 
 
 def command_line() -> str:
-    """Give the command that started this process, as a shell would take it."""
-    return shlex.join(sys.orig_argv)
+    """Give the command that started this process, as a shell would take it; secrets in it are masked."""
+    return shlex.join(mask_words(sys.orig_argv))
 
 
 def _environment() -> dict[str, str]:
-    """Give the variables that steer a run. Not all of them: others may hold secrets."""
-    prefixes = ("HPSEARCH_", "CUDA_", "NCCL_", "OMP_", "MKL_", "PYTHON", "RAY_ADDRESS")
-    return {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name.startswith(prefixes) and "SECRET" not in name and "TOKEN" not in name
-    }
+    """Give the variables that steer a run, by a list: any other may hold a secret, whatever its name."""
+    return {name: os.environ[name] for name in sorted(_RECORDED) if name in os.environ}
 
 
 def _version(package: str) -> str | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from hpsearch.errors import UnwritableError
+from hpsearch.masking import mask_words
 from hpsearch.preemption import PREEMPTION
 from hpsearch.trainable.metrics import example
 from hpsearch.trainable.storage import writing
@@ -43,7 +44,7 @@ def end_of_log(log: Path) -> str:
 
 def failed(words: list[str], status: int, tail: str) -> Failure:
     """Describe a script that exited with a status, or was killed."""
-    command = shlex.join(words)
+    command = shlex.join(mask_words(words))
     if len(command) > 200:
         command = command[:197] + "..."
     ended = f"exited with status {status}" if status > 0 else f"was killed by {_name_of(-status)}"

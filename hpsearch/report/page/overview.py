@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from datetime import datetime
 
+from hpsearch.masking import MASK
 from hpsearch.report.outline import outline
 from hpsearch.report.page.section import Section, Table
 from hpsearch.report.study import Study
@@ -81,6 +82,8 @@ def again(study: Study) -> Section:
     if command := told.get("command"):
         lines.append(str(command))
     words.append("The command as it was given. Equal seeds draw equal trials; hpsearch rerun tries the best ones anew.")
+    if MASK in str(command):
+        words.append(f"The values of keys that look like secrets are written as {MASK}.")
     if " --dir" in str(command):
         words.append("Where its directory still holds the study the command goes on with that: leave --dir out.")
     return Section(

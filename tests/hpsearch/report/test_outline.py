@@ -66,3 +66,8 @@ def test_rows_have_a_column_for_each_and_for_what_is_no_parameter():
     written, names = outlined(rows, SPACE)
     assert names == ("lr", "group.x", "optimizer", "hidden", "layers", "edges", "nodes", "maybe", "strange")
     assert [row.params for row in written] == [{"lr": 0.1}, {"strange": 3}]
+
+
+def test_a_constant_that_is_named_as_secrets_are_is_masked_and_what_is_searched_is_not():
+    space = Space.from_parameters({"db": {"password": "hunter2"}, "pad_token": [0, 1]})
+    assert outline({"db.password": "hunter2", "pad_token": 1}, space) == {"db.password": "***", "pad_token": 1}

@@ -58,10 +58,15 @@ def test_secrets_in_the_environment_stay_there(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("HPSEARCH_API_TOKEN", "hunter2")
     monkeypatch.setenv("NCCL_SECRET", "hunter2")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "hunter2")
+    for name in ("AWS_ACCESS_KEY_ID", "HPSEARCH_DB_PASSWORD", "HPSEARCH_API_KEY", "PYTHON_KEYRING_PASSWORD"):
+        monkeypatch.setenv(name, "hunter2")
+    monkeypatch.setenv("HPSEARCH_DSN", "postgres://me:hunter2@db")  # its name says nothing
+    words = ["hpsearch", "run", "s.yaml", "--set", "parameters.api_key.value=hunter2", "--set", "max_tokens=5"]
+    monkeypatch.setattr(sys, "orig_argv", words)
     found = provenance(tmp_path)
     assert found["environment"]["CUDA_VISIBLE_DEVICES"] == "0"
     assert "hunter2" not in json.dumps(found)
+    assert found["command"] == "hpsearch run s.yaml --set 'parameters.api_key.value=***' --set max_tokens=5"
 
 
 def test_the_command_line_can_be_given_to_a_shell():
