@@ -22,7 +22,9 @@ _BESIDE = ("-wal", "-shm", "-journal")
 _OBSERVED = frozenset({"tensorboard", "trials.csv", "reports.csv", "mlflow.db", "wandb"})
 _PARTIAL = re.compile(r"\.(trials\.csv|reports\.csv|mlflow\.db)(\.\d+)?\.partial.*")
 """What observers that were killed left of these."""
-_OURS = _OBSERVED | {"trials", "sweep.yaml", "run.lock", "workers.lock"}
+_WRITTEN = frozenset({"on_end.log", "report.html", "sight.token"})
+"""What the command at the end printed, what `hpsearch report` writes, and what a killed run on a cluster left."""
+_OURS = _OBSERVED | _WRITTEN | {"trials", "sweep.yaml", "run.lock", "workers.lock"}
 _EXPORT = frozenset({"trials.csv", "reports.csv", "trials.parquet", "optuna.db"})
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import hpsearch
 from hpsearch.report.tables import rows_to_csv
+from hpsearch.run import on_end
 from hpsearch.study.directory import StudyDirectory
 from tests.hpsearch.support.command_line import PATIENCE, PROGRAM, call, environment, write_sweep
 
@@ -29,8 +30,12 @@ def study(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 def test_a_study_is_deleted_with_all_that_is_its_own(study, hpsearch_command, here):
     assert hpsearch_command("export", "study").code == 0
+    (study / on_end.LOG).write_text("hi\n")
+    assert hpsearch_command("report", "study").code == 0
+    assert (study / "report.html").exists()
     for name in ("trials.csv", "reports.csv", "mlflow.db", ".mlflow.db.partial-journal", ".trials.csv.12.partial"):
         (study / name).write_text("of an observer")
+    (study / "sight.token").write_text("of a run on a cluster that was killed")
     shutil.copytree(study, here / "other")
     answer = hpsearch_command("rm", "study", "other", "--yes")
     assert (answer.code, answer.err) == (0, "")
