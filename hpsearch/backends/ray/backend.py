@@ -376,8 +376,9 @@ class RayBackend(Backend):
             self._mailbox.recall.remote(slot.name, (str(self._study), *flight.task.key))
         needed = self._waiting[0].segment.width if self._waiting else self._least
         messages += self._opened.share(now, needed, bool(self._waiting))
-        if self._opened.is_stuck(now, needed):
-            if needed > self._least:  # the orchestrator may make it narrower
+        short = bool(self._waiting) and self._opened.is_short(needed)
+        if short or self._opened.is_stuck(now, needed):
+            if short or needed > self._least:  # the orchestrator may make it narrower
                 reason = f"there is no place for {needed} workers at present"
                 messages.append(Gone(*self._waiting.popleft().key, reason, counts_against_trial=False))
                 self._send_waiting()  # what waited behind it may have a place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,15 +33,29 @@ class Shape:
         return f"{cpus} and {self.gpus:g} GPU" if self.gpus else cpus
 
     def fit(self, resources: dict[str, float]) -> int:
-        """Count the workers that a node of these resources holds."""
+        """Count the workers that a node of these resources holds; a fraction of a GPU is of one device."""
         count = int(resources.get("CPU", 0) // self.cpus)
-        if self.gpus:
-            count = min(count, int(resources.get("GPU", 0) / self.gpus + 1e-9))
+        devices = int(resources.get("GPU", 0))
+        if self.gpus >= 1:
+            count = min(count, devices // int(self.gpus))
+        elif self.gpus:
+            count = min(count, devices * int(1 / self.gpus + 1e-9))
         return count
 
-    def room(self) -> int:
-        """Count the workers that the live nodes hold, whoever uses them now."""
-        return sum(self.fit(node["Resources"]) for node in live_nodes())
+    def room(self, nodes: Iterable[dict[str, Any]]) -> int:
+        """Count the workers that these nodes hold, whoever uses them now."""
+        return sum(self.fit(node["Resources"]) for node in nodes)
+
+    def shortage(self, nodes: Sequence[dict[str, Any]], needed: int) -> str | None:
+        """Return the arithmetic where these nodes together hold fewer than the `needed` workers of a trial."""
+        room = self.room(nodes)
+        if room >= needed:
+            return None
+        held = " + ".join(f"{self.fit(node['Resources'])} ({_described(node)})" for node in nodes)
+        return (
+            f"a trial needs {needed} workers at once, each of {self}; the nodes hold {held or 0} = {room} of them, "
+            "busy ones included"
+        )
 
     def check(self, needed: int) -> str | None:
         """Answer a warning where GPUs would lie idle.
@@ -60,12 +74,10 @@ class Shape:
                 f"a worker needs {self} on one node; the largest node has {most['CPU']:g} CPUs and "
                 f"{most['GPU']:g} GPUs. Lower resources.cpus_per_worker or resources.gpus_per_worker."
             )
-        if self.room() < needed:
-            held = " + ".join(f"{self.fit(node['Resources'])} ({_described(node)})" for node in alive)
+        if (shortage := self.shortage(alive, needed)) is not None:
             raise BackendError(
-                f"a trial needs {needed} workers at once, each of {self}; the nodes hold {held} = {self.room()} of "
-                "them, busy ones included. Lower resources.workers_per_trial or resources.cpus_per_worker (or "
-                "gpus_per_worker), or add nodes."
+                f"{shortage}. Lower resources.workers_per_trial or resources.cpus_per_worker (or gpus_per_worker), or "
+                "add nodes."
             )
         gpus = sum(node.get("GPU", 0) for node in nodes)
         if not gpus or self.gpus:
@@ -93,14 +105,17 @@ def node_of(actor: Any) -> tuple[str, str]:
     return "", "a node that Ray doesn't name"
 
 
-def others(own: Iterable[str]) -> Counter[str]:
+def others(own: Iterable[str], placed: Collection[str] | None = None) -> Counter[str]:
     """Count the workers that other sweeps of this cluster hold, or wait for, by who started them.
 
     Args:
         own: The names of this sweep's workers, some of which an earlier one may have started.
+        placed: The names of workers that run on a node, so that those that wait aren't counted; None: all are.
     """
     named = ray.util.list_named_actors(all_namespaces=True)
     names = {actor["name"] for actor in named if actor["namespace"] == NAMESPACE}
+    if placed is not None:
+        names.intersection_update(placed)
     return Counter(name.rpartition(" #")[0] for name in names.difference(own))
 
 
@@ -112,12 +127,24 @@ def why_no_workers(shape: Shape, own: Iterable[str], needed: int) -> str:
         own: Their names.
         needed: How many it takes for a trial.
     """
-    held = ", ".join(f"{count} of {name}" for name, count in sorted(others(own).items()))
+    own = set(own)
+    if (shortage := shape.shortage(live_nodes(), needed)) is not None:
+        return (
+            f"waiting for nodes: {shortage}. The sweep goes on once there are more; to go on with these, stop it, and "
+            "resume with a lower resources.workers_per_trial"
+        )
+    placed = {actor["Name"] for actor in state.actors(actor_state_name="ALIVE").values()}
+    held = ", ".join(f"{count} of {name}" for name, count in sorted(others(own, placed).items()))
     free = ray.available_resources()
     gpus = f" and {free.get('GPU', 0):g} GPUs" if shape.gpus else ""
     who = "a worker needs" if needed == 1 else f"a trial needs {needed} workers, each"
     need = f"{who} {shape}; {free.get('CPU', 0):g} CPUs{gpus} are free"
-    return f"waiting for workers of other sweeps: {need}; taken: {held}" if held else f"workers are starting: {need}"
+    if not held:
+        return f"workers are starting: {need}"
+    text = f"waiting for workers of other sweeps: {need}; taken: {held}"
+    if count := len(own & placed):
+        text += f"; this sweep holds {count}. Where the others wait likewise, sweeps give way in turn"
+    return text
 
 
 def _described(node: dict[str, Any]) -> str:

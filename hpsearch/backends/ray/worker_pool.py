@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -70,7 +70,9 @@ class WorkerPool:
         self._told_why_whole = False
         self._fresh = fresh
         self._kind = Kind(shape, job.mkl_cbwr)
-        self.wanted = shape.room() if asked is None else asked
+        self._room = shape.room(live_nodes())
+        """Workers that the nodes hold, whoever uses them, at the last look."""
+        self.wanted = self._room if asked is None else asked
         self._asked = asked
         self._shape = shape
         self._pool = pool
@@ -90,6 +92,7 @@ class WorkerPool:
         self._failing_starts = FailingNodes("before they could run anything")
         self._failing_runs = FailingNodes("around the trials that they ran")
         self._next_notice = time.monotonic() + _NOTICE_SECONDS[0]
+        self._was_short = False
 
     def start(self) -> None:
         """Ask for the workers."""
@@ -108,7 +111,8 @@ class WorkerPool:
         starting = sum(1 for slot in self.slots.all if not slot.ready)
         spoken_for = max(waiting - starting, 0)
         room = self.slots.unshared() if whole and self.divides else self.slots.capacity()
-        return max(room + self._given_back - spoken_for, 0)
+        again = min(self._given_back, max(self._room - len(self.slots.all), 0))  # but those of nodes that are lost
+        return max(room + again - spoken_for, 0)
 
     def fetch(self, waiting: int) -> None:
         """Start workers again that were given back, as far as tasks wait for them."""
@@ -175,17 +179,26 @@ class WorkerPool:
         """
         if not self._pool.shared or not self._pool.pulse.answers:
             return ()
-        messages = self._forget_idle()
+        nodes = live_nodes()
+        self._room = self._shape.room(nodes)
+        messages = self._forget_idle({node["NodeID"] for node in nodes})
         if not waits:
             self._give_back_idle(now)
         self._grow()
         self._add(self._backoff.ask(now))
         if self.slots.busy() or sum(1 for slot in self.slots.all if slot.ready) >= needed:
             return messages
+        if self.is_short(needed) and not self._was_short:
+            self._next_notice = now
+        self._was_short = self.is_short(needed)
         if now < self._next_notice or self._given_back == self.wanted:
             return messages
         self._next_notice = now + _NOTICE_SECONDS[1]
         return [*messages, Notice(why_no_workers(self._shape, self._names(), needed))]
+
+    def is_short(self, needed: int) -> bool:
+        """Say whether the nodes that are left are too few for so many workers."""
+        return self._pool.shared and self._room < needed
 
     def is_stuck(self, now: float, needed: int) -> bool:
         """Say whether, for some time now, too few workers have found a place for anything to start."""
@@ -259,13 +272,12 @@ class WorkerPool:
 
     def _grow(self) -> None:
         """Use the room of nodes that joined, where the number of workers was left to the cluster."""
-        room = 0 if self._asked is not None else self._shape.room()
+        room = 0 if self._asked is not None else self._room
         self._add(room - self.wanted)
         self.wanted = max(self.wanted, room)
 
-    def _forget_idle(self) -> Sequence[Message]:
-        """Forget the idle workers of lost nodes: of those that run something Ray tells."""
-        nodes = {node["NodeID"] for node in live_nodes()}
+    def _forget_idle(self, nodes: Collection[str]) -> Sequence[Message]:
+        """Forget the idle workers of nodes other than these: of those that run something Ray tells."""
         return [
             message
             for slot in self.slots.free()

@@ -18,7 +18,7 @@ from hpsearch.backends import gangs
 from hpsearch.backends.ray import backoff, worker_pool
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.sweep.parts import Resources
-from hpsearch.task import Gone, Result, TimedOut
+from hpsearch.task import Gone, Notice, Result, TimedOut
 from tests.hpsearch.support.conditions import gone, limits, wait_until
 from tests.hpsearch.support.driver import ROOT, Driver
 
@@ -160,6 +160,33 @@ def test_gangs_stay_on_a_node_where_they_can_and_survive_the_loss_of_one(ray_clu
     driver.start(4, {"x": X}, width=2)
     last = ended(driver.outcome(4))
     assert {last["pid0"], last["pid1"]} == left
+    driver.backend.close(kill=True)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_a_trial_that_is_too_wide_for_the_nodes_that_are_left_waits_for_others_and_says_so(
+    ray_cluster, tmp_path, add_node
+):
+    node = add_node(2)
+    driver = Driver(RayBackend(Resources(workers_per_trial=3)), tmp_path / "study", "together", widest=3)
+    driver.wait_for(lambda: driver.backend.capacity() == 4)
+    node.lose()
+    driver.start(0, {"x": X}, width=3, at_once=True)
+    assert isinstance(driver.outcome(0), Gone)
+    driver.wait_for(lambda: driver.backend.capacity() == 2)
+    driver.start(0, {"x": X}, width=3, attempt=2, at_once=True)
+    outcome = driver.outcome(0, attempt=2)
+    assert isinstance(outcome, Gone)
+    assert not outcome.counts_against_trial
+    told = (
+        r"waiting for nodes: a trial needs 3 workers at once, each of 1 CPU; the nodes hold 2 \([\d.]+: 2 CPUs\) = 2 of"
+    )
+    driver.wait_for(lambda: any(isinstance(m, Notice) and re.match(told, m.text) for m in driver.messages))
+    assert driver.backend.capacity() <= 2
+    add_node(1)
+    driver.start(0, {"x": X}, width=3, attempt=3)
+    assert ended(driver.outcome(0, attempt=3))["size"] == 3
     driver.backend.close(kill=True)
 
 
