@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.forking import Forked
 
-__all__ = ["begin", "forked"]
+__all__ = ["begin", "end", "forked"]
 
 
 def begin(task: Callable[..., None], *arguments: Any) -> tuple[Forked, Connection]:
@@ -35,12 +35,17 @@ def forked(task: Callable[..., None], *arguments: Any) -> Iterator[tuple[Forked,
     try:
         yield process, ours
     finally:
-        process.kill()
-        process.wait()
-        # What it has forked itself may hold the other ends, until it hears no more over the channel.
-        process.stdin.close()
-        process.stdout.close()
-        ours.close()
+        end(process, ours)
+
+
+def end(process: Forked, ours: Connection) -> None:
+    """Kill a process that `begin` gave."""
+    process.kill()
+    process.wait()
+    # What it has forked itself may hold the other ends, until it hears no more over the channel.
+    process.stdin.close()
+    process.stdout.close()
+    ours.close()
 
 
 def _do_task() -> None:

@@ -149,9 +149,12 @@ class DesignedNetwork(Trainer):
         Returns:
             Probabilities (rows, classes), or numbers (rows,), float64.
         """
-        others = FoldNetworks([self.model.networks[0]], torch.from_numpy(rows.inputs), self._channels(), lambda x: x)
-        others.to(self.device)
-        outputs = others.predict(0, torch.arange(len(rows.targets)))
+        network = self.model.networks[0]
+        device = next(network.parameters()).device  # the CPU, once it was delivered
+        channels = self._channels()
+        inputs = torch.from_numpy(rows.inputs).to(device)
+        others = FoldNetworks([network], inputs, None if channels is None else channels.to(device), lambda x: x)
+        outputs = others.predict(0, torch.arange(len(rows.targets), device=device)).to(self.device)
         if self._scale is not None:
             return self._scale.in_units(0, outputs[:, 0]).cpu().numpy()
         return outputs.double().softmax(1).cpu().numpy()

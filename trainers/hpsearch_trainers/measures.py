@@ -21,20 +21,22 @@ def parameters(model: nn.Module) -> float:
 def latency(inputs: Any, *, runs: int = 30, warmup: int = 5) -> Callable[[nn.Module], float]:
     """Give what measures the time that a model takes for some inputs, in milliseconds.
 
-    The median over runs, without gradients, on the device where the inputs are and the model is, after some runs that
-    don't count. It is a measurement: it differs from run to run, and is larger on a worker that shares its cores.
+    The median over runs, without gradients, on the model's device, after some runs that don't count. It is a
+    measurement: it differs from run to run, and is larger on a worker that shares its cores.
 
     Args:
-        inputs: What the model is called with; a tensor, or a tuple of its arguments.
+        inputs: What the model is called with; a tensor, or a tuple of its arguments. Tensors are copied to its device.
         runs: How many are measured.
         warmup: How many come before them.
     """
     if runs < 1 or warmup < 0:
         raise ValueError(f"runs must be at least 1 and warmup at least 0, got {runs} and {warmup}")
-    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
-    on_gpu = any(isinstance(given, Tensor) and given.is_cuda for given in arguments)
+    given = inputs if isinstance(inputs, tuple) else (inputs,)
 
     def measure(model: nn.Module) -> float:
+        device = next((one.device for one in (*model.parameters(), *model.buffers())), None)
+        arguments = [one.to(device) if isinstance(one, Tensor) else one for one in given]
+        on_gpu = any(isinstance(one, Tensor) and one.is_cuda for one in arguments)
         times = []
         with torch.no_grad():
             for _ in range(warmup + runs):

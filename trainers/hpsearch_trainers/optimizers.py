@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hpsearch_comm.data_parallel.optimizer_state import load_exactly
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Parts
 
@@ -14,7 +15,12 @@ __all__ = ["check_parameters", "clippable", "optimizer_of", "parameters_of"]
 
 
 def optimizer_of(parts: Parts, model: nn.Module) -> Optimizer:
-    """Give the optimizer of a model, made of it where `parts` have a function for that.
+    """Return the optimizer of a model, made of it where `parts` have a function for that.
+
+    Args:
+        parts: Of the trial.
+        model: On its device. An optimizer that was made before the model got there may have state elsewhere, as Adagrad
+            allocates its own at once; it is moved.
 
     Raises:
         ConfigurationError: It is none.
@@ -26,7 +32,19 @@ def optimizer_of(parts: Parts, model: nn.Module) -> Optimizer:
             f"optimizer must be a torch.optim.Optimizer, or a function that makes one of the model, got one that "
             f"gives {type(optimizer).__name__}"
         )
+    if _has_state_elsewhere(optimizer):
+        load_exactly(optimizer, optimizer.state_dict())  # which puts state where its parameter is
     return optimizer
+
+
+def _has_state_elsewhere(optimizer: Optimizer) -> bool:
+    """Return whether a parameter's state is on another device; single numbers, as counts of steps, may be."""
+    return any(
+        isinstance(value, Tensor) and value.dim() > 0 and value.device != parameter.device
+        for parameter, state in optimizer.state.items()
+        if isinstance(parameter, Tensor) and isinstance(state, Mapping)
+        for value in state.values()
+    )
 
 
 def check_parameters(optimizer: Optimizer, model: nn.Module) -> None:

@@ -51,6 +51,7 @@ from hpsearch_trainers.scaling import Scaling, Stage, rate_factor, rule_for
 from hpsearch_trainers.shards import Shard, rows_of_rank
 from hpsearch_trainers.strategies import strategy_of
 from hpsearch_trainers.strategies.strategy import Trained
+from hpsearch_trainers.training_device import training_device
 from hpsearch_trainers.trial import Parametrized
 
 __all__ = ["Trainer"]
@@ -91,7 +92,7 @@ class Trainer(ABC):
         ranks = group if group is not None and group.size > 1 else None
         self._strategy = strategy_of(getattr(trial, "parallel", None) or {}, ranks)
         self.group = self._strategy.workers
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = training_device()
         self.epoch = 0
         self._forked = getattr(trial, "parent", None) is not None
         self._scaling = Scaling.from_dict(getattr(trial, "scaling", None) or {})
@@ -103,6 +104,9 @@ class Trainer(ABC):
         self._seed = int(getattr(trial, "seed", 0)) if parts.seed is None else parts.seed
         self._strategy.check(parts)
         self.model = parts.model.to(self.device)
+        for part in (parts.loss, *parts.metrics.values(), *(parts.pipeline or ())):
+            if isinstance(part, nn.Module):  # it may have tensors of its own, as the weights of classes
+                part.to(self.device)
         self._normalizing = self.group if parts.batch_norm == "sync" else None
         self._synchronized = synchronize(self.model, self._normalizing)
         self.optimizer = optimizer_of(parts, self.model)

@@ -1,0 +1,259 @@
+"""Model, optimizer, batches, losses, metrics and states all lie on the device that a trainer trains on."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import Dataset
+
+from hpsearch_trainers import Parts, Trainer
+from hpsearch_trainers.architectures import network
+from hpsearch_trainers.designed_network import DesignedNetwork
+from hpsearch_trainers.digits_network import MeasuredChain
+from hpsearch_trainers.lamb import LAMB
+from hpsearch_trainers.lars import LARS
+from hpsearch_trainers.measures import latency
+from hpsearch_trainers.prepared_rows import read_rows
+from tests.stand_in_device import DEVICE, DeviceProcess
+from tests.trainers.test_designed_network import CLASSES as DESIGNED_CLASSES
+from tests.trainers.test_designed_network import INPUTS as DESIGNED_INPUTS
+from tests.trainers.test_designed_network import NUMBERS, write
+
+INPUTS = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+CLASSES = (INPUTS[:, 0] > 0).long()
+
+
+class Rows(Dataset):
+    """A map-style data set whose inputs are dictionaries."""
+
+    def __len__(self):
+        return len(INPUTS)
+
+    def __getitem__(self, row):
+        return {"features": INPUTS[row]}, CLASSES[row]
+
+
+class OfFeatures(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, batch):
+        return self.inner(batch["features"])
+
+
+class Shifted(nn.Module):
+    """A metric with a tensor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.tensor([0.0, 0.1]))
+
+    def forward(self, output, target):
+        return ((output + self.shift).argmax(1) == target).float()
+
+
+def model_of(params: Any) -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2)]
+    return OfFeatures(nn.Sequential(*layers)) if params.get("rows") else nn.Sequential(*layers)
+
+
+OPTIMIZERS: dict[str, Any] = {
+    **{
+        name: partial(getattr(torch.optim, name), lr=0.01)
+        for name in ("Adagrad", "SGD", "Adam", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "ASGD", "Adadelta")
+    },
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
+    "fused": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, fused=True),
+    "tensor rate": lambda parameters: torch.optim.Adam(parameters, lr=torch.tensor(0.01)),
+    "LARS": lambda parameters: LARS(parameters, lr=0.01, momentum=0.9),
+    "LAMB": lambda parameters: LAMB(parameters, lr=0.01),
+    "Adafactor": lambda parameters: torch.optim.Adafactor(parameters, lr=0.01),
+}
+WITH: dict[str, dict[str, Any]] = {
+    "average": {"average": 0.9},
+    "clip_norm": {"clip_norm": 0.1},
+    "accumulate": {"accumulate": 2},
+    "freeze_batch_norm": {"freeze_batch_norm": 1},
+    "schedule": {"schedule": lambda epoch: 1 / (1 + epoch)},
+    "loss": {"loss": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0]))},
+    "metric": {"metrics": {"shifted": Shifted()}},
+    "latency": {"measures": {"latency_ms": latency(INPUTS[:4], runs=2)}},
+}
+
+
+class Small(Trainer):
+    def build(self, params):
+        model = model_of(params)
+        make = OPTIMIZERS[params.get("optimizer", "momentum")]
+        data = Rows() if params.get("rows") else (INPUTS, CLASSES)
+        parts: dict[str, Any] = {
+            "loss": functional.cross_entropy,
+            "train": data,
+            "validation": data,
+            "metrics": {"accuracy": lambda output, target: (output.argmax(1) == target).float()},
+            "batch_size": 16,
+        }
+        optimizer = (lambda model: make(model.parameters())) if params.get("late") else make(model.parameters())
+        return Parts(model, optimizer, **parts | copy.deepcopy(WITH.get(params.get("with"), {})))
+
+
+class Convolutions(Trainer):
+    """A network whose widths a child may inherit in part."""
+
+    def build(self, params):
+        torch.manual_seed(params["channels"])
+        layers = [{"conv": {"channels": params["channels"], "norm": "batch"}}]
+        model = network(layers, (1, 4, 4), 2, head=["global_pool"], path="layers")
+        images = torch.randn(32, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+        return Parts(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+            functional.cross_entropy,
+            train=(images, CLASSES[:32]),
+            validation=(images, CLASSES[:32]),
+            average=params.get("average"),
+        )
+
+
+def trial(params: Any, **more: Any) -> Any:
+    return SimpleNamespace(params=params, seed=0, **more)
+
+
+def on_host(state: Any) -> Any:
+    """Give a state as it is loaded from a file."""
+    return tree_map(lambda one: one.detach().cpu().clone() if isinstance(one, Tensor) else one, state)
+
+
+def check_placed(trainer: Trainer) -> None:
+    """See that all tensors of a trainer's state but single numbers are where it trains."""
+    of_parts = [part for part in (trainer.parts.loss, *trainer.parts.metrics.values()) if isinstance(part, nn.Module)]
+    tensors = tree_leaves([trainer.state_dict(), [part.state_dict() for part in of_parts]])
+    assert {one.device.type for one in tensors if isinstance(one, Tensor) and one.dim() > 0} == {trainer.device.type}
+
+
+def steps(params: Any) -> Any:
+    """Train for two epochs, and for the second one again from the state after the first."""
+    trainer = Small(trial(params))
+    trainer.step()
+    state = on_host(trainer.state_dict())
+    found = trainer.step()
+    check_placed(trainer)
+    again = Small(trial(params))
+    again.load_state_dict(state)
+    assert comparable(again.step()) == comparable(found)
+    check_placed(again)
+    fork = Small(trial(params, parent=0))
+    fork.load_state_dict(state)
+    fork.step()
+    check_placed(fork)
+    ends = (tree_leaves(on_host(one.model.state_dict())) for one in (again, trainer))
+    assert all(map(torch.equal, *ends))
+    return comparable(found)
+
+
+def comparable(metrics: Any) -> Any:
+    return {name: value for name, value in metrics.items() if name not in ("data_wait", "latency_ms", "fit_seconds")}
+
+
+def child(average: float | None) -> Any:
+    parent = Convolutions(trial({"channels": 4, "average": average}))
+    parent.step()
+    state = on_host(parent.state_dict())
+    grown = Convolutions(trial({"channels": 6, "average": average}, start=0, parent_checkpoint=state))
+    found = grown.validate()
+    grown.step()
+    check_placed(grown)
+    return found
+
+
+def measured_chain() -> Any:
+    torch.manual_seed(0)
+    trainer = MeasuredChain(trial({"layers": ["pool"], "batch_size": 512}))
+    metrics = trainer.step()
+    assert metrics["latency_ms"] > 0
+    return comparable(metrics)
+
+
+def designed(data: str, goal: str, delivered: bool) -> Any:
+    params = {"goal": goal, "epochs": 6, "width": 8, "batch_size": 16, "data": data, "latency": True}
+    torch.manual_seed(0)
+    trainer = DesignedNetwork(trial(params | ({"validated": 0} if delivered else {})))
+    metrics = trainer.step()
+    if delivered:
+        before = trainer.predictions(trainer.rows)
+        network = trainer.delivered()
+        after = trainer.predictions(trainer.rows)
+        assert all(one.device.type == "cpu" for one in network.parameters())
+        assert np.allclose(before, after, rtol=1e-4)
+    return comparable(metrics), trainer.predictions(trainer.rows)
+
+
+@pytest.fixture(scope="module")
+def device():
+    process = DeviceProcess()
+    yield process
+    process.close()
+
+
+@pytest.mark.some_cases(3)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_optimizer_steps_where_the_model_is_whenever_it_was_made(device, optimizer):
+    params = {"optimizer": optimizer}
+    found = device.run(steps, params)
+    assert found == pytest.approx(steps(params), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "params", [*({"with": name} for name in WITH), {"rows": True}, {"late": True}], ids=[*WITH, "rows", "late"]
+)
+def test_what_parts_name_works_where_the_model_is(device, params):
+    assert device.run(steps, params) == pytest.approx(steps(params), rel=0.02)
+
+
+@pytest.mark.parametrize("average", [None, 0.5])
+def test_a_child_inherits_from_a_state_on_the_cpu(device, average):
+    assert device.run(child, average) == pytest.approx(child(average), rel=0.02)
+
+
+def test_a_chain_is_measured_where_it_is(device):
+    assert device.run(measured_chain) == pytest.approx(measured_chain(), rel=0.02)
+
+
+@pytest.mark.parametrize("delivered", [False, True])
+@pytest.mark.parametrize("targets", [DESIGNED_CLASSES, NUMBERS])
+def test_a_designed_network_predicts_where_it_is(device, tmp_path, targets, delivered):
+    data = write(tmp_path, DESIGNED_INPUTS, targets)
+    goal = "rmse" if targets is NUMBERS else "accuracy"
+    expected = designed(data, goal, delivered)
+    read_rows.cache_clear()
+    metrics, predictions = device.run(designed, data, goal, delivered)
+    assert metrics == pytest.approx(expected[0], rel=0.02)
+    assert np.allclose(predictions, expected[1], rtol=1e-3)
+
+
+def mixed() -> str:
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.ones(2, device=DEVICE) + torch.ones(2)
+    with pytest.raises(RuntimeError, match="same device"):
+        nn.Linear(2, 2).to(DEVICE)(torch.ones(1, 2))
+    with pytest.raises(RuntimeError, match="on the same device as the indexed"):
+        torch.ones(2)[torch.tensor([0], device=DEVICE)]
+    kept = torch.ones(3, device=DEVICE)
+    kept[torch.tensor([0])] = 2.0
+    kept += torch.tensor(1.0)
+    return str(kept.cpu().tolist())
+
+
+def test_the_device_fails_where_tensors_are_mixed_as_cuda_does(device):
+    assert device.run(mixed) == "[3.0, 2.0, 2.0]"
