@@ -20,7 +20,7 @@ from pathlib import Path
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["VARIABLES", "Meeting", "with_launcher"]
+__all__ = ["VARIABLES", "Meeting", "launched_rank", "with_launcher"]
 
 _PLACE = ("MASTER_ADDR", "MASTER_PORT")
 _PORTS = range(20000, 32000)
@@ -156,6 +156,21 @@ _LAUNCHERS = (
 
 VARIABLES = tuple(name for launcher in _LAUNCHERS for name in (launcher.rank, launcher.size))
 """By which these launchers say which rank a process is."""
+
+
+def launched_rank(env: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return which of several ranks a launcher says that this process is.
+
+    Returns:
+        The rank in words, such as `rank 1 of 4 under srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS)`, and the name of the
+        variable that holds how many there are; None if no launcher says that there are several.
+    """
+    said = [(launcher.name, launcher.rank, launcher.size) for launcher in _LAUNCHERS]
+    said.append(("torchrun, or another launcher that sets its variables", "RANK", "WORLD_SIZE"))
+    for name, rank, size in said:
+        if rank in env and env.get(size, "").strip() not in ("", "1"):
+            return f"rank {env[rank]} of {env[size]} under {name} ({rank}, {size})", size
+    return None
 
 
 def with_launcher(env: dict[str, str]) -> tuple[dict[str, str], Meeting | None]:

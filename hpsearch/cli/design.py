@@ -15,6 +15,7 @@ from hpsearch.design.design import Surroundings
 from hpsearch.design.report import Report
 from hpsearch.errors import DesignError
 from hpsearch.observers.screen import choose_progress
+from hpsearch.run.launched import check_launched_once
 
 __all__ = ["design_network"]
 
@@ -23,6 +24,7 @@ INTERRUPTED = 130
 
 def design_network(given: argparse.Namespace) -> int:
     """Design a network, or go on with one."""
+    check_launched_once("hpsearch design")
     around = Surroundings(
         say=(lambda text: None) if given.quiet else lambda text: print(text, flush=True),
         display=lambda: choose_progress(sys.stdout, given.quiet),

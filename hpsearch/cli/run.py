@@ -32,6 +32,7 @@ from hpsearch.report.study import Study, load
 from hpsearch.report.trial_table import rows_to_table
 from hpsearch.report.wording import front_line
 from hpsearch.run.ask_tell import AskTell
+from hpsearch.run.launched import check_launched_once
 from hpsearch.run.observing import check_observers
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.plan_lanes import shapes_lines
@@ -68,6 +69,7 @@ _LEADERS = 5
 
 def run(given: argparse.Namespace) -> int:
     """Run a sweep file: in a new directory, or on in one that holds the same sweep."""
+    check_launched_once("hpsearch run")
     check_tags(given.tag)
     sweep = _with_workers(load_sweep(given.sweep, given.overrides), given.workers)
     _tell_notes([*sweep_notes(given.sweep, given.overrides), *_without_end(sweep), *_from_zero(sweep)])
@@ -92,6 +94,7 @@ def run(given: argparse.Namespace) -> int:
 
 def rerun(given: argparse.Namespace) -> int:
     """Run the best configurations of a study again, in a new directory or on in one that holds this rerun."""
+    check_launched_once("hpsearch rerun")
     study = load(given.study)
     asked = plan_rerun(study, given.top, given.seeds, given.iterations)
     asked = replace(asked, sweep=_with_workers(asked.sweep, given.workers))
@@ -121,6 +124,7 @@ def _check_importable(path: Path, sweep: Sweep, call: str) -> None:
 
 def go_on(given: argparse.Namespace) -> int:
     """Go on with a study; where failed trials are given, they run again."""
+    check_launched_once("hpsearch resume" if given.failed is None else "hpsearch retry")
     place = StudyDirectory(given.dir)
     with Journal.read(place.journal) as journal:
         record = journal.study()

@@ -19,6 +19,7 @@ from hpsearch.past.read import Given
 from hpsearch.report.rerun import Rerun
 from hpsearch.report.study import Study, load
 from hpsearch.run.called import run_called
+from hpsearch.run.launched import check_launched_once
 from hpsearch.run.observing import checked_observers, names_of
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.simulate import IN_MEMORY, run_in_memory
@@ -173,6 +174,8 @@ def search(
             f"search: an instance of {type(trainable).__name__} couldn't be had again when the study is resumed: "
             f"pass the class, or directory={IN_MEMORY!r}"
         )
+    if not in_memory:
+        check_launched_once("search")
     place = None if directory is None or in_memory else StudyDirectory(Path(directory).expanduser())
     if isinstance(trainable, Sweep):
         if sweep is not None:
@@ -319,6 +322,7 @@ def rerun(
         HpsearchError: No trial has a value, or it can't be run.
         KeyboardInterrupt, SystemExit: A signal ended it, as of `search`.
     """
+    check_launched_once("rerun")
     if directory == IN_MEMORY:
         raise SweepError(f"rerun: directory must be a folder, got {IN_MEMORY!r}")
     if isinstance(trainable, Simulation):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -94,7 +95,9 @@ class AskTell:
             TrainableError: Too many trials have failed, as `limits.max_failures` says.
             SearcherError: The searcher has failed.
             StudyInUseError: Another process has kept the study for a minute.
+            TellError: This process is a rank of a process group of torch.distributed, and not the first.
         """
+        _check_first_rank()
         with self._turn() as turn:
             if turn.finished or turn.enough.state is not None:
                 return None
@@ -233,6 +236,22 @@ class AskTell:
     def _seconds(self, record: TrialRecord) -> float:
         """Give how long ago a trial was asked for or told of last; another computer's clock may be ahead."""
         return max(time.time() - self._turns.since[record.trial.number], 0.0)
+
+
+def _check_first_rank() -> None:
+    """See that ranks which train one model together don't each ask for a trial of their own.
+
+    Processes that train apart from each other may ask as they like, whatever has started them.
+    """
+    distributed = sys.modules.get("torch.distributed")  # unless it is imported there is no group
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    if (rank := distributed.get_rank()) > 0:
+        raise TellError(
+            f"ask: must be called on rank 0 of the process group of torch.distributed alone, but this is rank {rank}, "
+            "which would be given another trial than rank 0. Send rank 0's trial to the others: "
+            "torch.distributed.broadcast_object_list([trial])"
+        )
 
 
 def _open(turn: Turn, trial: AskedTrial | int, attempt: int | None) -> TrialRecord:

@@ -24,7 +24,7 @@ from hpsearch.trainable.storage import writing
 if TYPE_CHECKING:
     from hpsearch_comm import Group
 
-__all__ = ["ANSWERS", "CUT", "GO_ON", "current_trial", "set_current_trial"]
+__all__ = ["ANSWERS", "CUT", "GO_ON", "current_trial", "in_trial", "set_current_trial"]
 
 ANSWERS = "answers"
 """Name of the file in the attempt's directory where the worker answers each report with one byte."""
@@ -65,6 +65,11 @@ def current_trial() -> RunningTrial:
     trial = _open_script_trial(Path(assignment))
     set_current_trial(trial)
     return trial
+
+
+def in_trial() -> bool:
+    """Return whether this process runs a trial, or was started by one that is a script."""
+    return _current is not None or "HPSEARCH_TRIAL" in os.environ
 
 
 def _open_script_trial(assignment: Path) -> RunningTrial:

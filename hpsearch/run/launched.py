@@ -1,0 +1,34 @@
+"""Refuse to search where a launcher has started this process several times: each rank would run the whole sweep."""
+
+from __future__ import annotations
+
+import os
+
+from hpsearch.errors import SweepError
+from hpsearch.trainable.current import in_trial
+from hpsearch_comm.launchers import launched_rank
+
+__all__ = ["check_launched_once"]
+
+
+def check_launched_once(call: str) -> None:
+    """See that no launcher has started this process as one of several ranks.
+
+    A trial may be one of several ranks, as hpsearch sets the same variables for those of a trial.
+
+    Args:
+        call: What the user called.
+
+    Raises:
+        SweepError: One has.
+    """
+    launched = None if in_trial() else launched_rank(os.environ)
+    if launched is not None:
+        rank, size = launched
+        raise SweepError(
+            f"{call}: must be called in one process, but this one is {rank}, and each rank would run the whole sweep. "
+            "Start it without the launcher: hpsearch itself starts the ranks of each trial, as many as "
+            "resources.workers_per_trial says (search(..., workers_per_trial=4)), on --workers of this machine or of a "
+            f"Ray cluster (--address). If only this process runs it, take {size} out of its environment: env -u {size} "
+            "python ..."
+        )
