@@ -29,6 +29,8 @@ class _Range(Numeric):
     """What the four ranges share: bounds, steps, a scale, and the points of a grid on it."""
 
     logarithmic: ClassVar[bool] = False
+    bound_tolerance: ClassVar[float] = 1e-9
+    """How far outside of a bound a float counts as that bound, as a share of it."""
     fewest_points: ClassVar[int] = 2
 
     min: float
@@ -115,9 +117,10 @@ class _Range(Numeric):
 
     def accept(self, value: object) -> int | float:
         got = integer(value, ()) if self.whole else number(value, ())
-        if not self.min <= got <= self.max:
+        at_bound = min(max(got, self.min), self.max)
+        if got != at_bound and (self.whole or not math.isclose(got, at_bound, rel_tol=self.bound_tolerance)):
             raise InvalidKey((), f"must be between {self.min} and {self.max}, got {got}")
-        return self._accept_multiple(got)
+        return self._accept_multiple(at_bound)
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,8 @@ class LogUniform(_Range):
 
     kind: ClassVar[str] = "log_uniform"
     logarithmic: ClassVar[bool] = True
+    bound_tolerance: ClassVar[float] = 1e-3
+    """The bounds may come from logarithms that were rounded by hand: e^-6.9077 is 0.00100006."""
 
 
 @dataclass(frozen=True)

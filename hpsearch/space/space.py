@@ -33,6 +33,9 @@ __all__ = ["MOST_DRAWS", "Space"]
 MOST_DRAWS = 100_000
 """Draws of one point, of which none keeps all constraints, before that is an error."""
 
+_MOST_CALLED = 5_000
+"""Of those, where each calls a function, which may take its time."""
+
 _EXAMPLES = 1_000
 """Of those, looked at more closely."""
 
@@ -174,6 +177,8 @@ class Space(Movable):
 
     def complete(self, point: Params, seed: int, number: int, most: int = MOST_DRAWS) -> dict[str, Value]:
         """Draw what a partial point, as `check` gives it, leaves out; see `draw`."""
+        if self.calls:
+            most = min(most, _MOST_CALLED)
         for attempt in range(most):
             with suppress(Broken):
                 return self.build(self._drawn(point, seed, number, attempt))

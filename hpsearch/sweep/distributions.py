@@ -2,7 +2,8 @@
 
 What differs from W&B, or goes beyond it:
 
-- A `q` may stand with every range; values are its multiples inside [min, max], integers where it is one.
+- A `q` may stand with every range; values are its multiples inside [min, max], integers where it is one. Where the
+  bounds are exponents, they are the multiples from the nearest to e^min to the nearest to e^max, as at W&B.
 - `log_int_uniform` draws integers whose logarithm is uniform; W&B's way, `q_log_uniform_values` with `q: 1`,
   gives integers too, but half as much weight to both ends.
 - `points` spaces a grid.
@@ -127,13 +128,25 @@ def _from_exponents(name: str, inverse: bool = False, **given: Any) -> LogUnifor
             raise InvalidKey((key,), f"must be an exponent between -700 and 700, got {exponent}", advice)
     if inverse:
         low, high = -high, -low
+    low, high = _with_nearest_multiples(math.exp(low), math.exp(high), given.get("step"))
     try:
-        return LogUniform(math.exp(low), math.exp(high), **given)
+        return LogUniform(low, high, **given)
     except InvalidKey as error:
         if error.key[:1] != ("prior",):
             raise
         advice = f"min and max of {name} are exponents of e; the prior is a value"
         raise InvalidKey(error.key, error.problem, advice) from None
+
+
+def _with_nearest_multiples(low: float, high: float, step: object) -> tuple[float, float]:
+    """Widen a range to the multiples of a step that are nearest to its ends, which W&B draws as well.
+
+    Exponents are logarithms that people round: e^5.545 is 255.96, and its multiples of 8 should reach 256.
+    """
+    if isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step <= high:
+        return low, high
+    first, last = step * round(low / step), step * round(high / step)
+    return (min(low, first) if first > 0 else low), max(high, last)
 
 
 @dataclass(frozen=True)

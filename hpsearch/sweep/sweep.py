@@ -127,8 +127,8 @@ class Sweep:
             self._check_search(searcher)
             if not read_back:
                 self._check_options(searcher)
+                self._rehearse()  # first: checks of a searcher draw as well
                 searcher.check(self.problem)
-                self._rehearse()
         observers = [check_observer(name, ("observers", i)) for i, name in enumerate(self.observers)]
         if not read_back:
             check_once(observers, ("observers",))

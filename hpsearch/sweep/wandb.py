@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from hpsearch.schedulers.bands import Bands
 from hpsearch.settings import settings_fields
@@ -56,25 +56,36 @@ def _has_both_ends(early: object) -> bool:
     return isinstance(early, Mapping) and early.get("type") == "hyperband" and {"min_iter", "max_iter"} <= early.keys()
 
 
+_EXPONENTS = ("log_uniform", "q_log_uniform", "inv_log_uniform")
+"""Distributions whose bounds are exponents of e."""
+
+
 def _exponents(parameters: object, path: str) -> list[str]:
-    """Tell of bounds that look like values, where they are exponents."""
+    """Return notes on exponents that may be meant as values: those of a logarithmic range are never negative."""
     notes: list[str] = []
     for name, given in parameters.items() if isinstance(parameters, Mapping) else ():
-        if not isinstance(given, Mapping):
-            continue
-        notes += _exponents(given.get("parameters"), f"{path}.{name}")
-        low, high = given.get("min"), given.get("max")
-        if (
-            given.get("distribution") != "log_uniform"
-            or not isinstance(low, float)
-            or not isinstance(high, float | int)
-        ):
-            continue
-        if 0 < low < high <= 1:
-            told = f"{path}.{name}: bounds of log_uniform are exponents of e, as at W&B: it is drawn from"
-            values = f"{math.exp(low):.4g} to {math.exp(high):.4g}"
-            notes.append(f"{told} {values}; log_uniform_values takes the bounds themselves")
+        where = path if name == "parameters" else f"{path}.{name}"
+        kind = given.get("distribution") if isinstance(given, Mapping) else None
+        if kind in _EXPONENTS:
+            low, high = given.get("min"), given.get("max")
+            if not (_is_number(low) and _is_number(high) and low >= 0):
+                continue
+            if kind == "inv_log_uniform":
+                low, high = -high, -low
+            told = f"{where}: bounds of {kind} are exponents of e, as at W&B: it is drawn from"
+            values = f"{math.exp(low):.5g} to {math.exp(high):.5g}"
+            notes.append(f"{told} {values}; {kind}_values takes the bounds themselves")
+        elif kind in ("log_normal", "q_log_normal"):
+            if _is_number(mu := given.get("mu")) and mu > 0:
+                told = f"{where}: mu of {kind} is an exponent of e, as at W&B: the median is"
+                notes.append(f"{told} {math.exp(min(mu, 700)):.5g}")
+        else:
+            notes += _exponents(given, where)
     return notes
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def wandb_notes(value: object) -> list[str]:

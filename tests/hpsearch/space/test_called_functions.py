@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpsearch.checks import InvalidKey
-from hpsearch.space import Broken, Chain, Derived, Space
+from hpsearch.space import Broken, Chain, Derived, Space, Uniform
 from hpsearch.sweep.parameters import read_parameters
 from tests.hpsearch.support.deriving import CALLS, size
 
@@ -65,6 +65,14 @@ def test_what_it_refuses_is_drawn_again_and_told_where_it_is_given() -> None:
     odd = Space.from_parameters({"x": [1, 3], "half": Derived(f"{HERE}:even")})
     with pytest.raises(InvalidKey, match=r"of 50 draws none is valid, .* refuses it: x must be even"):
         odd.draw(0, 0, 50)
+
+
+def test_a_function_that_refuses_every_point_is_asked_some_thousand_times_at_most() -> None:
+    space = Space.from_parameters({"x": Uniform(0, 1), "half": Derived(f"{HERE}:never")})
+    CALLS.clear()
+    with pytest.raises(InvalidKey, match=r"of 5,000 draws none is valid, .* refuses it: no x will do"):
+        space.draw(0, 0)
+    assert len(CALLS) <= 6_000  # with those of the examples
 
 
 def test_numpys_numbers_become_plain_and_params_cant_be_spoiled() -> None:

@@ -227,6 +227,8 @@ def test_numpy_values_become_plain_ones():
 def test_accept_gives_values_as_they_would_be_drawn():
     assert type(Uniform(0, 2).accept(1)) is float
     assert Uniform(0, 1, step=0.1).accept(0.1 + 0.2) == 0.3
+    assert Uniform(0, 0.3).accept(0.1 + 0.2) == 0.3
+    assert LogUniform(0.001001, 1).accept(0.001) == 0.001001
     accepted = Categorical([True, 1, 1.0]).accept(1.0)
     assert (accepted, type(accepted)) == (1.0, float)
     assert type(Categorical([1, 2]).accept(2.0)) is int
@@ -238,6 +240,8 @@ def test_accept_gives_values_as_they_would_be_drawn():
     ("distribution", "value", "problem"),
     [
         (Uniform(0, 1), 2, "must be between 0.0 and 1.0, got 2.0"),
+        (Uniform(0, 1), 1.000001, "must be between 0.0 and 1.0, got 1.000001"),
+        (LogUniform(0.001, 1), 1.002, "must be between 0.001 and 1.0, got 1.002"),
         (Uniform(0, 1), "x", "must be a number, got 'x'"),
         (Uniform(0, 1), True, "must be a number, got True"),
         (Uniform(0, 1), math.nan, "must be a finite number, got nan"),

@@ -44,3 +44,9 @@ def spoils(params: dict[str, Any]) -> int:
 
 
 NOT_CALLABLE = 3
+
+
+def never(params: dict[str, Any]) -> int:
+    """Refuse every point."""
+    CALLS.append(params)
+    raise ValueError("no x will do")

@@ -206,6 +206,11 @@ def test_a_mistake_is_said_with_line_and_key(load, rest, told):
     assert str(caught.value).count("sweep.yaml") == 1  # and said once
 
 
+def test_a_space_without_a_point_is_told_alike_whatever_the_searchers_checks_draw(load):
+    with pytest.raises(SweepError, match=r"8: constraints\[0\]: must be kept by more points: of 10,000 draws none"):
+        load("constraints: [lr > 2]\n", "evolution")
+
+
 @pytest.mark.parametrize(
     ("method", "rest", "told"),
     [

@@ -92,6 +92,9 @@ def test_a_wandb_file_runs_unchanged(load):
         ("{distribution: q_uniform, min: 0, max: 1, q: 0.05}", Uniform(0, 1, step=0.05)),
         ("{distribution: log_uniform, min: -9, max: 0}", LogUniform(math.exp(-9), 1)),
         ("{distribution: q_log_uniform, min: 0, max: 5, q: 2}", LogUniform(1, math.exp(5), step=2)),
+        ("{distribution: q_log_uniform, min: 3.4657, max: 5.545, q: 8}", LogUniform(math.exp(3.4657), 256, step=8)),
+        ("{distribution: q_log_uniform, min: 3.467, max: 5.547, q: 8}", LogUniform(32, math.exp(5.547), step=8)),
+        ("{distribution: log_uniform, min: -2.3, max: -0.1, q: 0.1}", LogUniform(0.1, math.exp(-0.1), step=0.1)),
         ("{distribution: inv_log_uniform, min: 0, max: 5}", LogUniform(math.exp(-5), 1)),
         ("{distribution: log_uniform_values, min: 0.1, max: 1}", LogUniform(0.1, 1)),
         ("{distribution: q_log_uniform_values, min: 1, max: 512, q: 2}", LogUniform(1, 512, step=2)),
@@ -201,8 +204,27 @@ def test_what_else_lacks_max_iter_is_told_the_files_own_epochs(load):
         (
             "log_uniform_values\n        min: 0.0001",
             "log_uniform\n        min: 0.0001",
-            "parameters.optimizer.lr: bounds of log_uniform are exponents of e, as at W&B: it is drawn from 1 to "
-            "1.105; log_uniform_values takes the bounds themselves",
+            "parameters.optimizer.lr: bounds of log_uniform are exponents of e, as at W&B: it is drawn from 1.0001 to "
+            "1.1052; log_uniform_values takes the bounds themselves",
+        ),
+        *(
+            (
+                "    value: 10\n",
+                f"    distribution: {kind}\n    min: {low}\n    max: {high}\n",
+                f"parameters.epochs: bounds of {kind} are exponents of e, as at W&B: it is drawn from {drawn}; "
+                f"{kind}_values takes the bounds themselves",
+            )
+            for kind, low, high, drawn in (
+                ("log_uniform", 0.0001, 10.0, "1.0001 to 22026"),
+                ("log_uniform", 0, 1, "1 to 2.7183"),
+                ("q_log_uniform", 3.4657, 5.545, "31.999 to 255.95"),
+                ("inv_log_uniform", 0.001, 0.1, "0.90484 to 0.999"),
+            )
+        ),
+        (
+            "    value: 10\n",
+            "    distribution: log_normal\n    mu: 0.001\n",
+            "parameters.epochs: mu of log_normal is an exponent of e, as at W&B: the median is 1.001",
         ),
         ("project: mine", "count: 4", "count has no effect: what bounds the trials of a sweep is run_cap"),
         (
@@ -229,6 +251,15 @@ def test_what_means_something_else_here_is_said_once(load, tmp_path, old, new, n
     assert sweep_notes(tmp_path / "sweep.yaml") == [note]
     load(WANDB)
     assert sweep_notes(tmp_path / "sweep.yaml") == []
+
+
+def test_a_value_at_a_bound_that_was_written_as_a_rounded_logarithm_may_be_tried(load):
+    text = WANDB.replace("    value: 10\n", "    distribution: log_uniform\n    min: -6.9077\n    max: -2.3026\n")
+    sweep = load(text + "points_to_try:\n- epochs: 0.001\n- epochs: 0.1\n")
+    assert [dict(point) for point in sweep.points_to_try] == [
+        {"epochs": math.exp(-6.9077)},
+        {"epochs": math.exp(-2.3026)},
+    ]
 
 
 def test_a_metric_is_needed_where_something_goes_by_it(load):
