@@ -16,7 +16,17 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from hpsearch.checks import InvalidKey, KeyPath, at_least, boolean, integer, number, one_of, plain, shown, text
 
-__all__ = ["HOW", "AtLeast", "Count", "Seconds", "Settings", "SettingsField", "read_duration", "settings_fields"]
+__all__ = [
+    "HOW",
+    "NONE",
+    "AtLeast",
+    "Count",
+    "Seconds",
+    "Settings",
+    "SettingsField",
+    "read_duration",
+    "settings_fields",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,9 @@ class _How:
 
 
 HOW = _How()
+
+NONE = "none"
+"""Says of a setting what null says: `--set limits.patience=none`."""
 
 _Check = Callable[[object, KeyPath], Any]
 
@@ -77,6 +90,8 @@ class SettingsField:
     default: Any
     """MISSING where it must be given."""
     how: bool = False
+    none_is_word: bool = False
+    """The word none is one of its values, which null says as well."""
 
     @property
     def required(self) -> bool:
@@ -106,10 +121,14 @@ def _field(known: Field[Any], hint: Any) -> SettingsField:
         one, *others = (kind for kind in inside if kind is not type(None))
         field = _field(known, one)
         for words in map(get_args, others):
-            field = _around(field, partial(_word_or, words), {"anyOf": [field.schema, {"enum": list(words)}]})
+            schema = {"anyOf": [field.schema, {"enum": [*words, None] if NONE in words else list(words)}]}
+            field = replace(_around(field, partial(_word_or, words), schema), none_is_word=NONE in words)
         if type(None) in inside:
             kinds = field.schema.get("anyOf", [field.schema])
-            field = _around(field, _unless_none, {"anyOf": [*kinds, {"type": "null"}]})
+            # A text, or one of several words, may be this very word.
+            none = {"type": "null"} if one is str or get_origin(one) is Literal else {"enum": [None, NONE]}
+            wrap = _unless_null if "type" in none else _unless_none
+            field = _around(field, wrap, {"anyOf": [*kinds, none]})
         return field
     if get_origin(hint) is Literal:
         word = partial(one_of, inside)
@@ -159,11 +178,17 @@ _PLAIN: Mapping[Any, tuple[_Check, str]] = {
 }
 
 
-def _unless_none(check: _Check, value: object, key: KeyPath) -> Any:
+def _unless_null(check: _Check, value: object, key: KeyPath) -> Any:
     return None if value is None else check(value, key)
 
 
+def _unless_none(check: _Check, value: object, key: KeyPath) -> Any:
+    return None if value is None or value == NONE else check(value, key)
+
+
 def _word_or(words: Sequence[str], check: _Check, value: object, key: KeyPath) -> Any:
+    if value is None and NONE in words:
+        return NONE
     if isinstance(value, str):
         if value in words:
             return value

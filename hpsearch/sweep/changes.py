@@ -8,7 +8,7 @@ from typing import Any
 
 from hpsearch.checks import InvalidKey
 from hpsearch.errors import SweepError
-from hpsearch.settings import settings_fields
+from hpsearch.settings import NONE, settings_fields
 from hpsearch.sweep.document import parse_value
 from hpsearch.sweep.parts import SECTIONS
 from hpsearch.sweep.reader import observer_names
@@ -62,7 +62,7 @@ def _changeable(sweep: Sweep) -> list[str]:
 def _changed(sweep: Sweep, key: str, value: Any) -> Sweep:
     path, _, name = key.rpartition(".")
     if not path:
-        value = observer_names(value, (name,)) if name == "observers" else value
+        value = observer_names(value, (name,)) if name == "observers" else None if value == NONE else value
         return replace(sweep, **{name: value})
     section, _, place = path.partition(".")
     settings = getattr(sweep, section)

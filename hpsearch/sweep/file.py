@@ -25,7 +25,7 @@ from hpsearch.sweep.document import Document, read_document
 from hpsearch.sweep.overrides import Override, apply_overrides, dotted_path
 from hpsearch.sweep.parameters import read_constraints, read_parameters
 from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Resources, Scaling, Search
-from hpsearch.sweep.reader import Kind, Table, command_or_line, listed, observer_names, section, words
+from hpsearch.sweep.reader import Kind, Table, command_or_line, listed, observer_names, or_none, section, words
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
 from hpsearch.sweep.wandb import BAND_KEYS, HINTS, IGNORED, METRIC_IGNORED, as_bands, wandb_notes
@@ -49,6 +49,9 @@ _REQUIRED = {
 }
 """Keys at the top that a file must have, and the line to add."""
 
+_WRAPPER = "sweep"
+"""Key under which some projects keep the whole sweep."""
+
 _LIKELY_SPAN = 27
 """Iterations of three rungs by 3."""
 
@@ -67,7 +70,7 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = (), *, runs: bool = 
     Raises:
         SweepError: The file, or an override, isn't right; the text starts with the path.
     """
-    document = read_document(Path(path))
+    document = _read(path)
     given = apply_overrides(document, overrides)
     try:
         sweep = sweep_from_mapping(document.value, source=str(path), name=_default_name(Path(path)))
@@ -82,7 +85,7 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = (), *, runs: bool = 
 
 def sweep_notes(path: str | Path, overrides: Sequence[str] = ()) -> list[str]:
     """Say what a file that `load_sweep` has read means otherwise here than at W&B, whose keys it has."""
-    document = read_document(Path(path))
+    document = _read(path)
     apply_overrides(document, overrides)
     return wandb_notes(document.value)
 
@@ -93,10 +96,27 @@ def locate(path: str | Path, key: str) -> str:
     Gives the section around a key that isn't there, and the path alone of a file that is gone or broken.
     """
     try:
-        document = read_document(Path(path))
+        document = _read(path)
     except SweepError:
         return str(path)
     return f"{path}:{document.mark(dotted_path(document.value, key)).line}"
+
+
+def _read(path: str | Path) -> Document:
+    """Read a sweep file, and take what stands under a lone `sweep:` for the sweep."""
+    document = read_document(Path(path))
+    if (inside := _wrapped(document.value)) is not None:
+        document.value = inside
+        document.marks = {key[1:]: mark for key, mark in document.marks.items() if key[:1] == (_WRAPPER,)}
+    return document
+
+
+def _wrapped(value: object) -> Mapping[str, Any] | None:
+    """Return the mapping under `sweep:` where nothing stands beside it but anchors; None where there is none."""
+    if not isinstance(value, Mapping) or {key for key in value if not str(key).startswith("x-")} != {_WRAPPER}:
+        return None
+    inside = value[_WRAPPER]
+    return inside if isinstance(inside, Mapping) else None
 
 
 def sweep_from_mapping(value: object, source: str | None = None, name: str = "sweep") -> Sweep:
@@ -110,12 +130,14 @@ def sweep_from_mapping(value: object, source: str | None = None, name: str = "sw
     Raises:
         InvalidKey, InvalidKeys: Keys are wrong: a `SweepError` that knows which.
     """
+    if (inside := _wrapped(value)) is not None:
+        value = inside
     if isinstance(value, Mapping):  # anchors are kept under such keys
         value = {key: given for key, given in value.items() if not str(key).startswith("x-")}
     table = Table(value, (), TOP_KEYS, HINTS[""])
     kinds: dict[str, Kind[Any]] = {
         **_READERS,
-        "early_terminate": functools.partial(_early_terminate, table),
+        "early_terminate": or_none(functools.partial(_early_terminate, table)),
         "parameters": functools.partial(_parameters, table),
     }
     given = table.read(kinds, _REQUIRED)
@@ -288,8 +310,8 @@ _READERS: Mapping[str, Kind[Any]] = {
     "trainable": _import_path,
     "program": text,
     "command": words,
-    "max_iter": integer,
-    "run_cap": integer,
+    "max_iter": or_none(integer),
+    "run_cap": or_none(integer),
     "points_to_try": _points_to_try,
     "resources": functools.partial(section, Resources),
     "search": search_from_mapping,
@@ -334,7 +356,7 @@ def _located(error: InvalidKey, document: Document, given: Sequence[Override]) -
 def _line_to_add(section: KeyPath, line: str, document: Document) -> str:
     """Write out the line that is missing, indented as it must be."""
     if not section:
-        return f"  add at the top level:\n{line}"
+        return f"  add at the top level:\n{' ' * (document.mark(()).indent or 0)}{line}"
     mark = document.mark(section)
     where = f"{key_text(section)} (line {mark.line})"
     if mark.indent is None:

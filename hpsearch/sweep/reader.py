@@ -7,9 +7,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from hpsearch.checks import Add, InvalidKey, InvalidKeys, KeyPath, Mistakes, nearest, plain, shown, text
 from hpsearch.known_observers import check_observer
-from hpsearch.settings import Settings, settings_fields
+from hpsearch.settings import NONE, Settings, settings_fields
 
-__all__ = ["Kind", "Table", "command_or_line", "listed", "observer_names", "section", "words"]
+__all__ = ["Kind", "Table", "command_or_line", "listed", "observer_names", "or_none", "section", "words"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -102,6 +102,11 @@ def listed(value: object, path: KeyPath) -> list[Any]:
     return list(value)
 
 
+def or_none(kind: Kind[T]) -> Kind[T | None]:
+    """Return a reader that takes the word none as well, as `--set run_cap=none` says it."""
+    return lambda value, path: None if value == NONE else kind(value, path)
+
+
 def observer_names(value: object, path: KeyPath) -> tuple[str, ...]:
     """Take a list of observers, by their names and import paths, or one of them alone."""
     given = [value] if isinstance(value, str) else listed(value, path)
@@ -147,6 +152,9 @@ def section(
         example: What could stand at a key that is missing, given the key and what is there.
     """
     known = settings_fields(settings)
+    if isinstance(value, Mapping):
+        word_for = {key: NONE for key, field in known.items() if field.none_is_word}
+        value = {key: word_for.get(key) if given is None else given for key, given in value.items()}
     table = Table(value, path, (*also, *known), hints)
     required = {key: f"{key}: {example(key, table)}" for key, field in known.items() if field.required}
     return table.build(settings, **table.read({key: field.read for key, field in known.items()}, required))

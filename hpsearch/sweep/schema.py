@@ -17,7 +17,7 @@ from typing import Any
 from hpsearch.objective import Metric
 from hpsearch.schedulers import KNOWN
 from hpsearch.searchers import KNOWN as SEARCHERS
-from hpsearch.settings import Settings, SettingsField, settings_fields
+from hpsearch.settings import NONE, Settings, SettingsField, settings_fields
 from hpsearch.sweep.distributions import PARAMETER_FORMS
 from hpsearch.sweep.parameters import STRUCTURE_FORMS
 from hpsearch.sweep.parts import SECTIONS
@@ -37,7 +37,7 @@ def json_schema() -> dict[str, Any]:
     """Describe a sweep file.
 
     Looser than the reader, which also knows what must hold between keys: what it refuses may pass here, but nothing
-    that it takes is refused.
+    that it takes is refused, but for a sweep that stands under a key `sweep`.
     """
     text, whole = {"type": "string"}, {"type": "integer"}
     properties: dict[str, Any] = {
@@ -48,9 +48,10 @@ def json_schema() -> dict[str, Any]:
         "method": {"anyOf": [{"enum": [*SEARCHERS]}, {"type": "string", "pattern": ":"}]},
         "parameters": {"$ref": "#/$defs/parameters"},
         "constraints": {"anyOf": [text, {"type": "array", "items": text}]},
-        "early_terminate": {"anyOf": [_scheduler(kind) for kind in KNOWN] + [_wandbs_hyperband(), _own_scheduler()]},
-        "max_iter": whole | {"minimum": 1},
-        "run_cap": whole | {"minimum": 1},
+        "early_terminate": {
+            "anyOf": [*map(_scheduler, KNOWN), _wandbs_hyperband(), _own_scheduler(), {"enum": [NONE]}]
+        },
+        **{key: {"anyOf": [whole | {"minimum": 1}, {"enum": [NONE]}]} for key in ("max_iter", "run_cap")},
         "points_to_try": {"type": "array", "items": {"type": "object"}},
         **{name: {"anyOf": [text, {"type": "array", "items": text}]} for name in ("observers", "loggers")},
         "on_end": {"anyOf": [text, {"type": "array", "items": {"type": ["string", "number"]}, "minItems": 1}]},

@@ -122,6 +122,7 @@ HINTS: Mapping[str, Mapping[str, str]] = {
     "": {
         "job": "hpsearch launches no W&B jobs: name the script as program, or a function as trainable",
         "image_uri": "hpsearch launches no images: name the script as program, or a function as trainable",
+        "sweep": "the keys of a sweep stand at the top, or all of them under sweep, with nothing beside it",
         "scheduler": "early_terminate says how far trials go: remove it",
         "metrics": "write metric, with its name and goal, or a list of several",
         "s": "it stands under early_terminate, and is called brackets here",

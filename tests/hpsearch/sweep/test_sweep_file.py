@@ -483,3 +483,32 @@ def test_a_macro_for_a_parameter_is_refused_in_a_file_and_not_in_a_study_that_go
     assert "${env} is a macro, and a parameter has its name" in found
     begun = replace(load_sweep(write(textwrap.dedent(text))), command=("train", "--env=${env}"))
     assert change_sweep(begun, ["run_cap=3"]).command == begun.command
+
+
+@pytest.mark.parametrize("none", ["none", "null"])
+def test_none_and_null_say_the_same_of_every_setting(write, none):
+    keys = ("limits.patience", "limits.max_time", "limits.max_failures", "resources.workers", "max_iter", "run_cap")
+    text = f"{BASE}limits: {{patience: 3, max_time: 5, max_failures: 2}}\nresources: {{workers: 2}}\nmax_iter: 3\n"
+    sweep = load_sweep(write(text), [f"{key}={none}" for key in keys])
+    assert sweep.limits == Limits(max_failures="none")
+    assert (sweep.resources, sweep.max_iter, sweep.run_cap) == (Resources(), None, None)
+    begun = load_sweep(write(text))
+    changed = change_sweep(begun, [f"{key}={none}" for key in keys if key != "max_iter"])
+    assert (changed.limits, changed.resources, changed.run_cap) == (sweep.limits, sweep.resources, None)
+
+
+def test_none_stays_a_word_where_it_is_one_of_several_and_where_a_text_may_be_it(write):
+    assert load_sweep(write(BASE), ["scaling.lr=none"]).scaling.lr == "none"
+    assert load_sweep(write(BASE), ["scaling.lr=null"]).scaling.lr is None
+    assert load_sweep(write(BASE), ["name=none"]).name == "none"
+
+
+def test_a_sweep_under_a_lone_key_sweep_is_that_sweep(write):
+    wrapped = "x-anchors: {}\nsweep:\n" + textwrap.indent(BASE, "  ")
+    assert load_sweep(write(wrapped), ["run_cap=7"]) == load_sweep(write(BASE), ["run_cap=7"])
+    assert locate(write(wrapped), "metric.name") == "sweep.yaml:5"
+    assert problem_of(write(wrapped.replace("min: 0.1", "min: 2"))).startswith("sweep.yaml:11: parameters.lr.max: must")
+    assert "sweep.yaml:2: sweep: isn't a known key\n  the keys" in problem_of(write(wrapped + "method: random\n"))
+    without = wrapped.replace("  method: random\n", "")
+    assert problem_of(write(without)) == "sweep.yaml:2: method: is required\n  add at the top level:\n  method: random"
+    assert sweep_from_mapping({"sweep": {"method": "random", "parameters": {"x": {"value": 1}}}}).method == "random"

@@ -73,6 +73,7 @@ def test_the_schema_refuses(change):
         {"early_terminate": {"type": "hyperband", "max_iter": 9, "brackets": None}},
         {"early_terminate": {"type": "my.package:Scheduler", "anything": 9}},
         {"metric": {"name": "loss", "scope": "best"}},
+        {"limits": {"patience": "none", "max_time": "none", "max_failures": None}, "run_cap": "none"},
         {"scaling": {"lr": None, "warmup_epochs": 0.5}, "checkpoints": {"keep": "all"}, "description": 3},
     ],
     ids=str,
