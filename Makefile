@@ -15,11 +15,11 @@ install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev-cpu]"
 	touch $@
 
 $(BENCH_STAMP): $(STAMP)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,bench]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev-cpu,bench]"
 	touch $@
 
 demo: $(STAMP)

@@ -13,7 +13,7 @@ import pytest
 from tests import draws
 from tests.forking import end_forking
 from tests.isolated import end_isolated
-from tests.rarely import leave_out
+from tests.rarely import chooses_gpu, leave_out
 
 draws.register()
 
@@ -34,9 +34,15 @@ _LONG = 900
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_configure() -> None:
-    """Hold what draws depend on, once the command line has had its say on the profile."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Hold what draws depend on, and hide GPUs from tests that aren't marked for them, once the marks are known.
+
+    What is tested on the CPU is so on every machine. It would fail on a GPU where bits are compared, where processes
+    share a model's memory, and where layers are split.
+    """
     draws.hold()
+    if not chooses_gpu(config.getoption("markexpr") or ""):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.hookimpl(tryfirst=True)

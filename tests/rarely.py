@@ -1,14 +1,20 @@
-"""Cases of a test that `make test` leaves to `make test-all`, because others of it show the same."""
+"""Cases of a test that `make test` leaves to others: to `make test-all`, as the rest shows the same, or to `make gpu`."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-__all__ = ["leave_out", "rarely"]
+__all__ = ["chooses_gpu", "leave_out", "rarely"]
+
+
+def chooses_gpu(marks: str) -> bool:
+    """Return whether an expression of marks, as pytest's `-m` takes it, chooses tests that need a GPU."""
+    return re.search(r"(?<!not )\bgpu\b", marks) is not None
 
 
 def rarely(*cases: Any) -> list[Any]:

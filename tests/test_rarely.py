@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.rarely import chooses_gpu
+
 pytest_plugins = ["pytester"]
 
 CASES = """
@@ -23,6 +25,14 @@ class TestMore:
     @pytest.mark.exhaustive
     def test_first(self, way): pass
 """
+
+
+@pytest.mark.parametrize(
+    ("marks", "chosen"),
+    [("", False), ("gpu", True), ("gpu and not ray", True), ("not gpu", False), ("not slow", False)],
+)
+def test_gpus_are_seen_by_those_who_choose_tests_that_need_them(marks, chosen):
+    assert chooses_gpu(marks) == chosen
 
 
 @pytest.fixture

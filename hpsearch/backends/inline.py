@@ -60,11 +60,23 @@ class InlineBackend(Backend):
         check_trainable(job)
         if isinstance(job.trainable, CommandLine):
             job = replace(job, trainable=placed(job.trainable))
+        if not isinstance(job.trainable, CommandLine):
+            self._tell_gpus(job)
         self._worker = Worker(job, Path(job.study))
         self._divides = job.lanes > 1
         self._deliver = deliver
         if self._worker.why_whole is not None:
             self._said.append(Notice(f"trials run one at a time on a worker: {self._worker.why_whole}"))
+
+    def _tell_gpus(self, job: Job) -> None:
+        import torch
+
+        count = torch.cuda.device_count()
+        if count and not job.gpus:
+            self._said.append(Notice(f"{count} GPUs are here and none is used: set resources.gpus_per_worker"))
+        elif job.gpus and not count:
+            text = f"resources.gpus_per_worker is {job.gpus:g}, but this process sees no GPU"
+            self._said.append(Notice(f"{text}: trials that look for one train on the CPU"))
 
     def capacity(self, place: Place = WHOLE_WORKER) -> int:
         """One task at a time, or as many as the worker has lanes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -131,10 +132,14 @@ def _nccl(search_path: Sequence[str] | None) -> Iterator[Finding]:
     wheels = installed_nccl_wheels(search_path)
     names = " and ".join(f"{wheel.name} {wheel.version}" for wheel in wheels)
     shared = shared_files(wheels)
+    keep = nccl_required_by_torch(search_path)
+    if wheels and keep is not None and all(wheel.name != re.split("[=<>!~]", keep)[0].lower() for wheel in wheels):
+        mend = f"pip uninstall -y {' '.join(wheel.name for wheel in wheels)} && pip install '{keep}'"
+        yield Finding("error", "nccl", f"torch needs {keep}, but {names} is installed; {mend}")
+        return
     if not shared:
         yield Finding("ok", "nccl", names or "no wheel of it is installed: fine without GPUs")
         return
-    keep = nccl_required_by_torch(search_path)
     mend = f"pip uninstall -y {' '.join(wheel.name for wheel in wheels)}"
     if keep is None:
         mend += ", and install the one that fits your torch's CUDA again"

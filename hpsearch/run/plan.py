@@ -13,6 +13,7 @@ from hpsearch.events import Finished, Started
 from hpsearch.objective import Objective, without_targets
 from hpsearch.observers.base import Record
 from hpsearch.report.wording import counted, up_to
+from hpsearch.run.gpu_notes import gpu_notes
 from hpsearch.run.parallel_notes import parallel_notes
 from hpsearch.run.plan_space import space_lines
 from hpsearch.run.simulate import Nobody, simulate
@@ -153,7 +154,7 @@ def plan_text(plan: Plan) -> str:
     """Give the plan as a person reads it."""
     lines = [f"{plan.sweep.name}: {_method(plan.sweep)}", *_lag(plan.sweep), ""]
     if plan.sweep.unbounded:
-        told = [*_goals(plan.sweep.objective), *space_lines(plan.sweep), *_parallel(plan.sweep)]
+        told = [*_goals(plan.sweep.objective), *space_lines(plan.sweep), *_parallel(plan.sweep), *_gpu(plan.sweep)]
         return "\n".join([*lines, *told, *_unbounded(plan)]) + "\n"
     brackets: dict[int, list[RungView]] = {}
     for rung in plan.rungs:
@@ -169,6 +170,7 @@ def plan_text(plan: Plan) -> str:
         *_goals(plan.sweep.objective),
         *space_lines(plan.sweep),
         *_parallel(plan.sweep),
+        *_gpu(plan.sweep),
         f"trials       {plan.trials:,}{_of_grid(plan)}",
         f"trial-rungs  {plan.segments:,}",
     ]
@@ -225,6 +227,10 @@ def _parallel(sweep: Sweep) -> list[str]:
         return []
     lines = [f"parallel     {', '.join(sweep.strategies.possible)}"]
     return lines + [f"{'':<13}{note}" for note in parallel_notes(sweep)]
+
+
+def _gpu(sweep: Sweep) -> list[str]:
+    return [f"{'gpu':<13}{note}" for note in gpu_notes(sweep)]
 
 
 def _step(plan: Plan, rung: RungView) -> str:

@@ -25,6 +25,7 @@ from hpsearch.observers.times import Times
 from hpsearch.observers.watching import Watching
 from hpsearch.report.study import Study, load
 from hpsearch.run.bits import bits_notes, bits_of
+from hpsearch.run.gpu_notes import gpu_notes
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.observing import catch_up, observed_of, observers_of, records_of
 from hpsearch.run.on_end import run_on_end
@@ -233,7 +234,7 @@ def _go_on(
         run.display.note("seed 0, the default: every sweep with it tries the same trials; give another for others")
     if (known_as := sweep.searcher.known_as) is not None:
         run.display.note(f"method {sweep.method} is {known_as} here")
-    for words in (*parallel_notes(sweep), *_script_notes(sweep, folder), *bits_notes(record)):
+    for words in (*parallel_notes(sweep), *gpu_notes(sweep), *_script_notes(sweep, folder), *bits_notes(record)):
         run.display.note(words)
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
     stored = stored_sweep(record)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 import time
@@ -14,7 +13,6 @@ from pathlib import Path
 from hpsearch.errors import Interrupted
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Trial
-from hpsearch.worker.gpus import without_gpus
 from hpsearch.worker.job import Job
 from hpsearch.worker.output import OutputRedirect
 from hpsearch.worker.process_settings import kept
@@ -52,8 +50,7 @@ def shapes_of(job: Job, trials: Sequence[Trial], seconds: float) -> Shapes:
     Raises:
         TrainableError: The trainable can't be imported, or has another shape.
     """
-    gpus = contextlib.nullcontext() if job.gpus else without_gpus()
-    with tempfile.TemporaryDirectory(prefix="hpsearch-plan-") as root, gpus:
+    with tempfile.TemporaryDirectory(prefix="hpsearch-plan-") as root:
         worker = Worker(job, Path(root))
         try:
             if worker.why_whole is not None:

@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from hpsearch.worker.attempt_log import AttemptLog
 from hpsearch.worker.command import CommandRunner
 from hpsearch.worker.gang import GangListener, RankInfo
 from hpsearch.worker.gang_store import GangStore
+from hpsearch.worker.gpus import check_one_gpu, free_shared_gpu, part_of_gpu, without_gpus
 from hpsearch.worker.in_process import InProcess
 from hpsearch.worker.job import Channel, CommandLine, Job
 from hpsearch.worker.lanes import AroundBuild, Ended, Lanes, no_limit, why_whole
@@ -65,17 +66,26 @@ class Worker:
         node = node or os.environ.get("HPSEARCH_COMM_HOST", "")
         interface = interface or os.environ.get("HPSEARCH_COMM_INTERFACE") or None
         self._runner: CommandRunner | InProcess
-        self._environment = ExitStack()
-        if isinstance(job.trainable, CommandLine):
-            self._log = AttemptLog(None)
-            store = GangStore(node, interface) if job.widest > 1 else None
-            self._runner = CommandRunner(job.trainable, job.threads, store)
-        else:
-            self._log = AttemptLog(log)
-            self._environment.enter_context(_mkl(job.mkl_cbwr))  # before torch computes anything
-            if job.rounded:
-                self._environment.enter_context(_environment(_CUBLAS, ":4096:8"))  # on a GPU, the same bits each time
-            self._runner = InProcess(job.trainable, job.search_path, job.threads, GangListener(node, interface))
+        with ExitStack() as environment:
+            if isinstance(job.trainable, CommandLine):
+                if not job.gpus:
+                    environment.enter_context(_environment("CUDA_VISIBLE_DEVICES", ""))
+                self._log = AttemptLog(None)
+                store = GangStore(node, interface) if job.widest > 1 else None
+                self._runner = environment.enter_context(closing(CommandRunner(job.trainable, job.threads, store)))
+            else:
+                self._log = AttemptLog(log)
+                environment.enter_context(_mkl(job.mkl_cbwr))  # before torch computes anything
+                if job.rounded:
+                    environment.enter_context(_environment(_CUBLAS, ":4096:8"))  # on a GPU, the same bits each time
+                if not job.gpus:
+                    environment.enter_context(without_gpus())
+                elif job.gpus < 1:
+                    environment.enter_context(part_of_gpu(job.gpus))
+                runner = InProcess(job.trainable, job.search_path, job.threads, GangListener(node, interface))
+                self._runner = environment.enter_context(closing(runner))
+                check_one_gpu(runner.target, job.gpus)
+            self._environment = environment.pop_all()
         self._lanes: Lanes | None = None
         self.why_whole: str | None = None
         """Why segments run one at a time, where the job would have them run beside each other."""
@@ -127,6 +137,7 @@ class Worker:
                 log = self._log.begin(directory)
                 failure = self._runner.run(trial, assignment, attempt, log, rank_info)
                 self._log.end()
+                free_shared_gpu(self._job.gpus)
         except (StorageError, UnwritableError) as error:
             failure = failure_of(error)
         if attempt.channel_error is not None:
@@ -177,7 +188,10 @@ class Worker:
         does what a channel raises.
         """
         assert self._lanes is not None, "segments run one at a time"
-        return self._lanes.round()
+        ended = self._lanes.round()
+        if ended:
+            free_shared_gpu(self._job.gpus)
+        return ended
 
     def build(self, trial: Trial) -> Any:
         """Give a trial's object as its first segment makes it, for a look.
@@ -212,7 +226,6 @@ class Worker:
         self._log.close()
         if self._lanes is not None:
             self._lanes.close()
-        self._runner.close()
         self._environment.close()
 
     def _make_lanes(self, at_hand: Path, around_build: AroundBuild) -> None:

@@ -55,7 +55,9 @@ _LARGEST_LOG = 1 << 20
 class RayWorker:
     """The actor's class. Its methods are called one at a time, in its main thread."""
 
-    def __init__(self, name: str, mailbox: Any, place: Callable[[], Place]) -> None:
+    def __init__(self, name: str, mailbox: Any, place: Callable[[], Place], gpus: float = 0) -> None:
+        if not gpus:  # Ray takes them away only from those that have some of them
+            hide_gpus()  # before the trainable's module is imported, which may look for them at once
         ignore_preemption()
         self._name = name
         self._mailbox = mailbox
@@ -108,8 +110,6 @@ class RayWorker:
         except Exception as error:
             return Hello(host, self._sees, log, "", _unreachable_code(error))
         is_first, self._study = not self._study, job.study
-        if not job.gpus:  # Ray takes them away only from those that have some of them
-            hide_gpus()
         if self._sees:
             self._lock = hold_as_worker(Path(job.study))
             self._root = Path(job.study)

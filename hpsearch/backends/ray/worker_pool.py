@@ -234,7 +234,7 @@ class WorkerPool:
                 actor = ray.remote(RayWorker).options(
                     num_cpus=self._shape.cpus, num_gpus=self._shape.gpus, max_restarts=0, name=name
                 )
-                slot = Slot(actor.remote(name, self._pool.mailbox(), here), name)
+                slot = Slot(actor.remote(name, self._pool.mailbox(), here, self._shape.gpus), name)
             else:
                 slot = Slot(*known)
             self.slots.add(slot)

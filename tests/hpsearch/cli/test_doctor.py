@@ -59,6 +59,14 @@ def test_two_nccl_wheels_are_an_error_that_names_both_and_the_way_out(site, tmp_
     assert nccl.text.endswith(mend)
 
 
+def test_an_nccl_of_another_cuda_than_torchs_is_an_error(site, tmp_path):
+    install(site, "torch", "2.13.0", requires=("nvidia-nccl-cu13==2.28.9",))
+    install(site, "nvidia-nccl-cu12", "2.30.7", (LIBRARY,))
+    nccl = findings_in(site, tmp_path)["nccl"]
+    assert nccl.level == "error"
+    assert "torch needs nvidia-nccl-cu13==2.28.9, but nvidia-nccl-cu12 2.30.7 is installed" in nccl.text
+
+
 def test_one_nccl_wheel_is_fine(site, tmp_path):
     install(site, "nvidia-nccl-cu12", "2.30.7", (LIBRARY,))
     nccl = findings_in(site, tmp_path)["nccl"]

@@ -186,8 +186,12 @@ def reports_once(trial):
         trial.report({"value": 1.0})
 
 
+_SEEN_AT_IMPORT = os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
 def tells_whether_gpus_are_hidden(trial):
-    trial.report({"value": float(os.environ.get("CUDA_VISIBLE_DEVICES") == "")})
+    hidden = [seen == "" for seen in (_SEEN_AT_IMPORT, os.environ.get("CUDA_VISIBLE_DEVICES"))]
+    trial.report({"value": float(all(hidden))})
 
 
 def tells_what_the_collector_leaves_out(trial):
