@@ -1,4 +1,4 @@
-"""Cases of a test that `make test` leaves to others: to `make test-all`, as the rest shows the same, or to `make gpu`."""
+"""Cases of a test that `make test` leaves to `make test-all`, as others show the same, or to `make gpu`."""
 
 from __future__ import annotations
 
