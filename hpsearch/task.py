@@ -107,6 +107,8 @@ class SegmentResult:
     """Settings of the process that it changed, by name; put back after it."""
     stuck: tuple[str, ...] = ()
     """Those of them that couldn't be put back, with the reason: the process must not run another trial."""
+    module_changes: tuple[str, ...] = ()
+    """Values of the trainable's modules that it changed, by name, which another trial would find so in the process."""
     lanes: int = 1
     """Trials of which it was trained as one computation, at most."""
     ignored_checkpoint: bool = False

@@ -27,6 +27,8 @@ class Backend(ABC):
     name: str
     tick = 0.25
     """Seconds between two looks at requests and at where the sweep stands."""
+    module_changes_stay = ""
+    """What to add where a trial is reported to have changed values of its modules; empty: nothing is reported."""
     divides = False
     """Tasks may ask for shares of its workers; whether a trainable can be a lane shows only in the worker."""
 

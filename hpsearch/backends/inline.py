@@ -41,6 +41,10 @@ class InlineBackend(Backend):
 
     name = "inline"
     divides = True
+    module_changes_stay = (
+        "the trials after it run in this same process and find it so, and their results may depend on it. Change a "
+        "copy, or run on Ray, where the worker is replaced"
+    )
 
     def __init__(self) -> None:
         self._tasks: deque[Task] = deque()

@@ -86,7 +86,7 @@ class Orchestrator:
         self._discard = discard
         self._events: list[Event] = []  # applied, not yet in the journal
         self._followed: list[Followed] = []  # from each of them
-        self._remarks = Remarks(observers)
+        self._remarks = Remarks(observers, backend.module_changes_stay)
         self._stopping: dict[tuple[int, int], str] = {}  # attempts that the scheduler stops, to why
         self._ending: str | None = None
         self._mistake: HpsearchError | None = None

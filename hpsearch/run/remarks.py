@@ -17,11 +17,13 @@ class Remarks:
 
     Args:
         observers: Who hears it.
+        module_changes_stay: What follows from a change of the trainable's modules; empty: nothing.
     """
 
-    def __init__(self, observers: Observers) -> None:
+    def __init__(self, observers: Observers, module_changes_stay: str = "") -> None:
         self._observers = observers
-        self._told: set[str] = set()  # settings that trials changed
+        self._module_changes_stay = module_changes_stay
+        self._told: set[str] = set()  # settings that trials changed, and values of modules
         self._told_ignored = False
         self._stand_ins = 0
 
@@ -36,7 +38,7 @@ class Remarks:
             )
 
     def end(self, trial: int, result: SegmentResult) -> None:
-        """Remark on a segment that ended: which settings of its process it changed, and a checkpoint without use."""
+        """Remark on a segment that ended: what it changed of its process, and a checkpoint without use."""
         self._settings(trial, result)
         if result.ignored_checkpoint and not self._told_ignored:
             self._told_ignored = True
@@ -52,6 +54,10 @@ class Remarks:
         if new:
             which = "; such changes are put back after each segment, and named in its output.log"
             self._observers.say(f"trial {trial} changed its whole process: {', '.join(new)}{which}")
+        changes = [name for name in result.module_changes if name not in self._told]
+        if changes and self._module_changes_stay:
+            self._told.update(changes)
+            self._observers.say(f"{', '.join(changes)} changed while trial {trial} ran: {self._module_changes_stay}")
         if result.stuck:
             self._observers.say(f"trial {trial} changed what couldn't be put back: {', '.join(result.stuck)}")
 

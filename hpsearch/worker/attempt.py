@@ -45,6 +45,8 @@ class Attempt:
         """It went on from a checkpoint that it never looked at."""
         self.settings: Kept = Kept()
         """What it changed of its process."""
+        self.module_changes: tuple[str, ...] = ()
+        """Values of the trainable's modules that it changed, by name."""
         self.channel_error: Exception | None = None
         """What the channel raised. It passes through the user's code, but is none of its faults."""
 

@@ -24,6 +24,7 @@ from hpsearch.trial import Failure, Trial
 from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.attempt_log import LOG
 from hpsearch.worker.gang import GangListener, RankInfo
+from hpsearch.worker.module_values import ModuleValues, module_changes, told_of_modules
 from hpsearch.worker.output import OutputRedirect
 from hpsearch.worker.process_settings import apply, kept, told_of
 
@@ -57,6 +58,7 @@ class InProcess:
 
         self.target = resolve_trainable(trainable, search_path)
         self.output = OutputRedirect()
+        self._modules = ModuleValues(self.target)
         self._threads_before = torch.get_num_threads()
         self._warm = _WarmObject()
         self._listener = listener
@@ -74,6 +76,7 @@ class InProcess:
         process = os.getpid()
         outer = set_current_trial(None)
         failure = None
+        modules = self._modules.look()
         with self.output.to(log), kept() as attempt.settings:
             try:
                 self._run(assignment, attempt, rank_info)
@@ -86,7 +89,8 @@ class InProcess:
                 if os.getpid() != process:
                     os._exit(1)  # a child that the trainable forked came back: it must not go on as a second driver
         words = "" if failure is None else failure.traceback
-        words += told_of(attempt.settings.changed, attempt.settings.stuck)
+        attempt.module_changes = module_changes(modules)
+        words += told_of(attempt.settings.changed, attempt.settings.stuck) + told_of_modules(attempt.module_changes)
         if words:
             # To the file itself: the trainable may have closed or replaced the streams.
             with contextlib.suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as file:

@@ -28,6 +28,7 @@ from hpsearch.worker.builds import unshared
 from hpsearch.worker.job import Channel
 from hpsearch.worker.lane import Lane, Standing
 from hpsearch.worker.lane_log import LaneLog
+from hpsearch.worker.module_values import ModuleValues, Namespace, module_changes, told_of_modules
 from hpsearch.worker.output import OutputRedirect
 from hpsearch.worker.parked import Parked
 from hpsearch.worker.process_settings import Kept, apply, kept, told_of
@@ -129,6 +130,8 @@ class Lanes:
         # What torch imports with its first optimizer adds to the filters of warnings: the first lane's would differ.
         torch.optim.SGD([torch.zeros(1)], lr=1.0)
         self._target = target
+        self._modules = ModuleValues(target)
+        self._modules_before: Sequence[Namespace] = ()
         self._output = output
         self._study = study
         self._packs = packs
@@ -179,6 +182,8 @@ class Lanes:
         process = os.getpid()
         outer = set_current_trial(None)
         try:
+            if not self._lanes:
+                self._modules_before = self._modules.look()
             new, self._new = self._new, []
             self._lanes += new
             for lane in new:
@@ -363,8 +368,10 @@ class Lanes:
             if failure is None and attempt.checkpoint is not None:
                 lane.standing.at = str(Path(lane.assignment.directory, Path(attempt.checkpoint).name))
                 self._parked.put(lane.assignment.number, lane.standing, storages_of(lane.standing.object))
+        if changes := module_changes(self._modules_before):
+            self._modules_before = self._modules.look()
         words = "" if failure is None else failure.traceback
-        lane.log.add(words + told_of(tuple(lane.changed), tuple(lane.stuck)))
+        lane.log.add(words + told_of(tuple(lane.changed), tuple(lane.stuck)) + told_of_modules(changes))
         result = SegmentResult(
             iteration=attempt.iteration,
             checkpoint=None if failure else attempt.checkpoint,
@@ -374,6 +381,7 @@ class Lanes:
             failure=None if failure is None else bounded(failure),
             changed=tuple(lane.changed),
             stuck=tuple(lane.stuck),
+            module_changes=changes,
             lanes=lane.fused,
         )
         lane.forget()

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["LoadedCode"]
+__all__ = ["LoadedCode", "is_own"]
 
 _OURS = frozenset(("hpsearch", "hpsearch_comm", "hpsearch_trainers"))
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
@@ -40,7 +40,7 @@ class LoadedCode:
         found, now = None, time.time_ns()
         for name, module in list(sys.modules.items()):
             path = getattr(module, "__file__", None)
-            if not isinstance(path, str) or not _is_users(name, path):
+            if not isinstance(path, str) or not is_own(name, path):
                 continue
             try:
                 state = Path(path).stat()
@@ -54,7 +54,17 @@ class LoadedCode:
         return found
 
 
-def _is_users(name: str, path: str) -> bool:
-    if name.partition(".")[0] in _OURS or path.startswith(_LIBRARY):
+def is_own(name: str, path: str, package: str = "") -> bool:
+    """Say whether a module is the user's: not of the standard library, ours, or installed.
+
+    Args:
+        name: The module's.
+        path: Its file's.
+        package: The user's own outermost package, which may be installed as well.
+    """
+    outermost = name.partition(".")[0]
+    if outermost in _OURS or not path.startswith("/"):  # torch's `ops` and `classes` make up a file
         return False
-    return _INSTALLED.isdisjoint(Path(path).parts)
+    if not _INSTALLED.isdisjoint(Path(path).parts):
+        return outermost == package and package != "__main__"
+    return not path.startswith(_LIBRARY)

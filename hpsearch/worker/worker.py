@@ -151,6 +151,7 @@ class Worker:
             failure=None if failure is None else bounded(failure),
             changed=attempt.settings.changed,
             stuck=attempt.settings.stuck,
+            module_changes=attempt.module_changes,
             ignored_checkpoint=attempt.ignored_checkpoint,
         )
 

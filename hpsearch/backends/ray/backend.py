@@ -20,7 +20,7 @@ from hpsearch.backends.ray.mailbox import Heartbeat, Key
 from hpsearch.backends.ray.messages import LaneEnd, RunRequest, RunResponse
 from hpsearch.backends.ray.nodes import Shape
 from hpsearch.backends.ray.post import pack_checkpoint, read_heartbeat, read_response
-from hpsearch.backends.ray.replacing import close_hung, overdue, why_replaced
+from hpsearch.backends.ray.replacing import MODULE_CHANGES_STAY, close_hung, overdue, why_replaced
 from hpsearch.backends.ray.rounds import Rounds
 from hpsearch.backends.ray.session import as_backend_error, connect, first_line, is_cluster
 from hpsearch.backends.ray.worker_pool import WorkerPool
@@ -69,6 +69,7 @@ class RayBackend(Backend):
         self._address = address
         self._least = resources.workers_per_trial
         self._fresh = resources.fresh_process
+        self.module_changes_stay = "" if self._fresh else MODULE_CHANGES_STAY
         self._deliver: Callable[[Message], None] = lambda message: None
         self._worker_pool: WorkerPool | None = None
         self._flights: dict[tuple[int, int], tuple[Slot, Flight]] = {}

@@ -9,7 +9,13 @@ from hpsearch.backends.gangs import CLOSE_SECONDS, LossKind
 from hpsearch.backends.slots import Flight, Slot, Slots
 from hpsearch.task import Notice, SegmentResult
 
-__all__ = ["Overdue", "close_hung", "overdue", "why_replaced"]
+__all__ = ["MODULE_CHANGES_STAY", "Overdue", "close_hung", "overdue", "why_replaced"]
+
+MODULE_CHANGES_STAY = (
+    "trials after it would find it so, and its worker is replaced, which takes seconds each time. "
+    "Change a copy to avoid that"
+)
+"""What follows from a change of the trainable's modules, where workers run more than one segment."""
 
 _LEAK_BYTES = 2 << 30
 """A worker that grew by more than this since its first segment is replaced."""
@@ -82,7 +88,8 @@ def why_replaced(slot: Slot, result: SegmentResult, memory: int, scripts: bool) 
         return "its worker was replaced: the trial before it raised there"
     if memory - slot.memory > _LEAK_BYTES:
         return "its worker was replaced: it kept growing"
-    return "its worker was replaced: the trial before it left settings behind" if result.stuck else None
+    left_behind = "settings" if result.stuck else "changed values of its modules" if result.module_changes else None
+    return None if left_behind is None else f"its worker was replaced: the trial before it left {left_behind} behind"
 
 
 def close_hung(trial: int | None) -> Notice:

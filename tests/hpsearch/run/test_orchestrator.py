@@ -208,6 +208,20 @@ def test_what_trials_change_of_their_process_is_said_once_for_each_setting():
     ]
 
 
+@pytest.mark.parametrize("stay", ["they stay", ""])
+def test_what_a_trial_changes_in_its_modules_is_said_once_unless_nothing_follows(monkeypatch, stay):
+    changes = [("mods.lr",), ("mods.lr", "mods.seen"), ()]
+
+    def answer(task: Task) -> Sequence[Message]:
+        result = done(task)
+        return [replace(result, result=replace(result.result, module_changes=changes[task.segment.trial]))]
+
+    monkeypatch.setattr(ScriptedBackend, "module_changes_stay", stay)
+    _, onlooker, _ = direct(sweep_of(**FLAT, run_cap=3), ScriptedBackend(answer))
+    first, second = "mods.lr changed while trial 0 ran: they stay", "mods.seen changed while trial 1 ran: they stay"
+    assert onlooker.said == ([first, second] if stay else [])
+
+
 def test_a_checkpoint_that_is_never_looked_at_is_told_once():
     def answer(task: Task) -> Sequence[Message]:
         result = done(task)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -95,16 +97,16 @@ def always_kills_its_worker(trial):
 class Counter:
     """A class trainable: it counts how often it was built."""
 
-    built = 0
+    _count = itertools.count(1)
 
     def __init__(self, trial):
-        type(self).built += 1
+        self.built = next(self._count)
         self.total = 0.0
         self.x = trial.params["x"]
 
     def step(self):
         self.total += self.x
-        return {"value": self.total, "built": type(self).built}
+        return {"value": self.total, "built": self.built}
 
     def state_dict(self):
         return {"total": self.total}
@@ -116,10 +118,10 @@ class Counter:
 class Closing:
     """Its `close()` leaves a mark in the folder; that of trial `hangs` doesn't come back."""
 
-    built = 0
+    _count = itertools.count(1)
 
     def __init__(self, trial):
-        type(self).built += 1
+        self.built = next(self._count)
         self.number, self.params, self.total = trial.number, trial.params, 0.0
 
     def step(self):
@@ -148,6 +150,21 @@ def sets_a_dtype(trial):
         trial.report({"value": torch.finfo(torch.get_default_dtype()).bits + trial.params["x"]})
         if trial.number % 2 == 0:
             torch.set_default_dtype(torch.float64)
+
+
+DEFAULTS = {"x": 0.0}
+
+
+@functools.cache
+def _config():
+    return dict(DEFAULTS)
+
+
+def caches_its_config(trial):
+    """Reports the parameter as its module's cached configuration has it."""
+    DEFAULTS.update(trial.params)
+    for _ in trial.iterations():
+        trial.report({"value": _config()["x"]})
 
 
 def waits(trial):

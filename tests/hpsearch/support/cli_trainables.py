@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import random
@@ -68,17 +69,15 @@ def gated(trial: RunningTrial) -> None:
     steps(trial)
 
 
-_reports = 0
+_reports = itertools.count(1)
 
 
 def interrupted(trial: RunningTrial) -> None:
     """Walk likewise, and press Ctrl-C at every seventh report."""
-    global _reports
     place = 0.0 if trial.checkpoint is None else trial.checkpoint["place"]
     for _ in trial.iterations():
         place += trial.params["x"] + random.random()
-        _reports += 1
-        if _reports % 7 == 0:
+        if next(_reports) % 7 == 0:
             signal.raise_signal(signal.SIGINT)
         trial.report({"loss": place}, checkpoint={"place": place})
 

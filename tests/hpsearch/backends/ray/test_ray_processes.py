@@ -118,6 +118,15 @@ def test_the_table_doesnt_depend_on_which_worker_ran_a_trial_that_changed_its_pr
     assert csv(search(trainables.sets_a_dtype, tmp_path / "two", workers=2, **options)) == csv(one)
 
 
+def test_no_trial_finds_what_another_one_changed_in_its_modules(ray_cluster, tmp_path, capsys):
+    """The second reports its own parameter, though its module keeps that of the first one that it sees."""
+    options = {"early_terminate": None, "run_cap": 2, "max_iter": 1, "workers": 1, "progress": True}
+    study = search(trainables.caches_its_config, tmp_path / "ray", **options)
+    assert [row.value for row in study.trials] == [row.params["x"] for row in study.trials]
+    name = f"{trainables.__name__}.DEFAULTS['x'] changed while trial 0 ran: trials after it would find it so"
+    assert " ".join(capsys.readouterr().out.split()).count(name) == 1
+
+
 def test_a_keyboard_interrupt_of_the_trainables_own_fails_its_trial(ray_cluster, tmp_path):
     options = {"early_terminate": None, "run_cap": 1, "max_iter": 1, "workers": 1}
     study = search(trainables.interrupts_itself, tmp_path / "ray", **options)

@@ -89,9 +89,9 @@ def test_one_lane_without_a_limit_lets_the_round_take_for_ever():
     assert not list(overdue(slots, 1e9))
 
 
-def result(kind: str = "", stuck: tuple[str, ...] = ()) -> SegmentResult:
+def result(kind: str = "", stuck: tuple[str, ...] = (), modules: tuple[str, ...] = ()) -> SegmentResult:
     failure = Failure(kind, "said", "") if kind else None  # type: ignore[arg-type]
-    return SegmentResult(1, None, (), False, 1.0, failure, stuck=stuck)
+    return SegmentResult(1, None, (), False, 1.0, failure, stuck=stuck, module_changes=modules)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,7 @@ def result(kind: str = "", stuck: tuple[str, ...] = ()) -> SegmentResult:
         (result("raised"), 1 << 30, True, None),
         (result("contract"), 1 << 30, False, None),
         (result(stuck=("cwd",)), 1 << 30, False, "left settings behind"),
+        (result(modules=("mods.lr",)), 1 << 30, False, "left changed values of its modules behind"),
     ],
 )
 def test_a_worker_is_replaced_after_what_may_have_harmed_it(ran, memory, scripts, reason):

@@ -1,0 +1,206 @@
+"""The plain values of the trainable's own modules: what one trial changes there, those after it would find.
+
+Looked at are numbers, texts, and lists, dicts and sets of these: in modules, in classes of theirs, and in objects of
+such classes. Reported is a value that was there before and is another one after. What is filled for the first time
+(None, or an empty container), and what a dict or set gains, isn't: caches do so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hpsearch.worker.loaded_code import is_own
+
+__all__ = ["ModuleValues", "Namespace", "module_changes", "told_of_modules"]
+
+_PLAIN = (bool, int, float, complex, str, bytes)
+
+_CONTAINERS = (list, tuple, dict, types.SimpleNamespace, argparse.Namespace)
+
+_MOST_ENTRIES = 1000
+"""Of a container, those that are looked at: a data set that a module keeps must not cost time in each segment."""
+
+_MOST_VALUES = 20_000
+"""Of all modules together."""
+
+_MOST_DEPTH = 10
+
+_MOST_NAMES = 5
+"""Of what is reported."""
+
+_MISSING = object()
+
+
+class _Entries(NamedTuple):
+    """What a list, dict or namespace held."""
+
+    kind: type
+    """`list`, `dict` or `object`, where entries are attributes."""
+    length: int
+    """Of a list; 0 for others, which may gain entries."""
+    values: Mapping[Any, Any]
+
+
+class Namespace(NamedTuple):
+    """A module, or what code that was pickled by value has in place of it, and the values that it held."""
+
+    name: str
+    owner: Any
+    entries: _Entries
+
+
+class _Globals:
+    """Has a dict of global names as its attributes."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.__dict__ = names
+
+
+class ModuleValues:
+    """Finds what a segment changes in the modules that the trainable's code consists of.
+
+    Those are all that this process has imported, but for the standard library, installed packages and our own; the
+    trainable's own package counts where it is installed, too.
+
+    Args:
+        target: The trainable.
+    """
+
+    def __init__(self, target: Any) -> None:
+        while isinstance(target, functools.partial):
+            target = target.func
+        self._target = target
+        self._count = 0
+        self._seen: set[str] = set()
+        self._own: list[str] = []
+
+    def look(self) -> list[Namespace]:
+        """Return the values as they are now."""
+        namespaces = list(self._namespaces())
+        walk = _Walk({*self._own, "__main__"})
+        return [Namespace(name, owner, walk.entries(owner)) for name, owner in namespaces]
+
+    def _namespaces(self) -> Iterator[tuple[str, Any]]:
+        """Give the own modules, and what the trainable has in place of its own where it was pickled by value."""
+        if len(sys.modules) != self._count:
+            self._count, new = len(sys.modules), sys.modules.keys() - self._seen
+            self._seen |= new
+            self._own = sorted({*self._own, *filter(self._is_own, new)})
+        known = set()
+        for name in self._own:  # `__main__` before `__mp_main__`, which is the same
+            module = sys.modules.get(name)
+            if module is not None and id(vars(module)) not in known:
+                known.add(id(vars(module)))
+                yield name, module
+        for name, names in _globals_of(self._target):
+            if id(names) not in known:
+                known.add(id(names))
+                yield name, _Globals(names)
+
+    def _is_own(self, name: str) -> bool:
+        path = getattr(sys.modules.get(name), "__file__", None)
+        if not isinstance(path, str):
+            return False
+        package = str(getattr(self._target, "__module__", "__main__")).partition(".")[0]
+        return is_own(name, path, package)
+
+
+def module_changes(before: Sequence[Namespace]) -> tuple[str, ...]:
+    """Name the values that differ from what a look found, such as `config.DEFAULTS['lr']`: the first few."""
+    names = [name for module, owner, entries in before for name in _changes(module, entries, owner)]
+    more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
+    return (*names[:_MOST_NAMES], *more)
+
+
+def told_of_modules(changes: Sequence[str]) -> str:
+    """Say in a log what a segment changed in its modules; empty: nothing."""
+    if not changes:
+        return ""
+    return f"hpsearch: changed in this segment, and left so in its process: {', '.join(changes)}\n"
+
+
+class _Walk:
+    """One look at all values: each container once, and not too many in all."""
+
+    def __init__(self, own: set[str]) -> None:
+        self._own = own
+        self._known: set[int] = set()
+        self._left = _MOST_VALUES
+
+    def entries(self, owner: Any, depth: int = 0) -> _Entries:
+        """Return what a container or namespace holds that can be compared later."""
+        self._known.add(id(owner))
+        values: dict[Any, Any] = {}
+        for key, value in _items(owner):
+            if self._left <= 0:
+                break
+            self._left -= 1
+            if isinstance(value, _PLAIN):
+                values[key] = value
+            elif isinstance(value, set | frozenset):
+                if len(value) <= _MOST_ENTRIES:
+                    values[key] = frozenset(entry for entry in value if isinstance(entry, _PLAIN))
+            elif depth < _MOST_DEPTH and id(value) not in self._known and self._has_entries(value):
+                values[key] = self.entries(value, depth + 1)
+        kind = _kind(owner)
+        return _Entries(kind, len(owner) if kind is list else 0, values)
+
+    def _has_entries(self, value: Any) -> bool:
+        """Say whether a value is a container, or a class of the trainable's own or an object of one."""
+        if isinstance(value, _CONTAINERS):
+            return True
+        kind = value if isinstance(value, type) else type(value)
+        return kind.__module__ in self._own and hasattr(value, "__dict__")
+
+
+def _kind(owner: Any) -> type:
+    if isinstance(owner, list | tuple):
+        return list
+    return dict if isinstance(owner, dict) else object
+
+
+def _items(owner: Any) -> list[tuple[Any, Any]]:
+    """Give the first entries of a container, of a dict those with plain keys; or the names of a namespace."""
+    if isinstance(owner, list | tuple):
+        return list(enumerate(owner[:_MOST_ENTRIES]))
+    if isinstance(owner, dict):
+        return [entry for entry in list(owner.items())[:_MOST_ENTRIES] if isinstance(entry[0], _PLAIN)]
+    return [(name, value) for name, value in list(vars(owner).items()) if not name.startswith("__")]
+
+
+def _changes(path: str, before: _Entries, owner: Any) -> Iterator[str]:
+    """Name what differs in a container or namespace from what it held."""
+    if not before.values and not before.length:
+        return  # it is filled for the first time
+    if _kind(owner) is not before.kind or (before.kind is list and len(owner) != before.length):
+        yield path
+        return
+    entries: Any = owner if before.kind in (list, dict) else getattr(owner, "__dict__", {})
+    for key, value in before.values.items():
+        name = f"{path}.{key}" if before.kind is object else f"{path}[{key!r}]"
+        now = entries[key] if before.kind is list else entries.get(key, _MISSING)
+        if isinstance(value, _Entries):
+            yield from _changes(name, value, now)
+        elif isinstance(value, frozenset):
+            if value and not (isinstance(now, set | frozenset) and value <= now):
+                yield name
+        elif not isinstance(now, _PLAIN) or (now != value and (now == now or value == value)):
+            yield name
+
+
+def _globals_of(target: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Give the global names that the code of a function or class refers to, by the name of its module."""
+    if not isinstance(target, type):
+        code = [target if inspect.isfunction(target) else type(target).__call__]
+    else:
+        yield target.__module__, {target.__name__: target}
+        code = [entry for kind in target.__mro__ for entry in vars(kind).values()]
+    for entry in code:
+        if inspect.isfunction(entry) and entry.__module__ in (target.__module__, "__main__"):
+            yield entry.__module__, entry.__globals__
