@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hpsearch.report.wording import counted
-from hpsearch.searchers import refusals
+from hpsearch.schedulers import settings_named
+from hpsearch.searchers import KNOWN, refusals
 from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["space_lines"]
@@ -30,6 +31,10 @@ def space_lines(sweep: Sweep) -> list[str]:
         kept = space.kept(sweep.seed, draws)
         lines.append(f"             {kept:,} of {draws:,} draws keep the constraints; others are drawn again")
     refused = refusals(sweep.problem)
+    for method, searcher in KNOWN.items():
+        over = None if searcher.over is None else settings_named(searcher.over)
+        if over is not None and over.forks and refused[method] is None and over.unfit_for(sweep.objective):
+            refused[method] = "forks trials by one number"
     lines.append(f"methods      {', '.join(method for method, why in refused.items() if why is None)}")
     lines += [f"             not {method}: {why}" for method, why in refused.items() if why is not None]
     return lines

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hpsearch.checks import InvalidKey
 from hpsearch.objective import values_of
 from hpsearch.searchers.base import Past, Problem, Suggestion, listed
-from hpsearch.searchers.optuna_searcher import OptunaSearcher, quiet
+from hpsearch.searchers.optuna_searcher import OptunaSearcher, check_optuna, quiet
 from hpsearch.searchers.optuna_space import OptunaSpace
 from hpsearch.space import Broken
 from hpsearch.trial import Params, Trial
@@ -109,6 +109,7 @@ class CmaEs(_Remembering):
     @classmethod
     def check(cls, problem: Problem) -> None:
         """Check that there are numbers to move."""
+        check_optuna(cls.kind)
         listed(problem, cls.kind)
         space = OptunaSpace(problem.space)
         if space.choices:

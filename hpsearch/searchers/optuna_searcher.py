@@ -28,7 +28,20 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
     from optuna.trial import Trial as OptunaTrial
 
-__all__ = ["OptunaSearcher", "quiet"]
+__all__ = ["OptunaSearcher", "check_optuna", "quiet"]
+
+
+def check_optuna(method: str) -> None:
+    """Check that Optuna is there: that it isn't is no mistake in the options.
+
+    Raises:
+        InvalidKey: It isn't.
+    """
+    try:
+        import optuna.samplers  # noqa: F401
+    except ImportError as error:
+        problem = f"must be one that can run here, but {method} needs Optuna: {error}"
+        raise InvalidKey(("method",), problem, "pip install optuna, or take evolution") from error
 
 
 class OptunaSearcher(LearningSearcher):
@@ -50,7 +63,8 @@ class OptunaSearcher(LearningSearcher):
 
     @classmethod
     def check(cls, problem: Problem) -> None:
-        """Check that there is something to search, and the sampler's options."""
+        """Check that Optuna is there, that there is something to search, and the sampler's options."""
+        check_optuna(cls.kind)
         if cls.whole:
             listed(problem, cls.kind)
         if not OptunaSpace(problem.space).dimensions:

@@ -118,13 +118,13 @@ class Sweep:
         object.__setattr__(self, "seed", integer(self.seed, ("seed",)))
         if not 0 <= self.seed < SEED_LIMIT:
             raise InvalidKey(("seed",), f"must be between 0 and {SEED_LIMIT - 1}, got {self.seed}")
-        self._take_halving(searcher)
+        is_implied = self._take_halving(searcher)
         self._check_how_long(searcher)
         self.strategies.check(self.resources.workers_per_trial, self.resources.widest, self.early_terminate)
-        check_forks(self.objective, self.method, searcher, self.early_terminate)
         check_who_ranks(self.objective, self.method, searcher, self.early_terminate)
+        check_forks(self.objective, self.method, searcher, self.early_terminate)
         if searcher is not None:
-            self._check_search(searcher)
+            self._check_search(searcher, is_implied)
             if not read_back:
                 self._check_options(searcher)
                 self._rehearse()  # first: checks of a searcher draw as well
@@ -270,19 +270,20 @@ class Sweep:
             problem = "is required: what runs a trial (or a script: program, or command)"
             raise InvalidKey(("trainable",), problem, add=((), "trainable: package.module:function"))
 
-    def _take_halving(self, searcher: type[Searcher] | None) -> None:
-        """Take the scheduler that belongs to a method, where none is named."""
+    def _take_halving(self, searcher: type[Searcher] | None) -> bool:
+        """Take the scheduler that belongs to a method, where none is named; return whether it was."""
         if searcher is None or searcher.over is None or self.early_terminate is not None:
-            return
+            return False
         if self.max_iter is None:
             problem = f"or early_terminate is required where method is {self.method}: what the best trials get"
             raise InvalidKey(("max_iter",), problem, add=((), "max_iter: 27"))
         halving = settings_named(searcher.over)(self.max_iter, **searcher.over_settings(self.max_iter))
         object.__setattr__(self, "early_terminate", halving)
         object.__setattr__(self, "max_iter", None)
+        return True
 
-    def _check_search(self, searcher: type[Searcher]) -> None:
-        """Check that the section says something, and that a lag can be kept."""
+    def _check_search(self, searcher: type[Searcher], is_implied: bool) -> None:
+        """Check that the section says something, and that a lag can be kept, by a scheduler that may be implied."""
         said = replace(self.search, options=None) if searcher.has_options else self.search
         if not searcher.learns and said != Search():
             if searcher.has_options:
@@ -294,11 +295,15 @@ class Sweep:
         if self.search.lag is None:
             return
         if early is not None and not early.in_order:
-            raise InvalidKey(
-                ("search", "lag"),
-                f"must not stand beside early_terminate of type {early.kind}, which decides in the order of arrival",
+            who, advice = (
+                f"early_terminate of type {early.kind}",
                 "hyperband and successive_halving don't; or remove it",
             )
+            if is_implied:
+                who = f"method {self.method} without early_terminate, which runs over {early.kind}"
+                advice = f"name early_terminate: {{type: hyperband, max_iter: {early.max_iter}}}, or remove it"
+            problem = f"must not stand beside {who}, as that decides in the order of arrival"
+            raise InvalidKey(("search", "lag"), problem, advice)
         if self.resources.widest > self.resources.workers_per_trial:
             raise InvalidKey(
                 ("search", "lag"), "must not be given where trials may be widened", "remove max_workers_per_trial"

@@ -274,6 +274,17 @@ def test_a_plan_says_how_large_a_structured_space_is_and_who_can_search_it():
     assert any(line.startswith("             not cmaes: ") for line in lines)
 
 
+def test_a_plan_of_several_goals_offers_no_method_whose_scheduler_refuses_them():
+    space = Space.from_parameters({"branch": hpsearch.Choice({"a": {"x": [1, 2]}, "b": {}})})
+    goals = (Metric("loss"), Metric("size"))
+    changes = {"parameters": space, "run_cap": 4, "max_iter": 1, "early_terminate": None, "metric": goals}
+    lines = plan_text(make_plan(sweep_of(**changes), 1)).splitlines()
+    offered = next(line for line in lines if line.startswith("methods "))
+    assert "evolution" in offered
+    assert "pbt" not in offered
+    assert "             not pbt: forks trials by one number" in lines
+
+
 def test_a_plan_of_a_space_without_structures_says_nothing_of_it():
     text = plan_text(make_plan(sweep_of(early_terminate=None, max_iter=1, run_cap=2), 1))
     assert "space" not in text

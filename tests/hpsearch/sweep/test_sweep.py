@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Categorical, Constant, LogUniform, Space, Uniform
 from hpsearch.study.extension import extension as extension_of
-from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Sweep
+from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Search, Sweep
 
 SPACE = Space.from_parameters({"lr": LogUniform(1e-4, 1.0, points=3), "opt": {"name": ["adam", "sgd"]}})
 
@@ -78,6 +79,25 @@ def wrong(value: Any) -> Any:
 def test_impossible_sweeps_are_refused_with_key_and_value(changes, problem):
     with pytest.raises(SweepError, match=f"^(Sweep: )?{problem}"):
         sweep(**changes)
+
+
+@pytest.mark.parametrize("method", ["bohb", "curves"])
+def test_a_lag_beside_the_scheduler_that_a_method_implies_is_refused_by_the_method(method):
+    with pytest.raises(SweepError) as caught:
+        sweep(method=method, early_terminate=None, max_iter=27, search=Search(lag=3))
+    assert str(caught.value) == (
+        f"search.lag: must not stand beside method {method} without early_terminate, which runs over asha, as that "
+        "decides in the order of arrival\n"
+        "  name early_terminate: {type: hyperband, max_iter: 27}, or remove it"
+    )
+
+
+@pytest.mark.parametrize("method", ["bayes", "cmaes", "gp"])
+def test_a_method_that_needs_optuna_is_refused_by_its_name_where_there_is_none(method, monkeypatch):
+    numbers = Space.from_parameters({"x": Uniform(0, 1), "y": Uniform(0, 1)})
+    monkeypatch.setitem(sys.modules, "optuna.samplers", None)
+    with pytest.raises(SweepError, match=rf"^method: must be one that can run here, but {method} needs Optuna"):
+        sweep(method=method, parameters=numbers)
 
 
 def test_a_sweep_that_is_only_asked_and_told_needs_nothing_that_runs_a_trial():
