@@ -166,19 +166,25 @@ def test_corrected_momentum_makes_form_ten_equal_form_nine():
 def test_rates_of_groups_keep_their_proportion():
     first, second = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([{"params": [first], "lr": 0.1}, {"params": [second], "lr": 0.02}])
-    Rates(optimizer).apply(4.0)
-    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.4, 0.08])
-    Rates(optimizer).apply(1.0)
-    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.1, 0.02])
-
-
-def test_a_rate_that_is_a_tensor_stays_one():
-    optimizer = torch.optim.Adam([nn.Parameter(torch.ones(2))], lr=torch.tensor(0.1))
     rates = Rates(optimizer)
-    rate = optimizer.param_groups[0]["lr"]
     rates.apply(3.0)
+    rates.apply(4.0)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.4, 0.08])
+    rates.restore()
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.02]
+
+
+def test_a_rate_that_is_a_tensor_stays_the_users():
+    rate = torch.tensor(0.1)
+    optimizer = torch.optim.Adam([nn.Parameter(torch.ones(2))], lr=rate)
+    rates = Rates(optimizer)
+    rates.apply(3.0)
+    assert torch.equal(optimizer.param_groups[0]["lr"], torch.tensor(0.1) * 3)
+    rates.restore()
     assert optimizer.param_groups[0]["lr"] is rate
-    assert float(rate) == pytest.approx(0.3)
+    rate.fill_(0.2)
+    rates.apply(3.0)
+    assert torch.equal(optimizer.param_groups[0]["lr"], torch.tensor(0.2) * 3)
 
 
 def test_a_rate_that_other_optimizers_have_too_is_scaled_for_one_alone():

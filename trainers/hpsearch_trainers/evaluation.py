@@ -14,7 +14,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.shards import rows_of_rank
 
-__all__ = ["Totals", "evaluate"]
+__all__ = ["Totals", "evaluate", "measured"]
 
 
 @torch.no_grad()
@@ -52,6 +52,25 @@ def evaluate(
             output = model(inputs)
         totals.add(output, targets, len(rows), autocast)
     return totals.means(data.rows, group)
+
+
+@torch.no_grad()
+def measured(
+    model: nn.Module, measures: Mapping[str, Callable[[nn.Module], float]], group: Group | None
+) -> dict[str, float]:
+    """Return what is measured of a model, the mean over the workers; a collective of the group.
+
+    Args:
+        model: Left in evaluation mode.
+        measures: By name.
+        group: The workers, or None for one.
+    """
+    model.eval()
+    found = {name: float(measure(model)) for name, measure in measures.items()}
+    if group is None:
+        return found
+    sums = {name: group.allreduce(torch.tensor(value).double(), op="sum") for name, value in found.items()}
+    return {name: float(total) / group.size for name, total in sums.items()}
 
 
 class Totals:

@@ -15,6 +15,7 @@ from torch import Tensor
 from hpsearch_comm.data_parallel.optimizer_state import load_exactly
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.moving_average import MovingAverage
+from hpsearch_trainers.rates import VELOCITY_RATE
 
 __all__ = ["load_average", "load_optimizer", "take_over"]
 
@@ -45,7 +46,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *
     """Give an optimizer the state that a trainer has saved.
 
     Args:
-        optimizer: As it was made, and given to `Rates`.
+        optimizer: As it was made.
         state: The trainer's `state_dict()`.
         forked: It may be another trial's.
         tells: Print what isn't taken over.
@@ -76,7 +77,7 @@ def take_over(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, sam
     parameters in other groups. What the settings no longer use is dropped.
 
     Args:
-        optimizer: As it was made, and given to `Rates`.
+        optimizer: As it was made.
         state: The other one's `state_dict()`.
         same_class: Whether the other one is of the same class. Equal names may mean another thing in another one.
 
@@ -95,9 +96,8 @@ def take_over(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, sam
                     begins += 1
                 else:
                     taken[number] = suiting
-    # The rate stays the other's until `Rates` sets it: velocities may have it in them.
     settings = [
-        {**group, "params": other["params"], "lr": _as(group["lr"], other["lr"])}
+        {**group, "params": other["params"], **_of_velocities(other)}
         for group, other in zip(groups, theirs, strict=True)
     ]
     load_exactly(optimizer, {"state": taken, "param_groups": settings})
@@ -138,6 +138,6 @@ def _kept_for(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parame
     return dict(probe.state[twin])
 
 
-def _as(own: Any, other: Any) -> Any:
-    """Give another optimizer's rate as the kind of number that the own one is."""
-    return torch.full_like(own, float(other)) if isinstance(own, Tensor) else float(other)
+def _of_velocities(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the rate that velocities have in them: they are the other optimizer's."""
+    return {VELOCITY_RATE: group[VELOCITY_RATE]} if VELOCITY_RATE in group else {}

@@ -36,7 +36,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.architectures import architecture_of
 from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.buffers import buffers_kept, synchronize_buffers, synchronize_untrained
-from hpsearch_trainers.evaluation import evaluate
+from hpsearch_trainers.evaluation import evaluate, measured
 from hpsearch_trainers.forks import load_average, load_optimizer
 from hpsearch_trainers.inheritance import Inherited, inherit
 from hpsearch_trainers.losses import loss_of
@@ -46,6 +46,7 @@ from hpsearch_trainers.optimizers import optimizer_of
 from hpsearch_trainers.own_methods import METHODS, checked
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.precision import precision
+from hpsearch_trainers.rate_schedulers import load_schedulers, save_schedulers
 from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.scaling import Scaling, Stage, rate_factor, rule_for
 from hpsearch_trainers.shards import Shard, rows_of_rank
@@ -114,11 +115,10 @@ class Trainer(ABC):
         self._average = None if parts.average is None else MovingAverage(self.model, parts.average)
         self._strategy.bind(self._trained())
         self._train = Batches(parts.train, self.device, parts.loaders)
-        self._validation = None
-        if parts.validation is not None:
-            self._validation = Batches(parts.validation, self.device, parts.loaders)
-            if self._validation.rows < 1:
-                raise ConfigurationError("validation data must have at least one row, got 0: leave `validation` out")
+        held_back = parts.validation
+        self._validation = None if held_back is None else Batches(held_back, self.device, parts.loaders)
+        if self._validation is not None and self._validation.rows < 1:
+            raise ConfigurationError("validation data must have at least one row, got 0: leave `validation` out")
         batch = self._scaling.global_batch(parts.batch_size, width)
         self._shard = Shard(self._train.rows, batch, self._seed, rank, width)
         rule = self._strategy.rate_rule or rule_for(self.optimizer)
@@ -163,6 +163,8 @@ class Trainer(ABC):
             self._serve_epoch()
             return self._strategy.told(None)
         except BaseException as error:
+            with contextlib.suppress(ConfigurationError):
+                self._rates.restore()
             self._strategy.break_off(error)
             raise
 
@@ -192,6 +194,7 @@ class Trainer(ABC):
             for step, count, passes in shares:
                 self._set_rate(self.epoch + step / self._shard.steps)
                 self._step(batches, [len(rows) for rows in passes], count, loss)
+        self._rates.restore()
         self._strategy.end_epoch()
         metrics = self._end_epoch(self._sum(loss), (self._train.waited - waited) / (time.perf_counter() - began))
         if self.group is not None:
@@ -211,15 +214,17 @@ class Trainer(ABC):
         """Work for the ranks that train, for as long as their epoch takes."""
         steps = self._shard.steps
         self._strategy.serve(steps, lambda step: self._set_rate(self.epoch + step / steps))
+        self._rates.restore()
         self._strategy.end_epoch()
         self.epoch += 1
 
     def _end_epoch(self, loss: float, data_wait: float) -> dict[str, float]:
         """Count it; give what is told of it but for validation, from its summed loss and its share of waiting."""
         self.epoch += 1
+        self._rates.restore()
         return {
             "loss": loss / self._shard.rows,
-            "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
+            "learning_rate": float(self._rates.used),
             "global_batch": float(self._shard.batch),
             "data_wait": data_wait,
         }
@@ -242,17 +247,11 @@ class Trainer(ABC):
     def _measured(self) -> dict[str, float]:
         """Measure the model that is validated, over all workers."""
         model = self.model if self._average is None else self._average.module
-        model.eval()
-        with torch.no_grad():
-            found = {name: float(measure(model)) for name, measure in self.parts.measures.items()}
-        if self.group is None:
-            return found
-        return {name: self._sum(torch.tensor(value)) / self.group.size for name, value in found.items()}
+        return measured(model, self.parts.measures, self.group)
 
     def state_dict(self) -> dict[str, Any]:
         """Give what continues the training at any width: tensors and plain containers."""
         self._strategy.calls["state_dict"] += 1
-        self._rates = self._rates.of(self.optimizer)
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -262,6 +261,8 @@ class Trainer(ABC):
         }
         if self._average is not None:
             state["average"] = self._average.state_dict()
+        if schedulers := save_schedulers(self, self.optimizer, alone=type(self).state_dict is Trainer.state_dict):
+            state["schedulers"] = schedulers
         state |= self._strategy.entry()
         if (architecture := architecture_of(self.model)) is not None:
             state["architecture"] = architecture
@@ -270,12 +271,13 @@ class Trainer(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from such a state, at this width: where it has grown, the rate warms up from here.
 
-        A forked trial takes over the state of another one, but not the settings of its optimizer: these are its own.
+        A forked trial takes over the state of another one, but not the settings of its optimizer and of its schedulers:
+        these are its own.
         """
         self._strategy.calls["load_state_dict"] += 1
         self.model.load_state_dict(state["model"])
         load_optimizer(self.optimizer, state, forked=self._forked, tells=self._strategy.tells)
-        self._rates = Rates(self.optimizer)
+        load_schedulers(self, self.optimizer, state.get("schedulers", {}), forked=self._forked)
         if self._average is not None:
             load_average(self._average, state, forked=self._forked)
         self._strategy.take_up(state)

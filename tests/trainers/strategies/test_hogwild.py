@@ -362,7 +362,7 @@ def test_a_fork_keeps_its_own_settings(strategy):
         trainer.load_state_dict(copy.deepcopy(saved[0]))
         trainer.step()
         held = trainer.optimizer.param_groups[0]
-        return held["initial_lr"], held["momentum"]
+        return held["lr"], held["momentum"]
 
     run_ranks(2, begin)
     assert run_ranks(2, fork) == [(0.02, 0.0)] * 2

@@ -149,7 +149,6 @@ class Lane:
                     kept.zero_()
         for group in trainer.optimizer.param_groups:
             group["lr"] = torch.full_like(group["lr"], _RATE) if isinstance(group["lr"], Tensor) else _RATE
-            group["initial_lr"] = _RATE
         return trainer
 
     def begin(self, *, clips: bool = True) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hpsearch_trainers.lanes.held import held_by, refill
 from hpsearch_trainers.lanes.models import modules_of, tensors_of
 from hpsearch_trainers.lanes.shell import Shell
+from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["RandomState", "Snapshot"]
@@ -102,7 +103,6 @@ class _Saved:
         ]
         states = self._optimizer.state.items()
         self._state = {key: {name: _copied(value) for name, value in of.items()} for key, of in states}
-        self._factor = trainer._rates._factor
         self._averaged = None if self._average is None else self._average.n_averaged.clone()
 
     def restore(self) -> None:
@@ -121,7 +121,7 @@ class _Saved:
             refill(group, saved)
         optimizer.state.clear()
         optimizer.state.update(self._state)
-        trainer._rates._factor = self._factor
+        trainer._rates = Rates(optimizer)  # one that was within an epoch would put back what it found there
         if self._average is not None and self._averaged is not None:
             self._average.n_averaged.copy_(self._averaged)
 

@@ -24,7 +24,7 @@ def check_alike(model: nn.Module, optimizer: Optimizer, epoch: int, group: Group
 
     Args:
         model: What is trained.
-        optimizer: Given to `Rates`.
+        optimizer: It trains them.
         epoch: Its number.
         group: The ranks.
         rates: Whether they have the same rates.
@@ -45,7 +45,7 @@ def check_alike(model: nn.Module, optimizer: Optimizer, epoch: int, group: Group
 
 def _settings(optimizer: Optimizer, held: Mapping[str, Any], *, rates: bool) -> Iterator[str]:
     if rates:
-        yield f"lr {held['initial_lr']}"
+        yield f"lr {float(held['lr'])}"
     if _is_torchs(optimizer):
         yield from (f"{name} {held[name]}" for name in optimizer.defaults if name != "lr" and name in held)
 

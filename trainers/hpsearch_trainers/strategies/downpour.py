@@ -115,10 +115,11 @@ class Downpour(Served):
 
     def start_step(self, rows: int) -> None:
         """Begin a step when that may be, and with the servers' weights where it is time for them."""
+        self._step_rates = self._rates()
         if self._clock % self._fetch_every == 0:
-            self._worker.fetch(self._clock, self._rates())
+            self._worker.fetch(self._clock, self._step_rates)
         elif self._max_delay is not None:
-            self._worker.ask(self._clock, self._rates())
+            self._worker.ask(self._clock, self._step_rates)
         self._rows = rows
         super().start_step(rows)
 
@@ -202,7 +203,7 @@ class Downpour(Served):
     def _push(self) -> None:
         if self._accrued:
             gradients = [self._accrued.get(number) for number in range(len(self.parameters))]
-            self._worker.push(self._clock, self._rates(), gradients)
+            self._worker.push(self._clock, self._step_rates, gradients)
             self._accrued = {}
 
 

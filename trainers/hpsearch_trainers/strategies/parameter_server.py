@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from hpsearch_comm import Group, SyncBatchNorm
 from hpsearch_comm.data_parallel.shares import Shares
@@ -39,6 +40,7 @@ from hpsearch_trainers.strategies.worker_side import WorkerSide
 __all__ = ["ParameterServer"]
 
 _OTHER_OPTIMIZER = "an optimizer that looks over all parameters"
+_STEPPED = "a scheduler that a hook of the optimizer steps"
 
 
 class ParameterServer(Served):
@@ -48,7 +50,9 @@ class ParameterServer(Served):
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             _OTHER_OPTIMIZER: "each server has a part of them; one of your own whose step treats each parameter by "
-            "itself says so by an attribute `trains_each_parameter = True`"
+            "itself says so by an attribute `trains_each_parameter = True`",
+            _STEPPED: "the optimizer steps on the servers, and the scheduler of rank 0, which is saved, wouldn't move: "
+            "step it after super().step()",
         }
     )
 
@@ -80,6 +84,7 @@ class ParameterServer(Served):
             return
         mine = {tag: bucket for tag, bucket in enumerate(buckets) if self.servers[bucket.server] == self.ranks.rank}
         pieces = [piece for bucket in mine.values() for piece in bucket.pieces]
+        self._own_rates = _rates(optimizer)
         self._shard = OptimizerShard(optimizer, parameters, pieces)
         self._server = ServerSide(
             mine,
@@ -129,6 +134,9 @@ class ParameterServer(Served):
             self._worker.close()
             del self._worker
         else:
+            scheduled = hasattr(self.trained.optimizer.step, "_wrapped_by_lr_sched")  # as torch's schedulers do
+            if scheduled and _rates(self.trained.optimizer) != self._own_rates:
+                self.refuse(_STEPPED)
             own = self._shard.close()
             del self._shard, self._server
         self.spread(self._buckets, self.parameters)
@@ -140,6 +148,10 @@ class ParameterServer(Served):
         if hasattr(self, "_worker"):
             self._worker.close()
         super().break_off(error)
+
+
+def _rates(optimizer: Optimizer) -> list[float]:
+    return [float(group["lr"]) for group in optimizer.param_groups]
 
 
 def _own_share(shares: Shares | None) -> float:
