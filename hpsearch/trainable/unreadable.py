@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import inspect
 import io
-from collections.abc import Iterator, Mapping
-from typing import NoReturn
+import os
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
 
 from hpsearch.errors import CheckpointError
 
@@ -77,12 +88,60 @@ def _type_name(entry: object) -> str:
 
 
 def _advice(entry: object) -> str:
-    import numpy
-
-    if isinstance(entry, numpy.ndarray):
-        return "save torch.from_numpy(array)"
-    if isinstance(entry, numpy.generic):
-        return "save its plain value, from .item()"
-    if callable(entry):
+    """Say what to save in place of an entry: a form of it that was saved and read back, where there is one."""
+    for form, convert in _forms(entry):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's, of memory that can't be written to
+                if _is_readable(convert(entry)):
+                    return f"save {form}"
+        except Exception:  # whatever the conversion raises: this form can't be had
+            continue
+    if isinstance(entry, type):
+        return "save its name"
+    if inspect.isroutine(entry) or isinstance(entry, functools.partial):
         return "save what it computes from, not the function"
     return "save its numbers as tensors or lists, or write a directory"
+
+
+def _forms(entry: object) -> Iterator[tuple[str, Callable[[Any], object]]]:
+    """Yield the forms that suit the entry's type: code that makes it, and a function that does."""
+    import numpy
+    import torch
+
+    if isinstance(entry, numpy.ma.MaskedArray):
+        yield "value.tolist()", lambda value: value.tolist()  # with None where it is masked
+    elif isinstance(entry, numpy.ndarray):
+        yield "torch.from_numpy(value)", torch.from_numpy
+        yield "torch.from_numpy(value.copy())", lambda value: torch.from_numpy(value.copy())
+        if entry.dtype.kind in "mM":
+            yield 'torch.from_numpy(value.view("int64"))', lambda value: torch.from_numpy(value.view("int64"))
+        yield "value.tolist()", lambda value: value.tolist()
+        yield 'torch.from_numpy(value.astype("float64"))', lambda value: torch.from_numpy(value.astype("float64"))
+    elif isinstance(entry, numpy.generic):
+        yield "value.item()", lambda value: value.item()
+        yield "str(value)", str
+    elif isinstance(entry, torch.Generator):
+        yield "value.get_state()", lambda value: value.get_state()
+    elif isinstance(entry, numpy.random.Generator):
+        yield "value.bit_generator.state", lambda value: value.bit_generator.state
+    elif isinstance(entry, random.Random):
+        yield "value.getstate()", lambda value: value.getstate()
+    elif isinstance(entry, torch.Tensor):
+        yield "value.detach().as_subclass(torch.Tensor)", lambda value: value.detach().as_subclass(torch.Tensor)
+    elif isinstance(entry, enum.Enum):
+        yield "value.value", lambda value: value.value
+    elif isinstance(entry, datetime.date | datetime.time):
+        yield "value.isoformat()", lambda value: value.isoformat()
+    elif isinstance(entry, os.PathLike | decimal.Decimal | fractions.Fraction):
+        yield "str(value)", str
+    elif isinstance(entry, Mapping):
+        yield "dict(value)", dict
+    elif isinstance(entry, tuple):
+        yield "tuple(value)", tuple
+    elif isinstance(entry, list | collections.deque):
+        yield "list(value)", list
+    elif dataclasses.is_dataclass(entry) and not isinstance(entry, type):
+        yield "dataclasses.asdict(value)", dataclasses.asdict
+    elif callable(getattr(entry, "state_dict", None)) and not isinstance(entry, type):
+        yield "value.state_dict()", lambda value: value.state_dict()

@@ -97,7 +97,7 @@ def test_what_a_killed_write_left_behind_is_replaced(tmp_path: Path) -> None:
         ({"scaler": Scaler()}, 'state["scaler"]: test_checkpoints.Scaler can\'t be read back'),
         ({"a": [1, {"b": (2, Scaler())}]}, 'state["a"][1]["b"][1]: test_checkpoints.Scaler'),
         ({"rows": np.zeros(3)}, 'state["rows"]: numpy.ndarray can\'t be read back with weights_only=True; save torch.'),
-        ({"best": np.float64(0.5)}, "save its plain value, from .item()"),
+        ({"best": np.float64(0.5)}, "save value.item()"),
         ({3: lambda: 0}, "state[3]: function"),
         ([Scaler], "state[0]: type"),
         (Scaler(), "state: test_checkpoints.Scaler"),
