@@ -24,7 +24,7 @@ import torch
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["RULES", "Scaling", "Stage", "rate_factor", "rule_for"]
+__all__ = ["RULES", "Scaling", "Stage", "describe_target", "rate_factor", "rule_for"]
 
 RULES: dict[str, Callable[[float], float]] = {"linear": float, "sqrt": math.sqrt, "none": lambda _times: 1.0}
 """What the rate is multiplied by when the global batch is, by the name of the rule."""
@@ -121,6 +121,12 @@ class Stage:
     epoch: float
     """Epochs that were done by then."""
     target: float
+
+
+def describe_target(target: float, rule: str, optimizer: torch.optim.Optimizer) -> str:
+    """Return what becomes of an optimizer's rate by `Scaling.target`, and why."""
+    kind = type(optimizer).__name__
+    return f"goes to {target:g} times its own ({rule}, the rule for {kind}; scaling.lr names another)"
 
 
 def rate_factor(stages: Iterable[Stage], epoch: float, warmup_epochs: float) -> float:

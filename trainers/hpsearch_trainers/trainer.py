@@ -48,7 +48,7 @@ from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.precision import precision
 from hpsearch_trainers.rate_schedulers import load_schedulers, save_schedulers
 from hpsearch_trainers.rates import Rates
-from hpsearch_trainers.scaling import Scaling, Stage, rate_factor, rule_for
+from hpsearch_trainers.scaling import Scaling, Stage, describe_target, rate_factor, rule_for
 from hpsearch_trainers.shards import Shard, rows_of_rank
 from hpsearch_trainers.strategies import strategy_of
 from hpsearch_trainers.strategies.strategy import Trained
@@ -125,12 +125,8 @@ class Trainer(ABC):
         self._target = self._scaling.target(parts.batch_size, width, rule)
         self._stages = [Stage(0.0, self._target)]
         if self._strategy.tells and self._scaling.lr is None and self._target != 1.0:
-            print(
-                f"{width} workers: a step has {self._shard.batch} rows in place of {parts.batch_size}, and the rate "
-                f"goes to {self._target:g} times its own ({rule}, the rule for {type(self.optimizer).__name__}; "
-                "scaling.lr names another)"
-            )
-
+            rows = f"{width} workers: a step has {self._shard.batch} rows in place of {parts.batch_size}"
+            print(f"{rows}, and the rate {describe_target(self._target, rule, self.optimizer)}")
         inherited = None if getattr(trial, "start", 0) else getattr(trial, "parent_checkpoint", None)
         if inherited is not None:
             self.inherit(inherited)
