@@ -84,6 +84,51 @@ def _exponents(parameters: object, path: str) -> list[str]:
     return notes
 
 
+def _unused_bands(early: Mapping[str, Any], bands: Bands) -> list[str]:
+    """Return notes on keys of W&B's hyperband that another one overrules."""
+    least, last, many = (early.get(key) for key in ("min_iter", "max_iter", "s"))
+    if last is None:
+        return [] if many is None else ["early_terminate.s has no effect beside min_iter, as at W&B"]
+    notes = []
+    if least is not None:
+        first = f"the first band is {bands.ends[0]}"
+        notes.append(f"early_terminate.min_iter has no effect beside max_iter and s or strict, as at W&B: {first}")
+    if many is not None and many > len(bands.ends):
+        notes.append(f"early_terminate.s is {many}, but below max_iter = {last} there are {len(bands.ends)} bands")
+    return notes
+
+
+def _arguments(value: Mapping[str, Any]) -> list[str]:
+    """Return notes on parameters that the command of a sweep doesn't pass to the script."""
+    command, names = value.get("command"), _names(value.get("parameters"), "")
+    if not isinstance(command, list):
+        return []
+    words = " ".join(map(str, command))
+    if "${args" not in words and not any(f"${{{name}}}" in words for name in names):
+        reads = "wandb.config, hpsearch.current_trial() or $HPSEARCH_PARAMS"
+        return [f"command passes no parameters: add ${{args}}, unless the script reads them from {reads}"]
+    flags = [name for name, given in names.items() if given.get("value") is False or False in _values(given)]
+    if "${args_no_boolean_flags}" not in words or not flags:
+        return []
+    told = f"command: ${{args_no_boolean_flags}} leaves out {', '.join(flags)} where false"
+    return [f"{told}: the script must have false as its default, or it trains with true"]
+
+
+def _names(parameters: object, path: str) -> dict[str, Mapping[str, Any]]:
+    """Return the parameters and groups of a sweep as they are written, by their flat names."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, given in parameters.items() if isinstance(parameters, Mapping) else ():
+        if isinstance(given, Mapping):
+            found[f"{path}{name}"] = given
+            found |= _names(given.get("parameters"), f"{path}{name}.")
+    return found
+
+
+def _values(given: Mapping[str, Any]) -> list[bool]:
+    values = given.get("values")
+    return [one for one in values if isinstance(one, bool)] if isinstance(values, list) else []
+
+
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -106,12 +151,12 @@ def wandb_notes(value: object) -> list[str]:
     notes += _exponents(value.get("parameters"), "parameters")
     if value.get("method") == "bayes":
         notes.append("method bayes is W&B's and runs as tpe; gp is a Gaussian process, as W&B's is")
+    notes += _arguments(value)
     early = value.get("early_terminate")
     if (bands := as_bands(early)) is not None:
         assert isinstance(early, Mapping)
         notes.append(f"early_terminate of type hyperband is W&B's and runs as type bands: {Bands(**bands).summary()}")
-        if "s" in early and "max_iter" not in early:
-            notes.append("early_terminate.s has no effect beside min_iter, as at W&B")
+        notes += _unused_bands(early, Bands(**bands))
     elif "program" in value and _has_both_ends(early):
         told = "early_terminate of type hyperband has min_iter and max_iter, and runs as the paper's Hyperband"
         notes.append(f"{told}: without max_iter it is W&B's")

@@ -253,6 +253,51 @@ def test_what_means_something_else_here_is_said_once(load, tmp_path, old, new, n
     assert sweep_notes(tmp_path / "sweep.yaml") == []
 
 
+@pytest.mark.parametrize(
+    ("early", "note"),
+    [
+        (
+            "min_iter: 7, max_iter: 19, s: 2",
+            "early_terminate.min_iter has no effect beside max_iter and s or strict, as at W&B: the first band is 2",
+        ),
+        ("max_iter: 27, s: 10", "early_terminate.s is 10, but below max_iter = 27 there are 3 bands"),
+        ("min_iter: 3, s: 2", "early_terminate.s has no effect beside min_iter, as at W&B"),
+    ],
+)
+def test_a_key_of_wandbs_hyperband_that_has_no_effect_is_told(load, tmp_path, early, note):
+    assert not isinstance(load(WANDB.replace("  max_iter: 27\n", f"  {early}\n".replace(", ", "\n  "))), str)
+    assert sweep_notes(tmp_path / "sweep.yaml")[1:] == [note]
+    assert not isinstance(load(WANDB.replace("  max_iter: 27\n", "  max_iter: 27\n  s: 3\n")), str)
+    assert len(sweep_notes(tmp_path / "sweep.yaml")) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "note"),
+    [
+        (
+            "[python, '${program}']",
+            "command passes no parameters: add ${args}, unless the script reads them from wandb.config, "
+            "hpsearch.current_trial() or $HPSEARCH_PARAMS",
+        ),
+        (
+            "[python, '${program}', '${args_no_boolean_flags}']",
+            "command: ${args_no_boolean_flags} leaves out optimizer.norm, flip where false: the script must have false "
+            "as its default, or it trains with true",
+        ),
+        ("[python, '${program}', '${args}']", None),
+        ("[python, '${program}', '--flip=${flip}']", None),
+        ("[python, '${program}', '${args_json_file}']", None),
+    ],
+)
+def test_parameters_that_a_command_does_not_pass_are_told(tmp_path, command, note):
+    (tmp_path / "sweep.yaml").write_text(
+        "program: train.py\nmethod: random\nmetric: {name: loss}\nrun_cap: 3\n"
+        f"command: {command}\nparameters:\n  optimizer: {{parameters: {{norm: {{value: false}}}}}}\n"
+        "  flip: {values: [true, false]}\n  up: {value: true}\n  n: {values: [0, 1]}\n"
+    )
+    assert sweep_notes(tmp_path / "sweep.yaml") == ([] if note is None else [note])
+
+
 def test_a_value_at_a_bound_that_was_written_as_a_rounded_logarithm_may_be_tried(load):
     text = WANDB.replace("    value: 10\n", "    distribution: log_uniform\n    min: -6.9077\n    max: -2.3026\n")
     sweep = load(text + "points_to_try:\n- epochs: 0.001\n- epochs: 0.1\n")
