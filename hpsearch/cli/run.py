@@ -51,6 +51,7 @@ from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.worker.job import CommandLine
 from hpsearch.worker.preflight import missing_here
+from hpsearch.worker.wandb_in_script import wandb_note
 
 __all__ = ["go_on", "plan", "rerun", "run"]
 
@@ -72,7 +73,9 @@ def run(given: argparse.Namespace) -> int:
     check_launched_once("hpsearch run")
     check_tags(given.tag)
     sweep = _with_workers(load_sweep(given.sweep, given.overrides), given.workers)
-    _tell_notes([*sweep_notes(given.sweep, given.overrides), *_without_end(sweep), *_from_zero(sweep)])
+    _tell_notes(
+        [*sweep_notes(given.sweep, given.overrides), *_without_end(sweep), *_from_zero(sweep), *_elsewhere(sweep)]
+    )
     place = None if given.dir is None else StudyDirectory(given.dir)
     if place is None or not place.exists():
         with _observers_located(given.sweep):
@@ -161,7 +164,7 @@ def _go_on_there(place: StudyDirectory, given: argparse.Namespace) -> int:
 def plan(given: argparse.Namespace) -> int:
     """Show what a sweep would run."""
     sweep = _with_workers(load_sweep(given.sweep, given.overrides, runs=False), given.workers)
-    _tell_notes([*sweep_notes(given.sweep, given.overrides), *_missing(sweep, given.sweep)])
+    _tell_notes([*sweep_notes(given.sweep, given.overrides), *_missing(sweep, given.sweep), *_elsewhere(sweep)])
     made = make_plan(sweep, sweep.resources.workers)
     print(plan_text(made), end="", flush=True)
     for line in shapes_lines(made, (str(Path.cwd()),)):
@@ -181,6 +184,14 @@ def _missing(sweep: Sweep, source: Path) -> list[str]:
     folders = tuple(dict.fromkeys((folder, str(source.resolve().parent))))
     told = None if is_table(sweep.trainable) else missing_here(trainable, folders)
     return [] if told is None else [f"it wouldn't run here: {told}"]
+
+
+def _elsewhere(sweep: Sweep) -> list[str]:
+    """Say that a script logs to W&B, and not to this sweep."""
+    if sweep.program is None:
+        return []
+    note = wandb_note(CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, str(Path.cwd())))
+    return [] if note is None else [note]
 
 
 def _without_end(sweep: Sweep) -> list[str]:

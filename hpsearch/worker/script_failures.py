@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 import signal
 from pathlib import Path
@@ -18,10 +17,11 @@ from hpsearch.trainable.storage import writing
 from hpsearch.trial import Failure
 from hpsearch.worker.gang_store import Ending
 from hpsearch.worker.job import CommandLine
+from hpsearch.worker.wandb_in_script import logs_to_wandb
 
 __all__ = ["end_of_log", "failed", "lost", "no_report", "probe"]
 
-_WANDB = re.compile(r"^[ \t]*(import|from) wandb\b", re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):"
 
 _FROM_OUTSIDE = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM, *PREEMPTION})
 """Signals by which a batch system, or a person, ends processes: that is no fault of the script's."""
@@ -49,8 +49,24 @@ def failed(words: list[str], status: int, tail: str) -> Failure:
         command = command[:197] + "..."
     ended = f"exited with status {status}" if status > 0 else f"was killed by {_name_of(-status)}"
     last = tail.strip().rpartition("\n")[2].strip()
+    if status == 1:  # as Python has it after an exception; what libraries print at their exit comes behind that
+        last = _last_exception(tail) or last
     kind: Literal["died", "raised"] = "died" if -status in _FROM_OUTSIDE else "raised"
     return Failure(kind, f"the script {ended}: {last or 'it printed nothing'}"[:500], f"{command}\n{tail}")
+
+
+def _last_exception(text: str) -> str | None:
+    """Return the line that names the exception of the last traceback; None where there is no traceback."""
+    lines = text.splitlines()
+    for at in reversed(range(len(lines))):
+        before, traceback, after = lines[at].partition(_TRACEBACK)
+        if not traceback or after.strip():
+            continue
+        for line in lines[at + 1 :]:
+            told = line.removeprefix(before)  # launchers put the rank before each line
+            if told.strip() and not told.startswith(" "):
+                return told.strip()
+    return None
 
 
 def no_report(names: tuple[str, ...], command: CommandLine) -> str:
@@ -60,14 +76,8 @@ def no_report(names: tuple[str, ...], command: CommandLine) -> str:
         names: The sweep's metrics.
         command: What ran.
     """
-    mend = f"append a line such as {example(names)} to $HPSEARCH_REPORTS, or use hpsearch.current_trial()"
-    if command.program is not None:
-        with contextlib.suppress(OSError):
-            text = Path(command.directory, command.program).read_text("utf-8", "replace")
-            if _WANDB.search(text):
-                mend = (
-                    "write `import hpsearch.compat.wandb as wandb` in place of `import wandb`, whose logs go elsewhere"
-                )
+    lines = f"append a line such as {example(names)} to $HPSEARCH_REPORTS, or use hpsearch.current_trial()"
+    mend = logs_to_wandb(command) or lines
     return f"a script must report at least once in a segment, but ended without: {mend}"
 
 

@@ -21,6 +21,8 @@ from hpsearch.task import SegmentResult
 from hpsearch.trainable import checkpoints
 from hpsearch.trial import Parent, Segment, Trial
 from hpsearch.worker.job import CommandLine, Job
+from hpsearch.worker.script_failures import failed, no_report
+from hpsearch.worker.wandb_in_script import wandb_note
 from hpsearch.worker.worker import Worker
 from tests.hpsearch.support.segments import Listening, is_alive, wait_until
 
@@ -449,6 +451,70 @@ def test_a_script_that_fails_keeps_the_end_of_its_output(script: Script) -> None
     assert failure.traceback.startswith("sh script --optimizer.lr=0.5 --nesterov=True --n=2\n...\n")
     assert failure.traceback.endswith("99999\n100000\nno such rate\n")
     assert len(failure.traceback) < 9000
+
+
+PRINTS_AT_EXIT = """
+    import atexit
+    atexit.register(print, "bye: see the log")
+    try:
+        {}
+    except KeyError as error:
+        raise ValueError("no such rate") from error
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (PRINTS_AT_EXIT.format("{}['lr']"), "the script exited with status 1: ValueError: no such rate"),
+        (PRINTS_AT_EXIT.format("raise SystemExit('bad rate')"), "the script exited with status 1: bye: see the log"),
+        (PRINTS_AT_EXIT.format("1 / 0"), "the script exited with status 1: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_python_script_that_fails_is_described_by_its_exception(script: Script, text: str, says: str) -> None:
+    script.open(text, PYTHON)
+    failure = script.run(0, 2).failure
+    assert failure is not None
+    assert failure.message == says
+
+
+def test_the_exception_of_a_launchers_rank_and_of_a_script_that_drew_a_bar_is_found() -> None:
+    ranks = [
+        "Traceback (most recent call last):",
+        '  File "a.py", line 3',
+        "    f()",
+        "OSError: gone",
+        "  a second line",
+    ]
+    for tail in ("".join(f"[rank0]: {line}\n" for line in ranks), "50%|##" + "\n".join(ranks)):
+        assert failed(["a"], 1, f"{tail}\nlast words").message == "the script exited with status 1: OSError: gone"
+    caught = "\n".join(ranks)
+    assert failed(["a"], 2, f"{caught}\nusage: a").message == "the script exited with status 2: usage: a"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("from lightning.pytorch.loggers import WandbLogger", "hpsearch.integrations.lightning.fit(trainer, model)"),
+        ("args = Arguments(report_to=['wandb'])", "hpsearch.integrations.transformers.train(trainer)"),
+        ("accelerator = Accelerator(log_with='wandb')", "a library of the script logs to W&B itself: append lines"),
+        ("import wandb", "write `import hpsearch.compat.wandb as wandb`"),
+    ],
+)
+def test_a_script_whose_library_logs_to_wandb_is_told_so_before_and_after_it_runs(
+    tmp_path: Path, line: str, says: str
+) -> None:
+    (tmp_path / "train.py").write_text(f"{line}\n")
+    command = CommandLine("train.py", PYTHON, str(tmp_path))
+    note = wandb_note(command)
+    assert note is not None
+    assert says in note
+    assert says in no_report(("loss",), command)
+    (tmp_path / "train.py").write_text(f"import hpsearch\n{line}\n")
+    assert wandb_note(command) is None
+    (tmp_path / "train.py").write_text("print('wandb')\n")
+    assert wandb_note(command) is None
+    assert "append a line such as" in no_report(("loss",), command)
 
 
 @pytest.mark.parametrize(
