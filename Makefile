@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 BENCH_STAMP := $(VENV)/installed-bench
 
-.PHONY: install demo test test-all fuzz check bench clean
+.PHONY: install demo test test-all fuzz check bench gpu clean
 
 install: $(STAMP)
 
@@ -45,6 +45,10 @@ check: $(STAMP)
 
 bench: $(BENCH_STAMP)
 	$(BIN)/python -m tests.benchmarks
+
+# All that needs a GPU, in a Python whose torch is built for CUDA: make gpu PYTHON=... . It installs nothing.
+gpu:
+	$(PYTHON) -m tests.gpu
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from tests.forked import begin, end
 
-__all__ = ["DEVICE", "DeviceProcess", "HostRead"]
+__all__ = ["DEVICE", "DeviceProcess", "HostReads"]
 
 DEVICE = "gpu"
 
@@ -38,10 +38,10 @@ _READS = (_aten._local_scalar_dense.default, _aten.nonzero.default, _aten.equal.
 """Operations for whose results the host waits, beside copies to it."""
 
 
-class HostRead(list[str]):
+class HostReads(list[str]):
     """Collects the names of operations on the device for whose results the host waited."""
 
-    def __enter__(self) -> HostRead:
+    def __enter__(self) -> HostReads:
         _listening.append(self)
         return self
 
@@ -49,7 +49,7 @@ class HostRead(list[str]):
         _listening.remove(self)
 
 
-_listening: list[HostRead] = []
+_listening: list[HostReads] = []
 
 
 class _OnDevice(torch.Tensor):

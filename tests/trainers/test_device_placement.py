@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,15 +15,20 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset
 
+from hpsearch_comm import Group, SyncBatchNorm
+from hpsearch_comm.data_parallel.sync_batch_norm import Exchange
+from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers import Parts, Trainer
 from hpsearch_trainers.architectures import network
+from hpsearch_trainers.buffers import _marks, differing
 from hpsearch_trainers.designed_network import DesignedNetwork
 from hpsearch_trainers.digits_network import MeasuredChain
 from hpsearch_trainers.lamb import LAMB
 from hpsearch_trainers.lars import LARS
 from hpsearch_trainers.measures import latency
+from hpsearch_trainers.precision import check_precision
 from hpsearch_trainers.prepared_rows import read_rows
-from tests.stand_in_device import DEVICE, DeviceProcess
+from tests.stand_in_device import DEVICE, DeviceProcess, HostReads
 from tests.trainers.test_designed_network import CLASSES as DESIGNED_CLASSES
 from tests.trainers.test_designed_network import INPUTS as DESIGNED_INPUTS
 from tests.trainers.test_designed_network import NUMBERS, write
@@ -242,6 +247,74 @@ def test_a_designed_network_predicts_where_it_is(device, tmp_path, targets, deli
     assert np.allclose(predictions, expected[1], rtol=1e-3)
 
 
+class AloneInGroup:
+    """The statistics of one rank."""
+
+    def allgather(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def allreduce(self, tensor: Tensor, op: str) -> Tensor:
+        return tensor
+
+
+def normalized(momentum: float | None) -> Any:
+    layers = nn.BatchNorm1d(3, momentum=momentum), SyncBatchNorm(3, Exchange(AloneInGroup()), momentum=momentum)
+    given = INPUTS[:8, :3]
+    results = []
+    for layer in layers:
+        layer.to(DEVICE)
+        inputs = given.to(DEVICE).requires_grad_()
+        with HostReads() as reads:
+            for _ in range(2):
+                outputs = layer(inputs)
+                (outputs**3).sum().backward()
+        results.append(on_host([outputs, inputs.grad, layer.state_dict()]))
+    assert reads == []
+    (plain, ours) = map(tree_leaves, results)
+    assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(plain, ours, strict=True))
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_synchronized_normalization_never_waits_for_the_device(device, momentum):
+    device.run(normalized, momentum)
+
+
+class TwoRanks:
+    """Gathers this rank's marks of tensors and those of another one."""
+
+    def __init__(self, others: Any) -> None:
+        self.others = others
+
+    def allgather_object(self, own: Any) -> Any:
+        return [own, _marks(self.others)]
+
+
+def found_apart() -> Any:
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(100, 3, generator=generator), torch.arange(7), torch.rand(5, dtype=torch.float64)]
+    tensors += [
+        torch.tensor([True, False]),
+        torch.randn(4, dtype=torch.bfloat16),
+        torch.tensor(0.0),
+        torch.randn(2, dtype=torch.complex64),
+    ]
+    own = [one.to(DEVICE) for one in tensors] + [torch.ones(2)]
+    answers = []
+    for number in range(len(own)):
+        others = [one.clone() for one in own]
+        changed = others[number].reshape(-1)[-1:]
+        changed.copy_(~changed if changed.dtype == torch.bool else -changed if changed.any() else torch.tensor(-0.0))
+        with HostReads() as reads:
+            apart = differing(own, cast(Group, TwoRanks(others)))
+        answers.append([position for position, one in enumerate(own) if any(one is other for other in apart)])
+        assert len(reads) == 2, "one for each rank, which are both here"
+    return answers
+
+
+def test_tensors_of_other_bits_are_found_without_copying_them_to_the_host(device):
+    assert device.run(found_apart) == [[number] for number in range(8)]
+
+
 def mixed() -> str:
     with pytest.raises(RuntimeError, match="same device"):
         torch.ones(2, device=DEVICE) + torch.ones(2)
@@ -257,3 +330,12 @@ def mixed() -> str:
 
 def test_the_device_fails_where_tensors_are_mixed_as_cuda_does(device):
     assert device.run(mixed) == "[3.0, 2.0, 2.0]"
+
+
+def test_a_gpu_that_only_emulates_bfloat16_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    check_precision(torch.device("cuda"), None)
+    check_precision(torch.device("cpu"), torch.bfloat16)
+    with pytest.raises(ConfigurationError, match="on Tesla T4: leave it out"):
+        check_precision(torch.device("cuda"), torch.bfloat16)

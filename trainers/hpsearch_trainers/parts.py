@@ -49,7 +49,8 @@ class Parts:
     clip_norm: float | None = None
     """Norm above which the gradient of a step is scaled down to it."""
     autocast: torch.dtype | None = None
-    """torch.bfloat16: what matrix products are computed in. (float16 would need its losses scaled.)"""
+    """torch.bfloat16: what matrix products are computed in. A GPU must support it (compute capability 8.0 or above).
+    float16 isn't supported: its losses would have to be scaled."""
     average: float | None = None
     """Decay of an exponential moving average of the weights, which is then what is validated; 0.999, say."""
     batch_norm: str = "local"

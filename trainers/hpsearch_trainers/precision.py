@@ -7,7 +7,28 @@ from typing import Any
 
 import torch
 
-__all__ = ["precision"]
+from hpsearch_comm.errors import ConfigurationError
+
+__all__ = ["check_precision", "precision"]
+
+
+def check_precision(device: torch.device, dtype: torch.dtype | None) -> None:
+    """See that a device computes in a type by itself.
+
+    Args:
+        device: Where a trial trains.
+        dtype: See `Parts.autocast`.
+
+    Raises:
+        ConfigurationError: It is a GPU that only emulates it, which takes longer than float32.
+    """
+    if dtype is None or device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False):
+        return
+    raise ConfigurationError(
+        f"autocast must be None on a GPU that doesn't compute in bfloat16, got {dtype} on "
+        f"{torch.cuda.get_device_name(device)}: leave it out, or take a GPU of compute capability 8.0 or above. "
+        "float16 isn't supported, as its gradients vanish unless losses are scaled"
+    )
 
 
 def precision(device: str, dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:

@@ -45,7 +45,7 @@ from hpsearch_trainers.normalization import hold_statistics, synchronize
 from hpsearch_trainers.optimizers import optimizer_of
 from hpsearch_trainers.own_methods import METHODS, checked
 from hpsearch_trainers.parts import Parts
-from hpsearch_trainers.precision import precision
+from hpsearch_trainers.precision import check_precision, precision
 from hpsearch_trainers.rate_schedulers import load_schedulers, save_schedulers
 from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.scaling import Scaling, Stage, describe_target, rate_factor, rule_for
@@ -103,6 +103,7 @@ class Trainer(ABC):
             name = type(self).__name__
             raise ConfigurationError(f"{name}.build must give Parts(model, ...), got {type(parts).__name__}")
         self._seed = int(getattr(trial, "seed", 0)) if parts.seed is None else parts.seed
+        check_precision(self.device, parts.autocast)
         self._strategy.check(parts)
         self.model = parts.model.to(self.device)
         for part in (parts.loss, *parts.metrics.values(), *(parts.pipeline or ())):

@@ -138,11 +138,12 @@ class SyncBatchNorm(_BatchNorm):
                 input, self.running_mean, self.running_var, self.weight, self.bias, batch_statistics, 0.0, self.eps
             )
         mean, square, count = _gather_statistics(input, self.exchange.group)
-        if count < 2:
+        # Where this rank alone has enough values, the count needn't be read, for which the host would wait for a GPU.
+        if _values_of(input) < 2 and count < 2:
             raise UsageError(
                 f"batch normalization needs at least 2 values for each channel in training, all ranks together have "
-                f"{count:.0f} (this rank's input has the shape {list(input.shape)}): give it a larger batch, or call "
-                "eval()"
+                f"{float(count):.0f} (this rank's input has the shape {list(input.shape)}): give it a larger batch, or "
+                "call eval()"
             )
         self._track(mean, square, count)
         normalized: torch.Tensor = _Normalize.apply(  # type: ignore[no-untyped-call]
@@ -155,14 +156,17 @@ class SyncBatchNorm(_BatchNorm):
             raise UsageError(f"the input must have the shape (rows, {self.num_features}, ...), got {list(input.shape)}")
 
     @torch.no_grad()
-    def _track(self, mean: torch.Tensor, square: torch.Tensor, count: float) -> None:
+    def _track(self, mean: torch.Tensor, square: torch.Tensor, count: torch.Tensor) -> None:
         if not self.track_running_stats or self.running_mean is None or self.running_var is None:
             return
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
-        momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
-        self.running_var.lerp_((square / (count - 1)).to(self.running_var.dtype), momentum)
+        for running, batch in ((self.running_mean, mean), (self.running_var, square / (count - 1))):
+            value = batch.to(running.dtype)
+            if self.momentum is None:  # the host doesn't read how many batches there were
+                running.lerp_(value, (1.0 / self.num_batches_tracked.double()).to(running.dtype))
+            else:
+                running.lerp_(value, self.momentum)
 
 
 def convert_sync_batchnorm(module: nn.Module, group: Group) -> nn.Module:
@@ -202,10 +206,14 @@ _REPLACED = (_BatchNorm.forward, nn.SyncBatchNorm.forward, SyncBatchNorm.forward
 """What batch normalizations do that become one over all ranks."""
 
 
-def _gather_statistics(input: torch.Tensor, group: Statistics) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Give mean and sum of squared deviations of each channel over all ranks, in float64, and the number of values."""
-    channels = input.shape[1]
-    count = input.numel() // channels if channels else 0
+def _values_of(input: torch.Tensor) -> int:
+    """Return how many values this rank has for each channel."""
+    return input.numel() // input.shape[1] if input.shape[1] else 0
+
+
+def _gather_statistics(input: torch.Tensor, group: Statistics) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return mean and sum of squared deviations of each channel over all ranks, and their number, in float64."""
+    channels, count = input.shape[1], _values_of(input)
     row = torch.zeros(1, 1 + 2 * channels, dtype=torch.float64, device=input.device)
     if count:
         values = input.detach()
@@ -215,8 +223,8 @@ def _gather_statistics(input: torch.Tensor, group: Statistics) -> tuple[torch.Te
         row[0, 1 + channels :] = variance.double() * count
     rows = group.allgather(row)
     counts, means, squares = rows[:, :1], rows[:, 1 : 1 + channels], rows[:, 1 + channels :]
-    total = float(counts.sum())
-    mean = (counts * means).sum(0) / max(total, 1.0)
+    total = counts.sum()
+    mean = (counts * means).sum(0) / total.clamp(min=1.0)
     return mean, squares.sum(0) + (counts * (means - mean) ** 2).sum(0), total
 
 
@@ -232,7 +240,7 @@ class _Normalize(torch.autograd.Function):
         mean: torch.Tensor,
         variance: torch.Tensor,
         eps: float,
-        count: float,
+        count: torch.Tensor,
         exchange: Exchange,
     ) -> torch.Tensor:
         exact = _wide_dtype(input.dtype)

@@ -11,6 +11,7 @@ from torch import Tensor
 from hpsearch_comm import Group, Handle
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.header import DTYPES
+from hpsearch_trainers.host_memory import empty_on_host, to_host
 
 __all__ = ["Channel", "packed", "unpacked"]
 
@@ -44,14 +45,13 @@ class Channel:
         """Send tensors, which mustn't change until `flush`."""
         description = [number for tensor in tensors for number in _described(tensor)]
         if description == self._sent:
-            self._start(torch.tensor([_AS_BEFORE]))
+            self._start(torch.tensor([_AS_BEFORE], device="cpu"))
         else:
-            self._start(torch.tensor([len(description)]))
-            self._start(torch.tensor(description))
+            self._start(torch.tensor([len(description)], device="cpu"))
+            self._start(torch.tensor(description, device="cpu"))
             self._sent = description
-        for tensor in tensors:
-            if tensor is not None:
-                self._start(tensor.detach().cpu())
+        for tensor in to_host([tensor for tensor in tensors if tensor is not None]):
+            self._start(tensor)
 
     def flush(self) -> None:
         """Return when all that was sent may change."""
@@ -60,9 +60,9 @@ class Channel:
 
     def receive(self) -> list[Tensor | None]:
         """Receive tensors, which require a gradient where those that were sent do."""
-        length = int(self._next(torch.empty(1, dtype=torch.int64)))
+        length = int(self._next(torch.empty(1, dtype=torch.int64, device="cpu")))
         if length != _AS_BEFORE:
-            self._come = self._next(torch.empty(length, dtype=torch.int64)).tolist()
+            self._come = self._next(torch.empty(length, dtype=torch.int64, device="cpu")).tolist()
         numbers = iter(self._come)
         return [self._received(kind, numbers) for kind in numbers]
 
@@ -71,7 +71,7 @@ class Channel:
             return None
         needs_gradient, dimensions = next(numbers), next(numbers)
         shape = [next(numbers) for _ in range(dimensions)]
-        tensor = self._next(torch.empty(shape, dtype=DTYPES[kind])).to(self._device)
+        tensor = self._next(empty_on_host(shape, DTYPES[kind], self._device)).to(self._device)
         return tensor.requires_grad_(bool(needs_gradient))
 
     def _start(self, tensor: Tensor) -> None:

@@ -126,7 +126,8 @@ def largest(tensors: Iterable[Tensor | None], optimizer: Optimizer, group: Group
     held = [tensor for tensor in tensors if tensor is not None]
     gradients = [tensor.grad for tensor in held if tensor.grad is not None]
     states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
-    count = torch.tensor(float(sum(_bytes(tensor) for tensor in (*held, *gradients, *states))), dtype=torch.float64)
+    own = float(sum(_bytes(tensor) for tensor in (*held, *gradients, *states)))
+    count = torch.tensor(own, dtype=torch.float64, device="cpu")
     return float(group.allreduce(count, op="max"))
 
 

@@ -65,7 +65,7 @@ class DownpourWorker:
         self, parameters: Sequence[nn.Parameter], buckets: Sequence[Bucket], group: Group, servers: Sequence[int]
     ) -> None:
         self._buckets, self._group, self._servers = buckets, group, servers
-        self._pushes = pushes_to(servers, buckets, group, first_tag=1)
+        self._pushes = pushes_to(servers, buckets, group, first_tag=1, device=parameters[0].device)
         self.fetches = Fetches(parameters, buckets, group, servers, first_tag=1)
 
     def draw(self, rates: Sequence[float]) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from hpsearch_comm import Group
 from hpsearch_comm.operations.work import Handle
+from hpsearch_trainers.host_memory import to_host
 from hpsearch_trainers.strategies.placement import Bucket
 from hpsearch_trainers.strategies.pushes import put_weights, take_weights
 
@@ -36,7 +37,7 @@ class Fetches:
     ) -> None:
         self._parameters, self._buckets = parameters, buckets
         self._group, self._servers, self._first_tag = group, servers, first_tag
-        self._weights = [take_weights(bucket, parameters).cpu() for bucket in buckets]
+        self._weights = to_host([take_weights(bucket, parameters) for bucket in buckets])
         self._stepped = False
         self._coming: list[Handle[Tensor]] = []
 

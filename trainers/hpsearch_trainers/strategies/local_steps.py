@@ -56,7 +56,7 @@ class LocalSteps(Strategy):
 
     def _of_workers(self, rows: int) -> list[int]:
         """Give the rows of each worker; a collective."""
-        return self.group.allgather(torch.tensor([rows])).tolist()
+        return self.group.allgather(torch.tensor([rows], device="cpu")).tolist()
 
     def _average_moving_average(self, rows: list[int]) -> None:
         """Make the moving average that of the workers' mean, which it is as long as their shares stay; a collective."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hpsearch_comm import Group
 from hpsearch_comm.operations.work import Handle
+from hpsearch_trainers.host_memory import empty_on_host, to_host, wait_for
 from hpsearch_trainers.strategies.placement import Bucket
 
 __all__ = [
@@ -37,6 +38,10 @@ _SHORT = (torch.float16, torch.bfloat16)
 class Message:
     """A bucket in bytes.
 
+    Args:
+        bucket: Which.
+        device: Of its parameters, from and to which its elements are copied.
+
     Attributes:
         bytes: What travels, uint8 and 1-D.
         header: Rows, and for each piece what it has; float64 and 1-D.
@@ -44,10 +49,10 @@ class Message:
         parts: Those of each piece.
     """
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: Bucket, device: torch.device) -> None:
         count = 1 + len(bucket.pieces)
         after = 16 * (-(-count // 2))  # elements begin where any dtype may
-        self.bytes = torch.zeros(after + bucket.bytes, dtype=torch.uint8, device="cpu")
+        self.bytes = empty_on_host([after + bucket.bytes], torch.uint8, device).zero_()
         self.header = self.bytes[: 8 * count].view(torch.float64)
         self.elements = self.bytes[after:].view(bucket.dtype)
         self.parts = torch.split(self.elements, [piece.stop - piece.start for piece in bucket.pieces])
@@ -61,10 +66,12 @@ class DensePush:
         group: All ranks.
         server: The rank that has it.
         tag: Of its messages.
+        device: Of the gradients.
     """
 
-    def __init__(self, bucket: Bucket, group: Group, server: int, tag: int) -> None:
-        self._message = Message(bucket)
+    def __init__(self, bucket: Bucket, group: Group, server: int, tag: int, device: torch.device) -> None:
+        self._message = Message(bucket, device)
+        self._device = device
         self._group, self._server, self._tag = group, server, tag
         self._sending: Handle[Tensor] | None = None
 
@@ -83,7 +90,8 @@ class DensePush:
             if gradient is None:
                 part.zero_()
             else:
-                part.copy_(gradient)
+                part.copy_(gradient, non_blocking=True)
+        wait_for(self._device)
         self._sending = self._group.send_async(self._message.bytes, self._server, self._tag)
 
 
@@ -95,10 +103,11 @@ class DensePushes:
         group: All ranks.
         most: Workers that push at once.
         tag: Of the messages.
+        device: Where means of them go.
     """
 
-    def __init__(self, bucket: Bucket, group: Group, most: int, tag: int) -> None:
-        self._all = [Message(bucket) for _ in range(most)]
+    def __init__(self, bucket: Bucket, group: Group, most: int, tag: int, device: torch.device) -> None:
+        self._all = [Message(bucket, device) for _ in range(most)]
         self._messages: list[Message] = []
         self._group, self._tag = group, tag
         self._coming: list[Handle[Tensor]] = []
@@ -134,7 +143,7 @@ class DensePushes:
 class SparsePush:
     """As `DensePush`, of one parameter whose gradients are sparse; a gradient has the parameter's shape."""
 
-    def __init__(self, _bucket: Bucket, group: Group, server: int, tag: int) -> None:
+    def __init__(self, _bucket: Bucket, group: Group, server: int, tag: int, _device: torch.device) -> None:
         self._group, self._server, self._tag = group, server, tag
         self._sending: list[Handle[Tensor]] = []
 
@@ -153,10 +162,7 @@ class SparsePush:
             else:
                 parts = [gradient.to_dense()]
                 header[1], header[2] = _DENSE, len(parts[0])
-        self._sending = [
-            self._group.send_async(part.detach().cpu().contiguous(), self._server, self._tag)
-            for part in (header, *parts)
-        ]
+        self._sending = [self._group.send_async(part, self._server, self._tag) for part in (header, *to_host(parts))]
 
 
 class SparsePushes:
@@ -205,7 +211,9 @@ Push = DensePush | SparsePush
 Pushes = DensePushes | SparsePushes
 
 
-def pushes_to(servers: Sequence[int], buckets: Sequence[Bucket], group: Group, first_tag: int) -> list[Push]:
+def pushes_to(
+    servers: Sequence[int], buckets: Sequence[Bucket], group: Group, first_tag: int, device: torch.device
+) -> list[Push]:
     """Make a worker's ends of all buckets, whose messages have tags one after another.
 
     Args:
@@ -213,9 +221,10 @@ def pushes_to(servers: Sequence[int], buckets: Sequence[Bucket], group: Group, f
         buckets: Of all servers.
         group: All ranks.
         first_tag: That of the first bucket.
+        device: Of the gradients.
     """
     return [
-        (SparsePush if bucket.sparse else DensePush)(bucket, group, servers[bucket.server], tag)
+        (SparsePush if bucket.sparse else DensePush)(bucket, group, servers[bucket.server], tag, device)
         for tag, bucket in enumerate(buckets, first_tag)
     ]
 

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from hpsearch_comm import Group
 from hpsearch_comm.operations.work import Handle
+from hpsearch_trainers.host_memory import empty_on_host, wait_for
 from hpsearch_trainers.strategies.placement import Bucket, Piece
 from hpsearch_trainers.strategies.pushes import DensePushes, SparsePushes
 
@@ -94,7 +95,7 @@ class ServedBucket:
         self.pushes: DensePushes | SparsePushes = (
             SparsePushes(bucket, group, tag, self.parameters[0].shape)
             if bucket.sparse
-            else DensePushes(bucket, group, most, tag)
+            else DensePushes(bucket, group, most, tag, self.parameters[0].device)
         )
         self._bucket, self._group, self._tag = bucket, group, tag
         self._weights: dict[int, Tensor] = {}
@@ -120,12 +121,14 @@ class ServedBucket:
         """
         first = workers[0]
         if first not in self._weights:
-            self._weights[first] = torch.empty(self._bucket.elements, dtype=self._bucket.dtype, device="cpu")
+            device = self.parameters[0].device
+            self._weights[first] = empty_on_host([self._bucket.elements], self._bucket.dtype, device)
         for sending in self._sending.get(first, ()):
             sending.wait()
         sizes = [parameter.numel() for parameter in self.parameters]
         for parameter, part in zip(self.parameters, torch.split(self._weights[first], sizes), strict=True):
-            part.copy_(parameter.detach().reshape(-1))
+            part.copy_(parameter.detach().reshape(-1), non_blocking=True)
+        wait_for(self.parameters[0].device)
         self._sending[first] = [self._group.send_async(self._weights[first], rank, self._tag) for rank in workers]
 
     def wait(self) -> None:

@@ -33,7 +33,7 @@ class WorkerSide:
         self, parameters: Sequence[nn.Parameter], buckets: Sequence[Bucket], group: Group, servers: Sequence[int]
     ) -> None:
         self._parameters, self._buckets = parameters, buckets
-        self._pushes = pushes_to(servers, buckets, group, first_tag=0)
+        self._pushes = pushes_to(servers, buckets, group, first_tag=0, device=parameters[0].device)
         self.fetches = Fetches(parameters, buckets, group, servers, first_tag=0)
         self._buckets_of: dict[int, list[int]] = {}
         for place, bucket in enumerate(buckets):
