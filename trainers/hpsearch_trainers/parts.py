@@ -116,6 +116,12 @@ class Parts:
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ConfigurationError("model must have a parameter to train, got none that requires a gradient")
 
+    def to(self, device: torch.device) -> None:
+        """Move the model to a device, and what else is a module: a loss may have the weights of classes."""
+        for part in (self.model, self.loss, *self.metrics.values(), *(self.pipeline or ())):
+            if isinstance(part, nn.Module):
+                part.to(device)
+
 
 def _check_made(name: str, value: Any, wanted: str, able: bool) -> None:
     if isinstance(value, type) and issubclass(value, nn.Module | torch.optim.Optimizer):

@@ -105,10 +105,8 @@ class Trainer(ABC):
         self._seed = int(getattr(trial, "seed", 0)) if parts.seed is None else parts.seed
         check_precision(self.device, parts.autocast)
         self._strategy.check(parts)
-        self.model = parts.model.to(self.device)
-        for part in (parts.loss, *parts.metrics.values(), *(parts.pipeline or ())):
-            if isinstance(part, nn.Module):  # it may have tensors of its own, as the weights of classes
-                part.to(self.device)
+        parts.to(self.device)
+        self.model = parts.model
         self._normalizing = self.group if parts.batch_norm == "sync" else None
         self._synchronized = synchronize(self.model, self._normalizing)
         self.optimizer = optimizer_of(parts, self.model)
