@@ -54,6 +54,7 @@ def diagnose(directory: Path | None = None, search_path: Sequence[str] | None = 
         "/dev/shm": _shared_memory(),
         "disk": _disk(place),
         "file system": _file_system(place),
+        "cluster": _cluster(),
     }
     findings: list[Finding] = []
     for name, look in looks.items():
@@ -190,6 +191,28 @@ def _file_system(place: Path) -> Iterator[Finding]:
         yield Finding("warning", "file system", text)
     else:
         yield Finding("ok", "file system", kind or "unknown")
+
+
+def _cluster() -> Iterator[Finding]:
+    """Look at who else may run code in a Ray of this user's; that takes a process of its own, as Ray is imported."""
+    from hpsearch.backends.ray.access import OPEN_CLUSTER, is_loopback, is_open, known_cluster, token_file
+
+    token = token_file()
+    if token.is_file() and token.stat().st_mode & 0o077:
+        text = f"{token} can be read by other users, who may then run code in your Ray; chmod 600 {token}"
+        yield Finding("warning", "token", text)
+    address = known_cluster()
+    if address is None:
+        yield Finding("ok", "cluster", "no cluster: RAY_ADDRESS isn't set, and none was started here")
+        return
+    answer = is_open(address)
+    if answer and not is_loopback(address):
+        yield Finding("warning", "cluster", f"the cluster at {address} {OPEN_CLUSTER}")
+    elif answer is None:
+        yield Finding("warning", "cluster", f"the cluster at {address} doesn't answer; look at it with `ray status`")
+    else:
+        how = "is to be reached from this machine alone" if answer else "asks for a token"
+        yield Finding("ok", "cluster", f"the cluster at {address} {how}")
 
 
 def _judged(name: str, text: str, enough: bool, advice: str) -> Finding:

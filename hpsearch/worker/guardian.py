@@ -20,6 +20,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
 __all__ = ["MARK", "Guardian", "kill_marked", "start_guardian"]
 
@@ -39,6 +40,17 @@ class Guardian:
     """The value of `HPSEARCH_WORKER` by which it knows this worker's processes."""
     badge: int = -1
     """The descriptor of a file without content that forked children inherit, and whose name is the mark."""
+    words: BinaryIO | None = None
+    """A pipe to the guardian."""
+
+    def leave_words(self, text: str) -> None:
+        """Let the guardian write this line to standard error if the process ends before it leaves other words.
+
+        Args:
+            text: Empty: it writes nothing.
+        """
+        assert self.words is not None, "it was made by `start_guardian`"
+        self.words.write(f"{text}\n".encode())
 
     def stop(self) -> None:
         """Send the guardian away without killing anything."""
@@ -48,6 +60,8 @@ class Guardian:
             _wait_for(end, self.pid)
         if self.badge >= 0:
             os.close(self.badge)
+        if self.words is not None:
+            self.words.close()
         if os.environ.get(MARK) == self.mark:
             del os.environ[MARK]
 
@@ -70,18 +84,30 @@ def start_guardian(scratch: Path | None = None, *, own_group: bool = True, mark:
     group = os.getpid() if own_group else 0
     environment = {name: value for name, value in os.environ.items() if name != MARK}
     said, saying = os.pipe()
-    null = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 2)]
-    files = [*null, (os.POSIX_SPAWN_DUP2, saying, 1)]
+    left, leaving = os.pipe()
+    files: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, left, 0), (os.POSIX_SPAWN_DUP2, saying, 1)]
+    if own_group or not _is_open(2):
+        files.append((os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_RDWR, 0))
     command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(group), mark, str(scratch or "")]
     parent = os.posix_spawn(command[0], command, environment, file_actions=files, setsid=True)
     os.close(saying)
+    os.close(left)
     pid = int(os.read(said, 20))
     os.close(said)
     os.waitpid(parent, 0)
+    words = os.fdopen(leaving, "wb", buffering=0)
     if not own_group:
-        return Guardian(pid, mark)
+        return Guardian(pid, mark, words=words)
     os.environ[MARK] = mark
-    return Guardian(pid, mark, os.memfd_create(_badge(mark)))
+    return Guardian(pid, mark, os.memfd_create(_badge(mark)), words)
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def _badge(mark: str) -> str:
@@ -186,11 +212,25 @@ def _main(worker: int, group: int, mark: str, scratch: str) -> None:
     if pid:
         os.write(1, str(pid).encode())
         os._exit(0)
-    os.dup2(0, 1)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
     _wait_for(end, worker)
+    _write_last_words()
     kill_marked(MARK, mark, group, _badge(mark))
     if scratch:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _write_last_words() -> None:
+    """Write the last line that came through the pipe, which forked children may hold open."""
+    os.set_blocking(0, False)
+    text = b""
+    with contextlib.suppress(BlockingIOError):
+        while more := os.read(0, 65536):
+            text += more
+    for last in text.split(b"\n")[-2:-1]:  # each line ends
+        if last:
+            with contextlib.suppress(OSError):  # nobody reads it
+                os.write(2, last + b"\n")
 
 
 if __name__ == "__main__":

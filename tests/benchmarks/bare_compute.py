@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from hpsearch.backends.ray.session import NICENESS
+from hpsearch.backends.ray.local_ray import NICENESS
 from tests.benchmarks.plain_trial import PlainTrial
 
 __all__ = ["bare_seconds"]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import hpsearch
-from hpsearch.backends.ray.session import NICENESS
+from hpsearch.backends.ray.local_ray import NICENESS
 from hpsearch.sweep.sweep import Resources, Sweep
 from tests.benchmarks.bare_compute import bare_seconds
 from tests.benchmarks.figures import Figure

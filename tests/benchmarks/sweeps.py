@@ -16,7 +16,8 @@ from pathlib import Path
 import ray
 
 import hpsearch
-from hpsearch.backends.ray.session import NICENESS, connect, shut_down
+from hpsearch.backends.ray.local_ray import NICENESS
+from hpsearch.backends.ray.session import connect, shut_down
 from hpsearch.events import Event, Finished, Started
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.sweep import Resources, Sweep

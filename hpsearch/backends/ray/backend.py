@@ -15,6 +15,7 @@ from ray.exceptions import RayError
 
 from hpsearch.backends.base import Backend, tasks_on
 from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind, halved
+from hpsearch.backends.ray.failures import as_backend_error, first_line
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.mailbox import Heartbeat, Key
 from hpsearch.backends.ray.messages import LaneEnd, RunRequest, RunResponse
@@ -22,7 +23,7 @@ from hpsearch.backends.ray.nodes import Shape
 from hpsearch.backends.ray.post import pack_checkpoint, read_heartbeat, read_response
 from hpsearch.backends.ray.replacing import MODULE_CHANGES_STAY, close_hung, overdue, why_replaced
 from hpsearch.backends.ray.rounds import Rounds
-from hpsearch.backends.ray.session import as_backend_error, connect, first_line, is_cluster
+from hpsearch.backends.ray.session import connect, is_cluster
 from hpsearch.backends.ray.worker_pool import WorkerPool
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.sweep.parts import Resources
@@ -89,9 +90,9 @@ class RayBackend(Backend):
         self._study = Path(job.study)
         self._scripts = isinstance(job.trainable, CommandLine)
         self._mailbox = pool.mailbox()
-        warning = self._shape.check(self._least)
-        if warning is not None:
-            self._inbox.put(Notice(warning))
+        for warning in (pool.warning, self._shape.check(self._least)):
+            if warning:
+                self._inbox.put(Notice(warning))
         self._deliver = deliver
         self._fresh = self._fresh and not isinstance(job.trainable, CommandLine)  # a script has its own process
         self._worker_pool = WorkerPool(

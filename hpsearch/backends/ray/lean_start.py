@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from ray._private import services, state
+from ray._private import ray_constants, services, state
 from ray._private.node import Node
 
-__all__ = ["lean_start"]
+__all__ = ["LOOPBACK", "RayProcesses", "lean_start"]
 
 
 def _nothing(node: Any) -> None: ...
@@ -28,41 +30,83 @@ _IN_PLACE: Mapping[str, Callable[..., None]] = {
 
 
 _LOOK_SECONDS = 0.02
-_LONGEST_SECONDS = 5.0
 _GET_NODE = "get_node"
 """Ray's function that tells of the node that it has started; where that isn't there yet it sleeps for a second."""
+_START_PROCESS = "start_ray_process"
+
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""With this in their environment Ray's processes listen on 127.0.0.1 alone, as they do on macOS. By default they listen
+on all interfaces, whatever address their node has.
+"""
+
+
+class RayProcesses:
+    """The processes that Ray has started."""
+
+    def __init__(self) -> None:
+        self._processes: list[tuple[str, Any]] = []
+
+    def started(self, name: str, process: Any) -> None:
+        """Note one; `process` is its `Popen`."""
+        self._processes.append((name, process))
+
+    def died(self) -> str | None:
+        """Say which of them has ended, and how; None: none."""
+        for name, process in list(self._processes):
+            if (code := process.poll()) is not None:
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                return f"its {name} {how}"
+        return None
 
 
 @contextmanager
-def lean_start() -> Iterator[None]:
-    """Let `ray.init` start neither autoscaler nor log monitor nor dashboard.
+def lean_start(seconds: float = 180.0) -> Iterator[RayProcesses]:
+    """Let `ray.init` start neither autoscaler nor log monitor nor dashboard, and listen on 127.0.0.1 alone.
 
-    Together they take two seconds of work just when workers want to start, and the autoscaler another one until Ray
+    The former take two seconds of work just when workers want to start, and the autoscaler another one until Ray
     kills it in the end. Nor does it sleep until the node is there. A Ray that has none of these methods starts as it
     does by itself.
+
+    Args:
+        seconds: How long the node may take until it is there.
     """
+    processes = RayProcesses()
     with ExitStack() as ending:
         for name, method in _IN_PLACE.items():
             _put(ending, Node, name, method)
-        _put(ending, services, _GET_NODE, _once_there(getattr(services, _GET_NODE, None)))
-        yield
+        _put(ending, services, _GET_NODE, _once_there(getattr(services, _GET_NODE, None), seconds))
+        _put(ending, services, _START_PROCESS, _noting(getattr(services, _START_PROCESS, None), processes))
+        if not LOOPBACK.keys() & os.environ.keys():  # else the user has chosen
+            _put(ending, ray_constants, "ENABLE_RAY_CLUSTER", False)
+        yield processes
 
 
-def _put(ending: ExitStack, owner: Any, name: str, function: Callable[..., Any]) -> None:
-    """Put a function in the place of one of Ray's until the end; nothing where Ray has none."""
+def _put(ending: ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Put a value in the place of one of Ray's until the end; nothing where Ray has none."""
     if hasattr(owner, name):
         ending.callback(setattr, owner, name, getattr(owner, name))
-        setattr(owner, name, function)
+        setattr(owner, name, value)
 
 
-def _once_there(get_node: Any) -> Callable[[str, str], Any]:
-    """Ask for a node once it is there, or has been waited for for long enough."""
+def _noting(start_process: Any, processes: RayProcesses) -> Callable[..., Any]:
+    """Start a process as Ray does, and note it."""
+
+    def start(command: Any, process_type: str, *arguments: Any, **options: Any) -> Any:
+        info = start_process(command, process_type, *arguments, **options)
+        processes.started(process_type, info.process)
+        return info
+
+    return start
+
+
+def _once_there(get_node: Any, seconds: float) -> Callable[[str, str], Any]:
+    """Ask for a node once it is there, or has been waited for for so long."""
 
     def get(gcs_address: str, node_id: str) -> Any:
         with suppress(Exception):  # then Ray's own way is slower, and right
             known = state.GlobalState()
             known._initialize_global_state(services._get_gcs_client_options(gcs_address))
-            deadline = time.monotonic() + _LONGEST_SECONDS
+            deadline = time.monotonic() + seconds
             while time.monotonic() < deadline and all(node["NodeID"] != node_id for node in known.node_table()):
                 time.sleep(_LOOK_SECONDS)
         return get_node(gcs_address, node_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from ray._private import state
 from hpsearch.backends.ray.messages import Place
 from hpsearch.errors import BackendError
 
-__all__ = ["NAMESPACE", "Shape", "here", "live_nodes", "node_of", "others", "why_no_workers"]
+__all__ = ["NAMESPACE", "Shape", "here", "live_nodes", "node_of", "others", "waiting_text", "why_no_workers"]
 
 NAMESPACE = "hpsearch"
 """Of all our actors."""
@@ -134,16 +134,28 @@ def why_no_workers(shape: Shape, own: Iterable[str], needed: int) -> str:
             "resume with a lower resources.workers_per_trial"
         )
     placed = {actor["Name"] for actor in state.actors(actor_state_name="ALIVE").values()}
-    held = ", ".join(f"{count} of {name}" for name, count in sorted(others(own, placed).items()))
-    free = ray.available_resources()
+    return waiting_text(shape, needed, ray.available_resources(), others(own, placed), len(own & placed))
+
+
+def waiting_text(shape: Shape, needed: int, free: Mapping[str, float], taken: Mapping[str, int], placed: int) -> str:
+    """Say what a sweep waits for.
+
+    Args:
+        shape: Of its workers.
+        needed: How many it takes for a trial.
+        free: What no worker has.
+        taken: How many workers other sweeps have started, by who they are.
+        placed: How many of its own have started.
+    """
+    held = ", ".join(f"{count} of {name}" for name, count in sorted(taken.items()))
     gpus = f" and {free.get('GPU', 0):g} GPUs" if shape.gpus else ""
     who = "a worker needs" if needed == 1 else f"a trial needs {needed} workers, each"
     need = f"{who} {shape}; {free.get('CPU', 0):g} CPUs{gpus} are free"
     if not held:
         return f"workers are starting: {need}"
     text = f"waiting for workers of other sweeps: {need}; taken: {held}"
-    if count := len(own & placed):
-        text += f"; this sweep holds {count}. Where the others wait likewise, sweeps give way in turn"
+    if placed:
+        text += f"; this sweep holds {placed}. Where the others wait for more, too, one sweep after another gives way"
     return text
 
 

@@ -30,16 +30,23 @@ class OwnThread:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
-    def start(self, timeout: float) -> None:
+    def start(self, timeout: float, died: Callable[[], str | None] = lambda: None) -> None:
         """Make the call, and wait until it has returned; what it raises is raised here.
 
+        Args:
+            timeout: Seconds.
+            died: Says what has died that the call needs, or None.
+
         Raises:
-            TimeoutError: It took longer than `timeout` seconds; it goes on.
+            TimeoutError: It took longer; it goes on.
+            ChildProcessError: Something has died that it needs; it may go on.
         """
         self._thread.start()
         deadline = time.monotonic() + timeout
         while not self._done.wait(_LOOK_SECONDS):
             _put_back_sigterm()
+            if (reason := died()) is not None and not self._done.is_set():
+                raise ChildProcessError(reason)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"it took more than {timeout:.0f} seconds")
         _put_back_sigterm()

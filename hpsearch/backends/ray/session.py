@@ -6,6 +6,7 @@ With `backend.py`, `worker_pool.py` and `nodes.py` beside it, this is the only p
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 import re
@@ -13,33 +14,28 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import ray
 import ray._private.worker as ray_worker
-from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hpsearch.backends.ray.lean_start import lean_start
+from hpsearch.backends.ray.access import OPEN_CLUSTER, is_loopback, is_open
+from hpsearch.backends.ray.failures import first_line
+from hpsearch.backends.ray.local_ray import START_SECONDS, forget_start, start_local
 from hpsearch.backends.ray.mailbox import Mailbox
 from hpsearch.backends.ray.nodes import NAMESPACE, Shape, live_nodes
 from hpsearch.backends.ray.own_thread import OwnThread
 from hpsearch.backends.ray.pulse import Pulse
 from hpsearch.errors import BackendError
-from hpsearch.worker.guardian import MARK, kill_marked, start_guardian
 
 __all__ = [
-    "NICENESS",
     "Kind",
     "Pool",
-    "as_backend_error",
     "connect",
-    "first_line",
     "is_cluster",
     "shut_down",
 ]
@@ -52,19 +48,11 @@ _HOST_AND_PORT = re.compile(r"[^/:]+:\d+")
 _KNOCK_SECONDS = 10.0
 """Ray itself tries for minutes where nobody listens, deaf to Ctrl-C."""
 
-_START_SECONDS = 180.0
-"""Ray has limits of its own for each step of its start; this one is for what they forget."""
-
 _GCS_SECONDS = 30.0
 """How long a cluster's GCS may be away, to be started anew: half of the time after which Ray ends this process."""
 
-NICENESS = 5
-"""Of a local Ray's workers: they have a third of other programs' weight, so that the driver, and who sits at the
-machine, needn't wait for them. With Ray's own 15 it is a thirtieth: beside programs that keep all cores busy they would
-need minutes to import torch.
-"""
-
-_NICENESS_BY_USER = "RAY_worker_niceness"
+_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Of Ray's: what a job was submitted with."""
 
 _KEPT_HERE = ["/runs/", "/.git/", "/.venv/", "**/__pycache__/"]
 """What isn't sent to the nodes of a cluster with the user's code."""
@@ -85,11 +73,13 @@ class Pool:
     Args:
         shared: Others may want the room that idle workers hold.
         pulse: Tells whether the session is still there.
+        warning: What whoever uses it should know.
     """
 
-    def __init__(self, shared: bool, pulse: Pulse) -> None:
+    def __init__(self, shared: bool, pulse: Pulse, warning: str = "") -> None:
         self.shared = shared
         self.pulse = pulse
+        self.warning = warning
         self._guard = threading.Lock()
         self._searches: set[object] = set()
         self._kind: Kind | None = None
@@ -105,6 +95,7 @@ class Pool:
         """
         lost = self.pulse.lost(time.monotonic())
         if lost is None:
+            forget_start()
             return
         with self._guard:
             self._idle.clear()
@@ -197,7 +188,7 @@ def connect(address: str | None, cpus: int) -> Pool:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     cluster = _cluster(address)
     if cluster is None:
-        _start_local(cpus)
+        _local.append(start_local(cpus, _init))
     else:
         _join(cluster)
     return _pool(shared=cluster is not None)
@@ -217,60 +208,29 @@ def _cluster(address: str | None) -> str | None:
 
 
 def _join(address: str) -> None:
-    code = {"working_dir": str(Path.cwd()), "excludes": _KEPT_HERE}
+    code = {} if _has_working_dir() else {"working_dir": str(Path.cwd()), "excludes": _KEPT_HERE}
     try:
         if _HOST_AND_PORT.fullmatch(address):
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
-        OwnThread(lambda: _init(address=address, runtime_env=code), "hpsearch-ray").start(_START_SECONDS)
+        OwnThread(lambda: _init(address=address, runtime_env=code), "hpsearch-ray").start(START_SECONDS)
     except (Exception, SystemExit) as error:
         raise BackendError(
             f"Ray can't be reached at {address}: {first_line(error)}. Check with `ray status`, name another "
-            "--address, or leave --address away to start a local Ray. A cluster that asks for a token (one begun by "
-            "`ray start` does) needs RAY_AUTH_MODE=token here, and the head's ~/.ray/auth_token."
+            "--address, or leave --address away to start a local Ray. A cluster that asks for a token needs the head's "
+            "~/.ray/auth_token here."
         ) from error
 
 
-def _start_local(cpus: int) -> None:
-    """Start a Ray on this machine; a guardian sees to it that none of its processes outlives this one."""
-    guardian = start_guardian(own_group=False)
-    niceness = {} if _NICENESS_BY_USER in os.environ else {"worker_niceness": NICENESS}
-    options = {"num_cpus": cpus, "include_dashboard": False, "_system_config": niceness}
-    thread = OwnThread(lambda: _init(address="local", **options), "hpsearch-ray")
-    ending = ExitStack()  # calls the last one first
-    ending.callback(guardian.stop)
-    ending.callback(kill_marked, MARK, guardian.mark)
-    ending.callback(thread.end)
-    _local.append(ending)
-    try:
-        with _marked(guardian.mark), lean_start():
-            thread.start(_START_SECONDS)
-    except BaseException as error:
-        _local.pop().close()
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        folder = os.environ.get("RAY_TMPDIR", "/tmp")
-        raise BackendError(
-            f"Ray can't be started on this machine: {first_line(error)}. It needs room in {folder} (RAY_TMPDIR "
-            "names another folder) and in memory; `hpsearch doctor` looks at both. What a study has counted is in its "
-            "journal; `hpsearch resume` goes on."
-        ) from error
+def _has_working_dir() -> bool:
+    """Say whether this process is a job that Ray has sent code with (`ray job submit --working-dir`).
 
-
-@contextmanager
-def _marked(mark: str) -> Iterator[None]:
-    """Let what is started inside the context carry the mark, also where it gives itself a title as Ray's agents do."""
-    marks = {MARK: mark, "SPT_NOENV": "1"}  # setproctitle's: don't write the title over the environment
-    outer = {name: os.environ.get(name) for name in marks}
-    os.environ.update(marks)
-    try:
-        yield
-    finally:
-        for name, value in outer.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    That code is its workers', too, and Ray refuses any other.
+    """
+    with suppress(ValueError):
+        job = json.loads(os.environ.get(_JOB, "{}"))
+        return "working_dir" in (job.get("runtime_env") or {})
+    return False
 
 
 def _init(**options: Any) -> None:
@@ -285,27 +245,6 @@ _printing = ray_worker.print_to_stdstream
 
 
 def _print_nothing(*_: Any, **__: Any) -> None: ...
-
-
-@contextmanager
-def as_backend_error() -> Iterator[None]:
-    """Turn what Ray raises about itself into our own error; what workers raise comes as the answers of calls."""
-    try:
-        yield
-    except (RayError, ConnectionError) as error:
-        raise BackendError(
-            f"Ray failed: {first_line(error)}. What had counted is in the journal; `hpsearch resume` goes on."
-        ) from error
-
-
-def first_line(error: BaseException) -> str:
-    """Describe an error in a line; what was raised in a worker without Ray's own words."""
-    error = getattr(error, "cause", None) or error
-    text = str(error).strip().splitlines()
-    if getattr(error, "actor_init_failed", False):  # a traceback ends the text, and what was raised follows its frames
-        raised = [line for before, line in pairwise(text) if before.startswith(" ") and not line.startswith(" ")]
-        return raised[-1] if raised else text[0]
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def shut_down() -> None:
@@ -328,6 +267,7 @@ def _leave() -> None:
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    forget_start()
     ray.shutdown()
 
 
@@ -335,12 +275,23 @@ def _pool(shared: bool) -> Pool:
     """Give the pool of this session."""
     session = str(ray.get_runtime_context().get_session_name())
     if session not in _pools:
-        _pools[session] = Pool(shared, _pulse(0.0 if _local else _GCS_SECONDS))
+        _pools[session] = Pool(shared, _pulse(0.0 if _local else _GCS_SECONDS), _warning() if shared else "")
     return _pools[session]
+
+
+def _warning() -> str:
+    """Say so where the cluster asks for no token; without a mode of its own this process has sent none."""
+    address = ray.get_runtime_context().gcs_address
+    if is_loopback(address) or (os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and not is_open(address)):
+        return ""
+    return f"the cluster at {address} {OPEN_CLUSTER}"
 
 
 def _pulse(patience: float) -> Pulse:
     context = ray.get_runtime_context()
-    raylet = next(node["RayletSocketName"] for node in live_nodes() if node["NodeID"] == context.get_node_id())
+    own = [node["RayletSocketName"] for node in live_nodes() if node["NodeID"] == context.get_node_id()]
+    if not own:
+        raise BackendError("Ray was lost: the raylet of this node has ended. `hpsearch resume` goes on with the study.")
+    (raylet,) = own
     host, _, port = context.gcs_address.rpartition(":")
     return Pulse(raylet, (host.strip("[]"), int(port)), patience)

@@ -16,10 +16,11 @@ from ray.exceptions import RayError, RayTaskError
 from hpsearch.backends.gangs import CLOSE_SECONDS
 from hpsearch.backends.ray.backoff import Backoff
 from hpsearch.backends.ray.failing_nodes import FailingNodes
+from hpsearch.backends.ray.failures import first_line
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.messages import Hello
 from hpsearch.backends.ray.nodes import Shape, here, live_nodes, node_of, others, why_no_workers
-from hpsearch.backends.ray.session import Kind, Pool, first_line
+from hpsearch.backends.ray.session import Kind, Pool
 from hpsearch.backends.ray.worker import RayWorker
 from hpsearch.backends.slots import Slot, Slots
 from hpsearch.errors import TrainableError

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import signal
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 import hpsearch
+from hpsearch.backends.ray.access import is_open
 from hpsearch.events import Failed, Lost, Started
 from tests.hpsearch.support.command_line import PATIENCE, PROGRAM, environment, wait_for
 from tests.hpsearch.support.conditions import living_below
@@ -126,14 +128,14 @@ class Running:
 
 
 @contextmanager
-def begun(here: Path, *words: str, terminal: int | None = None, sweep: str = SWEEP) -> Iterator[Running]:
+def begun(here: Path, *words: str, terminal: int | None = None, sweep: str = SWEEP, **more: str) -> Iterator[Running]:
     (here / "train.py").exists() or (here / "train.py").write_text(TRAIN.replace("0.02", "0.2"))
     (here / "sweep.yaml").write_text(sweep)
     with (here / "out.txt").open("w") as out, (here / "err.txt").open("w") as err:
         process = subprocess.Popen(
             [*(ON_TERMINAL if terminal is not None else ()), PROGRAM, *words],
             cwd=here,
-            env=environment(**{MARK: str(here)}),
+            env=environment(**{MARK: str(here)}, **more),
             stdin=subprocess.DEVNULL if terminal is None else terminal,
             stdout=out if terminal is None else terminal,
             stderr=err if terminal is None else terminal,
@@ -212,6 +214,43 @@ def test_a_signal_while_ray_starts_ends_the_sweep_as_interrupted(tmp_path, numbe
         assert run.err == ""
         assert "interrupted; go on with: hpsearch resume study" in run.out
     assert finished(tmp_path / "study") == 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["gcs_server", "raylet"])
+def test_a_ray_that_dies_while_it_starts_is_one_message_and_resume_goes_on(tmp_path, name):
+    with begun(tmp_path, *RUN, "1") as run:
+        run.wait_for(lambda: run.family(name))
+        for process in run.family(name):
+            process.kill()
+        run.has_ended(1, -signal.SIGABRT)
+        (told,) = [line for line in run.err.splitlines() if line.startswith("hpsearch: ")]
+        assert f"its {name} was killed by SIGKILL" in told or "this process ended while it started Ray" in told
+        assert "`hpsearch resume` goes on" in told
+    assert finished(tmp_path / "study") == 0
+
+
+@pytest.mark.exhaustive
+def test_a_local_ray_is_to_be_reached_from_this_machine_alone_and_with_the_users_token(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    with begun(tmp_path, *RUN, "1", HOME=str(home), RAY_AUTH_MODE="token") as run:
+        run.wait_for(lambda: finished(tmp_path / "study") >= 1)
+        addresses = {
+            connection.laddr.ip.removeprefix("::ffff:")
+            for process in psutil.Process(run.process.pid).children(recursive=True)
+            for connection in process.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        assert addresses == {"127.0.0.1"}
+        (gcs,) = run.family("gcs_server")
+        (port,) = {
+            connection.laddr.port
+            for connection in gcs.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        assert is_open(f"127.0.0.1:{port}") is False
+        assert stat.S_IMODE((home / ".ray" / "auth_token").stat().st_mode) == 0o600
 
 
 @pytest.mark.exhaustive

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -52,6 +53,43 @@ def test_whatever_rays_start_raises_is_one_message_with_the_way_on(here, hpsearc
     assert len(done.stderr.splitlines()) == 1
     assert "`hpsearch resume` goes on" in done.stderr
     assert hpsearch_command("resume", "study", "--backend", "inline").code == 0
+
+
+@pytest.mark.ray
+def test_a_ray_that_ends_this_process_below_python_is_one_message_with_the_way_on(here, hpsearch_command):
+    """As Ray's native code does where another of its processes died; the guardian writes it."""
+    code = NO_RAY.replace("raise {error}", "import os; os.abort()")
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert done.returncode == -signal.SIGABRT
+    assert done.stderr.startswith("hpsearch: this process ended while it started Ray: ")
+    assert "`hpsearch resume` goes on" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert hpsearch_command("resume", "study", "--backend", "inline").code == 0
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("TimeoutError('it took more than 180 seconds')", "The machine may be too busy, or slow"),
+        ("Exception('The current node timed out during startup. This could happen')", "The machine may be too busy"),
+        ("OSError(28, 'No space left on device', '/tmp/ray')", "It needs room in "),
+    ],
+)
+@pytest.mark.exhaustive
+def test_the_advice_is_for_what_went_wrong(here, error, advice):
+    done = subprocess.run(
+        [sys.executable, "-c", NO_RAY.format(error=error)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert f". {advice}" in done.stderr
+    assert ("room" in done.stderr) == ("room" in advice)
 
 
 @pytest.fixture

@@ -27,6 +27,14 @@ def findings_in(site: Path, place: Path) -> dict[str, Finding]:
     return {finding.name: finding for finding in diagnose(place, [str(site)])}
 
 
+@pytest.fixture(autouse=True)
+def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the user have no token, and this machine no cluster, whatever runs here."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     place = tmp_path / "site"
@@ -122,3 +130,31 @@ def test_file_system_of_the_innermost_mount_counts(tmp_path):
 def test_network_file_systems_are_told_from_local_ones():
     assert all(map(is_network_kind, ["nfs", "nfs4", "cifs", "lustre", "fuse.sshfs", "fuse.gcsfuse", "9p"]))
     assert not any(map(is_network_kind, ["", "ext4", "xfs", "tmpfs", "overlay", "fuseblk"]))
+
+
+def test_a_token_that_others_can_read_is_a_warning(site, tmp_path):
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir()
+    token.write_text("f00")
+    token.chmod(0o644)
+    found = findings_in(site, tmp_path)
+    assert found["token"].level == "warning"
+    assert found["token"].text.endswith(f"; chmod 600 {token}")
+    token.chmod(0o600)
+    assert "token" not in findings_in(site, tmp_path)
+
+
+@pytest.mark.ray
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_cluster_that_asks_for_no_token_is_a_warning(site, tmp_path, monkeypatch, ray_cluster, noted):
+    assert findings_in(site, tmp_path)["cluster"].level == "ok"
+    if noted:  # as `ray start` does
+        (tmp_path / "ray").mkdir()
+        (tmp_path / "ray" / "ray_current_cluster").write_text(ray_cluster.address)
+    else:
+        monkeypatch.setenv("RAY_ADDRESS", ray_cluster.address)
+    cluster = findings_in(site, tmp_path)["cluster"]
+    assert cluster.level == "warning"
+    assert cluster.text.startswith(f"the cluster at {ray_cluster.address} asks for no token")
+    assert "`ray get-auth-token --generate`" in cluster.text

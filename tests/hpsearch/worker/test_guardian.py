@@ -69,6 +69,26 @@ def test_a_worker_that_ends_by_itself_takes_its_children_along() -> None:
     wait_until(lambda: not is_alive(int(ran.stdout)))
 
 
+@pytest.mark.parametrize(
+    ("words", "end", "said"),
+    [
+        (["first", "last"], "os.abort()", "last\n"),
+        (["first", ""], "os.abort()", ""),
+        ([], "os.abort()", ""),
+        (["first"], "guardian.stop(); os.abort()", ""),
+    ],
+)
+def test_it_writes_the_last_words_of_a_process_that_ends_below_python(words: list[str], end: str, said: str) -> None:
+    script = (
+        "import os; from hpsearch.worker.guardian import start_guardian; guardian = start_guardian(own_group=False)\n"
+        f"for text in {words}: guardian.leave_words(text)\n"
+        "if os.fork() == 0: os.execvp('sleep', ['sleep', '0'])\n"
+        f"os.wait(); {end}"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (-signal.SIGABRT, said)
+
+
 def test_a_guardian_that_is_sent_away_kills_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(MARK, raising=False)
     guardian = start_guardian(own_group=False)

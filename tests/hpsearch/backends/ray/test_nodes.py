@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch.backends.ray.nodes import Shape
+from hpsearch.backends.ray.nodes import Shape, waiting_text
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,17 @@ def test_thirteen_workers_that_two_shared_gpus_do_not_hold_are_a_shortage() -> N
     assert shortage == (
         "a trial needs 13 workers at once, each of 1 CPU and 0.15 GPU; the nodes hold 12 (10.0.0.1: 16 CPUs, 2 GPUs) = "
         "12 of them, busy ones included"
+    )
+
+
+def test_a_gang_that_waits_says_what_it_holds_itself_and_counts_nobody_who_waits_too() -> None:
+    free = {"CPU": 1.0}
+    need = "a trial needs 2 workers, each 1 CPU; 1 CPUs are free"
+    assert waiting_text(Shape(1, 0.0), 2, free, {}, 1) == f"workers are starting: {need}"
+    assert waiting_text(Shape(1, 0.0), 2, free, {"a (me@here:7)": 1}, 0) == (
+        f"waiting for workers of other sweeps: {need}; taken: 1 of a (me@here:7)"
+    )
+    assert waiting_text(Shape(1, 0.0), 2, free, {"a (me@here:7)": 1}, 1) == (
+        f"waiting for workers of other sweeps: {need}; taken: 1 of a (me@here:7); this sweep holds 1. Where the others "
+        "wait for more, too, one sweep after another gives way"
     )

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import hpsearch
+from hpsearch.backends.ray.failures import first_line
 from hpsearch.backends.ray.nodes import node_of
-from hpsearch.backends.ray.session import first_line
 from tests.hpsearch.support import broken_nodes
 from tests.hpsearch.support.broken_nodes import BROKEN, NOT_IN_ORDER
 from tests.hpsearch.support.nodes import added_node

@@ -257,8 +257,9 @@ worker_pool._IDLE_SECONDS = math.inf
 worker_pool._NOTICE_SECONDS = 0.0, 30.0
 backend = RayBackend(Resources(workers=2, workers_per_trial=2), {address!r})
 driver = Driver(backend, Path({study!r}), "together", widest=2)
-driver.wait_for(lambda: driver.messages)
-print(driver.messages[0].text, flush=True)
+told = lambda: [message.text for message in driver.messages if "no token" not in message.text]
+driver.wait_for(told)
+print(told()[0], flush=True)
 driver.wait_for(lambda: any(slot.node for slot in backend._slots.all))
 print("holds one", flush=True)
 driver.start(0, {{"x": 0.5}}, end=2, width=2)
