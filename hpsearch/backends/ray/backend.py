@@ -90,9 +90,8 @@ class RayBackend(Backend):
         self._study = Path(job.study)
         self._scripts = isinstance(job.trainable, CommandLine)
         self._mailbox = pool.mailbox()
-        for warning in (pool.warning, self._shape.check(self._least)):
-            if warning:
-                self._inbox.put(Notice(warning))
+        for warning in filter(None, (pool.warning, self._shape.check(self._least))):
+            self._inbox.put(Notice(warning))
         self._deliver = deliver
         self._fresh = self._fresh and not isinstance(job.trainable, CommandLine)  # a script has its own process
         self._worker_pool = WorkerPool(
