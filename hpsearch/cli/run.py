@@ -381,9 +381,7 @@ def _report(study: Study) -> int:
 
 def _best_first(study: Study) -> list[TrialRow]:
     """Give the trials that have a score, best first."""
-    rows = {row.number: row for row in study.trials if row.score is not None}
-    ranked = study.sweep.objective.rank({number: row.score for number, row in rows.items()})
-    return [rows[number] for number in ranked]
+    return [row for row in study.ranked if row.score is not None]
 
 
 def _what_is_best(study: Study, pasted: str) -> str:

@@ -7,7 +7,8 @@ Computation 6(2), 2002, sections III.A and III.B.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter, le
 
 __all__ = ["Fronts", "Point", "dominates", "undominated"]
@@ -53,19 +54,14 @@ class Fronts:
 
     @classmethod
     def of(cls, points: Mapping[int, Point]) -> Fronts:
-        """Sort many points at once: in their order none moves another one on.
-
-        Of two goals a front's last point dominates a new one if any does: Zhang et al., "An Efficient Approach to
-        Nondominated Sorting for Evolutionary Multiobjective Optimization", IEEE TEC 19(2), 2015.
-        """
+        """Sort many points at once: in their order none moves another one on."""
         fronts = cls()
-        for key in sorted(points, key=points.__getitem__):
-            point = points[key]
-            level = fronts._level_of(point, len(point) == 2)
+        keys = sorted(points, key=points.__getitem__)
+        for key, level in zip(keys, _levels([points[key] for key in keys]), strict=True):
             if level == len(fronts._fronts):
                 fronts._fronts.append({})
                 fronts._ranked.append(None)
-            fronts._fronts[level][key] = point
+            fronts._fronts[level][key] = points[key]
         return fronts
 
     def __len__(self) -> int:
@@ -102,23 +98,11 @@ class Fronts:
         for level in range(len(self._fronts)):
             yield from self._crowding(level)
 
-    def _level_of(self, point: Point, last: bool = False) -> int:
-        """Give the first front that holds nothing which dominates a point: where one does, so does each before it.
-
-        Args:
-            point: A new one.
-            last: To look at the last of each front is enough.
-        """
-        low, high = 0, len(self._fronts)
-        while low < high:
-            middle = (low + high) // 2
-            front = self._fronts[middle]
-            rivals = (next(reversed(front.values())),) if last else front.values()
-            if any(dominates(other, point) for other in rivals):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+    def _level_of(self, point: Point) -> int:
+        """Return the first front that holds nothing which dominates a point: where one does, so does each before it."""
+        return bisect_left(
+            self._fronts, True, key=lambda front: not any(dominates(other, point) for other in front.values())
+        )
 
     def _crowding(self, level: int) -> dict[int, float]:
         known = self._ranked[level]
@@ -127,6 +111,40 @@ class Fronts:
             order = sorted(sorted(distances), key=distances.__getitem__, reverse=True)  # of equals the lower key
             known = self._ranked[level] = {key: distances[key] for key in order}
         return known
+
+
+def _levels(points: Sequence[Point]) -> Iterator[int]:
+    """Yield the front of each point, from 0, by binary search among the fronts of those before it.
+
+    Zhang et al., "An Efficient Approach to Nondominated Sorting for Evolutionary Multiobjective Optimization", IEEE
+    TEC 19(2), 2015. With two goals a front's last point dominates a new one if any does.
+
+    Args:
+        points: Sorted, so that what dominates a point comes before it.
+    """
+    import numpy as np  # here, as most commands need none of it
+
+    fronts: list[np.ndarray] = []
+    """The points of each in its first rows; it is made twice as long when it is full."""
+    counts: list[int] = []
+    level = 0
+    for index, point in enumerate(points):
+        if index == 0 or point != points[index - 1]:
+            row, first = np.array(point), -1 if len(point) == 2 else 0
+
+            def is_open(front: int, row: np.ndarray = row, first: int = first) -> bool:
+                rivals = fronts[front][: counts[front]][first:]
+                return not (rivals <= row).all(axis=1).any()
+
+            level = bisect_left(range(len(fronts)), True, key=is_open)
+            if level == len(fronts):
+                fronts.append(np.empty((4, len(point))))
+                counts.append(0)
+            if counts[level] == len(fronts[level]):
+                fronts[level] = np.concatenate([fronts[level], np.empty_like(fronts[level])])
+            fronts[level][counts[level]] = row
+            counts[level] += 1
+        yield level
 
 
 def _crowding_distances(front: Mapping[int, Point]) -> dict[int, float]:

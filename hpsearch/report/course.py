@@ -70,8 +70,8 @@ class CourseSoFar:
         seconds, starting = self._time(entry, journaled.told)
         front = self.now.front
         if isinstance(entry.event, Saved | Finished | Failed | Retried | Reverted):
-            front = tuple(row.score for row in journaled.leaders() if row.feasible and row.score is not None)
-        changed = front != self.now.front
+            front = journaled.records.front()
+        changed = front is not self.now.front and front != self.now.front
         iterations = self.now.iterations + max(0, journaled.iterations - self._counted)
         self._counted = journaled.iterations
         self.now = Moment(entry.time, len(journaled.records), iterations, seconds, front, starting)

@@ -142,13 +142,12 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
 
 def _best(study: Study, top: int) -> list[TrialRow]:
     """Give the best trials, best first, of those with equal params the first."""
-    rows = {row.number: row for row in study.trials if row.score is not None}
-    if not rows:
+    ranked = [row for row in study.ranked if row.score is not None]
+    if not ranked:
         raise no_best(study, ())
-    ranked = study.sweep.objective.rank({number: row.score for number, row in rows.items()})
     distinct: dict[str, TrialRow] = {}
-    for number in ranked:
-        distinct.setdefault(identity(rows[number].params), rows[number])
+    for row in ranked:
+        distinct.setdefault(identity(row.params), row)
     return list(distinct.values())[:top]
 
 

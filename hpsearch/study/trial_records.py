@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from hpsearch.events import Started
 from hpsearch.objective import Objective
+from hpsearch.objective.fronts import Point, dominates
 from hpsearch.study.pack_users import PackUsers
 from hpsearch.study.trial_record import DECIDED, TrialRecord
 from hpsearch.trainable.addresses import place_of
-from hpsearch.trial import Failure, Params, Report, Segment, StateAt, TrialRow, TrialState
+from hpsearch.trial import Failure, Params, Report, Score, Segment, StateAt, TrialRow, TrialState
 
 __all__ = ["TERMINAL", "TrialRecords", "owner_of"]
 
@@ -32,7 +33,9 @@ class TrialRecords:
         self._objective = objective
         self._is_asynchronous = is_asynchronous
         self._all: list[TrialRecord] = []
-        self._leaders: dict[int, TrialRow] = {}  # as they were asked for last
+        self._leaders: dict[int, Score | None] = {}  # as they were compared last
+        self._front: tuple[Score, ...] = ()  # of the leaders that keep the constraints
+        self._front_points: tuple[Point, ...] = ()
         self._changed: set[int] = set()  # since then
         self._best_ended: set[int] = set()  # the front of those that never run again, when they were compared last
         self._decided: set[int] = set()  # those that came to it since then
@@ -131,21 +134,44 @@ class TrialRecords:
         self._end(record)
 
     def leaders(self) -> list[TrialRow]:
-        """Give the trials that no other one is better than, by number: of one goal the best one, ties to the lower."""
-        former = {trial: row for trial, row in self._leaders.items() if trial in self._changed}
-        # All are compared only where one of the best itself has become worse.
-        worse = any(self._is_worse(row) for row in former.values())
-        asked = range(len(self._all)) if worse else self._leaders.keys() | self._changed
-        known = self._leaders.keys() - self._changed
-        front = self._objective.front({trial: self._all[trial].valid_score for trial in asked}, known)
-        self._leaders = {trial: self._all[trial].row() for trial in front}
-        self._changed.clear()
-        return list(self._leaders.values())
+        """Return the trials that no other one is better than, by number; of one goal the best, ties to the lower."""
+        self._compare_changed()
+        return [self._all[trial].row() for trial in self._leaders]
 
-    def _is_worse(self, former: TrialRow) -> bool:
-        """Say whether a trial has become worse, in one of the goals at least."""
-        score = self._all[former.number].valid_score
-        return score != former.score and not self._objective.improves(score, former.score)
+    def front(self) -> tuple[Score, ...]:
+        """Return the scores of the leaders that keep the constraints: the same object until one of them changes."""
+        self._compare_changed()
+        return self._front
+
+    def _compare_changed(self) -> None:
+        """Compare the trials that changed with the leaders, or all trials if a leader became worse."""
+        changed = {trial for trial in self._changed if trial in self._leaders or not self._is_dominated(trial)}
+        self._changed.clear()
+        if not changed:
+            return
+        worse = any(self._is_worse(trial) for trial in changed & self._leaders.keys())
+        asked = range(len(self._all)) if worse else self._leaders.keys() | changed
+        scores = {trial: self._all[trial].valid_score for trial in asked}
+        self._leaders = {
+            trial: scores[trial] for trial in self._objective.front(scores, self._leaders.keys() - changed)
+        }
+        self._front = tuple(score for score in self._leaders.values() if self._objective.is_feasible(score))
+        self._front_points = tuple(map(self._objective.point, self._front))
+
+    def _is_dominated(self, trial: int) -> bool:
+        """Return whether a leader is better than a trial in a goal and worse in none: then it changes no leader."""
+        if not self._front_points:
+            return False
+        score = self._all[trial].valid_score
+        if not self._objective.is_feasible(score):
+            return True
+        point = self._objective.point(score)
+        return any(dominates(leader, point) for leader in self._front_points)
+
+    def _is_worse(self, trial: int) -> bool:
+        """Return whether a leader became worse in at least one of the goals."""
+        score, former = self._all[trial].valid_score, self._leaders[trial]
+        return score != former and not self._objective.improves(score, former)
 
     def obsolete(self, wanted: Collection[StateAt] = (), *, keep_all: bool) -> list[str]:
         """Give the checkpoints that nothing needs any more, each once, and the packs that held no others.

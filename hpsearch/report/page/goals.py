@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from hpsearch.charts import FAR, Chart, Linear, Picture, scale_of
 from hpsearch.objective import hypervolume
@@ -14,10 +15,16 @@ from hpsearch.report.study import Study
 from hpsearch.report.wording import counted, number
 from hpsearch.trial import TrialRow
 
-__all__ = ["front", "growth"]
+T = TypeVar("T")
+
+__all__ = ["evenly", "front", "growth"]
 
 _MOST_ROWS = 100
 _MOST_CHANGES = 40
+_MOST_MEASURED = 200
+"""Changes of the front that are drawn."""
+_MOST_STEPS = 30_000_000
+"""Steps that measuring their hypervolumes may take: some ten seconds."""
 
 
 def front(study: Study) -> Section | None:
@@ -95,13 +102,18 @@ def growth(study: Study) -> Section | None:
     moments = study.course().changes
     if not any(moment.front for moment in moments):
         return None
+    size, goals = len(moments[-1].front), len(objective.goals)
+    most = min(_MOST_MEASURED, _MOST_STEPS // max(len(moment.front) for moment in moments) ** (goals - 1))
+    if most < 2:
+        told = f"{size:,} trials are on the front. With {goals} goals, measuring its hypervolume would take too long."
+        return Section("How it got there", [told])
     reference = reference_point(objective.goals, {}, [score for moment in moments for score in moment.front])
     grown = [
         (float(moment.trials - 1), hypervolume([objective.point(score) for score in moment.front], reference))
-        for moment in moments
+        for moment in evenly(moments, most)
     ]
     count = len(study.trials)
-    last, size = grown[-1][1], len(moments[-1].front)
+    last = grown[-1][1]
     told = f"The front's hypervolume is {number(last)} after {counted(count, 'trial')}, with {size} on it."
     chart = Chart(
         "Hypervolume of the front",
@@ -118,8 +130,22 @@ def growth(study: Study) -> Section | None:
     if last == 0:
         words.append("It is 0 as no trial is better than that in every goal.")
     words.append("The line is what was known by the time the next trial began. More is better.")
+    if len(grown) < len(moments):
+        words.append(f"Of {len(moments):,} changes of the front {len(grown)} are drawn.")
     table = [(f"{trial:.0f}", number(value)) for trial, value in grown][-_MOST_CHANGES:]
     return Section("How it got there", words, chart.picture, Table(("newest trial", "hypervolume"), table), folded=True)
+
+
+def evenly(items: Sequence[T], most: int) -> Sequence[T]:
+    """Return at most so many items, spread evenly, the first and the last among them.
+
+    Args:
+        items: In order.
+        most: At least 2.
+    """
+    if len(items) <= most:
+        return items
+    return [items[index * (len(items) - 1) // (most - 1)] for index in range(most)]
 
 
 def _measured(study: Study, reference: tuple[float, ...]) -> str:

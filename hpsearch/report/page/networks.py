@@ -62,12 +62,11 @@ def networks(study: Study, looks: Mapping[str, Look] | None = None) -> list[Sect
 
 def _best(study: Study) -> list[tuple[TrialRow, Mapping[str, Value]]]:
     """Give the best trials that differ in their structures, with these."""
-    rows = {row.number: row for row in study.trials if row.values}
     best: list[tuple[TrialRow, Mapping[str, Value]]] = []
-    for trial in study.sweep.objective.rank({one: row.score for one, row in rows.items()}):
-        found = _structures(study.sweep.parameters, rows[trial].params)
+    for row in study.ranked:
+        found = _structures(study.sweep.parameters, row.params) if row.values else {}
         if found and all(found != other for _, other in best):
-            best.append((rows[trial], found))
+            best.append((row, found))
         if len(best) == _MOST:
             break
     return best

@@ -82,19 +82,20 @@ def page_of(studies: Sequence[Study]) -> Page:
 
 
 def _sections(study: Study, looks: Mapping[str, Look]) -> list[Section]:
-    made = [
-        overview(study),
-        front(study),
-        history(study),
-        *curves(study),
-        *networks(study, looks),
-        brackets(study),
-        *importance(study),
-        parallel(study),
-        strategies(study),
-        trials(study),
-        workers(study),
-        failures(study),
-        again(study),
-    ]
+    with study.entries_in_memory():
+        made = [
+            overview(study),
+            front(study),
+            history(study),
+            *curves(study),
+            *networks(study, looks),
+            brackets(study),
+            *importance(study),
+            parallel(study),
+            strategies(study),
+            trials(study),
+            workers(study),
+            failures(study),
+            again(study),
+        ]
     return [section for section in made if section is not None]

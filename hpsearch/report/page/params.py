@@ -90,11 +90,10 @@ def parallel(study: Study) -> Section | None:
 
 
 def _trials(study: Study) -> _Trials:
-    rows = {row.number: row for row in study.trials if row.values and all(map(math.isfinite, row.values))}
-    ranked = study.sweep.objective.rank({number: row.score for number, row in rows.items()})
+    valued = [row for row in study.ranked if row.values and all(map(math.isfinite, row.values))]
+    numbers = {row.number for row in valued}
     ended = (TrialState.COMPLETE, TrialState.STOPPED, TrialState.FAILED)
-    without = [row for row in study.trials if row.number not in rows and row.state in ended]
-    return _Trials([rows[one] for one in ranked], without)
+    return _Trials(valued, [row for row in study.trials if row.number not in numbers and row.state in ended])
 
 
 def _point(row: TrialRow, study: Study) -> dict[str, Value]:

@@ -10,7 +10,7 @@ from hpsearch.charts.picture import SERIES, Ink
 from hpsearch.objective import Metric, values_of
 from hpsearch.report.good_scale import scale_of_good
 from hpsearch.report.page.endings import Endings, endings_of
-from hpsearch.report.page.goals import growth
+from hpsearch.report.page.goals import evenly, growth
 from hpsearch.report.page.inks import rung_inks
 from hpsearch.report.page.section import Section, Table
 from hpsearch.report.study import Study
@@ -137,8 +137,7 @@ def _curves(
     known = {trial: curve for trial, curve in curves.items() if any(math.isfinite(y) for _, y in curve)}
     if not known or max(len(curve) for curve in known.values()) < 2:
         return None
-    ranked = [one for one in objective.rank({number: row.score for number, row in rows.items()}) if one in known]
-    shown = ranked[:_MOST_CURVES]
+    shown = [row.number for row in study.ranked if row.number in known][:_MOST_CURVES]
     levels = sorted({rows[trial].iterations for trial in shown})
     shades = _levels(study, levels)
     values = [y for trial in shown for _, y in known[trial] if math.isfinite(y)]
@@ -154,7 +153,7 @@ def _curves(
         row = rows[trial]
         ink = SERIES[_shade(row.iterations, shades)]
         tip = f"trial {trial}: {row.state} at {row.iterations}. {endings.why(row)}"
-        points = [(float(x), y) for x, y in _thinned(known[trial])]
+        points = [(float(x), y) for x, y in evenly(known[trial], _MOST_POINTS)]
         best = trial in thick
         chart.line(points, ink, 3.0 if best else 1.2, faint=not best and len(shown) > 30, tip=tip)
     for step, level in enumerate(shades):
@@ -217,14 +216,6 @@ def _levels(study: Study, levels: Sequence[int]) -> list[int]:
 
 def _shade(iterations: int, shades: Sequence[int]) -> int:
     return next((place for place, level in enumerate(shades) if iterations <= level), len(shades) - 1)
-
-
-def _thinned(curve: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
-    """Give so many points of a curve that a person sees the same, its ends among them."""
-    if len(curve) <= _MOST_POINTS:
-        return curve
-    places = {place * (len(curve) - 1) // (_MOST_POINTS - 1) for place in range(_MOST_POINTS)}
-    return [curve[place] for place in sorted(places)]
 
 
 def _scale(values: Sequence[float], less_is_better: bool) -> tuple[Linear | Log, list[str]]:

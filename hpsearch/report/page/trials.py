@@ -20,9 +20,7 @@ _MOST_ROWS = 20
 
 def trials(study: Study) -> Section | None:
     """Show the best trials, with their parameters and why they ended."""
-    objective = study.sweep.objective
-    rows = {row.number: row for row in study.trials}
-    ranked = [rows[one] for one in objective.rank({number: row.score for number, row in rows.items()})][:_MOST_ROWS]
+    rows, ranked = study.trials, study.ranked[:_MOST_ROWS]
     if not ranked:
         return None
     table, same = table_of(study, ranked)
