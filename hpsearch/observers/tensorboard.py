@@ -1,4 +1,4 @@
-"""The sweep in TensorBoard while it runs: a run per trial, a run for the study, and the HParams dashboard."""
+"""The sweep in TensorBoard while it runs: the best trials and those that run, the study, and the HParams dashboard."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from hpsearch.checks import InvalidKey
 from hpsearch.decision import Followed
+from hpsearch.events import Started
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.journaled_state import Entry
+from hpsearch.study.trial_record import DECIDED
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tensorboard.event_file import EventFiles
 from hpsearch.tensorboard.hparams import HParams
@@ -18,13 +20,18 @@ from hpsearch.tensorboard.study_runs import StudyRuns
 from hpsearch.tensorboard.trial_runs import metrics_of
 from hpsearch.trial import Report
 
-__all__ = ["TensorBoardObserver"]
+__all__ = ["MOST_TRIALS", "TensorBoardObserver"]
+
+MOST_TRIALS = 100
+"""Trials with a run beside those that run now: the best ones."""
 
 
 class TensorBoardObserver(Observer):
     """Writes TensorBoard's event files below a directory, clearing what was there: replay rebuilds it.
 
-    Each trial is a run, whose live reports are written as they come, and so is the study: see `StudyRuns`.
+    A trial is a run, whose live reports are written as they come, and so is the study: see `StudyRuns`. A run is a
+    folder and a file, so only the best hundred trials and those that run are written. A trial that waits, or failed and
+    may be retried, is kept in memory; one that has ended is dropped. `hpsearch tensorboard --all` shows all trials.
 
     Args:
         observed: The study; its folder `tensorboard` is TensorBoard's `--logdir`, and holds nothing else.
@@ -36,7 +43,11 @@ class TensorBoardObserver(Observer):
         self._sweep, self._created = observed.sweep, observed.created
         self._hparams = HParams([self._sweep.parameters], may_fork(self._sweep))
         self._files = EventFiles(observed.directory / "tensorboard")
-        self._runs = StudyRuns(self._files, self._sweep, self._hparams)
+        self._runs = StudyRuns(self._files, self._sweep, self._hparams, wanted=lambda trial: trial not in self._dropped)
+        self._best: set[int] = set()
+        self._changed: set[int] = set()
+        """Trials to which something happened since they were compared with the best."""
+        self._dropped: set[int] = set()
 
     def seen(self) -> int:
         """Clear what former runs wrote: it is written anew from the first record on."""
@@ -51,6 +62,13 @@ class TensorBoardObserver(Observer):
     def observe(self, record: Record) -> None:
         """Take a record; their order is the journal's."""
         self._runs.take(Entry(record.time, record.event, Followed(record.decisions)))
+        event = record.event
+        trial = event.segment.trial if isinstance(event, Started) else getattr(event, "trial", None)
+        self._changed.update(decision.trial for decision in record.decisions)
+        if trial is not None:
+            self._changed.add(trial)
+        if len(self._changed) >= MOST_TRIALS:
+            self._choose()
 
     def report(self, reports: Sequence[Report]) -> None:
         """Take live reports of attempts that run now."""
@@ -62,8 +80,26 @@ class TensorBoardObserver(Observer):
 
     def flush(self) -> None:
         """Write out what is held back."""
+        self._choose()
         self._runs.flush()
         self._files.flush()
+
+    def _choose(self) -> None:
+        """Find the best trials anew, and which runs are written: a trial can enter or leave them only by a change."""
+        records, compared = self._runs.journaled.records, self._best | self._changed
+        scores = {trial: records.of(trial).valid_score for trial in compared}
+        self._best = set(self._sweep.objective.rank(scores)[:MOST_TRIALS])
+        self._changed.clear()
+        for trial in compared - self._dropped:
+            run = self._runs.run_of(trial)
+            assert run is not None
+            if trial in self._best or trial in records.running:
+                self._files.restore(run)
+            elif records.of(trial).state in DECIDED:
+                self._files.drop(run)
+                self._dropped.add(trial)
+            else:
+                self._files.set_aside(run)
 
     def close(self) -> None:
         """Write out what is held back, and which trials have failed; no file is open."""

@@ -37,6 +37,8 @@ class EventFiles:
         self._file_name = f"events.out.tfevents.{time.time():014.3f}.hpsearch"
         self._held_back: defaultdict[str, bytearray] = defaultdict(bytearray)
         self._held_back_bytes = 0
+        self._aside: dict[str, bytearray] = {}
+        """Records of runs that are kept in memory alone."""
 
     def clear(self, runs: Iterable[str]) -> None:
         """Delete the folders of the runs whose names match these glob patterns."""
@@ -70,6 +72,27 @@ class EventFiles:
         self._append(run, event)
         self._append(run, event)
 
+    def set_aside(self, run: str) -> None:
+        """Keep a run in memory alone, with what its file holds, until `restore`."""
+        if run not in self._aside:
+            path = self._directory / run / self._file_name
+            written = path.read_bytes() if path.exists() else b""
+            records = self._held_back.get(run, b"")
+            self.drop(run)
+            self._aside[run] = bytearray(written) + records
+
+    def restore(self, run: str) -> None:
+        """Let a run that was set aside be written again, whole; others stay as they are."""
+        if (records := self._aside.pop(run, None)) is not None:
+            self._held_back[run] = records
+            self._held_back_bytes += len(records)
+
+    def drop(self, run: str) -> None:
+        """Delete a run."""
+        self._aside.pop(run, None)
+        self._held_back_bytes -= len(self._held_back.pop(run, b""))
+        shutil.rmtree(self._directory / run, ignore_errors=True)
+
     def flush(self) -> None:
         """Append what is held back to its files."""
         for run, records in self._held_back.items():
@@ -79,6 +102,9 @@ class EventFiles:
 
     def _append(self, run: str, event: Event) -> None:
         records = frame(event.SerializeToString())
+        if run in self._aside:
+            self._aside[run] += records
+            return
         self._held_back[run] += records
         self._held_back_bytes += len(records)
         if self._held_back_bytes >= HELD_BACK_BYTES:

@@ -16,7 +16,7 @@ from hpsearch.decision import Decision, Followed
 from hpsearch.events import Event, Failed, Finished, Lost, Opened, Retried, Reverted, Saved, Started
 from hpsearch.objective import Metric
 from hpsearch.observers.base import Observed, Record
-from hpsearch.observers.tensorboard import TensorBoardObserver
+from hpsearch.observers.tensorboard import MOST_TRIALS, TensorBoardObserver
 from hpsearch.schedulers.base import RungView
 from hpsearch.schedulers.pbt import PBT
 from hpsearch.space import (
@@ -462,19 +462,22 @@ def test_replay_clears_what_a_former_run_wrote_and_nothing_else(tmp_path):
     assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.75)]
 
 
-def test_no_file_stays_open_and_each_trial_has_one(tmp_path):
+def test_no_file_stays_open_and_each_trial_that_runs_has_one(tmp_path):
+    def files():
+        return [path for path in tmp_path.rglob("*") if path.is_file()]
+
     tensorboard = observer(tmp_path)
     before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(300):
         tell(tensorboard, started(number, 0, 1), ())
         tensorboard.flush()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(files()) == 301
     for number in range(300):
         tell(tensorboard, finished(number, 1, reports(number, 0, [0.5])), [stop(number)])
     tensorboard.close()
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) == 301
-    assert curve(tmp_path, trial_run(299), "accuracy") == [(1, 0.5)]
+    assert len(files()) == 101
+    assert curve(tmp_path, trial_run(99), "accuracy") == [(1, 0.5)]
 
 
 def test_reports_of_an_ended_trial_are_left_out(tmp_path):
@@ -577,3 +580,42 @@ def test_a_trial_that_is_retried_after_its_failure_was_told_goes_on_from_what_it
     assert curve(tmp_path, trial_run(0), SECONDS_TAG) == [(1, 0.1), (2, 0.2), (3, 0.3)]
     _, groups = dashboard(tmp_path)
     assert groups[trial_run(0)].sessions[0].status == api_pb2.STATUS_FAILURE  # TensorBoard keeps the first one
+
+
+def complete(trial: int) -> Decision:
+    return Decision(trial, "complete", "it ran to its end")
+
+
+@pytest.mark.parametrize("goal", ["maximize", "minimize"])
+def test_best_hundred_trials_and_those_that_run_have_a_run(tmp_path, goal):
+    tensorboard = observer(tmp_path, goal)
+    count = 2 * MOST_TRIALS + 30
+    values = {trial: (trial * 37 % count) / count for trial in range(count)}
+    for trial, value in values.items():
+        tell(tensorboard, started(trial, 0, 1), ())
+        tell(tensorboard, finished(trial, 1, reports(trial, 0, [value])), [complete(trial)])
+        if trial % 50 == 0:
+            tensorboard.flush()
+    tell(tensorboard, started(count, 0, 3), ())
+    tensorboard.flush()
+    ranked = sorted(values, key=lambda trial: values[trial], reverse=goal == "maximize")
+    shown = {trial_run(trial) for trial in [*ranked[:MOST_TRIALS], count]}
+    assert set(Board(tmp_path / "tensorboard").runs) == {STUDY_RUN, *shown}
+    assert {path.name for path in (tmp_path / "tensorboard").iterdir()} == {STUDY_RUN, *shown}
+    assert curve(tmp_path, trial_run(ranked[0]), "accuracy") == [(1, pytest.approx(values[ranked[0]]))]
+
+
+def test_trial_that_waits_below_the_best_is_shown_whole_when_it_runs_again(tmp_path):
+    tensorboard = observer(tmp_path)
+    tell(tensorboard, started(0, 0, 1), ())
+    tell(tensorboard, finished(0, 1, reports(0, 0, [0.1])), ())
+    tensorboard.flush()
+    for trial in range(1, MOST_TRIALS + 1):
+        tell(tensorboard, started(trial, 0, 1), ())
+        tell(tensorboard, finished(trial, 1, reports(trial, 0, [0.5])), [complete(trial)])
+    tensorboard.flush()
+    assert trial_run(0) not in Board(tmp_path / "tensorboard").runs
+    tell(tensorboard, started(0, 1, 3, attempt=2), ())
+    tensorboard.report(reports(0, 1, [0.2]))
+    tensorboard.flush()
+    assert curve(tmp_path, trial_run(0), "accuracy") == [(1, pytest.approx(0.1)), (2, pytest.approx(0.2))]
