@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import hpsearch
 from hpsearch.charts.picture import Dot, Line
 from hpsearch.errors import HpsearchError
-from hpsearch.report.page.goals import front, growth
+from hpsearch.report.page.goals import evenly, front, growth
 from hpsearch.report.page.importance import importance
 from hpsearch.report.page.page import page_of
 from hpsearch.report.page.progress import curves, history
@@ -174,3 +174,30 @@ def test_where_all_break_a_constraint_it_is_said_who_does_so_least():
     least = next(row.number for row in study.trials if row.values == (2.0, 2.0))
     assert section.words[0] == (f"No trial is on the front, as all break constraints; trial {least} least: gain <= 1.")
     assert history(study) is None
+
+
+def test_a_hypervolume_that_would_take_too_long_is_left_out_with_the_reason():
+    goals, count = 8, 16
+
+    def curve(params: dict[str, Any], seed: int) -> hpsearch.Curve:
+        place = params["place"]
+        return hpsearch.Curve({f"m{goal}": [float((place * (goal + 3)) % 17)] for goal in range(goals)})
+
+    metric = tuple(hpsearch.Metric(f"m{goal}") for goal in range(goals))
+    study = simulated(curve, parameters={"place": list(range(1, count + 1))}, method="grid", max_iter=1, metric=metric)
+    section = growth(study)
+    assert section is not None
+    assert section.picture is None
+    size = len(study.leaders)
+    assert size**7 > 30_000_000
+    assert section.words == [
+        f"{size} trials are on the front. With 8 goals, measuring its hypervolume would take too long."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "expected"),
+    [(3, 5, [0, 1, 2]), (5, 5, [0, 1, 2, 3, 4]), (9, 3, [0, 4, 8]), (1000, 2, [0, 999]), (0, 2, [])],
+)
+def test_items_are_taken_evenly_with_both_ends(count, most, expected):
+    assert list(evenly(range(count), most)) == expected
