@@ -463,7 +463,7 @@ def test_replay_clears_what_a_former_run_wrote_and_nothing_else(tmp_path):
 
 
 def test_no_file_stays_open_and_each_trial_that_runs_has_one(tmp_path):
-    def files():
+    def files() -> list[Path]:
         return [path for path in tmp_path.rglob("*") if path.is_file()]
 
     tensorboard = observer(tmp_path)
