@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from hpsearch.sweep.file import load_sweep
     from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Parallel, Resources, Scaling, Search, Sweep
     from hpsearch.trainable.current import current_trial
+    from hpsearch.trainable.restoring import restore
     from hpsearch.trainable.running_trial import RunningTrial
 
 __version__ = "0.1.0"
@@ -123,6 +124,7 @@ __all__ = [
     "load",
     "load_sweep",
     "rerun",
+    "restore",
     "search",
 ]
 
@@ -154,6 +156,7 @@ _PLACES = {
     "hpsearch.sweep.file": "load_sweep",
     "hpsearch.sweep.sweep": "Checkpoints Limits Metric Parallel Resources Scaling Search Sweep",
     "hpsearch.trainable.current": "current_trial",
+    "hpsearch.trainable.restoring": "restore",
     "hpsearch.trainable.running_trial": "RunningTrial",
 }
 """Where the public names are, by module."""

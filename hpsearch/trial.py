@@ -51,6 +51,8 @@ class Parent:
     checkpoint: str | None
     """The newest one that the other trial had at the iteration that was asked for, relative to the study's directory;
     None where there was none, so that nothing was taken over."""
+    params: Params = field(default_factory=dict)
+    """Of the trial that saved the checkpoint, which may be one that the other trial was forked from itself; flat."""
 
 
 @dataclass(frozen=True, slots=True)

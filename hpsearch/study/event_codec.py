@@ -42,6 +42,7 @@ _LACKING: Mapping[type, Mapping[str, Any]] = {
     Extended: {"settings": {}},
     Segment: {"checkpoint": None, "width": 1},
     Trial: {"parent": None, "start": 0},
+    Parent: {"params": {}},
     Report: {"lanes": 1},
 }
 """What it means that a body lacks a field: former versions left these out. No value here may ever change."""

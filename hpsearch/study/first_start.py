@@ -7,7 +7,7 @@ from hpsearch.schedulers.base import NewTrial
 from hpsearch.searchers import Suggestion
 from hpsearch.seeds import trial_seed
 from hpsearch.study.trial_record import TrialRecord
-from hpsearch.study.trial_records import TrialRecords
+from hpsearch.study.trial_records import TrialRecords, owner_of
 from hpsearch.trial import Parent, Segment, StateAt, Trial
 
 __all__ = ["first_start", "record_of_parent"]
@@ -31,7 +31,10 @@ def first_start(answer: NewTrial, suggestion: Suggestion, records: TrialRecords,
         raise ValueError(f"a fork must start before the end of its segment, at {answer.until}, not at {start}")
     parent = None
     if wanted is not None:
-        parent = Parent(record_of_parent(wanted, records).trial.number, *records.checkpoint_at(wanted))
+        forked = record_of_parent(wanted, records).trial
+        iteration, checkpoint = records.checkpoint_at(wanted)
+        saved_by = forked if checkpoint is None else records.of(owner_of(checkpoint)).trial
+        parent = Parent(forked.number, iteration, checkpoint, saved_by.params)
         # What its checkpoint hasn't done, the fork has to do, as every trial does that goes on from an older one.
         start = min(start, parent.iteration) if parent.checkpoint is not None or told else 0
     trial = Trial(answer.number, suggestion.params, trial_seed(seed, answer.number), suggestion.origin, parent, start)

@@ -43,6 +43,9 @@ class Assignment:
     """The trial that this one is forked from, where it begins as its fork: without a checkpoint of its own."""
     parent_checkpoint: str | None = None
     """That trial's checkpoint, absolute. Where the fork goes on at an iteration, `checkpoint` is the same."""
+    changed: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """The numbers among its parameters that differ from those of the trial that saved `parent_checkpoint`, by flat
+    name: that trial's and its own."""
 
     @property
     def strategy(self) -> str:

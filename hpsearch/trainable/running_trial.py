@@ -14,6 +14,7 @@ from hpsearch.errors import TrainableError
 from hpsearch.trainable import checkpoints, random_state
 from hpsearch.trainable.assignment import Assignment, ignored_checkpoint, ignored_parallel
 from hpsearch.trainable.metrics import example, refuse_keywords, refuse_step, to_numbers
+from hpsearch.trainable.parents_settings import check_own_settings
 from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.storage import writing
 
@@ -175,8 +176,8 @@ class RunningTrial:
     def checkpoint(self) -> Any:
         """What the trial saved at the end of iteration `start`; None where it starts from zero.
 
-        Of a fork that goes on at an iteration, without a checkpoint of its own, it is what its parent saved: what a
-        state holds of the parent's parameters, such as an optimizer's rate, is yours to put right.
+        Of a fork that goes on at an iteration, without a checkpoint of its own, it is what its parent saved. Load
+        optimizers and schedulers by `hpsearch.restore`, which keeps the fork's own settings.
 
         A state has its tensors on the CPU; of a directory or file it is the path, not to be written to. It is read at
         the first look: later ones give the same object until the segment ends, with what was changed of it.
@@ -323,6 +324,7 @@ class RunningTrial:
         state = offered() if callable(offered) and not _is_module(offered) else offered
         if state is None:
             return None
+        check_own_settings(state, self._assignment)
         name = self.write_checkpoint(Path(self._assignment.directory), self._iteration, state, saved)
         random_state.restore(saved)
         self.random_state = saved

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
 from hpsearch.trainable.assignment import Assignment
-from hpsearch.trial import Segment, Trial
+from hpsearch.trial import Params, Segment, Trial
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.job import Job
 
@@ -44,7 +45,19 @@ def assignment_of(job: Job, root: Path, trial: Trial, segment: Segment, rank: in
         parallel={} if job.strategies is None else job.strategies.of(trial.params),
         parent=None if parent is None else parent.number,
         parent_checkpoint=None if parent is None else path,
+        changed={} if parent is None else _changed(trial.params, parent.params),
     )
+
+
+def _changed(own: Params, parents: Params) -> dict[str, tuple[float, float]]:
+    """Return the numbers that differ from the parent's, and the parent's first."""
+    pairs = {name: (parents[name], value) for name, value in own.items() if name in parents}
+    return {
+        name: (float(theirs), float(value))
+        for name, (theirs, value) in pairs.items()
+        if isinstance(theirs, int | float) and isinstance(value, int | float)
+        if not math.isclose(theirs, value, rel_tol=1e-5)  # what float32 can tell apart
+    }
 
 
 def _params(job: Job, trial: Trial) -> dict[str, Any]:

@@ -102,7 +102,8 @@ class Net(Trainer):
                 "parent": self.parent,
                 "epoch": epoch,
                 "params": self.params,
-                "lr": group["lr"],
+                "lr": metrics["learning_rate"],
+                "own lr": group["lr"],
                 "weight_decay": group["weight_decay"],
                 "before": before,
                 "after": self._weights(),
@@ -133,6 +134,7 @@ def test_a_trainers_fork_has_its_parents_weights_and_velocities_and_rates_of_its
     assert len({step["trial"] for step in first}) == sum(row.parent is not None for row in study.trials) >= 2
     for step in Net.seen:
         assert step["lr"] == pytest.approx(step["params"]["lr"] * 0.5 ** step["epoch"])
+        assert step["own lr"] == step["params"]["lr"]
         assert step["weight_decay"] == step["params"]["weight_decay"]
     begun: set[int] = set()
     for step in first:
