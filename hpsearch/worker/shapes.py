@@ -104,10 +104,10 @@ class _Builder:
             return {}
         count = min(len(alike[0]), self._lanes)
         try:
-            built = [self._worker.build(trial) for trial in alike[0][:count]]
+            built = self._worker.build(alike[0][0])
             if not self._rounded:
                 return check_pack(built, count)
-            check_places(built[0], self._lanes)
+            check_places(built, self._lanes)
         except NotFusible as reason:
             self._alone[str(reason)] += len(alike.pop(0))
         except (KeyboardInterrupt, Interrupted):

@@ -14,7 +14,7 @@ import torch
 
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.lanes.lane import Lane
+from hpsearch_trainers.lanes.tries import replica
 from hpsearch_trainers.strategies import STRATEGIES, Options, Strategy, strategy_of
 from tests.comm.thread_ranks import run_ranks
 from tests.trainers.test_trainer import FakeTrial, Small
@@ -126,7 +126,7 @@ def test_what_one_strategy_saved_is_not_given_to_another():
 
 def test_a_model_put_in_place_of_another_is_trained_and_a_copy_leaves_no_trace():
     trainer = Small(FakeTrial())
-    copied = Lane(trainer).on_fewer_rows()
+    copied = replica(trainer)
     copied.step()
     assert copied._strategy.trained.model is copied.model
     assert trainer._strategy.trained.model is trainer.model
@@ -140,7 +140,7 @@ def test_a_model_put_in_place_of_another_is_trained_and_a_copy_leaves_no_trace()
 def test_models_go_with_their_trainers():
     """A circle of references would keep them until the collector comes by, and a pack then lacks the memory."""
     trainer = Small(FakeTrial())
-    copied = Lane(trainer).on_fewer_rows()
+    copied = replica(trainer)
     gc.collect()
     gc.disable()
     try:

@@ -53,7 +53,7 @@ from hpsearch_trainers.shards import Shard, rows_of_rank
 from hpsearch_trainers.strategies import strategy_of
 from hpsearch_trainers.strategies.strategy import Trained
 from hpsearch_trainers.training_device import training_device
-from hpsearch_trainers.trial import Parametrized
+from hpsearch_trainers.trial import Beginning, Parametrized
 
 __all__ = ["Trainer"]
 
@@ -86,23 +86,24 @@ class Trainer(ABC):
 
     def __init__(self, trial: Parametrized) -> None:
         self.params = trial.params
+        self._beginning = begins = Beginning.of(trial)  # not the trial, which may lead back here
         # Outputs (rows, 1) less targets (rows,) are a table of all by all, and its mean is no loss.
         warnings.filterwarnings("error", "Using a target size", UserWarning)
         # A group of one takes a millisecond to make, and isn't needed.
         group: Group | None = None if getattr(trial, "world_size", None) == 1 else getattr(trial, "group", None)
         ranks = group if group is not None and group.size > 1 else None
-        self._strategy = strategy_of(getattr(trial, "parallel", None) or {}, ranks)
+        self._strategy = strategy_of(begins.parallel, ranks)
         self.group = self._strategy.workers
         self.device = training_device()
         self.epoch = 0
         self._forked = getattr(trial, "parent", None) is not None
-        self._scaling = Scaling.from_dict(getattr(trial, "scaling", None) or {})
+        self._scaling = Scaling.from_dict(begins.scaling)
         rank, width = self._strategy.part, self._strategy.parts
         parts = self.parts = self.build(trial.params)
         if not isinstance(parts, Parts):
             name = type(self).__name__
             raise ConfigurationError(f"{name}.build must give Parts(model, ...), got {type(parts).__name__}")
-        self._seed = int(getattr(trial, "seed", 0)) if parts.seed is None else parts.seed
+        self._seed = begins.seed if parts.seed is None else parts.seed
         check_precision(self.device, parts.autocast)
         self._strategy.check(parts)
         parts.to(self.device)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Parametrized", "TrialLike"]
+__all__ = ["Beginning", "Parametrized", "TrialLike"]
 
 
 class Parametrized(Protocol):
@@ -28,3 +29,19 @@ class TrialLike(Parametrized, Protocol):
 
     def report(self, metrics: Mapping[str, Any], checkpoint: object = None) -> None:
         """Take the metrics of an iteration, and a function that gives the state there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A trial at its beginning, on one worker: what a `Trainer` can be built of once more."""
+
+    params: Mapping[str, Any]
+    seed: int
+    parallel: Mapping[str, Any]
+    scaling: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, trial: Parametrized) -> Beginning:
+        """Return that of a trial, with a copy of its parameters, as a `build` may change them."""
+        parallel, scaling = (getattr(trial, name, None) or {} for name in ("parallel", "scaling"))
+        return cls(dict(trial.params), int(getattr(trial, "seed", 0)), parallel, scaling)

@@ -291,12 +291,12 @@ def test_where_it_rounds_a_trial_with_settings_of_its_own_has_the_bits_that_it_h
 
 
 def test_where_it_rounds_a_trial_that_goes_on_elsewhere_is_trained_as_it_was(tmp_path):
-    """Found to be no lane in its second epoch, it could be one in its third again, with other digits."""
+    """Found to be no lane in its third epoch, it could be one in its fourth again, with other digits."""
     trial = Trial(0, SMALL, 7, "random")
     whole, heard = worker(tmp_path / "whole", 4, rounded=True, kind="Reading"), Heard()
-    expected = told(tmp_path / "whole", heard, whole.run(trial, Segment(0, 0, 4, None, 1, 1), heard))
+    expected = told(tmp_path / "whole", heard, whole.run(trial, Segment(0, 0, 5, None, 1, 1), heard))
     found, checkpoint = [], None
-    for number, end in enumerate((2, 3, 4)):
+    for number, end in enumerate((3, 4, 5)):
         part, heard = worker(tmp_path / "parts", 4, rounded=True, kind="Reading"), Heard()
         result = part.run(trial, Segment(0, end - 1 if number else 0, end, checkpoint, 1 + number, 1), heard)
         checkpoint = result.checkpoint

@@ -361,7 +361,12 @@ def test_what_others_change_between_epochs_counts():
                     trainer.load_state_dict(copy.deepcopy(trainers[3 - number].state_dict()))
         stepped = fusers[epoch % 2].step(ours)
         assert_same(reported(stepped), [one.step() for one in theirs], ours, theirs)
-        assert [(one.lanes, one.alone_because) for one in stepped] == [(4, None)] * 4
+        # From a layer that is frozen on they are no longer what their `build` gives, so that it can't be tried.
+        assert [one.lanes for one in stepped] == [4 if epoch < 2 else 1] * 4
+        assert {one.alone_because for one in stepped} == {None if epoch < 2 else OTHERS}
+
+
+OTHERS = "its model, optimizer, loss or data are by now others than its build gives"
 
 
 def test_what_others_put_in_place_of_something_else_is_trained():
@@ -381,7 +386,8 @@ def test_what_others_put_in_place_of_something_else_is_trained():
                     trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.05)
         stepped = fuser.step(ours)
         assert_same(reported(stepped), [one.step() for one in theirs], ours, theirs)
-        assert [(one.lanes, one.alone_because) for one in stepped] == [(1 if epoch in (2, 4) else 4, None)] * 4
+        # From another optimizer on they are no longer what their `build` gives, so that it can't be tried.
+        assert [one.lanes for one in stepped] == [4 if epoch < 2 else 1] * 4
 
 
 def test_what_cannot_be_trained_any_more_fails_as_it_does_alone():
@@ -466,6 +472,7 @@ def test_a_single_one_goes_on_in_the_quicker_way_and_with_the_bits_of_both(monke
 
 def test_one_pause_while_lanes_are_timed_says_nothing_of_them(monkeypatch):
     """Python's garbage collector took a tenth of a second once in a hundred tries, as a dozen of these epochs does."""
-    seconds = iter([1.0, 1.0, 1.0, 100.0, 1.0])  # two alone, one as a lane, then both, and both once more
+    # Two alone, both once more, one as a lane, then both, and both once more.
+    seconds = iter([1.0, 1.0, 1.0, 1.0, 1.0, 100.0, 1.0])
     monkeypatch.setattr(probe, "_timed", lambda run: (run(), next(seconds)))
-    assert check_pack(made(Drawn, LANES[:2]), 2) == {2: 0.5}
+    assert check_pack(made(Drawn, LANES[:1])[0], 2) == {2: 0.5}

@@ -55,7 +55,7 @@ def test_packs_play_what_others_recorded_with_the_bits_of_each_alone(epochs, lay
 def test_a_pack_plays_what_was_recorded_where_its_shape_was_tried():
     trainers = made(Drawn, [{"layers": [], "batch_size": 16}] * 2)
     recordings: dict[Hashable, Recorded | None] = {}
-    check_pack(trainers, 2, recordings)
+    check_pack(trainers[0], 2, recordings)
     known = recordings.copy()
     assert known
     Pack(trainers, recordings=recordings).step()
@@ -184,10 +184,10 @@ def test_what_was_recorded_is_tried_once_for_those_that_are_known_to_be_alike(mo
     monkeypatch.setattr(Shell, "__call__", noted("python", computed, Shell.__call__))
 
     def step(*present: int) -> bool:
-        """Train some; say whether a batch went through Python, beside a look at those that are new."""
+        """Train some; say whether a batch beside the first one went through Python."""
         computed.clear()
         reported(fuser.step([trainers[number] for number in present]))
-        return "python" in computed[computed.index("epoch") :]
+        return computed[computed.index("epoch") :].count("python") > 1
 
     assert step(0, 1, 2, 3), "it is recorded"
     assert [step(2, 0, 1, 3), step(1, 2, 3, 4), step(4, 0, 2, 1)] == [False] * 3

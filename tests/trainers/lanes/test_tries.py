@@ -47,6 +47,9 @@ def test_gradients_that_differ_are_found_though_the_first_trainers_have_rates_at
     lanes = [common | lane for lane in (*first, {"lr": 0.1}, {"lr": 0.2})]
     ours, theirs, fuser = made(Drawn, lanes), made(Drawn, lanes), Fuser(fewest=2)
     stepped = [*fuser.step(ours[:2]), *fuser.step(ours)[2:]]
-    assert all(one.alone_because is not None and one.alone_because.startswith(found) for one in stepped)
+    of_all = "1 lanes have another validation_loss than each alone"
+    for one, reason in zip(stepped, [found] * 2 + [of_all] * 2, strict=True):
+        assert one.alone_because is not None
+        assert one.alone_because.startswith(reason)
     metrics = [one.metrics for one in stepped]
     assert_same(metrics, [one.step() for one in theirs], ours[2:], theirs[2:])

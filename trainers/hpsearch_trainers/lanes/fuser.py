@@ -6,11 +6,11 @@ import gc
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
@@ -21,12 +21,12 @@ from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.pack import Pack
 from hpsearch_trainers.lanes.passes import Recorded
 from hpsearch_trainers.lanes.probe import check_lanes
-from hpsearch_trainers.lanes.shape_key import shape_key
+from hpsearch_trainers.lanes.shape_key import code_key, shape_key
 from hpsearch_trainers.lanes.verdicts import found_of
 from hpsearch_trainers.memory import is_out_of_memory
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["Fuser", "Stepped", "shared"]
+__all__ = ["Fuser", "Stepped"]
 
 _MOST_KEYS = 64
 """Of which recordings are kept."""
@@ -77,7 +77,8 @@ class Fuser:
     """Fuses trainers, whichever they are from epoch to epoch.
 
     What a trainer reports, and its state after each epoch, are to the bit what its own `step()` gives: which others it
-    was trained with is no part of a result. For each shape key this is tried once, on copies, before it is relied on.
+    was trained with is no part of a result. Before it is relied on, it is tried once for each shape and code, with
+    trainers that are built anew.
 
     Args:
         most: Lanes of one pack.
@@ -111,8 +112,12 @@ class Fuser:
         """Whether packs on this device are computed as `Pack` says."""
         self._same: Callable[[Any, Any], bool] = same_bits
         """Whether what a lane gives is what its trainer gives alone."""
+        self._kinds: dict[Trainer, Hashable] = {}
+        """Of each trainer of this epoch, its shape and code."""
         self._tried: dict[Hashable, str | int] = {}
-        """By shape key, why its trainers run alone, or from how many on they are fused."""
+        """By kind, why its trainers run alone, or from how many on they are fused."""
+        self._verdicts: MutableMapping[Trainer, str] = WeakKeyDictionary()
+        """Why a trainer runs alone that was found not to be like those of its kind."""
         self._room: dict[Hashable, int] = {}
         """By shape key, for how many lanes there was memory, where there wasn't for `most`."""
         self._packs: dict[Trainer, tuple[Hashable, Pack]] = {}
@@ -123,7 +128,7 @@ class Fuser:
     def step(self, trainers: Sequence[Trainer]) -> list[Stepped]:
         """Train each for an epoch and validate.
 
-        One that raises fails alone: the others have what they would have without it. Their epochs may differ. Those
+        One that raises fails alone: the others have what they would without it. Their epochs may differ. Those
         that were given the last time, and aren't now, are released.
 
         Args:
@@ -134,6 +139,19 @@ class Fuser:
         """
         for trainer in self._packs.keys() - set(trainers):
             self.release(trainer)
+        try:
+            outcomes = self._outcomes(trainers)
+        finally:
+            self._kinds.clear()
+        return [outcomes[trainer] for trainer in trainers]
+
+    def release(self, trainer: Trainer) -> None:
+        """Make a trainer independent of those that it was trained with."""
+        _, pack = self._packs.pop(trainer, (None, None))
+        if pack is not None:
+            pack.release(trainer)
+
+    def _outcomes(self, trainers: Sequence[Trainer]) -> dict[Trainer, Stepped]:
         by_key: dict[Hashable, list[Trainer]] = {}
         outcomes: dict[Trainer, Stepped] = {}
         for trainer in trainers:
@@ -149,17 +167,19 @@ class Fuser:
         for key, alike in by_key.items():
             # Neighbours with optimizers of one kind step together.
             outcomes |= self._together(key, sorted(alike, key=lambda trainer: type(trainer.optimizer).__name__))
-        return [outcomes[trainer] for trainer in trainers]
-
-    def release(self, trainer: Trainer) -> None:
-        """Make a trainer independent of those that it was trained with."""
-        _, pack = self._packs.pop(trainer, (None, None))
-        if pack is not None:
-            pack.release(trainer)
+        return outcomes
 
     def _key(self, trainer: Trainer) -> Hashable:
+        """Give the shape key, and take note of the kind.
+
+        Raises:
+            NotFusible: It runs alone.
+        """
         key = shape_key(trainer, rounded=self._places is not None)
-        known = self._tried.get(key)
+        if reason := self._verdicts.get(trainer, ""):
+            raise NotFusible(reason)
+        kind = self._kinds[trainer] = key, code_key(trainer)
+        known = self._tried.get(kind)
         if isinstance(known, str):
             raise NotFusible(known)
         return key
@@ -173,34 +193,47 @@ class Fuser:
         try:
             if not self._fuses(key, trainers):
                 return self._apart(key, trainers)
-            pack = self._packed(key, trainers)
-            told = pack.step(self._around_pack)
-        except NotFusible as refusal:
-            self._tried[key] = str(refusal)
-            return {trainer: self._alone(trainer, str(refusal)) for trainer in trainers}
+            pack, told = self._stepped(key, trainers)
         except self._passing:
             raise
         except BaseException as error:
-            if not is_out_of_memory(error):
-                return self._dissolved(key, trainers, error)
+            if not (self._places is None and is_out_of_memory(error)):
+                return self._without(key, trainers, error)
             told = None
         if told is None:  # not above: the error holds on to what the pack had
             for trainer in trainers:
                 self.release(trainer)
             gc.collect()  # what is left in circles, of the pack's or a user's
-            if len(trainers) == 1:
-                self._of_one[key] = _OfOne(alone=0.0, tries=_TRIES)
-                return self._apart(key, trainers)
-            # What is tried first has as many lanes as a pack may have, however many trainers there are.
-            self._room[key] = (len(trainers) if key in self._tried else most) // 2
-            return self._together(key, trainers)
+            return self._short_of_memory(key, trainers)
         if pack.took_recordings:
             self._recordings_of(key).alike.update(pack.alike)
         seconds = time.perf_counter() - began
         if len(trainers) == 1:
             of_one = self._of_one[key]
             of_one.as_lane, of_one.tries = min(of_one.as_lane, seconds), of_one.tries + 1
-        return shared(trainers, told, seconds)
+        return self._fused(trainers, told, seconds)
+
+    def _stepped(self, key: Hashable, trainers: list[Trainer]) -> tuple[Pack, list[dict[str, float]]]:
+        pack = self._packed(key, trainers)
+        return pack, pack.step(self._around_pack)
+
+    def _fused(
+        self, trainers: Sequence[Trainer], told: Sequence[dict[str, float]], seconds: float
+    ) -> dict[Trainer, Stepped]:
+        """Give what came of trainers that were trained together for so long."""
+        share = seconds / len(trainers)
+        pairs = zip(trainers, told, strict=True)
+        return {trainer: Stepped(metrics, lanes=len(trainers), seconds=share) for trainer, metrics in pairs}
+
+    def _short_of_memory(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
+        """Train those for which there wasn't memory together."""
+        if len(trainers) == 1:
+            self._of_one[key] = _OfOne(alone=0.0, tries=_TRIES)
+            return self._apart(key, trainers)
+        # What is tried first has as many lanes as a pack may have, however many trainers there are.
+        is_tried = all(self._kinds[trainer] in self._tried for trainer in trainers)
+        self._room[key] = (len(trainers) if is_tried else self._room.get(key, self._most)) // 2
+        return self._together(key, trainers)
 
     def _fuses(self, key: Hashable, trainers: list[Trainer]) -> bool:
         """Whether these are to be a pack.
@@ -210,8 +243,8 @@ class Fuser:
         """
         if len(trainers) > 1 or self._fewest == 1:
             return len(trainers) >= self._fewest_of(key, trainers)
-        pairs_gain = self._fewest is None and self._tried.get(key) == 2  # else one by itself hardly does
-        return pairs_gain and self._of_one[key].wants_lane()
+        pairs_gain = self._fewest is None and self._tried.get(self._kinds[trainers[0]]) == 2
+        return pairs_gain and self._of_one[key].wants_lane()  # else one by itself hardly gains
 
     def _apart(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
         stepped = {trainer: self._alone(trainer) for trainer in trainers}
@@ -220,38 +253,89 @@ class Fuser:
             of_one.alone = min(of_one.alone, stepped[trainers[0]].seconds)
         return stepped
 
-    def _dissolved(self, key: Hashable, trainers: list[Trainer], error: BaseException) -> dict[Trainer, Stepped]:
-        """Train each by itself after their pack raised; one of them is to blame, and raises alone, too."""
-        stepped = {trainer: self._alone(trainer) for trainer in trainers}
-        if any(one.error is not None for one in stepped.values()):
+    def _without(self, key: Hashable, trainers: list[Trainer], error: BaseException) -> dict[Trainer, Stepped]:
+        """Train those of a pack that raised: alone who is to blame, and the others as lanes."""
+        if len(trainers) == 1:
+            return {trainers[0]: self._blamed(trainers[0], error)}
+        if isinstance(error, NotFusible) and error.trainers:
+            stepped = {trainer: self._blamed(trainer, error) for trainer in error.trainers}
+            others = [trainer for trainer in trainers if trainer not in stepped]
+            return stepped | (self._together(key, others) if others else {})
+        error.__traceback__ = None  # it holds on to what the pack had
+        for trainer in trainers:
+            self.release(trainer)
+        stepped = {}
+        for trainer in trainers:  # as the only lane, each has what it has in company
+            stepped[trainer] = self._by_itself(key, trainer)
+        if self._places is None and all(one.error is None and one.alone_because is None for one in stepped.values()):
+            reason = f"its lanes together raise what none does by itself, {type(error).__name__}: {error}"
+            self._verdicts.update(dict.fromkeys(trainers, reason))
+            return {trainer: replace(one, alone_because=reason) for trainer, one in stepped.items()}
+        return stepped
+
+    def _by_itself(self, key: Hashable, trainer: Trainer) -> Stepped:
+        """Train one as the only lane."""
+        began = time.perf_counter()
+        try:
+            _, told = self._stepped(key, [trainer])
+        except self._passing:
+            raise
+        except BaseException as error:
+            return self._blamed(trainer, error)
+        return self._fused([trainer], told, time.perf_counter() - began)[trainer]
+
+    def _blamed(self, trainer: Trainer, error: BaseException) -> Stepped:
+        """Train one by its own `step()`, as it raised as a lane, and keep to that."""
+        if isinstance(error, NotFusible):
+            reason = str(error)
+            self._verdicts[trainer] = reason
+            return self._alone(trainer, reason)
+        stepped = self._alone(trainer)
+        if stepped.error is not None or is_out_of_memory(error):
             return stepped
-        reason = f"its lanes together raise what none does alone, {type(error).__name__}: {error}"
-        self._tried[key] = reason
-        return {trainer: replace(one, alone_because=reason) for trainer, one in stepped.items()}
+        reason = f"as a lane it raises what it doesn't alone, {type(error).__name__}: {error}"
+        self._verdicts[trainer] = reason
+        return replace(stepped, alone_because=reason)
 
     def _fewest_of(self, key: Hashable, trainers: list[Trainer]) -> int:
-        """Give from how many lanes on it fuses trainers of this key; it is tried for the first ones.
+        """Give from how many lanes on it fuses trainers of this key; the first one of each kind is tried.
 
         Raises:
-            NotFusible: They aren't fused.
+            NotFusible: Those of some kind aren't fused.
         """
-        known = self._tried.get(key)
-        if isinstance(known, int):
-            return known
+        fewest = 1
+        for kind in dict.fromkeys(self._kinds[trainer] for trainer in trainers):
+            alike = [trainer for trainer in trainers if self._kinds[trainer] == kind]
+            if kind not in self._tried:
+                try:
+                    self._tried[kind] = self._found(key, kind, alike[0])
+                except NotFusible as reason:
+                    self._tried[kind] = str(reason)
+            found = self._tried[kind]
+            if isinstance(found, str):
+                raise NotFusible(found, alike)
+            fewest = max(fewest, found)
+        return fewest
+
+    def _found(self, key: Hashable, kind: Hashable, trainer: Trainer) -> int:
+        """Try a trainer of a kind.
+
+        Raises:
+            NotFusible: Those of its kind aren't fused.
+        """
         most = self._room.get(key, self._most)
         recordings = self._recordings_of(key)
-        found = found_of(key, trainers, most, recordings.made, self._around_pack)
-        if found.recordings is recordings.made:  # by copies of it
-            recordings.alike.add(trainers[0])
-        recordings.made, shares = found.recordings, found.shares
-        fewest = self._fewest
-        if fewest is None:
-            if shares[most] >= 1:
-                raise NotFusible(f"{most} lanes took {shares[most]:.2g} times as long as each alone")
-            slower = [size for size, share in shares.items() if share >= 1]
-            fewest = max(slower, default=1) + 1
-        self._tried[key] = fewest
-        return fewest
+        found = found_of(kind, trainer, most, recordings.made, self._around_pack)
+        if not recordings.made:
+            recordings.made = found.recordings
+        elif found.recordings is recordings.made:  # by what was built as this one was
+            recordings.alike.add(trainer)
+        if self._fewest is not None:
+            return self._fewest
+        if found.shares[most] >= 1:
+            raise NotFusible(f"{most} lanes took {found.shares[most]:.2g} times as long as each alone")
+        slower = [size for size, share in found.shares.items() if share >= 1]
+        return max(slower, default=1) + 1
 
     def _packed(self, key: Hashable, trainers: list[Trainer]) -> Pack:
         """Give the pack of just these: the one that they are, or a new one."""
@@ -298,10 +382,3 @@ class Fuser:
         except BaseException as error:
             raised = error
         return Stepped(metrics, raised, alone_because=reason, seconds=time.perf_counter() - began)
-
-
-def shared(trainers: Sequence[Trainer], told: Sequence[dict[str, float]], seconds: float) -> dict[Trainer, Stepped]:
-    """Give what came of trainers that were trained together for so long."""
-    lanes = len(trainers)
-    of_each = zip(trainers, told, strict=True)
-    return {trainer: Stepped(metrics, lanes=lanes, seconds=seconds / lanes) for trainer, metrics in of_each}

@@ -5,9 +5,6 @@ This is the one place that knows a trainer from within.
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,20 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.evaluation import Totals
-from hpsearch_trainers.lanes.dropout import RATED
-from hpsearch_trainers.lanes.models import copied, modules_of, tensors_of
+from hpsearch_trainers.lanes.errors import NotFusible
+from hpsearch_trainers.lanes.models import tensors_of
 from hpsearch_trainers.lanes.optimizers import Stepper, clip_gradients, stepper
 from hpsearch_trainers.losses import loss_of
-from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.shards import epoch_order
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["Lane"]
-
-_RATE = 0.01
-"""With which lanes are tried."""
 
 
 class Lane:
@@ -107,50 +99,6 @@ class Lane:
         self.trainer._take_note()
         return self.is_bound()
 
-    def on_fewer_rows(self) -> Trainer:
-        """Give a trainer that is the same by itself, but for some epochs' worth of rows: a few batches of each kind.
-
-        Two full batches and the last short one to train on, and a full and the last short one to validate on: what an
-        epoch of the trainer consists of. Neither changes with the other; measures are left out.
-        """
-        trainer = copy.copy(self.trainer)
-        shard, parts = trainer._shard, trainer.parts
-        # A loss that is a module may keep something from batch to batch, or have the model as a part.
-        loss = parts.loss if isinstance(parts.loss, nn.Module) else None
-        own = (trainer.model, trainer.optimizer, trainer._average, loss)
-        models = [one for one in own if isinstance(one, nn.Module)]
-        trainer.model, trainer.optimizer, trainer._average, loss = copied(own, models)
-        trainer._strategy = copy.copy(trainer._strategy)  # or the lane's would keep the copied model
-        trainer._rates = Rates(trainer.optimizer)
-        trainer.parts = dataclasses.replace(parts, measures={}, loss=parts.loss if loss is None else loss)
-        trainer._strategy.bind(trainer._trained())
-        rows = _some(shard.rows, shard.batch, 2)
-        trainer._shard = dataclasses.replace(shard, rows=rows)
-        trainer._train = Batches([one[:rows] for one in self.training], trainer.device)
-        if self.validation is not None:
-            rows = _some(len(self.validation[0]), parts.validation_batch_size, 1)
-            trainer._validation = Batches([one[:rows] for one in self.validation], trainer.device)
-        return trainer
-
-    def for_a_try(self, number: int) -> Trainer:
-        """Give what `on_fewer_rows` does, whose numbers follow from its shape and `number`, and not from the trial.
-
-        What is found of it is to hold for all trainers of its shape, whenever it is looked at. With weights of zero,
-        a rate of almost nothing, or one at which all becomes no number, hardly a bit could differ. So weights, rates,
-        the order of rows and the epoch are no trial's own.
-        """
-        trainer, frozen = self.on_fewer_rows(), self.trainer.parts.freeze_batch_norm
-        trainer._seed, trainer._shard = number, dataclasses.replace(trainer._shard, seed=number)
-        trainer.epoch = math.ceil(frozen) if frozen is not None and self.trainer.epoch >= frozen else 0
-        _renumber(trainer.model, number)
-        for state in trainer.optimizer.state.values():
-            for kept in state.values():
-                if isinstance(kept, Tensor) and kept.is_floating_point():
-                    kept.zero_()
-        for group in trainer.optimizer.param_groups:
-            group["lr"] = torch.full_like(group["lr"], _RATE) if isinstance(group["lr"], Tensor) else _RATE
-        return trainer
-
     def begin(self, *, clips: bool = True) -> Tensor:
         """Begin an epoch; give the order of its rows, (rows,).
 
@@ -175,13 +123,14 @@ class Lane:
         return self.trainer._passes(step, orders[step * batch : (step + 1) * batch])
 
     def start_step(self, step: int) -> None:
-        """Begin a step of the epoch: set its rate, and drop the gradients of the step before."""
+        """Begin a step of the epoch: set its rate; a schedule may look at the gradients of the step before."""
         if step == 0 or not self._steady:
             self.trainer._set_rate(self.trainer.epoch + step / self.trainer._shard.steps)
-            if step == 0:
-                self.drop_gradients()
-            for tensor in self.trained:
-                tensor.grad = None
+
+    def forget_step(self) -> None:
+        """Drop the gradients of the step before."""
+        for tensor in self.trained:
+            tensor.grad = None
 
     def drop_gradients(self) -> None:
         """Let none of the model's tensors have one."""
@@ -233,7 +182,10 @@ class Lane:
             NotFusible: They may not have been.
         """
         assert self._step is not None
-        self._step.end()
+        try:
+            self._step.end()
+        except NotFusible as reason:
+            raise NotFusible(str(reason), [self.trainer]) from None
 
     @property
     def averages_by(self) -> float:
@@ -279,22 +231,3 @@ class Lane:
         if validated is not None and self.trainer._validation is not None:
             metrics = validated.means(self.trainer._validation.rows, None)
         return metrics | self.trainer._measured() if self.trainer.parts.measures else metrics
-
-
-def _some(rows: int, batch: int, full: int) -> int:
-    """Give how many rows make so many full batches and the last short one."""
-    return min(rows, full * batch + rows % batch)
-
-
-@torch.no_grad()
-def _renumber(model: nn.Module, number: int) -> None:
-    """Put other numbers into a model's parameters, of which none is special, and let nothing be dropped wholly."""
-    generator = torch.Generator().manual_seed(number)
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            drawn = torch.randn(parameter.shape, generator=generator)
-            inputs = parameter[0].numel() if parameter.dim() > 1 and len(parameter) > 0 else 0
-            parameter.copy_(drawn / inputs**0.5 if inputs > 0 else 1 + drawn / 8)
-    for module in modules_of(model):
-        if isinstance(module, RATED) and module.p == 1:
-            module.p = 0.5

@@ -34,7 +34,7 @@ class Losses:
         of_floats = lanes[0].trainer.parts.autocast is None
         self._of_classes = of_floats and _are_classes([lane.training for lane in lanes])
         self._validated_of_classes = of_floats and _are_classes([lane.validation for lane in lanes])
-        self._parameters = [parameter for lane in lanes for parameter in lane.model.parameters()]
+        self._parameters = [(lane, parameter) for lane in lanes for parameter in lane.model.parameters()]
         self.plain = self.are_plain()
 
     def are_plain(self) -> bool:
@@ -65,8 +65,9 @@ class Losses:
         together = torch.stack(losses)
         shares = together if share == 1 else together * share
         torch.autograd.backward(shares, torch.ones_like(shares))
-        if any(parameter.grad is not None for parameter in self._parameters):
-            raise NotFusible("its loss comes to its model's parameters by itself")
+        if reached := {id(lane): lane for lane, one in self._parameters if one.grad is not None}:
+            trainers = [lane.trainer for lane in reached.values()]
+            raise NotFusible("its loss comes to its model's parameters by itself", trainers)
         return together.detach()
 
     @torch.no_grad()

@@ -20,7 +20,6 @@ from hpsearch_trainers.lanes.losses import Losses, LossSums
 from hpsearch_trainers.lanes.models import copied
 from hpsearch_trainers.lanes.noise import Noise
 from hpsearch_trainers.lanes.passes import EvaluationPasses, OtherGradients, Recorded, TrainingPasses
-from hpsearch_trainers.lanes.read import read_by
 from hpsearch_trainers.lanes.rows import Rows
 from hpsearch_trainers.lanes.settled import Settled
 from hpsearch_trainers.lanes.shell import Shell
@@ -107,9 +106,15 @@ class Pack:
 
     def holds(self) -> bool:
         """Whether its trainers' models are still those that it took, with nothing else put in them."""
+        return not self._lost()
+
+    def _lost(self) -> list[Trainer]:
+        """Return the trainers of which something isn't where the pack computes it."""
         models: list[list[nn.Module | None]] = [[lane.model for lane in self._lanes]]
         models.append([lane.average for lane in self._lanes])
-        return all(shell.holds(of_lanes) for shell, of_lanes in zip(self._shells, models, strict=False))
+        pairs = zip(self._shells, models, strict=False)
+        lanes = {lane for shell, of_lanes in pairs for lane in shell.lost(of_lanes)}
+        return [self._lanes[lane].trainer for lane in sorted(lanes)]
 
     def step(self, around: Callable[[], AbstractContextManager[object]] = nullcontext) -> list[dict[str, float]]:
         """Train each lane for an epoch and validate; give each one's metrics, as its `step()` would.
@@ -212,6 +217,8 @@ class Pack:
             shell.check_unchanged()
         ended = zip(self._lanes, trained, totals, strict=True)
         metrics = [told | lane.told(validated) for lane, told, validated in ended]
+        if lost := self._lost():
+            raise NotFusible("its parameters are put into other memory while it trains, as by `p.data = ...`", lost)
         if not random.is_now():
             raise NotFusible("it draws from the process's random generators, of which there is one for all lanes")
         return metrics
@@ -229,8 +236,11 @@ class Pack:
         averages = [Averages(self._lanes, one.stacks, self._shell.stacks) for one in self._shells[1:] if at_once]
         updates = Updates(self._lanes, self._shell.parameters, averages, at_once=at_once)
         for step in range(first.steps):
-            for lane in () if steady and step > 0 else self._lanes:
+            begins = () if steady and step > 0 else self._lanes
+            for lane in begins:
                 lane.start_step(step)
+            for lane in begins:
+                lane.drop_gradients() if step == 0 else lane.forget_step()
             updates(self._gradients(first.passes(step, orders), sums))
         updates.end()
         settled.check()
@@ -246,9 +256,10 @@ class Pack:
         if frozen:
             for model in (self._shell.module, *self._shell.models):
                 hold_statistics(model)
-        way = (frozen, read_by(self._lanes[0].model), *(shell.take_settings() for shell in self._shells))
+        way = (frozen, *(shell.take_settings() for shell in self._shells))
         for passes in (self._training, self._evaluation):
             passes.tapes.way = way
+        self._training.tapes.is_due = True
         self._losses.plain = self._losses.are_plain()
 
     def _gradients(self, passes: Sequence[Tensor], sums: LossSums) -> Sequence[Tensor | None]:
@@ -268,6 +279,8 @@ class Pack:
         self._shells[-1].set_training(False)
         if first.validation is None:
             return [None] * len(self._lanes)
+        if self._training.tapes.forgotten and not self._evaluation.tapes.forgotten:
+            self._evaluation.tapes.forget()
         totals = [lane.totals() for lane in self._lanes]
         all_rows = torch.arange(len(first.validation[0]), device=self._device)
         for rows in torch.split(all_rows, first.trainer.parts.validation_batch_size):

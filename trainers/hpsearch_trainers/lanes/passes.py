@@ -71,12 +71,17 @@ class _Tapes:
         trusted: Whether what other packs have recorded that were trusted is right for this one, too, so that it isn't
             tried.
         took: Whether what such packs have recorded was tried and found right; None: nothing was tried.
+        is_due: The next batch is computed through Python once more: what a model reads beside its tensors and
+            attributes, such as a global variable, may be something else by now.
+        forgotten: Something recorded was found to be no longer right.
     """
 
     def __init__(self, name: str, roles: Sequence[object], recordings: dict[Hashable, Recorded | None] | None) -> None:
         self.way: Hashable = None
         self.trusted = False
         self.took: bool | None = None
+        self.is_due = False
+        self.forgotten = False
         self._name = name
         self._roles = roles
         self._at_once = recordings is not None
@@ -110,11 +115,13 @@ class _Tapes:
         return self._bound(recorded)
 
     def tried(self, kind: Hashable, playable: _Playable, *, same: bool) -> None:
-        """Play this from now on, where it was the same."""
+        """Play this from now on, where it was the same; else nothing that was recorded before."""
         if playable.by_trusted:
             self.took = same and self.took is not False
         if same:
             self._playable[self.way, kind] = playable
+        else:
+            self.forget()
 
     def recorder(self, kind: Hashable, rows: Tensor) -> Recorder | None:
         """Give what is to record this batch; None where it isn't to be recorded."""
@@ -150,6 +157,7 @@ class _Tapes:
         """Forget all, and play from now on what is recorded here alone."""
         self._recordings = {}
         self._playable.clear()
+        self.forgotten = True
 
     def _bound(self, recorded: Recorded) -> _Playable:
         return _Playable(recorded.recording.tape(self._roles), recorded.form, recorded.used, recorded.by_trusted)
@@ -215,6 +223,9 @@ class TrainingPasses:
             self._shell.generators.noise.begin_pass()
         kind = (rows.shape, rows.stride(), share, self._losses.plain)
         known = self.tapes.get(kind)
+        is_due, self.tapes.is_due = self.tapes.is_due, False
+        if known is not None and is_due:
+            return self._tried(known, kind, rows, share)
         if known is None:
             others = self.tapes.of_others(kind)
             return self._through_python(kind, rows, share) if others is None else self._tried(others, kind, rows, share)

@@ -18,27 +18,26 @@ from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.pack import Pack
 from hpsearch_trainers.lanes.passes import Recorded, keep_last
 from hpsearch_trainers.lanes.snapshot import RandomState, Snapshot
+from hpsearch_trainers.lanes.tries import built_anew, replica, trying
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["check_lanes", "check_pack", "check_places"]
 
 _T = TypeVar("_T")
 
-_ALONE = 4
-"""How many are trained alone; of more lanes, several are copies of one of these."""
-_AGAIN = 3
-"""How many are compared after a second epoch, too, in which a pack does what it recorded in the first."""
+_BUILT = 2
+"""How many trainers are built anew, as a build may take long; of more lanes, all are replicas of these."""
 
 
 def check_pack(
-    trainers: Sequence[Trainer], most: int, recordings: dict[Hashable, Recorded | None] | None = None
+    trainer: Trainer, most: int, recordings: dict[Hashable, Recorded | None] | None = None
 ) -> dict[int, float]:
-    """Train copies of trainers on a few batches, fused and alone, and compare all that comes of it.
+    """Train trainers that are built anew on a few batches, fused and alone, and compare all that comes of it.
 
-    What is found doesn't depend on their weights, rates and epochs: see `Lane.for_a_try`.
+    What is found holds for all trainers of its shape and code: see `built_anew`.
 
     Args:
-        trainers: Of one shape key. They stay as they are.
+        trainer: It stays as it is.
         most: Lanes of the largest pack; smaller ones are tried, too: of 1, 2, and where two aren't quicker 3.
         recordings: Of packs of this shape key: gains what those that are tried have recorded.
 
@@ -48,42 +47,35 @@ def check_pack(
     Raises:
         NotFusible: A bit differs, or they can't be fused.
     """
-    before = Snapshot(trainers)  # functions can't be copied, and may lead to the trainers
-    try:
-        tried = trainers[: min(_ALONE, most)]
-        numbers = [number % len(tried) for number in range(most)]
-        alone = [Lane(trainer).for_a_try(number) for number, trainer in enumerate(tried)]
-        timed = [_timed(trainer.step) for trainer in alone]
-        first = _outcomes([metrics for metrics, _ in timed], alone) * most
-        second = _outcomes([trainer.step() for trainer in alone[:_AGAIN]], alone)
-        seconds_alone = statistics.median(seconds for _, seconds in timed)  # the first of a process takes longer
+    with trying():
+        built = [built_anew(trainer, number, rounded=False) for number in range(min(_BUILT, most))]
+        before = Snapshot(built)
+        alone, seconds_alone = _alone_twice(built, before)
         shares: dict[int, float] = {}
         for size in sorted({1, 2, min(3, most), most}):
-            if size == 3 < most and shares[2] < 1:
+            if size > most or (size == 3 < most and shares[2] < 1):
                 continue  # nobody asks whether it is quicker where two are
-            fused = [Lane(tried[number]).for_a_try(number) for number in numbers[:size]]
+            before = Snapshot(built)
             own: dict[Hashable, Recorded | None] = {}  # what others have recorded isn't what is to be tried
-            pack = Pack(fused, recordings=own, trusted=True)
-            _compare(fused, pack.step(), first)
+            pack = Pack(_lanes_of(built, range(size)), recordings=own, trusted=True)
+            _compare(pack.trainers, pack.step(), alone[0])
             told, seconds = _timed(pack.step)
-            _compare(fused, told, second)
+            _compare(pack.trainers, told, alone[1])
             if recordings is not None:
-                recordings |= own
+                recordings.update({name: one for name, one in own.items() if name not in recordings})
                 keep_last(recordings)
-            if size == 1:
-                continue  # of one, what comes once an epoch is the most of so few batches: see Fuser
-            if seconds >= size * seconds_alone:  # perhaps it was Python's garbage collector, which takes its time
-                seconds = min(seconds, _timed(pack.step)[1])
-            shares[size] = seconds / (size * seconds_alone)
+            if size > 1:  # of one, what comes once an epoch is the most of so few batches: see Fuser
+                if seconds >= size * seconds_alone:  # perhaps it was Python's garbage collector, which takes its time
+                    seconds = min(seconds, _timed(pack.step)[1])
+                shares[size] = seconds / (size * seconds_alone)
+            _dissolve(pack, before)
         return shares
-    finally:
-        before.restore()
 
 
 def check_places(trainer: Trainer, places: int, *, at_once: bool | None = None) -> None:
-    """Train copies of a trainer on a few batches, in several places and companies, and compare all that comes of it.
+    """Train trainers that are built anew on a few batches, in several places and companies, and compare what comes.
 
-    What is found doesn't depend on which trainer of its shape it is, nor on its epoch: see `Lane.for_a_try`.
+    What is found holds for all trainers of its shape and code: see `built_anew`.
 
     Args:
         trainer: It stays as it is.
@@ -93,25 +85,21 @@ def check_places(trainer: Trainer, places: int, *, at_once: bool | None = None) 
     Raises:
         DependsOnPlace: A bit depends on the place or the company.
         NotFusible: It can't be a lane.
-        Exception: What training it alone raises, though lanes may not.
     """
     at_once = calls_are_dear(trainer.device) if at_once is None else at_once
-    before = Snapshot([trainer])
-    try:
-        with repeatable(trainer.device):
-            Lane(trainer).for_a_try(0).step()
-            of_all = range(places)
-            first, second = _trained_twice(trainer, of_all, places, at_once)
-            for company in (of_all[::-1], of_all[:1]):
-                for expected, ours in zip(
-                    (first, second), _trained_twice(trainer, company, places, at_once), strict=True
-                ):
-                    if not all(
-                        _same_outcomes(one, expected[number]) for one, number in zip(ours, company, strict=True)
-                    ):
+    with trying(), repeatable(trainer.device):
+        built = [built_anew(trainer, number, rounded=True) for number in range(min(_BUILT, places))]
+        _alone_twice(built, Snapshot(built))
+        numbers = [number % len(built) for number in range(places)]
+        expected: list[dict[int, Any]] = [{}, {}]
+        for company in (numbers, [len(built) - 1 - number for number in numbers], numbers[:1]):
+            before = Snapshot(built)
+            pack = Pack(_lanes_of(built, company), places, {}, at_once=at_once)
+            for known in expected:
+                for number, outcome in zip(company, _outcomes(pack.step(), pack.trainers), strict=True):
+                    if not _same_outcomes(outcome, known.setdefault(number, outcome)):
                         raise DependsOnPlace("its bits depend on its place among the lanes, or on the others")
-    finally:
-        before.restore()
+            _dissolve(pack, before)
 
 
 def check_lanes(trainers: Sequence[Trainer], pack: Pack, same: Callable[[Any, Any], bool] = same_bits) -> None:
@@ -140,16 +128,47 @@ def check_lanes(trainers: Sequence[Trainer], pack: Pack, same: Callable[[Any, An
                 trainer.model.eval()
                 own = trainer.model(lane.training[0].index_select(0, rows))
             if not same(own, given[trainer]):
+                # Not said of whom: the first one's model computes for all, and may be the one that reads otherwise.
                 raise NotFusible("its model gives something else as a lane than alone, from equal weights")
     finally:
         random.restore()
 
 
-def _trained_twice(trainer: Trainer, numbers: Sequence[int], places: int, at_once: bool) -> tuple[list[Any], list[Any]]:
-    """Give the outcomes of copies after an epoch, and after one more, in which a pack does what it recorded."""
-    copies = [Lane(trainer).for_a_try(number) for number in numbers]
-    pack = Pack(copies, places, {}, at_once=at_once)
-    return _outcomes(pack.step(), copies), _outcomes(pack.step(), copies)
+def _alone_twice(built: Sequence[Trainer], before: Snapshot) -> tuple[list[list[Any]], float]:
+    """Train each for two epochs by itself, and go back; give what came of each epoch, and the seconds of one.
+
+    The first one is trained twice: what doesn't come to the same again keeps something that an epoch that is broken off
+    couldn't take back.
+    """
+    timed = [_timed(trainer.step) for trainer in built]
+    first = _outcomes([metrics for metrics, _ in timed], built)
+    before.restore()
+    before = Snapshot(built)
+    again = [_timed(trainer.step) for trainer in built]
+    if not all(map(_same_outcomes, first, _outcomes([metrics for metrics, _ in again], built))):
+        raise NotFusible(
+            "an epoch of it comes to something else the next time: its functions, or what they read, keep something "
+            "that is neither in its model nor in its optimizer"
+        )
+    second = _outcomes([trainer.step() for trainer in built], built)
+    before.restore()
+    return [first, second], statistics.median(seconds for _, seconds in (*timed, *again))
+
+
+def _lanes_of(built: Sequence[Trainer], numbers: Sequence[int]) -> list[Trainer]:
+    """Give those of these numbers, from the beginning again after the last one; replicas of those that are taken."""
+    lanes: list[Trainer] = []
+    for number in numbers:
+        trainer = built[number % len(built)]
+        lanes.append(replica(trainer) if trainer in lanes else trainer)
+    return lanes
+
+
+def _dissolve(pack: Pack, before: Snapshot) -> None:
+    """Let trainers that were built be as they were."""
+    for trainer in pack.trainers:
+        pack.release(trainer)
+    before.restore()
 
 
 def _timed(run: Callable[[], _T]) -> tuple[_T, float]:
@@ -174,7 +193,8 @@ def _same_outcomes(one: Any, other: Any) -> bool:
 
 
 def _compare(trainers: Sequence[Trainer], told: Sequence[Mapping[str, float]], expected: Sequence[Any]) -> None:
-    for trainer, metrics, (metrics_alone, state_alone, gradients_alone) in zip(trainers, told, expected, strict=False):
+    for number, (trainer, metrics) in enumerate(zip(trainers, told, strict=True)):
+        metrics_alone, state_alone, gradients_alone = expected[number % len(expected)]
         for name, value in metrics_alone.items():
             if name != "data_wait" and not same_bits(metrics[name], value):
                 raise NotFusible(f"{len(trainers)} lanes have another {name} than each alone: {metrics[name]}, {value}")

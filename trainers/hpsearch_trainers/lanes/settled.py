@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable, Sequence
 
 from hpsearch_trainers.lanes.dropout import RATED
@@ -30,10 +31,19 @@ class Settled:
         Raises:
             NotFusible: It has: alone, what comes after it is computed otherwise.
         """
-        if not all(lane.is_bound() for lane in self._lanes):
-            raise NotFusible("its loss or schedule changes layers, parameters or the optimizer within an epoch")
-        if self._found != [*map(_settings, self._lanes)]:
-            raise NotFusible("its loss or schedule changes settings of its model within an epoch")
+        moved = [lane.trainer for lane in self._lanes if not lane.is_bound()]
+        if moved:
+            raise NotFusible("its loss or schedule changes layers, parameters or the optimizer within an epoch", moved)
+        pairs = zip(self._lanes, self._found, strict=True)
+        changed = [lane.trainer for lane, found in pairs if not _is_still(lane, found)]
+        if changed:
+            raise NotFusible("its loss or schedule changes settings of its model within an epoch", changed)
+
+
+def _is_still(lane: Lane, found: Hashable) -> bool:
+    with contextlib.suppress(NotFusible):  # it has hooks by now, say
+        return _settings(lane) == found
+    return False
 
 
 def _settings(lane: Lane) -> Hashable:

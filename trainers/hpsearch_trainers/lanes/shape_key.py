@@ -1,27 +1,23 @@
-"""Which trainers may be lanes of one pack: those that do the same with tensors of the same shapes."""
+"""Which trainers may be lanes of one pack, and which are alike in all that decides whether they can be lanes at all."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import types
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from hpsearch_trainers.lanes.attributes import describe
+from hpsearch_trainers.lanes.contract import check_contract
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
-from hpsearch_trainers.lanes.models import places_of
+from hpsearch_trainers.lanes.models import places_of, tensors_of
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["THE_LOOP", "model_key", "shape_key"]
-
-_FREE = frozenset(("build", "state_dict", "load_state_dict", "inherit", "__init__"))
-"""What a trainer may have of its own: it isn't called within an epoch."""
-THE_LOOP = sorted(name for name, value in vars(Trainer).items() if callable(value) and name not in _FREE)
+__all__ = ["code_key", "model_key", "shape_key"]
 
 
 def shape_key(trainer: Trainer, *, rounded: bool = False) -> Hashable:
@@ -37,8 +33,7 @@ def shape_key(trainer: Trainer, *, rounded: bool = False) -> Hashable:
     Raises:
         NotFusible: The trainer can only run alone.
     """
-    _check_class(trainer)
-    _check_place(trainer, rounded=rounded)
+    check_contract(trainer, rounded=rounded)
     lane, parts = Lane(trainer), trainer.parts
     frozen = parts.freeze_batch_norm is not None and trainer.epoch >= parts.freeze_batch_norm
     return (
@@ -46,6 +41,27 @@ def shape_key(trainer: Trainer, *, rounded: bool = False) -> Hashable:
         tuple((one.shape, one.dtype) for one in (*lane.training, *(lane.validation or ()))),
         (parts.batch_size, parts.validation_batch_size, parts.accumulate, parts.autocast, frozen),
         (lane.average is None, _code(parts.loss), trainer.device),
+    )
+
+
+def code_key(trainer: Trainer) -> Hashable:
+    """Describe, beside the shape key, what decides whether a trainer can be a lane: the code that runs in its epochs.
+
+    Of numbers, such as the optimizer's settings, it has only whether they are 0: torch then computes otherwise.
+    """
+    parts, kind = trainer.parts, type(trainer)
+    classes = kind.__mro__[: kind.__mro__.index(Trainer)]
+    own = tuple(_code(value) for one in classes for value in vars(one).values() if callable(value))
+    called = {"schedule": parts.schedule, **parts.metrics, **parts.measures}
+    numbers = {id(tensor): number for number, tensor in enumerate(tensors_of(trainer.model))}
+    groups = tuple(
+        (tuple(numbers.get(id(one)) for one in group["params"]), _way(group))
+        for group in trainer.optimizer.param_groups
+    )
+    return (
+        (kind, own, type(trainer.optimizer), groups),
+        tuple((name, _code(function)) for name, function in called.items()),
+        (parts.clip_norm is None, trainer._rate_is_steady),
     )
 
 
@@ -58,33 +74,34 @@ def model_key(model: nn.Module) -> tuple[Hashable, Hashable]:
     return describe(model), tuple(_tensors(model))
 
 
-def _check_class(trainer: Trainer) -> None:
-    kind, own = type(trainer), vars(trainer)
-    for name in THE_LOOP:
-        if getattr(kind, name) is not getattr(Trainer, name) or name in own:
-            raise NotFusible(f"{type(trainer).__name__} has a {name} of its own")
-
-
-def _check_place(trainer: Trainer, *, rounded: bool) -> None:
-    if trainer.group is not None:
-        raise NotFusible("it runs on several workers")
-    on_cpu = trainer.device.type == "cpu"
-    if not on_cpu and not rounded:
-        raise NotFusible(f"it runs on {trainer.device}")
-    if on_cpu and torch.get_num_threads() != 1:
-        raise NotFusible(f"torch has {torch.get_num_threads()} threads here, and bits depend on how many")
-    if not Lane(trainer).of_tensors:
-        raise NotFusible("its data are read row by row")
-
-
-def _code(function: Any) -> Any:
-    """Give what a function runs, which it may share with others that have other settings."""
+def _code(function: Any) -> Hashable:
+    """Return what a function runs, which it may share with others that have other settings."""
     if isinstance(function, functools.partial):
-        return _code(function.func)
+        given = (*function.args, *function.keywords.values())
+        return ("partial", _code(function.func), *(_code(one) for one in given if callable(one)))
     function = getattr(function, "__func__", function)  # a method's
     if isinstance(function, types.FunctionType):
-        return function.__code__
-    return function if isinstance(function, types.BuiltinFunctionType) else type(function)
+        inner = vars(function).get("__wrapped__")
+        return (function.__code__, function.__module__, None if inner is None else _code(inner))
+    if function is None or isinstance(function, types.BuiltinFunctionType | type):
+        return function
+    kind = type(function)
+    called = kind.forward if isinstance(function, nn.Module) else kind.__call__
+    return (kind, getattr(called, "__code__", None))
+
+
+def _way(group: Mapping[str, Any]) -> Hashable:
+    # A try has rates of its own, and some keys with rates are there from the first step on.
+    return tuple((name, _kind(group[name])) for name in sorted(group) if name != "params" and not name.endswith("lr"))
+
+
+def _kind(value: Any) -> Hashable:
+    if isinstance(value, bool | str) or value is None:
+        return value
+    if isinstance(value, int | float):
+        return (type(value), value != 0)
+    parts = map(_kind, value) if isinstance(value, tuple | list) else ()
+    return (type(value), *parts)
 
 
 def _tensors(model: nn.Module) -> Iterator[Hashable]:

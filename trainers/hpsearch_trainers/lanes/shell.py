@@ -59,8 +59,8 @@ class Shell:
     def _take_over(self, of_lanes: Mapping[int, Sequence[Tensor]], stacks: Mapping[int, Tensor]) -> None:
         self._lanes = {name: _taken_over(own, stacks[name], self.generators) for name, own in of_lanes.items()}
         self._stacks = [(stacks[name], own) for name, own in of_lanes.items()]
-        self._taken = [(tensor, tensor.data_ptr()) for model in self.models for tensor in tensors_of(model)]
-        self._modules = [module for model in self.models for module in modules_of(model)]
+        self._taken = [[(tensor, tensor.data_ptr()) for tensor in tensors_of(model)] for model in self.models]
+        self._modules = [modules_of(model) for model in self.models]
         self._settings: list[tuple[PerLane, str, Sequence[nn.Module]]] = []
         everywhere = zip(*(modules_of(model) for model in (self.module, *self.models)), strict=True)
         for module, *modules in everywhere:
@@ -102,16 +102,22 @@ class Shell:
             values[:] = [getattr(one, name) for one in modules]
         return tuple(way_of(values) for values, _, _ in self._settings)
 
-    def holds(self, models: Sequence[nn.Module | None]) -> bool:
-        """Whether these are the models of the first lanes, and have the modules and tensors that were taken over."""
-        if any(one is not held for one, held in zip(models, self.models, strict=False)):
+    def lost(self, models: Sequence[nn.Module | None]) -> list[int]:
+        """Return the lanes that haven't what was taken over: model, modules, tensors, and their memory in the stacks.
+
+        Args:
+            models: What the first lanes have now.
+        """
+        return [lane for lane, model in enumerate(models) if not self._holds(lane, model)]
+
+    def _holds(self, lane: int, model: nn.Module | None) -> bool:
+        if model is not self.models[lane]:
             return False
-        present = [tensor for model in self.models for tensor in tensors_of(model)]
-        modules = [module for model in self.models for module in modules_of(model)]
-        if len(present) != len(self._taken) or [*map(id, modules)] != [*map(id, self._modules)]:
+        present, taken = tensors_of(model), self._taken[lane]
+        if len(present) != len(taken) or [*map(id, modules_of(model))] != [*map(id, self._modules[lane])]:
             return False
-        places = zip(present, self._taken, strict=True)
-        return all(tensor is taken and tensor.data_ptr() == place for tensor, (taken, place) in places)
+        pairs = zip(present, taken, strict=True)
+        return all(tensor is own and tensor.data_ptr() == place for tensor, (own, place) in pairs)
 
     def check_unchanged(self) -> None:
         """Refuse what keeps something between two batches beside its tensors, of which there would be one for all.
@@ -130,10 +136,12 @@ class Shell:
         for model in (self.module, *self.models):
             set_training(model, training)
 
-    def kept(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Copy what the models' tensors hold, by a copy of each stack; give, later, each tensor and what it held."""
-        copies = [(stack.detach().clone(), own) for stack, own in self._stacks]
-        return ((tensor, value) for copied, own in copies for tensor, value in zip(own, copied, strict=True))
+    def kept(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Copy what the models' tensors hold, by a copy of each stack; give, later, each, its part and what it held."""
+        copies = [(stack, stack.detach().clone(), own) for stack, own in self._stacks]
+        return (
+            given for stack, copied, own in copies for given in zip(own, stack.detach().unbind(), copied, strict=True)
+        )
 
     def release(self, lane: int) -> None:
         """Give a lane's model memory of its own again."""

@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpsearch_trainers.lanes.held import held_by, refill
 from hpsearch_trainers.lanes.models import modules_of, tensors_of
 from hpsearch_trainers.lanes.shell import Shell
-from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["RandomState", "Snapshot"]
@@ -55,7 +53,9 @@ def _of_devices() -> list[Tensor]:
 
 
 class Snapshot:
-    """What trainers are made of and what their losses and metrics keep, and the process's random generators.
+    """What trainers are made of, what they have as attributes, and the process's random generators.
+
+    A loss that is a module is a part of its trainer; what else functions keep from call to call is not.
 
     Args:
         trainers: All lanes of a pack.
@@ -64,18 +64,22 @@ class Snapshot:
 
     def __init__(self, trainers: Sequence[Trainer], shells: Sequence[Shell] = ()) -> None:
         self.random = RandomState()
-        self._held = held_by(trainers)
-        self._tensors = [shell.kept() for shell in shells] if shells else [_numbers_of(trainers)]
+        models = [] if shells else [model for trainer in trainers for model in _models_of(trainer)]
+        losses = [trainer.parts.loss for trainer in trainers if isinstance(trainer.parts.loss, nn.Module)]
+        tensors = [tensor for model in (*models, *losses) for tensor in tensors_of(model)]
+        tensors += [trainer._average.n_averaged for trainer in trainers if trainer._average is not None]
+        self._tensors = [*(shell.kept() for shell in shells), _copies_of(tensors)]
         self._trainers = [_Saved(trainer) for trainer in trainers]
 
     def restore(self) -> None:
         """Go back, once: what is kept of each trainer is as it was."""
-        self._held.restore()
         with torch.no_grad():
             for saved in self._trainers:
                 saved.restore()
             for kept in self._tensors:
-                for tensor, value in kept:
+                for tensor, memory, value in kept:
+                    if tensor.data_ptr() != memory.data_ptr():
+                        tensor.data = memory
                     tensor.copy_(value)
         self.random.restore()
 
@@ -84,31 +88,26 @@ def _models_of(trainer: Trainer) -> list[nn.Module]:
     return [one for one in (trainer.model, trainer._average) if one is not None]
 
 
-def _numbers_of(trainers: Sequence[Trainer]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Copy what the tensors of the models hold; give, later, each tensor and what it held."""
-    tensors = [tensor for trainer in trainers for model in _models_of(trainer) for tensor in tensors_of(model)]
-    return zip(tensors, [tensor.detach().clone() for tensor in tensors], strict=True)
-
-
 class _Saved:
     def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-        self._epoch = trainer.epoch
-        self._model, self._optimizer, self._average = trainer.model, trainer.optimizer, trainer._average
-        models = _models_of(trainer)
-        self._modules = [_SavedModule(module) for model in models for module in modules_of(model)]
+        self._attributes = _SavedAttributes(trainer), _SavedAttributes(trainer.optimizer)
+        self._rates, self._rates_were = trainer._rates, vars(trainer._rates).copy()
+        loss = trainer.parts.loss
+        models = [*_models_of(trainer), *([loss] if isinstance(loss, nn.Module) else [])]
+        self._modules = [_SavedAttributes(module) for model in models for module in modules_of(model)]
         self._tensors = [(one, one.requires_grad, one.grad) for model in models for one in tensors_of(model)]
+        self._optimizer = trainer.optimizer
         self._groups = [
             (group, {name: _copied(value) for name, value in group.items()}) for group in self._optimizer.param_groups
         ]
         states = self._optimizer.state.items()
         self._state = {key: {name: _copied(value) for name, value in of.items()} for key, of in states}
-        self._averaged = None if self._average is None else self._average.n_averaged.clone()
 
     def restore(self) -> None:
-        trainer, optimizer = self._trainer, self._optimizer
-        trainer.epoch = self._epoch
-        trainer.model, trainer.optimizer = self._model, optimizer
+        optimizer = self._optimizer
+        for attributes in self._attributes:
+            attributes.restore()
+        vars(self._rates).update(self._rates_were)
         for module in self._modules:
             module.restore()
         for tensor, required, gradient in self._tensors:
@@ -118,35 +117,54 @@ class _Saved:
             tensor._backward_hooks = tensor._post_accumulate_grad_hooks = None  # type: ignore[assignment]
         optimizer.param_groups[:] = [group for group, _ in self._groups]
         for group, saved in self._groups:
-            refill(group, saved)
+            _refill(group, saved)
         optimizer.state.clear()
         optimizer.state.update(self._state)
-        trainer._rates = Rates(optimizer)  # one that was within an epoch would put back what it found there
-        if self._average is not None and self._averaged is not None:
-            self._average.n_averaged.copy_(self._averaged)
 
 
 _CONTAINERS = (dict, list, set)
+_MOST_COPIED = 2**16
+"""Numbers of a tensor from which on it is taken for data, which nobody changes."""
 
 
-class _SavedModule:
-    """A module but for what its tensors hold."""
+class _SavedAttributes:
+    """What a trainer, a module or an optimizer has by name, but for what the tensors of a module hold."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._attributes = vars(module).copy()
-        # Of most containers, there is nothing in them.
+    def __init__(self, owner: Trainer | nn.Module | torch.optim.Optimizer) -> None:
+        self._owner = owner
+        self._attributes = vars(owner).copy()
+        # Of most containers of a module, there is nothing in them.
         self._contents = [
             (one, one.copy()) for one in self._attributes.values() if one and isinstance(one, _CONTAINERS)
         ]
+        tensors = [one for one in self._attributes.values() if isinstance(one, Tensor) and one.numel() < _MOST_COPIED]
+        self._tensors = [(one, one.detach().clone()) for one in tensors]
+        generators = [one for one in self._attributes.values() if isinstance(one, torch.Generator)]
+        self._generators = [(one, one.get_state()) for one in generators]
 
     def restore(self) -> None:
-        refill(vars(self._module), self._attributes)
+        _refill(vars(self._owner), self._attributes)
         for container in self._attributes.values():
             if isinstance(container, _CONTAINERS):
                 container.clear()
         for container, content in self._contents:
-            refill(container, content)
+            _refill(container, content)
+        for tensor, value in self._tensors:
+            tensor.copy_(value)
+        for generator, state in self._generators:
+            generator.set_state(state)
+
+
+def _copies_of(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Copy what tensors hold; give, later, each tensor, its memory and what it held."""
+    kept = [(tensor, tensor.data, tensor.detach().clone()) for tensor in tensors]
+    return iter(kept)
+
+
+def _refill(container: Any, content: Any) -> None:
+    """Put a list's, dict's or set's content back into it."""
+    container.clear()
+    container.extend(content) if isinstance(container, list) else container.update(content)
 
 
 def _copied(value: Any) -> Any:

@@ -113,7 +113,7 @@ class StackedSteps:
         Raises:
             NotFusible: Something else has been put into its place.
         """
-        if not all(one.is_there() for one in self._held):
+        if not all(one.is_there() for one in self._held) or not all(group.holds() for group in self._groups):
             raise NotFusible("what its optimizer keeps is replaced within an epoch")
         for group in self._groups:
             group.end()
@@ -144,6 +144,10 @@ class _Kept:
         each = itertools.chain(*(part.unbind() for part in parts))
         self._parts = [part.view(own.shape) for part, own in zip(each, self._own, strict=True)]
         self._point_to(self._parts)
+
+    def holds(self) -> bool:
+        """Whether the optimizers' own tensors still are parts of it."""
+        return all(own.data_ptr() == part.data_ptr() for own, part in zip(self._own, self._parts, strict=True))
 
     def end(self) -> None:
         torch._foreach_copy_(self._memory, self._parts)
@@ -238,6 +242,10 @@ class _Group:
                 with_weights = [torch.where(which, one, other) for one, other in pairs]
             gradients = with_weights
         return torch.cat([*gradients], 1) if len(gradients) > 1 else gradients[0]
+
+    def holds(self) -> bool:
+        """Whether what the optimizers keep lies where its steps find it."""
+        return all(one.holds() for one in self._kept.values())
 
     def parts(self, numbers: Tensor) -> list[Tensor]:
         """Give each parameter's part of these."""

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from hpsearch_trainers.lanes.code_names import attributes_read_by, functions_in, grown, is_users
+from hpsearch_trainers.lanes.contract import THE_LOOP
 from hpsearch_trainers.lanes.held_values import PLAIN
 from hpsearch_trainers.lanes.models import modules_of
 from hpsearch_trainers.lanes.reading import (
@@ -27,7 +28,6 @@ from hpsearch_trainers.lanes.reading import (
     not_read_of,
     read_from,
 )
-from hpsearch_trainers.lanes.shape_key import THE_LOOP
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["Reads", "read", "reads_of"]

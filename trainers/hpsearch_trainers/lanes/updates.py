@@ -85,16 +85,20 @@ class Updates:
             averages.end()
         for lane in self._lanes:
             lane.end_steps()
-        groups = self._groups_now()
-        same_groups = len(groups) == len(self._groups) and all(map(operator.is_, groups, self._groups))
-        if not same_groups or self._kinds != self._kinds_now():
-            raise NotFusible("its optimizer's settings change within an epoch")
+        found = zip(self._lanes, self._groups, self._groups_now(), self._kinds, self._kinds_now(), strict=True)
+        changed = [
+            lane.trainer
+            for lane, groups, groups_now, kind, kind_now in found
+            if kind != kind_now or [*map(id, groups)] != [*map(id, groups_now)]
+        ]
+        if changed:
+            raise NotFusible("its optimizer's settings change within an epoch", changed)
 
     def _kinds_now(self) -> Sequence[Hashable]:
         return [kind_of(one, self._otherwise) for one in self._optimizers]
 
-    def _groups_now(self) -> Sequence[object]:
-        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
+    def _groups_now(self) -> Sequence[Sequence[object]]:
+        return [[*optimizer.param_groups] for optimizer in self._optimizers]
 
 
 class _Run:

@@ -1,10 +1,10 @@
-"""What trying trainers as lanes came to, for all that this process trains: it is tried once for each shape key."""
+"""What trying trainers as lanes came to, for all that this process trains: once for each shape and code."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -12,13 +12,12 @@ import torch
 
 from hpsearch_trainers.lanes.passes import Recorded
 from hpsearch_trainers.lanes.probe import check_pack
-from hpsearch_trainers.lanes.read import read_by
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["Found", "found_of"]
 
 _MOST = 256
-"""Shape keys whose verdicts are kept: of more, those that were tried first are tried again."""
+"""Verdicts that are kept: of more, those that were tried first are tried again."""
 _MOST_RECORDED = 16
 """Of these, the last ones whose recordings are kept, too."""
 
@@ -27,7 +26,7 @@ _found: dict[Hashable, Found] = {}
 
 @dataclass(slots=True)
 class Found:
-    """What was found of a shape."""
+    """What was found of a shape and code."""
 
     shares: Mapping[int, float]
     """As `check_pack` gives them."""
@@ -36,29 +35,29 @@ class Found:
 
 
 def found_of(
-    key: Hashable,
-    trainers: Sequence[Trainer],
+    kind: Hashable,
+    trainer: Trainer,
     most: int,
     recordings: dict[Hashable, Recorded | None],
     around: Callable[[], AbstractContextManager[object]],
 ) -> Found:
-    """Give what `check_pack` finds, or found for others of this shape key, if it was that many lanes are quicker.
+    """Give what `check_pack` finds, or found for another of this kind, if it was that many lanes are quicker.
 
     Args:
-        key: Of the trainers.
-        trainers: One or more.
+        kind: Shape and code of the trainer.
+        trainer: The first one of the kind.
         most: Lanes of the largest pack.
-        recordings: Where packs of this shape key record, unless others of it have recorded already.
+        recordings: Where packs of this shape record, unless others of it have recorded already.
         around: Gives what surrounds a try.
 
     Raises:
         NotFusible: A bit differs, or they can't be fused.
     """
-    whole = (key, most, _ways(trainers[0]))
+    whole = (kind, most, _ways())
     found = _found.get(whole)
     if found is None:
         with around():
-            found = Found(check_pack(trainers, most, recordings), recordings)
+            found = Found(check_pack(trainer, most, recordings), recordings)
         if found.shares.get(most, 0.0) < 1:  # else, perhaps, the machine had other work just then
             _found[whole] = found
         while len(_found) > _MOST:
@@ -68,13 +67,12 @@ def found_of(
     return found
 
 
-def _ways(trainer: Trainer) -> Hashable:
-    """Give what decides how a model computes, beside its shape key."""
+def _ways() -> Hashable:
+    """Give what decides how torch computes, beside what it computes."""
     precision = None
     with contextlib.suppress(RuntimeError):  # it was set by both of torch's interfaces
         precision = torch.get_float32_matmul_precision()
     return (
-        read_by(trainer.model),
         (torch.get_default_dtype(), torch.get_deterministic_debug_mode(), torch.backends.mkldnn.enabled, precision),
         sys.float_info.min / 2 == 0,  # whether numbers that small are taken for zero
     )
