@@ -87,12 +87,6 @@ def with_optimizer(kind: type[torch.optim.Optimizer]) -> Callable[[Parts], Parts
     return lambda parts: dataclasses.replace(parts, optimizer=kind(parts.model.parameters(), lr=0.1))  # type: ignore[call-arg]
 
 
-def with_scheduler(parts: Parts) -> Parts:
-    assert isinstance(parts.optimizer, torch.optim.Optimizer)
-    torch.optim.lr_scheduler.StepLR(parts.optimizer, 1)
-    return parts
-
-
 def with_own_step(parts: Parts) -> Parts:
     optimizer: Any = parts.optimizer
     own = optimizer.step
@@ -144,7 +138,7 @@ WITH: dict[str, tuple[Callable[[Parts], Parts], str]] = {
     "lookahead": (with_optimizer(Lookahead), NOT_TORCHS),
     "freezing in a step": (with_optimizer(Freezing), NOT_TORCHS),
     "parameters in its state": (with_optimizer(Remembering), NOT_TORCHS),
-    "a scheduler": (with_scheduler, "its optimizer's step is replaced"),
+    "a scheduler": (lambda parts: parts, "its optimizer's step is replaced"),
     "a step of its own": (with_own_step, "its optimizer's step is replaced"),
     "forward hook": (with_forward_hook, "its model has hooks"),
     "backward hook": (with_backward_hook, "its model.3 has hooks"),
@@ -157,6 +151,9 @@ WITH: dict[str, tuple[Callable[[Parts], Parts], str]] = {
 class Changed(Drawn):
     def build(self, params):
         parts: Parts = super().build({"layers": ["relu"], "optimizer": "sgd", "batch_size": 16})  # type: ignore[no-untyped-call]
+        if params.get("with") == "a scheduler":
+            assert isinstance(parts.optimizer, torch.optim.Optimizer)
+            self.scheduler = torch.optim.lr_scheduler.StepLR(parts.optimizer, 1)
         return WITH[params["with"]][0](parts) if "with" in params else parts
 
 

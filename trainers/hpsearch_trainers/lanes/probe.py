@@ -59,14 +59,16 @@ def check_pack(
             own: dict[Hashable, Recorded | None] = {}  # what others have recorded isn't what is to be tried
             pack = Pack(_lanes_of(built, range(size)), recordings=own, trusted=True)
             _compare(pack.trainers, pack.step(), alone[0])
-            told, seconds = _timed(pack.step)
-            _compare(pack.trainers, told, alone[1])
+            with pack.restored():
+                told, seconds = _timed(pack.step)
+                _compare(pack.trainers, told, alone[1])
             if recordings is not None:
                 recordings.update({name: one for name, one in own.items() if name not in recordings})
                 keep_last(recordings)
             if size > 1:  # of one, what comes once an epoch is the most of so few batches: see Fuser
                 if seconds >= size * seconds_alone:  # perhaps it was Python's garbage collector, which takes its time
-                    seconds = min(seconds, _timed(pack.step)[1])
+                    with pack.restored():
+                        seconds = min(seconds, _timed(pack.step)[1])
                 shares[size] = seconds / (size * seconds_alone)
             _dissolve(pack, before)
         return shares
