@@ -53,6 +53,8 @@ class Opened:
     command: str
     workers_per_trial: int | None = None
     """Workers that a trial needs in this run; None: as many as the study's sweep says."""
+    code: str = ""
+    """A digest of the files of the trainable's own code in this run; empty where it isn't known."""
 
 
 @dataclass(frozen=True, slots=True)

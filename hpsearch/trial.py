@@ -204,6 +204,8 @@ class TrialRow:
     """The parent's iteration whose state it took over; None where there was none to take over."""
     start: int = 0
     """Iterations that it counted as done when it began."""
+    code: tuple[int, ...] = field(default=(), compare=False)
+    """Versions of the trainable's code that its reports are of, from 1; empty where they aren't known."""
     address: str | None = field(default=None, compare=False, repr=False)
     """From where `checkpoint` is read, which may be a file that holds others, too; no part of a result."""
 

@@ -27,6 +27,8 @@ class Backend(ABC):
     name: str
     tick = 0.25
     """Seconds between two looks at requests and at where the sweep stands."""
+    runs_edits = True
+    """A file of the trainable's that is edited while a study runs may be run as edited."""
     module_changes_stay = ""
     """What to add where a trial is reported to have changed values of its modules; empty: nothing is reported."""
     divides = False

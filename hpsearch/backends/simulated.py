@@ -33,6 +33,7 @@ class SimulatedBackend(Backend):
     """
 
     name = "simulated"
+    runs_edits = False
     tick = 60.0  # virtual; a look takes real time
 
     def __init__(self, workers: int, simulation: Simulation, live: bool = True, epoch: float = 0.0) -> None:

@@ -2,9 +2,9 @@
 
 CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...,width`, and equal rows give equal
 bytes: no times unless they are asked for. Where several metrics decide `values.<name>` stand in place of `value`; where
-outcomes are constrained `feasible` follows. Where some trials give other numbers when they run once more,
-`asynchronous` follows, and where trials were forked `parent` and `inherited`. A trial need not have every param. Behind
-them stand all that was reported, `metrics.<name>`, where asked for.
+outcomes are constrained `feasible` follows. Where trials ran several versions of the code, `code` follows; where some
+give other numbers when they run once more, `asynchronous`; and where trials were forked, `parent` and `inherited`. A
+trial need not have every param. Behind them stand all that was reported, `metrics.<name>`, where asked for.
 
 JSON has no numbers for what isn't finite: there they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
 """
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LONGEST_CELL",
+    "code_cells",
     "csv_field",
     "csv_text",
     "frame_of",
@@ -103,7 +104,8 @@ def rows_to_json(
         objective: What decides. Where that is NaN, and so no value, `value` says so.
     """
     entries = []
-    for row in rows:
+    codes = code_cells(rows)
+    for place, row in enumerate(rows):
         entry: dict[str, Value] = {
             "trial": row.number,
             "state": str(row.state),
@@ -117,6 +119,8 @@ def rows_to_json(
         if row.parent is not None:
             entry["parent"] = row.parent
             entry["inherited"] = row.inherited
+        if codes is not None:
+            entry["code"] = codes[place]
         if row.asynchronous:
             entry["asynchronous"] = True
         if row.reverted:
@@ -194,6 +198,8 @@ def _columns(
     }
     if any(row.lanes != 1 for row in rows):
         columns["lanes"] = [row.lanes for row in rows]
+    if (codes := code_cells(rows)) is not None:
+        columns["code"] = [*codes]
     if any(row.asynchronous for row in rows):
         columns["asynchronous"] = [row.asynchronous for row in rows]
     if any(row.parent is not None for row in rows):
@@ -204,6 +210,13 @@ def _columns(
     for name in metric_names(rows) if metrics else []:
         columns[f"metrics.{name}"] = [row.metrics.get(name) for row in rows]
     return columns
+
+
+def code_cells(rows: Sequence[TrialRow]) -> list[str] | None:
+    """Give the version of the code that each trial ran, or `"1+2"`; None where they are all of one."""
+    if len({code for row in rows for code in row.code}) < 2:
+        return None
+    return ["+".join(map(str, sorted(row.code))) for row in rows]
 
 
 def metric_names(rows: Iterable[TrialRow]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hpsearch.objective import Objective
 from hpsearch.report.layout import WHOLE, Column, Screen, table_text
 from hpsearch.report.selection import Field
-from hpsearch.report.tables import LONGEST_CELL, metric_names, param_cell
+from hpsearch.report.tables import LONGEST_CELL, code_cells, metric_names, param_cell
 from hpsearch.report.wording import duration, numbers, shortened
 from hpsearch.space.expressions import ABSENT
 from hpsearch.trial import TrialRow
@@ -70,6 +70,8 @@ def rows_to_table(
         columns.append(Column("width", [str(row.width) for row in rows]))
     if any(row.lanes != 1 for row in rows):
         columns.append(Column("lanes", [str(row.lanes) for row in rows]))
+    if (codes := code_cells(rows)) is not None:
+        columns.append(Column("code", codes, is_kept=True))
     if any(row.asynchronous for row in rows):
         columns.append(Column("asynchronous", ["yes" if row.asynchronous else "" for row in rows], is_text=True))
     if times:

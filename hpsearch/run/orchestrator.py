@@ -59,6 +59,7 @@ class Orchestrator:
         interrupts: Interrupts,
         spent: float = 0.0,
         discard: Callable[[Sequence[str]], None] = lambda _: None,
+        edited: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Join the parts.
 
@@ -73,6 +74,7 @@ class Orchestrator:
             interrupts: Entered by the caller.
             spent: Seconds that former runs took of `limits.max_time`.
             discard: Takes the checkpoints that nothing needs any more.
+            edited: Says that the trainable's code was edited since this run began; None: it wasn't.
         """
         self._sweep = sweep
         self._study_state = study_state
@@ -84,6 +86,7 @@ class Orchestrator:
         self._observers = observers
         self._interrupts = interrupts
         self._discard = discard
+        self._edited = edited
         self._events: list[Event] = []  # applied, not yet in the journal
         self._followed: list[Followed] = []  # from each of them
         self._remarks = Remarks(observers, backend.module_changes_stay)
@@ -207,6 +210,8 @@ class Orchestrator:
                 starts.append(answer)
             full = answer is None or isinstance(answer, Started)
             waiting = full and self._study_state.has_more(len(starts))
+            if starts and self._see_edit():
+                return False
             starts = self._widths.assign(starts, room.workers, waiting)
             for start in starts:
                 self._note(start)
@@ -322,7 +327,7 @@ class Orchestrator:
     def _check(self) -> None:
         """Take what users ask for, and see whether the sweep is to end before it is finished."""
         now = self._backend.now()
-        if now >= self._next_check or self._journal.is_asked:
+        if due := now >= self._next_check or self._journal.is_asked:
             self._next_check = now + self._backend.tick
             self._take_requests()
         if self._ending is not None:
@@ -335,6 +340,15 @@ class Orchestrator:
             self._end(state)
         elif self._time.is_up:
             self._end("max_time")
+        elif due:
+            self._see_edit()
+
+    def _see_edit(self) -> bool:
+        """End the sweep where the code was edited; say whether it was."""
+        if (note := self._edited()) is not None:
+            self._observers.say(note)
+            self._end("interrupted")
+        return note is not None
 
     def _take_requests(self, ending: str | None = None) -> bool:
         """Answer what was left since the last look; say whether there was anything."""

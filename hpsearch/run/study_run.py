@@ -50,6 +50,7 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import CommandLine, Job
+from hpsearch.worker.own_files import OwnFiles
 
 __all__ = ["Run", "create_study", "run_study", "storage_errors", "sweep_to_run"]
 
@@ -279,8 +280,15 @@ def _go_on(
                 for told in replayed:
                     watching.observe(told)
                 resources = sweep.resources
+                job = _job(place, sweep, run, folder, record.get("mkl_cbwr"))
+                own_files = None if isinstance(backend, SimulatedBackend) else OwnFiles(job)
                 opened = Opened(
-                    backend.name, resources.workers, process_name(), command_line(), resources.workers_per_trial
+                    backend.name,
+                    resources.workers,
+                    process_name(),
+                    command_line(),
+                    resources.workers_per_trial,
+                    "" if own_files is None else own_files.digest,
                 )
                 begin: list[Event] = [opened] if more is None else [opened, more]
                 if retry is not None:
@@ -307,7 +315,8 @@ def _go_on(
                     interrupts,
                     spent=spent,
                     discard=place.discard,
-                ).run(_job(place, sweep, run, folder, record.get("mkl_cbwr")))
+                    edited=own_files.edit_note if own_files is not None and backend.runs_edits else lambda: None,
+                ).run(job)
                 if not keep_all:
                     settle(place, study_state, durable=run.durable)
             finally:

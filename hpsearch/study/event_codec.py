@@ -34,7 +34,7 @@ _INLINED: Mapping[type, str] = {Started: "segment"}
 """A field whose own fields stand among the event's."""
 
 _LACKING: Mapping[type, Mapping[str, Any]] = {
-    Opened: {"workers_per_trial": None},
+    Opened: {"workers_per_trial": None, "code": ""},
     Started: {"new": None, "reason": "", "bracket": None, "rung": None},
     Finished: {"stopped": "", "lanes": 1},
     Failed: {"seconds": 0.0},

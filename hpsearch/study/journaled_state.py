@@ -184,6 +184,7 @@ class JournaledState:
 
     def _open(self, event: Opened) -> None:
         self.told = event.backend == ASK_TELL
+        self.records.open(event.code)
         if event.workers_per_trial is not None:
             self.records.least_width = event.workers_per_trial
 

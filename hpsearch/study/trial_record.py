@@ -59,6 +59,7 @@ class TrialRecord:
         "bracket",
         "checkpoint",
         "checkpoint_iteration",
+        "code",
         "company",
         "excused",
         "failure",
@@ -92,6 +93,8 @@ class TrialRecord:
         self.checkpoint = self.source
         """The newest; a fork's first is its parent's."""
         self.checkpoint_iteration = trial.start
+        self.code: tuple[int, ...] = ()
+        """Versions of the trainable's code that its reports are of."""
         self.attempts = 0
         self.failures = 0
         """Attempts that failed by the trial's own fault, since it was last retried."""
@@ -191,6 +194,11 @@ class TrialRecord:
             self.result = TrialResult(iterations, last.metrics, score, at, self.attempts, saved)
         elif last is not None:
             self.result = replace(self.result, iterations=iterations, metrics=last.metrics)
+
+    def ran(self, code: int) -> None:
+        """Note which version of the code its newest reports are of."""
+        if code not in self.code:
+            self.code = (*self.code, code)
 
     def drop_checkpoint(self) -> None:
         """Forget the newest checkpoint: it can't be read, and the trial starts again from where it began."""
@@ -301,6 +309,7 @@ class TrialRecord:
             parent=None if parent is None else parent.number,
             inherited=self.trial.inherited,
             start=self.trial.start,
+            code=self.code,
             address=address,
         )
 

@@ -43,6 +43,8 @@ class TrialRecords:
         self._forkable: set[str] = set()  # checkpoints that may still be forked
         self._held: Counter[str] = Counter()  # checkpoints to the number of forks that may go back to them
         self._packs = PackUsers()
+        self._codes: dict[str, int] = {}  # versions of the trainable's code to their numbers, from 1
+        self._code: int | None = None
         self.counts: Counter[TrialState] = Counter()
         self.running: set[int] = set()
 
@@ -73,6 +75,10 @@ class TrialRecords:
         running = (self._all[trial].segment for trial in sorted(self.running))
         return [segment for segment in running if segment is not None]
 
+    def open(self, code: str) -> None:
+        """Note the version of the code that trials run from here on; empty: it isn't known."""
+        self._code = self._codes.setdefault(code, len(self._codes) + 1) if code else None
+
     def start(self, event: Started) -> None:
         """Note that a segment runs."""
         segment = event.segment
@@ -100,6 +106,8 @@ class TrialRecords:
         self._touched.add(trial)
         self._changed.add(trial)
         self._all[trial].count(reports, self._objective)
+        if reports and self._code is not None:
+            self._all[trial].ran(self._code)
 
     def revert(self, trial: int, reason: str, left_behind: str | None) -> None:
         """Take a trial back to where it stood before it was widened."""

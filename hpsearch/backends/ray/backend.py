@@ -69,6 +69,7 @@ class RayBackend(Backend):
         self._shape = Shape(resources.cpus_per_worker, resources.gpus_per_worker)
         self._address = address
         self._least = resources.workers_per_trial
+        self.runs_edits = not is_cluster(address)  # whose nodes have the files as they were when it was joined
         self._fresh = resources.fresh_process
         self.module_changes_stay = "" if self._fresh else MODULE_CHANGES_STAY
         self._deliver: Callable[[Message], None] = lambda message: None

@@ -1,0 +1,169 @@
+"""The files of the trainable's own code: a digest of what is in them, and whether they were edited since.
+
+They are found by reading them, and nothing is run: the script, or the trainable's module, and whatever of the user's
+own it imports by name. Installed packages aren't among them, but for the trainable's own.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+from hpsearch.worker.job import CommandLine, Job
+from hpsearch.worker.loaded_code import is_own
+
+__all__ = ["OwnFiles"]
+
+_MOST_FILES = 500
+
+_SCRIPTS = (".py", ".sh")
+"""Words of a command that end so are files of its code; what else it names it may write to."""
+
+_MODULE = ("-m", "--module")
+
+
+class OwnFiles:
+    """The own files of a study's trainable, as they are when this is made.
+
+    Args:
+        job: Of the study.
+    """
+
+    def __init__(self, job: Job) -> None:
+        files, self._by_value = _files(job)
+        self._known = {path: _content(path) for path in files}
+        self._stamps = {path: _stamp(path) for path in files}
+        contents = sorted(f"{path.name} {content}" for path, content in self._known.items())
+        self.digest = hashlib.sha256("\n".join(contents).encode()).hexdigest()[:16] if contents else ""
+        """Of their names and contents; empty where no file is known."""
+
+    def edit_note(self) -> str | None:
+        """Say that a file was edited since; None: there is none."""
+        if (path := self.edited()) is None:
+            return None
+        return (
+            f"{path} was edited, but the trials of a run must run the same code: ending at the next reports; a resume "
+            "goes on with the new code"
+        )
+
+    def edited(self) -> Path | None:
+        """Return a file that was edited since; None: there is none. One that is gone may be about to come back."""
+        for path, stamp in self._stamps.items():
+            now = _stamp(path)
+            if now is None or now == stamp or path == self._by_value:
+                continue
+            if _content(path) not in ("", self._known[path]):
+                return path
+            self._stamps[path] = now
+        return None
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _content(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _files(job: Job) -> tuple[list[Path], Path | None]:
+    """Find the files, and that of them whose code was given as it is, so that editing it changes nothing."""
+    roots: list[Path] = []
+    package = ""
+    by_value: Path | None = None
+    folders = [*job.search_path, *sys.path]
+    target = job.trainable
+    while isinstance(target, functools.partial):
+        target = target.func
+    if isinstance(target, CommandLine):
+        here = Path(target.directory)
+        words = [target.program or "", *(word for word in target.command if word.endswith(_SCRIPTS))]
+        roots = [path for word in words if word and (path := here / word).is_file()]
+        folders = [*(str(root.parent) for root in roots), str(here), *folders]
+        names = [name for option, name in zip(target.command, target.command[1:], strict=False) if option in _MODULE]
+        names = [target.program if name == "${program}" and target.program else name for name in names]
+    elif isinstance(target, str):
+        names = [target.partition(":")[0]]
+    else:
+        names = [str(getattr(target, "__module__", ""))]
+    for name in names:
+        package = name.partition(".")[0]
+        if name == "__main__" and isinstance(main := getattr(sys.modules.get(name), "__file__", None), str):
+            by_value = Path(main)
+            roots.append(by_value)
+        roots += _module_files(name, folders, package)
+    found: dict[Path, None] = {}
+    while roots and len(found) < _MOST_FILES:
+        path = roots.pop()
+        if path not in found:
+            found[path] = None
+            if path.suffix == ".py":
+                roots += (file for name in _imports(path, folders) for file in _module_files(name, folders, package))
+    return list(found), by_value
+
+
+def _imports(path: Path, folders: Sequence[str]) -> Iterator[str]:
+    """Give the names of the modules that a file imports, and of what may be modules."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                inside = path.parents[node.level - 1]
+                base = ".".join([*_dotted(inside, folders), *([base] if base else [])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _dotted(package: Path, folders: Sequence[str]) -> tuple[str, ...]:
+    """Give the name of a package by the innermost of the folders that holds it, in parts."""
+    holding = [folder for name in folders if (folder := Path(name or os.curdir).absolute()) in package.parents]
+    innermost = max(holding, key=lambda folder: len(folder.parts), default=package.parent)
+    return package.relative_to(innermost).parts
+
+
+def _module_files(name: str, folders: Sequence[str], package: str) -> list[Path]:
+    """Give the user's own files that importing a module runs: its packages' and its own."""
+    outermost, *inner = name.split(".")
+    if not outermost or outermost in sys.stdlib_module_names:
+        return []
+    found, spec = [], _outermost(outermost, tuple(folders))
+    for part in [*inner, None]:
+        if spec is None:
+            break
+        if spec.origin is not None and spec.has_location:
+            if not is_own(spec.name, str(Path(spec.origin).absolute()), package):
+                break
+            found.append(Path(spec.origin).absolute())
+        if part is None or spec.submodule_search_locations is None:
+            break
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations))
+    return found
+
+
+def _outermost(name: str, folders: Sequence[str]) -> ModuleSpec | None:
+    if (spec := PathFinder.find_spec(name, list(folders))) is not None:
+        return spec
+    try:
+        return importlib.util.find_spec(name)  # of an editable installation, say; it runs nothing of the module
+    except (ImportError, ValueError):
+        return None

@@ -1,0 +1,110 @@
+"""Which files a trainable's code consists of, and whether they were edited."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpsearch.objective import Metric, Objective
+from hpsearch.worker.job import CommandLine, Job
+from hpsearch.worker.own_files import OwnFiles
+
+FILES = {
+    "own_train.py": "import json, torch, own_lib.model\nfrom own_rates import rate\ndef train(trial): ...\n",
+    "own_rates.py": "def late():\n    import own_late\nrate = 1\n",
+    "own_late.py": "",
+    "own_lib/__init__.py": "from . import blocks\n",
+    "own_lib/model.py": "from .blocks import Block\ndef late(): from .. import beyond\n",
+    "own_lib/blocks.py": "Block = 1\n",
+    "own_lib/unused.py": "",
+    "unused.py": "",
+    "broken.py": "def (",
+    "run.sh": "python own_train.py\n",
+}
+USED = {"own_train.py", "own_rates.py", "own_late.py", "own_lib/__init__.py", "own_lib/model.py", "own_lib/blocks.py"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        del sys.modules[name]
+
+
+def own_files(folder: Path, trainable: Any) -> OwnFiles:
+    return OwnFiles(Job(str(folder), "sweep", trainable, (str(folder),), Objective(Metric("loss")), None, 1))
+
+
+def script(folder: Path, program: str | None, *command: str) -> CommandLine:
+    return CommandLine(program, command, str(folder))
+
+
+def imported(folder: Path) -> Any:
+    sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module("own_train").train
+    finally:
+        sys.path.remove(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("make", "used"),
+    [
+        (lambda folder: "own_train:train", USED),
+        (imported, USED),
+        (lambda folder: functools.partial(imported(folder), lr=1), USED),
+        (lambda folder: "own_lib.model:Model", {"own_lib/__init__.py", "own_lib/model.py", "own_lib/blocks.py"}),
+        (lambda folder: script(folder, "own_train.py", "python", "${program}"), USED),
+        (lambda folder: script(folder, None, "python", "own_train.py", "${args}"), USED),
+        (lambda folder: script(folder, "own_train", "python", "-m", "${program}"), USED),
+        (lambda folder: script(folder, "run.sh", "sh", "${program}"), {"run.sh"}),
+        (lambda folder: script(folder, "broken.py", "python", "${program}"), {"broken.py"}),
+        (lambda folder: script(folder, "gone.py", "python", "${program}"), set()),
+        (lambda folder: "hpsearch_trainers.Trainer:build", set()),
+    ],
+)
+def test_the_files_are_the_users_own_that_the_trainable_imports(
+    folder: Path, make: Callable[[Path], Any], used: set[str]
+) -> None:
+    found = own_files(folder, make(folder))
+    assert {str(path.relative_to(folder)) for path in found._known} == used
+    assert (found.digest == "") == (not used)
+
+
+def test_only_another_content_is_an_edit(folder: Path) -> None:
+    before = own_files(folder, "own_train:train")
+    (folder / "unused.py").write_text("changed = 1")
+    os.utime(folder / "own_rates.py", (1, 1))
+    (folder / "own_late.py").unlink()
+    assert before.edit_note() is None
+    (folder / "own_late.py").write_text("")  # as an editor may write it
+    assert before.edit_note() is None
+    assert own_files(folder, "own_train:train").digest == before.digest
+    (folder / "own_late.py").write_text("late = 1")
+    assert str(folder / "own_late.py") in (before.edit_note() or "")
+    assert own_files(folder, "own_train:train").digest != before.digest
+
+
+def test_the_file_of_a_function_that_is_given_as_it_is_may_be_edited(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials run what the process has in memory; a later run of the file is another version all the same."""
+    train = imported(folder)
+    monkeypatch.setattr(train, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(folder / "own_train.py"))
+    before = own_files(folder, train)
+    (folder / "own_train.py").write_text(FILES["own_train.py"] + "# edited")
+    assert before.edited() is None
+    assert own_files(folder, train).digest != before.digest
+    (folder / "own_rates.py").write_text("rate = 2")
+    assert before.edited() == folder / "own_rates.py"
