@@ -37,8 +37,8 @@ def test_an_edit_ends_the_run_and_each_version_has_its_rows(
     monkeypatch.syspath_prepend(str(here))
     for name in ("edited_code", "edited_part"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    runs = {"trainable": "edited_code:train"} if kind == "function" else {"program": "edited_code.py"}
-    write_sweep(here / "edited.yaml", **{"trainable": None, "max_iter": 3, "run_cap": 3, **runs})
+    trainable, program = ("edited_code:train", None) if kind == "function" else (None, "edited_code.py")
+    write_sweep(here / "edited.yaml", trainable, program=program, max_iter=3, run_cap=3)
 
     run = hpsearch_command("run", "edited.yaml", "--backend", "inline", "--dir", "study")
     assert run.code == 130
