@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         BackendError,
         CheckpointError,
         HpsearchError,
+        HpsearchWarning,
         JournalError,
         SearcherError,
         StopSearch,
@@ -87,6 +88,7 @@ __all__ = [
     "Derived",
     "EarlyTerminate",
     "HpsearchError",
+    "HpsearchWarning",
     "Hyperband",
     "IntUniform",
     "JournalError",
@@ -130,8 +132,8 @@ __all__ = [
 
 _PLACES = {
     "hpsearch.errors": (
-        "BackendError CheckpointError HpsearchError JournalError SearcherError StopSearch StudyInUseError "
-        "SweepError TellError TrainableError"
+        "BackendError CheckpointError HpsearchError HpsearchWarning JournalError SearcherError StopSearch "
+        "StudyInUseError SweepError TellError TrainableError"
     ),
     "hpsearch.report.comparison": "Comparison compare",
     "hpsearch.report.rerun": "Configuration Rerun",

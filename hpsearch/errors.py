@@ -10,6 +10,7 @@ __all__ = [
     "CheckpointError",
     "DesignError",
     "HpsearchError",
+    "HpsearchWarning",
     "Interrupted",
     "JournalError",
     "SearcherError",
@@ -30,6 +31,10 @@ _MAX_LINE = 500
 
 class HpsearchError(Exception):
     """Root of every error that hpsearch raises on purpose."""
+
+
+class HpsearchWarning(UserWarning):
+    """What `search` and `rerun` warn of, by `warnings.warn`: results that point to a mistake in the trainable."""
 
 
 class SweepError(HpsearchError):

@@ -7,7 +7,6 @@ import atexit
 import re
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -22,10 +21,10 @@ from hpsearch.cli.which_study import pasted
 from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
 from hpsearch.observers.screen import choose_progress
 from hpsearch.observers.times import Times
-from hpsearch.report.alike import all_alike
 from hpsearch.report.groups import by_strategy
 from hpsearch.report.layout import screen_of, table_text
 from hpsearch.report.outline import constants_of, outlined
+from hpsearch.report.result_warnings import result_warnings, without_value
 from hpsearch.report.shown_path import shown_path
 from hpsearch.report.status import way_on
 from hpsearch.report.study import Study, load
@@ -341,13 +340,10 @@ def _report(study: Study) -> int:
         print(f"trials:      hpsearch trials {pasted}")
         return 0
     if not rows:
-        counts = Counter(row.state for row in study.trials)
-        told = ", ".join(f"{count} {state}" for state, count in counts.items())
-        # Every report holds the metrics, as numbers: one that is no value is NaN. Of that `status` has nothing to say.
-        reported = sum(bool(row.metrics) for row in study.trials if row.state is not TrialState.FAILED)
-        nan = f"; {reported} reported NaN" if reported else ""
-        see = "why with: hpsearch status" if reported < len(study.trials) else "them with: hpsearch trials"
-        print(f"{study.state}, but no trial has a value ({told}){nan}; see {see} {pasted}")
+        # Of trials that reported NaN `status` has nothing to say.
+        reported = all(row.metrics and row.state is not TrialState.FAILED for row in study.trials)
+        see = "them with: hpsearch trials" if reported else "why with: hpsearch status"
+        print(f"{study.state}, but {without_value(study)}; see {see} {pasted}")
         return 4
     if study.rerun is not None:
         print(study.rerun.text(screen_of(sys.stdout)), end="")
@@ -364,8 +360,8 @@ def _report(study: Study) -> int:
             text = text.rstrip("\n") + "\n" + table_text(strategies, screen)
         print(text, end="")
         print(_what_is_best(study, pasted), end="")
-        if all_alike(rows):
-            print(f"note:        the params made no difference to {objective.title}: does the training get them?")
+        for text in result_warnings(study):
+            print(f"note:        {text}")
     print(f"trials:      hpsearch trials {pasted}")
     checkpoint = study.checkpoint_path(rows[0])
     if checkpoint is not None and study.rerun is None and not study.sweep.objective.several:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import warnings
 
+from hpsearch.errors import HpsearchWarning
+from hpsearch.report.result_warnings import result_warnings
 from hpsearch.report.study import Study
 from hpsearch.run.interrupts import interrupted, passing_on
 from hpsearch.run.study_run import Run, run_study
@@ -15,6 +18,8 @@ __all__ = ["run_called"]
 
 def run_called(place: StudyDirectory, sweep: Sweep, run: Run, call: str) -> Study:
     """Run a study as `run_study` does.
+
+    What is remarkable about its results is warned of as by the caller of `call`, which calls this.
 
     One that a signal has ended isn't given: the caller would take it for a whole one, and go on with its best.
 
@@ -41,4 +46,6 @@ def run_called(place: StudyDirectory, sweep: Sweep, run: Run, call: str) -> Stud
     except (KeyboardInterrupt, SystemExit) as error:
         vars(error)["directory"] = place.path
         raise
+    for text in result_warnings(study):
+        warnings.warn(text, HpsearchWarning, stacklevel=3)
     return study
