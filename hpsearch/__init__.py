@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from hpsearch.trainable.current import current_trial
     from hpsearch.trainable.restoring import restore
     from hpsearch.trainable.running_trial import RunningTrial
+    from hpsearch.trial import TrialRow
 
 __version__ = "0.1.0"
 
@@ -119,6 +120,7 @@ __all__ = [
     "SweepError",
     "TellError",
     "TrainableError",
+    "TrialRow",
     "Uniform",
     "When",
     "compare",
@@ -160,17 +162,20 @@ _PLACES = {
     "hpsearch.trainable.current": "current_trial",
     "hpsearch.trainable.restoring": "restore",
     "hpsearch.trainable.running_trial": "RunningTrial",
+    "hpsearch.trial": "TrialRow",
 }
 """Where the public names are, by module."""
 
 _MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
-    return value
+if not TYPE_CHECKING:  # a type checker would take a misspelled name for one of any type
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import os
 import re
@@ -114,6 +115,16 @@ def test_python_runs_in_the_order_of_the_page(page, here, monkeypatch):
     for block in blocks_of(page):
         if block.language == "python" and block.file is None:
             exec(compile(block.text, name_of(block), "exec"), names)
+
+
+@pytest.mark.parametrize("block", of("python"), ids=name_of)
+def test_python_imports_the_modules_that_it_names(block):
+    """It is pasted alone; what it goes on with from a block before it are objects."""
+    tree = ast.parse(block.text)
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    imported = {(name.asname or name.name).partition(".")[0] for node in imports for name in node.names}
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert named & {"hpsearch", "torch"} <= imported
 
 
 @pytest.mark.parametrize("block", of("yaml"), ids=name_of)

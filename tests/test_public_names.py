@@ -12,6 +12,7 @@ import pytest
 
 import hpsearch
 import hpsearch_comm
+import hpsearch_trainers
 
 PACKAGES = [hpsearch, hpsearch_comm]
 
@@ -34,10 +35,20 @@ def test_each_public_name_is_there(package, name):
 
 def test_types_are_checked_against_the_modules_that_are_imported(package):
     tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
-    (block,) = (part for part in tree.body if isinstance(part, ast.If))
+    (block,) = (part for part in tree.body if isinstance(part, ast.If) and isinstance(part.test, ast.Name))
     checked = {name.name: part.module for part in block.body if isinstance(part, ast.ImportFrom) for name in part.names}
     assert checked == package._MODULES
     assert sorted(checked) == sorted(package.__all__)
+
+
+def test_type_checkers_see_the_types_and_take_no_name_that_is_none(package):
+    tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
+    assert "__getattr__" not in [part.name for part in tree.body if isinstance(part, ast.FunctionDef)]
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, hpsearch_trainers], indirect=True)
+def test_a_package_says_that_it_is_typed(package):
+    assert Path(*package.__path__, "py.typed").is_file()
 
 
 def test_a_name_that_is_none_is_an_attribute_error(package):

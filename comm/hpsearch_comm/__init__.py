@@ -91,11 +91,13 @@ _PLACES = {
 _MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
-    return value
+if not TYPE_CHECKING:  # a type checker would take a misspelled name for one of any type
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -17,13 +17,18 @@ from hpsearch.errors import HpsearchError
 __all__ = ["main"]
 
 ERROR = 1
+USAGE = 2
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; answer its exit code (the README lists them)."""
     began = time.time()  # before the command's own modules are imported
-    given = build_parser().parse_args(arguments)
+    parser = build_parser()
+    if not (sys.argv[1:] if arguments is None else arguments):
+        parser.print_help(sys.stderr)
+        return USAGE
+    given = parser.parse_args(arguments)
     given.own_process, given.began = arguments is None, began
     try:
         for stream in (sys.stdout, sys.stderr):

@@ -1,1 +1,24 @@
 """Segments on Ray: the pool of workers, what goes to them and what comes back. Nothing else imports Ray."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+
+
+def _import_ray_quietly() -> None:
+    """Import Ray without its advice, and tqdm's, to install ipywidgets: a sweep is shown without them."""
+    ray_widgets = logging.getLogger("ray.widgets.util")
+    level = ray_widgets.level
+    ray_widgets.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "IProgress not found")
+            import ray  # noqa: F401
+    finally:
+        ray_widgets.setLevel(level)
+
+
+if "IPython" in sys.modules:  # both look for a notebook when they are imported
+    _import_ray_quietly()

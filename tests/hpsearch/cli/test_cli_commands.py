@@ -342,3 +342,10 @@ def test_these_are_all_the_commands():
 def test_every_command_has_a_function(word):
     (commands,) = (action.choices for action in build_parser()._actions if isinstance(action.choices, dict))
     assert callable(function_at(commands[word].get_default("command")))
+
+
+def test_without_a_command_it_shows_its_help(capsys):
+    answer = call(capsys)
+    assert (answer.code, answer.out) == (2, "")
+    assert "exit codes:" in answer.err
+    assert "run a sweep" in answer.err

@@ -47,6 +47,7 @@ def test_a_search_in_a_notebook_runs_on_ray_and_in_the_kernel_itself(tmp_path: P
     (shown,) = [output for output in notebook.cells[1].outputs if output.output_type == "display_data"]
     assert "17 of 17 trials" in shown["data"]["text/html"]
     assert "this belongs" not in printed
+    assert "ipywidgets" not in printed
     (last,) = notebook.cells[-1].outputs
     assert "BestTrial(number=7" in last["data"]["text/plain"]
 
