@@ -20,7 +20,7 @@ from hpsearch.cli.arguments import function_at
 from hpsearch.cli.parser import build_parser
 from hpsearch.report.csv_files import REPORTS_NAME, TRIALS_NAME
 from hpsearch.report.export import OPTUNA_NAME, PARQUET_NAME
-from tests.hpsearch.support.command_line import Answer, Call, write_sweep
+from tests.hpsearch.support.command_line import Answer, Call, call, write_sweep
 from tests.hpsearch.support.wide_study import HARM, WIDENED, write_wide_study
 
 COMMANDS = [
