@@ -17,7 +17,7 @@ BROKEN = "HPSEARCH_TESTS_BROKEN"
 NOT_IN_ORDER = "this node isn't in order"
 
 
-def train(trial: hpsearch.Trial) -> None:
+def train(trial: hpsearch.RunningTrial) -> None:
     """Train for longer than any test takes."""
     for _ in trial.iterations():
         time.sleep(0.05)
