@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-import warnings
 
+from hpsearch.backends.ray.quiet_import import import_ray_quietly
 
-def _import_ray_quietly() -> None:
-    """Import Ray without its advice, and tqdm's, to install ipywidgets: a sweep is shown without them."""
-    ray_widgets = logging.getLogger("ray.widgets.util")
-    level = ray_widgets.level
-    ray_widgets.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "IProgress not found")
-            import ray  # noqa: F401
-    finally:
-        ray_widgets.setLevel(level)
-
-
-if "IPython" in sys.modules:  # both look for a notebook when they are imported
-    _import_ray_quietly()
+if "IPython" in sys.modules:
+    import_ray_quietly()
