@@ -50,7 +50,8 @@ class Guardian:
             text: Empty: it writes nothing.
         """
         assert self.words is not None, "it was made by `start_guardian`"
-        self.words.write(f"{text}\n".encode())
+        with contextlib.suppress(OSError, ValueError):  # it has been killed, or sent away
+            self.words.write(f"{text}\n".encode())
 
     def stop(self) -> None:
         """Send the guardian away without killing anything."""

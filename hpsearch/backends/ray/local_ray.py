@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from hpsearch.backends.ray.access import make_private_token
@@ -19,8 +19,8 @@ __all__ = ["NICENESS", "START_SECONDS", "forget_start", "start_local"]
 START_SECONDS = 180.0
 """Ray's own limits, of which the shortest is half a minute, are too short for a busy machine."""
 
-_START_LIMIT = "raylet_start_wait_time_s"
-"""Ray's name for one of them, with `RAY_` before it in the environment."""
+_START_LIMIT, _PORT_LIMIT = "raylet_start_wait_time_s", "gcs_server_port_wait_time_s"
+"""Ray's names for those that can be set, with `RAY_` before them in the environment."""
 
 NICENESS = 5
 """Of a local Ray's workers: they have a third of other programs' weight, so that the driver, and who sits at the
@@ -84,7 +84,7 @@ def _advice(error: BaseException, logs: Path) -> str:
     """Say what to do where Ray's start failed."""
     if isinstance(error, ChildProcessError):
         return f"Something killed it, as the system does where memory runs out, or it failed: its logs are in {logs}"
-    if isinstance(error, TimeoutError) or "timed out" in str(error):
+    if isinstance(error, TimeoutError) or "timed out" in str(error).lower():
         return f"The machine may be too busy, or slow: try again when it has less to do. Ray's logs are in {logs}"
     return (
         f"It needs room in {_ray_folder()} (RAY_TMPDIR names another folder) and in memory; `hpsearch doctor` looks at "
@@ -99,15 +99,14 @@ def _ray_folder() -> str:
 def forget_start() -> None:
     """Let the guardians of Rays that have started, or whose failure has been told, say nothing any more."""
     while _starting:
-        with suppress(OSError, ValueError):  # it has been sent away
-            _starting.pop().leave_words("")
+        _starting.pop().leave_words("")
 
 
 @contextmanager
 def _marked(mark: str) -> Iterator[None]:
     """Let what is started inside the context carry the mark, also where it gives itself a title as Ray's agents do."""
     marks = {MARK: mark, "SPT_NOENV": "1"}  # setproctitle's: don't write the title over the environment
-    own = {**LOOPBACK, f"RAY_{_START_LIMIT}": str(int(START_SECONDS))}
+    own = {**LOOPBACK, **{f"RAY_{name}": str(int(START_SECONDS)) for name in (_START_LIMIT, _PORT_LIMIT)}}
     marks |= {name: value for name, value in own.items() if name not in os.environ}
     outer = {name: os.environ.get(name) for name in marks}
     os.environ.update(marks)

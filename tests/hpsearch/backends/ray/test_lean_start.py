@@ -61,3 +61,26 @@ def test_a_process_of_rays_that_ends_while_ray_starts_is_named(script, told):
         dies.wait()
         assert processes.died() == told
         lives.send_signal(signal.SIGKILL)
+
+
+def test_a_node_that_is_long_in_coming_is_waited_for(monkeypatch):
+    """Ray itself gives it half a minute, which is too short where the machine is busy."""
+    from ray._private import services, state
+
+    from hpsearch.backends.ray.lean_start import lean_start
+
+    looks: list[int] = []
+
+    class Slow:
+        def _initialize_global_state(self, options):
+            assert options == "options"
+
+        def node_table(self):
+            looks.append(1)
+            return [{"NodeID": "node"}] if len(looks) == 3 else []
+
+    monkeypatch.setattr(state, "GlobalState", Slow)
+    monkeypatch.setattr(services, "_get_gcs_client_options", lambda address: "options")
+    monkeypatch.setattr(services, "get_node", lambda address, node: (address, node, len(looks)))
+    with lean_start(600.0):
+        assert services.get_node("here:1", "node") == ("here:1", "node", 3)
