@@ -10,6 +10,7 @@ Device types can't be unregistered, and torch's autograd counts its devices once
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -19,9 +20,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from hpsearch_comm import Group
+from tests.comm.thread_ranks import run_ranks
 from tests.forked import begin, end
 
-__all__ = ["DEVICE", "DeviceProcess", "HostReads"]
+__all__ = ["DEVICE", "DeviceProcess", "HostReads", "on_ranks"]
 
 DEVICE = "gpu"
 
@@ -163,6 +166,56 @@ class _Backend:
         return [torch.bfloat16, torch.float16]
 
 
+class _Work:
+    """What a group's asynchronous operation on the device gives."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handle, name)
+
+    def wait(self, timeout: float | None = None) -> Any:
+        return _there(self._handle.wait(timeout))
+
+
+def _there(made: Any) -> Any:
+    return _OnDevice(made) if isinstance(made, torch.Tensor) else made
+
+
+def _carry_tensors(kind: type[Group]) -> None:
+    """Let collectives of groups take tensors on the device, as they take CUDA's; messages take none of these either."""
+
+    def carrying(method: Any) -> Any:
+        @functools.wraps(method)
+        def call(self: Group, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(tensor, _OnDevice):
+                return method(self, tensor, *args, **kwargs)
+            made = method(self, tensor.numbers, *args, **kwargs)
+            if made is tensor.numbers:
+                return tensor
+            return _there(made) if isinstance(made, torch.Tensor) else _Work(made)
+
+        return call
+
+    for name in ("allreduce", "broadcast", "allgather", "reduce_scatter"):
+        for form in (name, f"{name}_async"):
+            setattr(kind, form, carrying(getattr(kind, form)))
+
+
+def on_ranks(size: int, work: Callable[[Group], Any]) -> list[Any]:
+    """Return what `work(group)` gives on each rank; the ranks are threads. For tasks of a `DeviceProcess`.
+
+    autograd has one thread for a device. So no rank may wait for another one within its backward pass.
+    """
+
+    def on_device(group: Group) -> Any:
+        with _Device():  # type: ignore[no-untyped-call]
+            return work(group)
+
+    return run_ranks(size, on_device)
+
+
 class DeviceProcess:
     """A process that has the device, on which trainers train there."""
 
@@ -197,6 +250,7 @@ def _serve(channel: Connection) -> None:
     import hpsearch_trainers.trainer
 
     _setup_privateuseone_for_python_backend(DEVICE, backend_module=_Backend())
+    _carry_tensors(Group)
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device=...) then goes through `_Device`
     vars(hpsearch_trainers.trainer)["training_device"] = lambda: torch.device(DEVICE)
     while True:
