@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpsearch.errors import SweepError
 from hpsearch.report.wording import counted
-from hpsearch.sweep.convert import converted
+from hpsearch.sweep.convert import converted, origins
 from hpsearch.sweep.document import read_text
 from hpsearch.sweep.file import load_sweep, sweep_notes
 
@@ -22,12 +24,16 @@ def convert(given: argparse.Namespace) -> int:
         raise SweepError(f"{given.output}: must not exist, as nothing is overwritten; name another file as --output")
     text = read_text(given.sweep)
     new, changes = converted(text, str(given.sweep))
-    runs = _checked(given.sweep, new)
+    runs = _checked(given.sweep, new, origins(text, changes))
     for change in changes:
         print(f"line {change.line}: {change.why}", file=sys.stderr)
     for note in runs:
         print(f"note: {note}", file=sys.stderr)
-    told = counted(len(changes), "line") + " changed" if changes else "nothing had to be changed"
+    told = (
+        counted(len({change.line for change in changes}), "line") + " changed"
+        if changes
+        else "nothing had to be changed"
+    )
     if given.output is None:
         print(new, end="")
     else:
@@ -36,8 +42,13 @@ def convert(given: argparse.Namespace) -> int:
     return 0
 
 
-def _checked(path: Path, text: str) -> list[str]:
+def _checked(path: Path, text: str, lines: Sequence[int]) -> list[str]:
     """Load what was written; give what is to be said of it.
+
+    Args:
+        path: The file that was read.
+        text: What was written.
+        lines: Of each of its lines, the number of the line that it comes from.
 
     Raises:
         SweepError: It doesn't run yet, for what nobody can write but the user.
@@ -49,7 +60,12 @@ def _checked(path: Path, text: str) -> list[str]:
             sweep = load_sweep(written, runs=False)
             notes = sweep_notes(written)
         except SweepError as error:
-            raise SweepError(str(error).replace(str(written), str(path))) from None
+            problems = re.sub(
+                rf"(?m)^{re.escape(str(written))}:(\d+):",
+                lambda found: f"{path}:{lines[int(found[1]) - 1]}:",
+                str(error),
+            )
+            raise SweepError(problems.replace(str(written), str(path))) from None
     if sweep.trainable is None and sweep.program is None and sweep.command is None:
         notes.append("no program is named: add program: train.py, or trainable: package.module:function")
     return notes

@@ -9,17 +9,17 @@ import difflib
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import yaml
 
 from hpsearch.errors import SweepError
-from hpsearch.sweep.file import TOP_KEYS
+from hpsearch.sweep.file import TOP_KEYS, WRAPPER
 from hpsearch.sweep.wandb import HINTS
 from hpsearch.trainable.macros import MACROS
 
-__all__ = ["Change", "converted"]
+__all__ = ["Change", "converted", "origins"]
 
 _GOALS = {"max": "maximize", "maximum": "maximize", "maximise": "maximize"}
 _GOALS |= {"min": "minimize", "minimum": "minimize", "minimise": "minimize"}
@@ -74,6 +74,21 @@ def converted(text: str, name: str) -> tuple[str, list[Change]]:
     return _commented(text, changes), changes
 
 
+def origins(text: str, changes: Sequence[Change]) -> list[int]:
+    """Return, of each line that `converted` wrote, the number of the line in the file that it belongs to.
+
+    Args:
+        text: Of the file.
+        changes: What was changed in it.
+    """
+    found: list[int] = []
+    for line in range(1, text.count("\n") + 2):
+        here = [change for change in changes if change.line == line]
+        comments_and_added = len(here) + sum(change.text.count("\n") for change in here)
+        found += [line] * (comments_and_added + 1)
+    return found
+
+
 def _commented(text: str, changes: list[Change]) -> str:
     """Put a comment above each line that was changed."""
     lines = text.split("\n")
@@ -87,6 +102,10 @@ def _commented(text: str, changes: list[Change]) -> str:
 
 def _changes(top: yaml.Node | None, text: str) -> Iterator[Change]:
     if not isinstance(top, yaml.MappingNode):
+        return
+    inside = [(key, value) for key, value in top.value if not str(key.value).startswith("x-")]
+    if len(inside) == 1 and inside[0][0].value == WRAPPER and isinstance(inside[0][1], yaml.MappingNode):
+        yield from _changes(inside[0][1], text)
         return
     sections = {key.value: value for key, value in top.value}
     yield from _repeated(top, text)

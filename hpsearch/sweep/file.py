@@ -34,6 +34,7 @@ from hpsearch.trial import Params
 
 __all__ = [
     "TOP_KEYS",
+    "WRAPPER",
     "load_sweep",
     "locate",
     "parallel_from_mapping",
@@ -49,7 +50,7 @@ _REQUIRED = {
 }
 """Keys at the top that a file must have, and the line to add."""
 
-_WRAPPER = "sweep"
+WRAPPER = "sweep"
 """Key under which some projects keep the whole sweep."""
 
 _LIKELY_SPAN = 27
@@ -107,15 +108,15 @@ def _read(path: str | Path) -> Document:
     document = read_document(Path(path))
     if (inside := _wrapped(document.value)) is not None:
         document.value = inside
-        document.marks = {key[1:]: mark for key, mark in document.marks.items() if key[:1] == (_WRAPPER,)}
+        document.marks = {key[1:]: mark for key, mark in document.marks.items() if key[:1] == (WRAPPER,)}
     return document
 
 
 def _wrapped(value: object) -> Mapping[str, Any] | None:
     """Return the mapping under `sweep:` where nothing stands beside it but anchors; None where there is none."""
-    if not isinstance(value, Mapping) or {key for key in value if not str(key).startswith("x-")} != {_WRAPPER}:
+    if not isinstance(value, Mapping) or {key for key in value if not str(key).startswith("x-")} != {WRAPPER}:
         return None
-    inside = value[_WRAPPER]
+    inside = value[WRAPPER]
     return inside if isinstance(inside, Mapping) else None
 
 

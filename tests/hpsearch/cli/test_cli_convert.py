@@ -159,7 +159,24 @@ def test_a_fraction_is_no_bound_of_an_integer(here, hpsearch_command):
 
 
 def test_a_sweep_below_a_key_is_not_taken_for_one_that_nobody_knows(here, hpsearch_command):
-    (here / "w.yaml").write_text("sweep:\n" + textwrap.indent(FINE, "  "))
+    (here / "w.yaml").write_text("sweeps:\n" + textwrap.indent(FINE, "  "))
     answer = hpsearch_command("convert", "w.yaml")
     assert answer.code == 1
-    assert "w.yaml:1: sweep: isn't a known key" in answer.err
+    assert "w.yaml:1: sweeps: isn't a known key" in answer.err
+
+
+def test_a_sweep_under_a_lone_key_sweep_is_converted_there(here, hpsearch_command):
+    (here / "w.yaml").write_text("x-a: 1\nsweep:\n" + textwrap.indent(FINE.replace("minimize", "MIN"), "  "))
+    answer = hpsearch_command("convert", "w.yaml", "--output", "out.yaml")
+    assert answer.code == 0, answer.err
+    assert yaml.safe_load((here / "out.yaml").read_text())["sweep"] == yaml.safe_load(FINE)
+    assert answer.err.endswith("w.yaml: 1 line changed\n")
+
+
+def test_lines_are_those_of_the_file_and_each_is_counted_once(here, hpsearch_command):
+    (here / "w.yaml").write_text(BROKEN.replace("value: 2", "value: 2\n  odd: {min: 3.0, max: 1.0, points: 2}"))
+    wrong = hpsearch_command("convert", "w.yaml")
+    assert wrong.code == 1
+    assert f"w.yaml:{BROKEN.splitlines().index('    value: 2') + 2}: parameters.odd.max: must be" in wrong.err
+    (here / "w.yaml").write_text("method: grid\nmetric: {name: a, goal: max}\nparameters: {a: 3, b: 4}\n")
+    assert hpsearch_command("convert", "w.yaml").err.endswith("w.yaml: 2 lines changed\n")
