@@ -6,7 +6,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +17,9 @@ from hpsearch.trainable.metrics import lacking
 from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
 
 __all__ = ["Config", "Nothing", "Run", "Summary", "mapping_of", "say_once", "trial_here"]
+
+_PATIENCE = 3
+"""Logs of a name that is nearly the metric's, before that is an error."""
 
 _told: set[str] = set()
 
@@ -154,8 +158,8 @@ class Run:
         """When the last report's row was logged, and when this one was."""
         self._finished = False
         self._exit_code = 0
-        self._named: dict[str, None] = {}
-        """All numbers that were logged so far."""
+        self._named: Counter[str] = Counter()
+        """All numbers that were logged so far, and how often."""
 
     @property
     def dir(self) -> str:
@@ -177,11 +181,14 @@ class Run:
 
         Raises:
             SegmentEnd: The trial ends here, as its scheduler or the sweep's end has it.
+            TrainableError: It is the third log of a name that is the metric's but for blanks at its ends.
         """
         if self._trial is None:
             return
         given, names = _numbers(data), self._trial.metric_names
-        self._named |= dict.fromkeys(given)
+        self._named.update(given.keys())
+        if self.step == 0:
+            self._check_names(names)
         if step is not None and step == self._committed:
             say_once(f"step {step} is reported already: what is logged to it later is not kept")
             return
@@ -225,6 +232,13 @@ class Run:
             missing = " and ".join(name for name in names if name not in self._row)
             logged = " and ".join(name for name in names if name in self._row) or ", ".join(self._row)
             say_once(f"{logged} was logged without {missing}, and is not reported: a report needs all metrics")
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        """Check that no metric is logged again and again under a name that differs by blanks alone."""
+        for name in names:
+            alike = [other for other in self._named if other.strip() == name.strip()]
+            if name not in alike and any(self._named[other] >= _PATIENCE for other in alike):
+                raise TrainableError(f"a run must log {lacking(name, alike, 'this one logged')}")
 
     @property
     def _is_whole(self) -> bool:
