@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from hpsearch.checks import nearest
 from hpsearch.errors import HpsearchError
+from hpsearch.report.csv_files import put_in_place
 from hpsearch.report.layout import WHOLE, Column, Screen, table_text
 from hpsearch.report.shown_path import shown_path
 from hpsearch.report.studies import last_change
@@ -28,6 +32,10 @@ __all__ = ["StudySummary", "by_column", "summaries_to_csv", "summaries_to_json",
 
 _NOTE = 40
 """Letters of a note that the table shows."""
+
+_SUMMARY = "summary.json"
+_LEAST_KEPT = 1 << 20
+"""Bytes of a journal whose summary is written beside it: a smaller one is read quickly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,9 @@ def _summary(path: Path, now: float) -> StudySummary:
     """Tell of a study all but its size."""
     place = StudyDirectory(path)
     try:
-        holder = place.holder()
+        holder, stamp = place.holder(), _fingerprint(place)
+        if holder is None and (known := _kept(path, stamp)) is not None:
+            return known
         with Journal.read(place.journal) as journal:
             record = journal.study()
             watch, is_live = _Watch(), lambda: (holder or place.holder()) is not None
@@ -92,7 +102,7 @@ def _summary(path: Path, now: float) -> StudySummary:
     objective, leaders = study.sweep.objective, [row for row in study.leaders if row.feasible]
     single = leaders[0] if leaders and not objective.several else None
     running = max(0.0, now - watch.last) if watch.last is not None and study.state == "running" else 0.0
-    return StudySummary(
+    summary = StudySummary(
         directory=path,
         name=study.sweep.name,
         state=study.state,
@@ -108,6 +118,37 @@ def _summary(path: Path, now: float) -> StudySummary:
         seconds=watch.seconds + running,
         labels=labels,
     )
+    if holder is None and study.state != "running" and stamp == _fingerprint(place):
+        _keep(summary, stamp)
+    return summary
+
+
+def _fingerprint(place: StudyDirectory) -> list[tuple[int, int, int]]:
+    """Return (inode, bytes, time of the last change in ns) of the journal's files that hold something."""
+    paths = (place.journal, place.journal.with_name(f"{place.journal.name}-wal"))
+    found = [path.stat() for path in paths if path.exists()]
+    return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in found if one.st_size]
+
+
+def _keep(summary: StudySummary, stamp: list[tuple[int, int, int]]) -> None:
+    """Write the summary of a study with a large journal beside it, where that may be written."""
+    if sum(size for _, size, _ in stamp) >= _LEAST_KEPT:
+        record = {"version": version("hpsearch"), "journal": stamp, "summary": asdict(summary)}
+        with suppress(OSError):
+            put_in_place(json.dumps(record, default=str).encode(), summary.directory / _SUMMARY)
+
+
+def _kept(path: Path, stamp: list[tuple[int, int, int]]) -> StudySummary | None:
+    """Return the summary that is written beside a journal, if the journal is the same as then."""
+    try:
+        record = json.loads((path / _SUMMARY).read_bytes())
+        if (record["version"], record["journal"]) != (version("hpsearch"), list(map(list, stamp))):
+            return None
+        summary = record["summary"]
+        labels = Labels(**{**summary["labels"], "tags": tuple(summary["labels"]["tags"])})
+        return StudySummary(**{**summary, "directory": path, "labels": labels})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 class _Watch:

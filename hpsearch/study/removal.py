@@ -20,10 +20,10 @@ __all__ = ["Parts", "parts_of", "remove", "unneeded"]
 
 _BESIDE = ("-wal", "-shm", "-journal")
 _OBSERVED = frozenset({"tensorboard", "trials.csv", "reports.csv", "mlflow.db", "wandb"})
-_PARTIAL = re.compile(r"\.(trials\.csv|reports\.csv|mlflow\.db)(\.\d+)?\.partial.*")
-"""What observers that were killed left of these."""
-_WRITTEN = frozenset({"on_end.log", "report.html", "sight.token"})
-"""What the command at the end printed, what `hpsearch report` writes, and what a killed run on a cluster left."""
+_PARTIAL = re.compile(r"\.(trials\.csv|reports\.csv|mlflow\.db|report\.html|summary\.json)(\.\d+)?\.partial.*")
+"""What was being written when its process was killed."""
+_WRITTEN = frozenset({"on_end.log", "report.html", "sight.token", "summary.json"})
+"""What the command at the end printed, `hpsearch report` and `list` write, and a killed run on a cluster left."""
 _OURS = _OBSERVED | _WRITTEN | {"trials", "sweep.yaml", "run.lock", "workers.lock"}
 _EXPORT = frozenset({"trials.csv", "reports.csv", "trials.parquet", "optuna.db"})
 

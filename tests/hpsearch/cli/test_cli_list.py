@@ -209,3 +209,35 @@ def test_no_folder_and_no_study_are_said(here, hpsearch_command):
     assert answer.err.startswith("hpsearch: runs: expected a folder with studies, but there is none.")
     Path("runs").mkdir()
     assert hpsearch_command("list").out == "no study in runs\n"
+
+
+def test_a_large_study_is_read_again_only_after_its_journal_changed(studies, hpsearch_command, monkeypatch):
+    monkeypatch.setattr("hpsearch.report.summary._LEAST_KEPT", 1)
+    first = hpsearch_command("list", "--format", "json").out
+    kept = studies / "sweep-1/summary.json"
+    assert kept.is_file()
+    summary = json.loads(kept.read_text())
+    summary["summary"]["trials"] = 41
+    kept.write_text(json.dumps(summary))
+    again = {study["directory"]: study for study in json.loads(hpsearch_command("list", "--format", "json").out)}
+    assert again["runs/sweep-1"]["trials"] == 41  # from the file
+    assert hpsearch_command("tag", "runs/sweep-1", "new").code == 0
+    changed = {study["directory"]: study for study in json.loads(hpsearch_command("list", "--format", "json").out)}
+    assert changed["runs/sweep-1"]["trials"] == 4
+    assert changed["runs/sweep-1"]["tags"] == ["first", "keep", "new"]
+    same = {study["directory"]: study for study in json.loads(first)}["runs/design-x/study"]
+    told = {study["directory"]: study for study in json.loads(hpsearch_command("list", "--format", "json").out)}
+    assert {**told["runs/design-x/study"], "size": 0} == {**same, "size": 0}
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"version": "0.1.0", "journal": [], "summary": {}}'])
+def test_a_summary_that_cannot_be_read_is_made_anew(studies, hpsearch_command, monkeypatch, content):
+    monkeypatch.setattr("hpsearch.report.summary._LEAST_KEPT", 1)
+    (studies / "sweep-1/summary.json").write_text(content)
+    found = {study["directory"]: study for study in json.loads(hpsearch_command("list", "--format", "json").out)}
+    assert found["runs/sweep-1"]["trials"] == 4
+
+
+def test_a_small_study_has_no_summary_beside_it(studies, hpsearch_command):
+    assert hpsearch_command("list").code == 0
+    assert not (studies / "sweep-1/summary.json").exists()
