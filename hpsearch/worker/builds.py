@@ -1,85 +1,68 @@
-"""Sees that building a trial changes nothing that the training of those beside it reads."""
+"""Sees that building a trial changes nothing that those beside it may train with."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from hpsearch.errors import TrainableError
 from hpsearch.worker.lane import Lane, Standing
+from hpsearch.worker.module_values import ModuleValues, module_changes
 from hpsearch.worker.parked import Parked
-
-if TYPE_CHECKING:
-    from hpsearch_trainers.lanes.reading import Place
 
 __all__ = ["unshared"]
 
-_MOST = 3
-"""Of what a message names."""
-
 
 @contextlib.contextmanager
-def unshared(lane: Lane | None, beside: Sequence[Lane], parked: Parked[Standing], *, rounded: bool) -> Iterator[None]:
-    """Let what runs inside, the build of a lane say, change nothing that others train with.
+def unshared(
+    lane: Lane | None, beside: Sequence[Lane], parked: Parked[Standing], modules: ModuleValues, *, rounded: bool
+) -> Iterator[None]:
+    """Let what runs inside, the build of a lane say, change no value of the trainable's modules.
 
-    Each lane beside it that reads what was changed fails, before it trains with that. What is parked and reads it is
-    dropped: such a trial is built again, from its checkpoint, when it goes on.
+    There is one of each in a process, and nobody knows who trains with it. If one is changed, each lane beside it
+    fails, before it trains with that. What is parked is dropped: such a trial is built again, from its checkpoint, when
+    it goes on.
 
     Args:
         lane: What is built; None: another segment has this process for itself.
         beside: Lanes that train.
         parked: What trials have left.
+        modules: Of the trainable.
         rounded: Whether results depend on how many trials a worker trains, so that a study can't change it.
 
     Raises:
-        TrainableError: A lane beside it reads what was changed.
+        TrainableError: There are lanes beside it, and a value was changed.
     """
-    from hpsearch_trainers.lanes import read
-
-    others = [one.standing for one in beside if one.standing is not None]
+    others = [one for one in beside if one.standing is not None]
     if not others and not parked:
         yield
         return
-    before = read(one.reads for one in (*others, *parked))
+    before = modules.look()
     problem = ""
     try:
         yield
     finally:
-        if changed := before.changed(read(one.reads for one in (*others, *parked))):
-            parked.drop(lambda one: bool(_read_by(one, changed)))
-            hit = {one: found for one in beside if one.standing and (found := _read_by(one.standing, changed))}
-            if hit and lane is not None:
-                names = dict.fromkeys(
-                    before.told(place) for place in changed if any(place in of for of in hit.values())
-                )
-                problem = _problem(lane, [*hit], [*names], rounded)
-                for one in hit:
+        if changes := module_changes(before):
+            parked.drop(lambda _: True)
+            if others and lane is not None:
+                problem = _problem(lane, others, changes, rounded)
+                for one in others:
                     with one.at_fault():
                         raise TrainableError(problem)
     if problem:
         raise TrainableError(problem)
 
 
-def _read_by(standing: Standing, places: Sequence[Place]) -> list[Place]:
-    """Give those of some places that a trial's training reads."""
-    from hpsearch_trainers.lanes import read
-
-    of_it = read([standing.reads])
-    return [place for place in places if of_it.reaches(place)]
-
-
-def _problem(lane: Lane, hit: Sequence[Lane], changed: Sequence[str], rounded: bool) -> str:
-    numbers = sorted(one.assignment.number for one in hit)
+def _problem(lane: Lane, others: Sequence[Lane], changes: Sequence[str], rounded: bool) -> str:
+    numbers = sorted(one.assignment.number for one in others)
     alone = "in a new study without fuse: rounding" if rounded else "with --set resources.trials_per_worker=1"
-    others = f"trial{'s' if len(numbers) > 1 else ''} {_listed([*map(str, numbers)])}"
+    trials = f"trial{'s' if len(numbers) > 1 else ''} {_listed([*map(str, numbers)])}"
     return (
         f"what trials train with must be their own where a worker trains several, but building trial "
-        f"{lane.assignment.number} changed {_listed(changed)}, which {others} would have trained with from here on: "
+        f"{lane.assignment.number} changed {_listed(changes)}, which {trials} may train with from here on: "
         f"keep it in the trainer or in the model, as an attribute of it say, or train one trial at a time, {alone}"
     )
 
 
 def _listed(words: Sequence[str]) -> str:
-    shown = [*words[:_MOST], *([f"{len(words) - _MOST} more"] if len(words) > _MOST else [])]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpsearch.errors import Interrupted
 from hpsearch.trainable import random_state
@@ -19,22 +19,17 @@ from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.job import Channel
 from hpsearch.worker.lane_log import LaneLog
 
-if TYPE_CHECKING:
-    from hpsearch_trainers.lanes import Reads
-
 __all__ = ["Lane", "Standing"]
 
 
 class Standing:
     """A trial's object, and the checkpoint that it stands at."""
 
-    def __init__(self, made: Any, trial: RunningTrial, settings: Mapping[str, Any], reads: Reads) -> None:
+    def __init__(self, made: Any, trial: RunningTrial, settings: Mapping[str, Any]) -> None:
         self.object = made
         self.trial = trial
         self.settings = settings
         """What building it changed of the process."""
-        self.reads = reads
-        """From where its training reads what isn't its own."""
         self.at: str | None = None
         """Absolute path of its place; None: at none."""
 

@@ -202,10 +202,10 @@ class Lanes:
     def beside_another(self) -> AbstractContextManager[None]:
         """Surround a segment that has this process for itself, while none is trained here.
 
-        A trial whose training reads what that has changed is built again when it goes on.
+        Trials are built again when they go on where that has changed a value of the trainable's modules.
         """
         assert not self._lanes, "it has this process for itself"
-        return unshared(None, (), self._parked, rounded=self._rounded)
+        return unshared(None, (), self._parked, self._modules, rounded=self._rounded)
 
     def close(self) -> None:
         """Let go of all."""
@@ -217,8 +217,6 @@ class Lanes:
 
     def _begin(self, lane: Lane) -> None:
         """Make a segment's object, or take up the one that stands where it begins."""
-        from hpsearch_trainers.lanes import reads_of
-
         assignment = lane.assignment
         standing = self._parked.take(assignment.number)
         begins_at = None if assignment.checkpoint is None else place_of(assignment.checkpoint)
@@ -234,13 +232,13 @@ class Lanes:
         with contextlib.ExitStack() as around:
             if lane.standing is None:
                 beside = [one for one in self._lanes if one is not lane and one.failure is None]
-                around.enter_context(unshared(lane, beside, self._parked, rounded=self._rounded))
+                around.enter_context(unshared(lane, beside, self._parked, self._modules, rounded=self._rounded))
             settings = around.enter_context(self._turn(lane))
             is_new = lane.standing is None
             if lane.standing is None:
                 random_state.seed_all(lane.trial.seed)
                 made = self._target(lane.trial)
-                lane.standing = Standing(made, lane.trial, settings(), reads_of(made))
+                lane.standing = Standing(made, lane.trial, settings())
                 if assignment.checkpoint is not None:
                     made.load_state_dict(lane.trial.checkpoint)
                     lane.trial.drop_state()

@@ -1,13 +1,14 @@
 """The plain values of the trainable's own modules: what one trial changes there, those after it would find.
 
-Looked at are numbers, texts, and lists, dicts and sets of these: in modules, in classes of theirs, and in objects of
-such classes. Reported is a value that was there before and is another one after. What is filled for the first time
-(None, or an empty container), and what a dict or set gains, isn't: caches do so.
+Looked at are numbers, texts, small tensors and arrays, and lists, dicts and sets of plain values: in modules, in
+classes of theirs, and in objects of such classes. Reported is a value that was there before and is another one after.
+What is filled for the first time (None, or an empty container), and what a dict or set gains, isn't: caches do so.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import inspect
 import sys
@@ -141,8 +142,8 @@ class _Walk:
             if self._left <= 0:
                 break
             self._left -= 1
-            if isinstance(value, _PLAIN):
-                values[key] = value
+            if (plain := _plain(value)) is not None and not (plain is not value and isinstance(owner, list | tuple)):
+                values[key] = plain
             elif isinstance(value, set | frozenset):
                 if len(value) <= _MOST_ENTRIES:
                     values[key] = frozenset(entry for entry in value if isinstance(entry, _PLAIN))
@@ -157,6 +158,19 @@ class _Walk:
             return True
         kind = value if isinstance(value, type) else type(value)
         return kind.__module__ in self._own and hasattr(value, "__dict__")
+
+
+def _plain(value: Any) -> Any:
+    """Return a plain value, a text of the numbers of a small tensor or array, or None."""
+    if isinstance(value, _PLAIN):
+        return value
+    is_array = type(value).__module__.partition(".")[0] in ("torch", "numpy") and hasattr(value, "tolist")
+    if not is_array or isinstance(value, type):
+        return None
+    with contextlib.suppress(RuntimeError):  # one without numbers of its own, on torch's device `meta` say
+        size = value.numel() if hasattr(value, "numel") else value.size
+        return repr(value.tolist()) if size <= _MOST_ENTRIES else None
+    return None
 
 
 def _kind(owner: Any) -> type:
@@ -190,7 +204,7 @@ def _changes(path: str, before: _Entries, owner: Any) -> Iterator[str]:
         elif isinstance(value, frozenset):
             if value and not (isinstance(now, set | frozenset) and value <= now):
                 yield name
-        elif not isinstance(now, _PLAIN) or (now != value and (now == now or value == value)):
+        elif (plain := _plain(now)) is None or (plain != value and (plain == plain or value == value)):
             yield name
 
 

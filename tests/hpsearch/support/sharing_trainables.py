@@ -20,7 +20,6 @@ IN_METRIC = 1.0
 ENTRIES = {"scale": 1.0}
 HOLDER = types.SimpleNamespace(scale=1.0)
 TENSOR = torch.ones(1)
-BUILT = 0
 ROWS: dict[str, Tensor] = {}
 MEMO: Tensor | None = None
 SCALES: dict[float, float] = {}
@@ -41,8 +40,8 @@ HARMLESS = ("nothing", "the same again", "what is its own")
 
 def begin_anew() -> None:
     """Let the module be as it was when it was imported."""
-    global BUILT, IN_FORWARD, IN_LOSS, IN_METRIC, MEMO, TENSOR
-    BUILT, IN_FORWARD, IN_LOSS, IN_METRIC, MEMO, TENSOR = 0, 1.0, 1.0, 1.0, None, torch.ones(1)
+    global IN_FORWARD, IN_LOSS, IN_METRIC, MEMO, TENSOR
+    IN_FORWARD, IN_LOSS, IN_METRIC, MEMO, TENSOR = 1.0, 1.0, 1.0, None, torch.ones(1)
     ENTRIES["scale"] = HOLDER.scale = Sharing.of_class = 1.0
     ROWS.clear()
     SCALES.clear()
@@ -66,8 +65,6 @@ class Sharing(Trainer):
 
     def build(self, params: Mapping[str, Any]) -> Parts:
         """Put it there."""
-        global BUILT
-        BUILT += 1
         self.scale, self.key = 1.0, params["scale"]
         puts = params["puts"]
         _put(self, puts, params["scale"])

@@ -22,6 +22,7 @@ from tests.hpsearch.support.segments import TRIAL, Listening, segment
 
 MODULE = """
 import argparse, collections, enum, functools, types
+import numpy, torch
 
 lr, name, missing, nan = 0.1, "adam", None, float("nan")
 config = {"lr": 0.1, "layers": [64], "deep": {"a": {"b": 1}}, 3: "three"}
@@ -30,6 +31,7 @@ tags = {"a", "b"}
 args = argparse.Namespace(lr=0.1)
 space = types.SimpleNamespace(inner={"lr": 0.1})
 large = list(range(5000))
+table, array, many, of_type = torch.ones(3), numpy.zeros(3), torch.ones(5000), torch.Tensor
 counts = collections.Counter(a=1)
 json = __import__("json")
 config["itself"] = config
@@ -91,6 +93,9 @@ def changes(module: ModuleType, code: str) -> tuple[str, ...]:
     ("code", "names"),
     [
         ("lr = 0.2", "lr"),
+        ("table[0] = 2.0", "table"),
+        ("table = torch.zeros(3)", "table"),
+        ("array += 1", "array"),
         ("lr = 'fast'", "lr"),
         ("lr = None", "lr"),
         ("del lr", "lr"),
@@ -125,6 +130,7 @@ def test_a_value_that_was_there_before_and_differs_is_named(module: ModuleType, 
     [
         "pass",
         "missing = 3",
+        "table = torch.ones(3); many[0] = 2.0",
         "lr, nan, config = 0.1, nan * 1, dict(config)",
         "cache['a'] = 1",
         "config['new'] = 1",

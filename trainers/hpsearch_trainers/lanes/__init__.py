@@ -6,24 +6,18 @@ from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.fuser import Fuser, Stepped
 from hpsearch_trainers.lanes.pack import Pack
 from hpsearch_trainers.lanes.probe import check_pack, check_places
-from hpsearch_trainers.lanes.reading import Reading
 from hpsearch_trainers.lanes.rounding_fuser import RoundingFuser
 from hpsearch_trainers.lanes.shape_key import shape_key
 from hpsearch_trainers.lanes.storages import storages_of
-from hpsearch_trainers.lanes.training_reads import Reads, read, reads_of
 
 __all__ = [
     "Fuser",
     "NotFusible",
     "Pack",
-    "Reading",
-    "Reads",
     "RoundingFuser",
     "Stepped",
     "check_pack",
     "check_places",
-    "read",
-    "reads_of",
     "shape_key",
     "storages_of",
 ]
