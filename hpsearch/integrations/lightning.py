@@ -15,6 +15,7 @@ from typing import Any
 
 from hpsearch.errors import TrainableError
 from hpsearch.integrations.trial import numbers, report, start_path, trial_of_one
+from hpsearch.trainable.restoring import restore
 from hpsearch.trainable.running_trial import RunningTrial
 
 __all__ = ["fit"]
@@ -59,11 +60,23 @@ class _Reporting:
         super().__init__()
         self._trial = trial
         self._begun = False
+        self._inherited: list[tuple[str, list[Any]]] = []
         self._epoch_ended = False
         self._validated = False
 
+    def on_load_checkpoint(self, trainer: Any, model: Any, checkpoint: dict[str, Any]) -> None:
+        """Keep Lightning from loading a parent's settings into a fork."""
+        if self._trial.parent is not None:
+            self._inherited = [(name, checkpoint[name]) for name in ("optimizer_states", "lr_schedulers")]
+            checkpoint |= {name: [] for name, _ in self._inherited}
+
     def on_train_start(self, trainer: Any, model: Any) -> None:
-        """Check that the training is long enough for the segment."""
+        """Let a fork's optimizers go on, and check that the training is long enough for the segment."""
+        targets = (trainer.optimizers, [config.scheduler for config in trainer.lr_scheduler_configs])
+        for made, (_, states) in zip(targets, self._inherited, strict=False):
+            for target, state in zip(made, states, strict=False):
+                restore(target, state)
+        self._inherited = []
         every = (trainer.check_val_every_n_epoch or 1) if trainer.enable_validation else 1
         epochs, end = trainer.max_epochs, self._trial.end
         if end is not None and epochs is not None and 0 <= epochs < end * every:

@@ -11,11 +11,15 @@ from typing import Any
 
 from hpsearch.errors import TrainableError
 from hpsearch.integrations.trial import numbers, report, start_path, trial_of_one
+from hpsearch.trainable.restoring import restore
 from hpsearch.trainable.running_trial import RunningTrial
 
 __all__ = ["train"]
 
 _CALLER = "hpsearch.integrations.transformers.train"
+
+_OPTIMIZER, _SCHEDULER = "optimizer.pt", "scheduler.pt"
+"""Files of the Trainer's checkpoint."""
 
 _TIMES = ("_runtime", "_per_second", "_time")
 """How metrics end that tell of the machine, and would make equal trials differ."""
@@ -45,7 +49,10 @@ def train(trainer: Any, **kwargs: Any) -> Any:
     path = start_path(trial)
     former = args.output_dir
     args.output_dir = str(trial.directory / "transformers")
-    reporting = type("HpsearchReport", (_Reporting, TrainerCallback), {})(trial)
+    forked = path if trial.parent is not None else None
+    reporting = type("HpsearchReport", (_Reporting, TrainerCallback), {})(trial, forked)
+    if forked is not None:
+        path = _without_settings(forked, trial.directory / "parent")
     trainer.add_callback(reporting)
     try:
         return trainer.train(resume_from_checkpoint=None if path is None else str(path), **kwargs)
@@ -72,18 +79,47 @@ def _check(args: Any, trial: RunningTrial) -> None:
         )
 
 
-class _Reporting:
-    """The hooks of the callback that reports."""
+def _without_settings(checkpoint: Path, directory: Path) -> Path:
+    """Return a checkpoint without the optimizer and the schedule, which hold their trial's settings, and random state.
 
-    def __init__(self, trial: RunningTrial) -> None:
+    Args:
+        checkpoint: Another trial's.
+        directory: Is made, of links.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in checkpoint.iterdir():
+        if path.name not in (_OPTIMIZER, _SCHEDULER) and not path.name.startswith("rng_state"):
+            (directory / path.name).symlink_to(path.resolve())
+    return directory
+
+
+class _Reporting:
+    """The hooks of the callback that reports.
+
+    Args:
+        trial: The trial.
+        forked: The parent's checkpoint that a fork begins with.
+    """
+
+    def __init__(self, trial: RunningTrial, forked: Path | None) -> None:
         super().__init__()
         self._trial = trial
+        self._forked = forked
         self._began = 0
         self._metrics: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Note where it begins: an evaluation before the first step (`eval_on_start`) is no iteration."""
+        """Note where it begins: an evaluation before the first step (`eval_on_start`) is no iteration.
+
+        Let a fork's optimizer go on, with settings of its own.
+        """
         self._began = state.global_step
+        if self._forked is not None:
+            import torch
+
+            for target, name in (("optimizer", _OPTIMIZER), ("lr_scheduler", _SCHEDULER)):
+                saved = torch.load(self._forked / name, weights_only=True, map_location="cpu")
+                restore(kwargs[target], saved)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         """Keep the metrics, of each of several data sets, and ask for a checkpoint."""

@@ -23,7 +23,7 @@ def trial_of_one(caller: str, processes: int) -> RunningTrial:
         processes: That the library trains with.
 
     Raises:
-        TrainableError: There is none; several processes train it; or it is forked from another trial.
+        TrainableError: There is none; several processes train it; or it inherits another trial's weights, from zero.
     """
     trial = current_trial()
     if max(trial.world_size, processes) > 1:
@@ -31,10 +31,10 @@ def trial_of_one(caller: str, processes: int) -> RunningTrial:
             f"{caller} must train in one process, but the sweep gives the trial {trial.world_size} and the library "
             f"{processes}: leave workers_per_trial and max_workers_per_trial at 1, and name one device to the library"
         )
-    if trial.parent is not None:
+    if trial.parent is not None and trial.start == 0:
         raise TrainableError(
-            f"{caller} can't begin with another trial's checkpoint: it would go on with that trial's rate, which the "
-            "optimizer's state holds. Take a scheduler that forks no trials, or write the loop yourself"
+            f"{caller} can't let a trial inherit another one's weights and begin at iteration 0: it goes on from a "
+            "checkpoint as a whole. Leave `inherit` out, or write the loop yourself"
         )
     return trial
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 
 import hpsearch
+from hpsearch.integrations.trial import trial_of_one
+from hpsearch.trainable.current import set_current_trial
 from tests.hpsearch.support import lightning_trainables, transformers_trainables
 from tests.hpsearch.support.doubling import Doubling
 
@@ -21,7 +25,7 @@ def search(place: Path, library: Any, early: Any = None, max_iter: int | None = 
     return hpsearch.search(
         library.train,
         parameters=given.pop("parameters", {}),
-        method="grid",
+        method=given.pop("method", "grid"),
         metric=METRICS[library],
         early_terminate=early,
         max_iter=max_iter,
@@ -89,3 +93,52 @@ def test_transformers_refuses_what_would_end_or_go_on_otherwise_than_the_sweep_h
     parameters = {"arguments": arguments}
     with pytest.raises(hpsearch.TrainableError, match=problem):
         search(tmp_path / "s", transformers_trainables, max_iter=3, parameters=parameters)
+
+
+def population(place: Path, library: Any, **fixed: Any) -> list[hpsearch.TrialRow]:
+    """Return the forks of a population, which has one generation more than its first."""
+    study = search(
+        place,
+        library,
+        hpsearch.PBT(max_iter=4, population=2, interval=2),
+        parameters={"lr": hpsearch.LogUniform(1e-3, 1e-1), **fixed},
+        method="pbt",
+    )
+    forks = [row for row in study.trials if row.parent is not None]
+    assert forks
+    assert all(row.failure is None and row.iterations == 4 for row in forks)
+    assert all(row.params["lr"] != study.trials[row.parent or 0].params["lr"] for row in forks)
+    return forks
+
+
+@pytest.mark.parametrize("schedule", ["epoch", pytest.param("step", marks=pytest.mark.exhaustive)])
+def test_a_fork_under_lightning_trains_with_its_own_rate(schedule, tmp_path):
+    for row in population(tmp_path / "s", lightning_trainables, schedule=schedule):
+        assert row.metrics["epoch"] == 3
+        if schedule == "epoch":
+            assert row.metrics["used"] == pytest.approx(row.params["lr"] * 0.5**4)  # after the epoch
+        whole = search(tmp_path / "w", lightning_trainables, max_iter=4, parameters={**row.params})
+        assert row.metrics["used"] == whole.trials[0].metrics["used"]
+
+
+def test_a_fork_under_transformers_trains_with_its_own_rate(tmp_path):
+    for row in population(tmp_path / "s", transformers_trainables):
+        saved = tmp_path / "s" / str(row.checkpoint)
+        optimizer, scheduler = (
+            torch.load(next(saved.rglob(f"{name}.pt")), weights_only=True) for name in ("optimizer", "scheduler")
+        )
+        assert scheduler["base_lrs"][0] == optimizer["param_groups"][0]["initial_lr"] == row.params["lr"]
+        rate = row.params["lr"] * (1 - 40 / 60)  # linear, over six epochs of ten steps
+        assert optimizer["param_groups"][0]["lr"] == pytest.approx(rate)
+        assert all(state["step"] == 40 for state in optimizer["state"].values())
+
+
+def test_a_child_that_inherits_weights_and_begins_anew_is_refused():
+    outer = set_current_trial(cast(hpsearch.RunningTrial, SimpleNamespace(parent=3, start=0, world_size=1)))
+    try:
+        with pytest.raises(
+            hpsearch.TrainableError, match=r"f can't let a trial inherit another one's weights and begin"
+        ):
+            trial_of_one("f", 1)
+    finally:
+        set_current_trial(outer)

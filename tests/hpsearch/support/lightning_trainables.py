@@ -39,9 +39,10 @@ def _module(pl: Any, params: Any) -> Any:
 
         def on_train_epoch_end(self):
             self.log("epoch", float(self.current_epoch))
+            self.log("used", float(self.optimizers().param_groups[0]["lr"]))
 
         def configure_optimizers(self):
-            optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+            optimizer = torch.optim.SGD(self.parameters(), lr=params.get("lr", 0.1), momentum=0.9)
             schedules = torch.optim.lr_scheduler
             if params["schedule"] == "plateau":
                 plateau = schedules.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)

@@ -44,7 +44,7 @@ def train(trial: RunningTrial) -> None:
         "num_train_epochs": 6,
         "eval_strategy": "epoch",
         "save_strategy": "no",
-        "learning_rate": 3e-3,
+        "learning_rate": trial.params.get("lr", 3e-3),
         "per_device_train_batch_size": 50,
         "per_device_eval_batch_size": 400,
         "seed": trial.seed,
