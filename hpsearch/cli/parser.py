@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hpsearch.cli.arguments import Commands, add_command, add_study_command, number, positive, target
+from hpsearch.cli.arguments import Commands, add_command, add_format, add_study_command, number, positive, target
 from hpsearch.cli.comparing_parser import add_comparing
 from hpsearch.cli.finding_parser import add_finding
 from hpsearch.cli.looking_parser import add_looking
@@ -63,6 +63,11 @@ def _add_running(commands: Commands) -> None:
     command = add_command(commands, "plan", "run:plan", "show what a sweep would run, without running it")
     _add_sweep(command)
     command.add_argument("--workers", type=positive, metavar="N", help="predict for this many workers")
+
+    text = "run a trial of a sweep for two iterations, restored and on a warm worker, too, and say what differs"
+    command = add_command(commands, "check", "check:check", text)
+    _add_sweep(command)
+    add_format(command, "json")
 
     text = "write a W&B sweep file so that it runs, with a comment above each line that was changed"
     command = add_command(commands, "convert", "convert:convert", text)

@@ -52,7 +52,7 @@ from hpsearch.worker.job import CommandLine
 from hpsearch.worker.preflight import missing_here
 from hpsearch.worker.wandb_in_script import wandb_note
 
-__all__ = ["go_on", "plan", "rerun", "run"]
+__all__ = ["blame", "go_on", "plan", "rerun", "run"]
 
 _EXIT_CODES = {
     **dict.fromkeys(("finished", "target", "patience"), 0),
@@ -168,6 +168,10 @@ def plan(given: argparse.Namespace) -> int:
     print(plan_text(made), end="", flush=True)
     for line in shapes_lines(made, (str(Path.cwd()),)):
         print(line)
+    if (sweep.trainable or sweep.program or sweep.command) and not is_table(sweep.trainable):
+        sets = "".join(f" --set {shlex.quote(one)}" for one in given.overrides)
+        command = f"hpsearch check {shlex.quote(str(given.sweep))}{sets}"
+        print(f"check        {command} tries a trial, and says what a sweep of it would get wrong")
     return 0
 
 
@@ -259,7 +263,7 @@ def _run(
             return _report(run_study(place, sweep, run, given.failed))
     except TrainableError as error:
         mend = f"mend it, then go on with: hpsearch resume {pasted(place.path)}"
-        raise TrainableError(f"{_blame(source, str(error))}{error}\n{mend}") from error
+        raise TrainableError(f"{blame(source, str(error))}{error}\n{mend}") from error
 
 
 def _timed(given: argparse.Namespace) -> Times:
@@ -291,7 +295,7 @@ def _observers_located(path: Path | None, place: StudyDirectory | None = None) -
         raise SweepError(f"{where}{error}{mend}") from error
 
 
-def _blame(path: Path | None, message: str) -> str:
+def blame(path: Path | None, message: str) -> str:
     """Give the place in the sweep file that a broken contract points at."""
     if path is None or not path.is_file():
         return ""

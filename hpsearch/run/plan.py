@@ -25,7 +25,7 @@ from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Limits, Search, Sweep
 from hpsearch.trial import Segment, Trial
 
-__all__ = ["Plan", "Schedule", "make_plan", "plan_text"]
+__all__ = ["Plan", "Schedule", "make_plan", "plan_text", "unlearned"]
 
 _MOST_BRACKETS = 12
 """Brackets that the text lists one by one."""
@@ -136,14 +136,14 @@ def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, StudyState, _Counte
     counter = _Counter()
     elastic = sweep.resources.widest > sweep.resources.workers_per_trial
     backend = SimulatedBackend(workers, _MadeUp(), live=elastic)  # what widens goes by live reports
-    endless = replace(_unlearned(sweep), limits=Limits(), metric=without_targets(sweep.objective.goals) or None)
+    endless = replace(unlearned(sweep), limits=Limits(), metric=without_targets(sweep.objective.goals) or None)
     study_state = simulate(endless, backend, counter)
     makespan = backend.now()
     shown = {place: sorted(found) for place, found in counter.widths.items()}
     return Schedule(makespan, counter.worked / (workers * makespan), shown), study_state, counter
 
 
-def _unlearned(sweep: Sweep) -> Sweep:
+def unlearned(sweep: Sweep) -> Sweep:
     """Give the sweep with random points in place of those that a model would take time for: who goes on is made up."""
     if not sweep.searcher.learns:
         return sweep

@@ -20,6 +20,7 @@ from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.report_lines import KIND, append_line
 from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
 from hpsearch.trainable.storage import writing
+from hpsearch.trainable.trace import TRACE, Trace
 
 if TYPE_CHECKING:
     from hpsearch_comm import Group
@@ -110,10 +111,13 @@ class _LineWriter:
         self._lines = lines
         self._answers = answers
         self._reports = 0
+        self._trace = Trace(Path(os.environ[TRACE])) if TRACE in os.environ else None
 
     def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
         self._reports += 1
         self._write("report", iteration=iteration, seconds=seconds, metrics=metrics)
+        if self._trace is not None:
+            self._trace.reported(iteration)
 
     def cut_requested(self) -> bool:
         """Wait for the worker's answer: a script that reports without pause would run past where it should end."""

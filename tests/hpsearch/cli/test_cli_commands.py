@@ -28,6 +28,7 @@ COMMANDS = [
     "design",
     "rerun",
     "plan",
+    "check",
     "convert",
     "resume",
     "retry",

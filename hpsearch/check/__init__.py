@@ -1,0 +1,1 @@
+"""One trial of a sweep, run several times to see that it gives the same each time: `hpsearch check`."""

@@ -1,0 +1,354 @@
+"""Run the first trial of a sweep several times, in fresh processes and in one that has run it, and compare."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from hpsearch.check.differences import Difference, TrialRun, differences
+from hpsearch.check.messages import SegmentRun
+from hpsearch.check.module_state import ModuleState, changes
+from hpsearch.check.workers import FailedRun, Limits, Scratch, Workers, scratch
+from hpsearch.errors import SweepError, TrainableError
+from hpsearch.events import Started
+from hpsearch.objective import without_targets
+from hpsearch.report.wording import params_line
+from hpsearch.run.bits import bits_of
+from hpsearch.run.plan import unlearned
+from hpsearch.study.state import StudyState
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.sweep.table_name import is_table
+from hpsearch.trainable.macros import DEFAULT_COMMAND
+from hpsearch.trial import Failure, Segment, Trial
+from hpsearch.worker.job import CommandLine, Job
+from hpsearch.worker.preflight import check_trainable
+from hpsearch.worker.shapes import Shapes
+
+__all__ = ["CheckResult", "Comparison", "check_sweep"]
+
+_CONSIDERED = 16
+"""First trials of which the second one is chosen."""
+
+_TIMES = frozenset({"data_wait"})
+"""Metrics of a `Trainer` that measure time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs of a trial that should be equal to the bit."""
+
+    name: Literal["repeated", "restored", "warm worker"]
+    verdict: Literal["equal", "differs", "failed", "skipped"]
+    text: str = ""
+    """Why it was skipped, or what else is to be known of it."""
+    differences: Sequence[Difference] = ()
+    suspects: Sequence[Difference] = ()
+    """Values of the user's modules that differ, which may be why."""
+    failure: Failure | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong, as far as is known."""
+        return self.verdict in ("equal", "skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What came of a check."""
+
+    sweep: str
+    trials: Sequence[Trial]
+    """The one that is run several times, and the one that runs after it."""
+    comparisons: Sequence[Comparison]
+    varying: Sequence[str]
+    """What differs between two equal runs and decides nothing, such as a metric that measures time."""
+    seconds: Sequence[float]
+    """Of each iteration."""
+    memory: int
+    """Most bytes of a process."""
+    gpu_memory: int
+    checkpoint_bytes: int | None
+    """None: none is saved."""
+    lanes: Shapes
+    """Which of the trials can be lanes."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong, as far as is known."""
+        return all(one.ok for one in self.comparisons)
+
+
+def check_sweep(sweep: Sweep, search_path: Sequence[str], say: Callable[[str], object]) -> CheckResult:
+    """Run trials of a sweep in processes of their own, within a scratch folder that is removed in the end.
+
+    Args:
+        sweep: What is checked.
+        search_path: Folders in which the trainable is looked for first.
+        say: Called with what is about to be done.
+
+    Raises:
+        SweepError: The sweep names nothing that can be trained here.
+        TrainableError: The trainable can't be imported, or its first trial fails.
+    """
+    sweep.check_runs()
+    if is_table(sweep.trainable):
+        raise SweepError(f"trainable: {sweep.trainable} is a table of what was recorded, which trains nothing to check")
+    with scratch() as folder:
+        return _Check(sweep, search_path, folder, say).result()
+
+
+class _Check:
+    def __init__(self, sweep: Sweep, search_path: Sequence[str], folder: Scratch, say: Callable[[str], object]) -> None:
+        self._sweep, self._folder, self._say = sweep, folder, say
+        self._job = _job_of(sweep, search_path, folder.path)
+        check_trainable(self._job)
+        self._is_script = isinstance(self._job.trainable, CommandLine)
+        self._iterations = min(2, sweep.iterations or 2)
+        limits = sweep.limits
+        deadline = None if limits.max_time is None else time.monotonic() + limits.max_time
+        self._limits = Limits(limits.trial_timeout, deadline)
+        self._attempts = 0
+        self._trials = _trials_of(sweep)
+        self._fresh: ModuleState = {}
+        """The user's modules in a fresh process."""
+        self._left: ModuleState = {}
+        """As the first trial leaves them."""
+
+    def result(self) -> CheckResult:
+        """Run the trials and compare them."""
+        first, second = self._trials
+        warm: SegmentRun | Failure | None = None
+        with self._workers() as workers:
+            self._say(f"trial {first.number} for {self._count}: {params_line(first.params)}")
+            whole = self._first_run(workers, first)
+            if (no_warm := self._why_not_warm()) is None:
+                self._say(f"trial {second.number} in the same process: {params_line(second.params)}")
+                warm = self._attempt(workers, second, 0, self._iterations)
+        expected = self._trial_run(whole)
+        self._fresh, self._left = whole.before, whole.after
+        restored = self._restored(first, expected)
+        alone, lanes = self._alone(second, warm is not None)
+        after_other = self._after_other(warm, alone, no_warm)
+        found = [restored, after_other]
+        if any(not one.ok for one in found) or restored.verdict == "skipped":
+            self._say(f"trial {first.number} again, in a fresh process")
+            repeated, varying = self._repeated(first, expected)
+            found = [repeated, *(_without(one, repeated, varying) for one in found)]
+        else:
+            varying = ()
+            found.insert(0, Comparison("repeated", "equal"))
+        return CheckResult(
+            sweep=self._sweep.name,
+            trials=self._trials,
+            comparisons=found,
+            varying=[f"{one.kind} {one.name}" for one in varying],
+            seconds=[report.seconds for report in whole.reports],
+            memory=whole.memory,
+            gpu_memory=whole.gpu_memory,
+            checkpoint_bytes=None if expected.checkpoint is None else _bytes_in(expected.checkpoint),
+            lanes=lanes,
+        )
+
+    @property
+    def _count(self) -> str:
+        return "1 iteration" if self._iterations == 1 else f"{self._iterations} iterations"
+
+    def _workers(self) -> Workers:
+        return Workers(self._job, self._folder, self._limits, self._job.widest)
+
+    def _run(self, workers: Workers, trial: Trial, start: int, end: int, checkpoint: str | None = None) -> SegmentRun:
+        self._attempts += 1
+        bounded = self._sweep.iterations is not None
+        last = end if bounded else None
+        segment = Segment(trial.number, start, last, checkpoint, self._attempts, self._job.widest)
+        return workers.run(trial, segment, None if bounded else end)
+
+    def _attempt(
+        self, workers: Workers, trial: Trial, start: int, end: int, checkpoint: str | None = None
+    ) -> SegmentRun | Failure:
+        try:
+            return self._run(workers, trial, start, end, checkpoint)
+        except FailedRun as error:
+            return error.failure
+
+    def _first_run(self, workers: Workers, trial: Trial) -> SegmentRun:
+        try:
+            return self._run(workers, trial, 0, self._iterations)
+        except FailedRun as error:
+            raise TrainableError(_failure_text(f"trial {trial.number} failed", error.failure)) from error
+
+    def _trial_run(self, *runs: SegmentRun) -> TrialRun:
+        reports = [report for run in runs for report in run.reports]
+        metrics = {
+            report.iteration: {name: value for name, value in report.metrics.items() if name not in _TIMES}
+            for report in reports
+        }
+        trace = {iteration: line for run in runs for iteration, line in run.trace.items()}
+        address = runs[-1].result.checkpoint
+        return TrialRun(metrics, trace, None if address is None else self._folder.path / address)
+
+    def _restored(self, trial: Trial, expected: TrialRun) -> Comparison:
+        """Run a trial up to its first checkpoint, and go on from that in another process."""
+        if self._iterations == 1:
+            return Comparison("restored", "skipped", "a trial has one iteration")
+        if len(expected.metrics) < self._iterations:
+            return Comparison("restored", "skipped", "the trial ended on its own after iteration 1")
+        if expected.checkpoint is None:
+            what = "the script" if self._is_script else "the trainable"
+            return Comparison("restored", "skipped", f"{what} saves no checkpoint: each promotion starts from zero")
+        self._say(f"trial {trial.number} up to iteration 1")
+        with self._workers() as workers:
+            begun = self._attempt(workers, trial, 0, 1)
+        if isinstance(begun, Failure):
+            return Comparison("restored", "failed", "in a segment that ends after iteration 1", failure=begun)
+        if begun.result.checkpoint is None:
+            return Comparison("restored", "skipped", "no checkpoint was saved at the end of iteration 1")
+        self._say(f"trial {trial.number} from its checkpoint, in a fresh process")
+        with self._workers() as workers:
+            rest = self._attempt(workers, trial, 1, 2, begun.result.checkpoint)
+        if isinstance(rest, Failure):
+            return Comparison("restored", "failed", "from the checkpoint of iteration 1", failure=rest)
+        found = differences(expected, self._trial_run(begun, rest))
+        if found and rest.result.ignored_checkpoint:
+            found.insert(0, Difference("checkpoint", "trial.checkpoint", 2, "", "", "was never read"))
+        return self._compared("restored", found, begun.after, rest.before, rest.before)
+
+    def _repeated(self, trial: Trial, expected: TrialRun) -> tuple[Comparison, Sequence[Difference]]:
+        """Run a trial once more; also return what differs and decides nothing."""
+        with self._workers() as workers:
+            run = self._attempt(workers, trial, 0, self._iterations)
+        if isinstance(run, Failure):
+            return Comparison("repeated", "failed", "in another process", failure=run), ()
+        found = differences(expected, self._trial_run(run))
+        deciding = self._sweep.objective.names
+        natural = [one for one in found if (one.kind == "metric" and one.name not in deciding) or one.kind == "state"]
+        if len(natural) == len(found):
+            return Comparison("repeated", "equal"), natural
+        return Comparison("repeated", "differs", differences=found), ()
+
+    def _why_not_warm(self) -> str | None:
+        if self._is_script:
+            return "a script has a process of its own"
+        return "resources.fresh_process is true" if self._sweep.resources.fresh_process else None
+
+    def _alone(self, trial: Trial, runs: bool) -> tuple[SegmentRun | Failure | None, Shapes]:
+        """Run the second trial in a fresh process, and find out there whether it could be a lane."""
+        if self._is_script:
+            return None, Shapes(whole="a script has a process of its own")
+        run: SegmentRun | Failure | None = None
+        with self._workers() as workers:
+            if runs:
+                self._say(f"trial {trial.number} in a fresh process")
+                run = self._attempt(workers, trial, 0, self._iterations)
+            if isinstance(run, Failure):
+                return run, Shapes(whole=f"trial {trial.number} failed")
+            try:
+                job = replace(self._job, lanes=max(self._sweep.resources.lanes, 2))
+                return run, workers.shapes(job, self._trials)
+            except FailedRun as error:
+                return run, Shapes(whole=error.failure.message)
+
+    def _after_other(
+        self, warm: SegmentRun | Failure | None, alone: SegmentRun | Failure | None, why_not: str | None
+    ) -> Comparison:
+        if why_not is not None or warm is None or alone is None:
+            return Comparison("warm worker", "skipped", why_not or "")
+        if isinstance(alone, Failure):
+            text = f"trial {self._trials[1].number}, also in a fresh process"
+            return Comparison("warm worker", "failed", text, failure=alone)
+        if isinstance(warm, Failure):
+            suspects = self._suspects(self._fresh, self._left, alone.before)
+            text = f"trial {self._trials[1].number} fails only in a process that has run another trial"
+            return Comparison("warm worker", "failed", text, suspects=suspects, failure=warm)
+        found = differences(self._trial_run(alone), self._trial_run(warm))
+        return self._compared("warm worker", found, alone.before, warm.before, alone.before)
+
+    def _compared(
+        self,
+        name: Literal["restored", "warm worker"],
+        found: Sequence[Difference],
+        first: ModuleState,
+        second: ModuleState,
+        fresh: ModuleState,
+    ) -> Comparison:
+        if not found:
+            return Comparison(name, "equal")
+        return Comparison(name, "differs", differences=found, suspects=self._suspects(first, second, fresh))
+
+    def _suspects(self, first: ModuleState, second: ModuleState, fresh: ModuleState) -> list[Difference]:
+        """Return values of the user's modules that differ, but those that each new process has another one of."""
+        own = {name for name, _, _ in changes(self._fresh, fresh)}
+        return [
+            Difference("module state", name, None, one, other)
+            for name, one, other in changes(first, second)
+            if name not in own
+        ]
+
+
+def _without(comparison: Comparison, repeated: Comparison, varying: Sequence[Difference]) -> Comparison:
+    """Return a comparison without what differs between two equal runs, too."""
+    if comparison.verdict != "differs":
+        return comparison
+    keys = {one.key for one in (*repeated.differences, *varying)}
+    left = [one for one in comparison.differences if one.key not in keys]
+    if left:
+        return replace(comparison, differences=left)
+    if repeated.ok:
+        return Comparison(comparison.name, "equal")
+    return Comparison(comparison.name, "skipped", "nothing is known of it, as equal runs differ")
+
+
+def _job_of(sweep: Sweep, search_path: Sequence[str], root: Path) -> Job:
+    resources = sweep.resources
+    trainable: str | CommandLine
+    if sweep.trainable is not None:
+        trainable = sweep.trainable
+    else:
+        trainable = CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, str(Path.cwd()))
+    endless = replace(sweep, metric=without_targets(sweep.objective.goals) or None)
+    rounded = resources.fuse == "rounding"
+    return Job(
+        study=str(root),
+        name=sweep.name,
+        trainable=trainable,
+        search_path=tuple(search_path),
+        objective=endless.objective,
+        save_every=None,
+        threads=resources.cpus_per_worker,
+        gpus=resources.gpus_per_worker,
+        parameters=sweep.parameters,
+        scaling=sweep.scaling.for_trainers(),
+        strategies=sweep.strategies,
+        widest=resources.workers_per_trial,
+        lanes=resources.lanes if rounded else 1,
+        rounded=rounded,
+        packs=False,
+        mkl_cbwr=bits_of(sweep).get("mkl_cbwr"),
+    )
+
+
+def _trials_of(sweep: Sweep) -> tuple[Trial, Trial]:
+    """Return the first trial, and the one of the next few that differs from it in most parameters."""
+    study_state, trials = StudyState(unlearned(sweep)), list[Trial]()
+    while len(trials) < _CONSIDERED and isinstance(event := study_state.next(), Started) and event.new is not None:
+        trials.append(event.new)
+        study_state.apply(event)
+    first, *others = trials
+    if not others:  # the same configuration, as another trial
+        return first, replace(first, number=first.number + 1)
+
+    def distance(trial: Trial) -> int:
+        return sum(trial.params.get(name) != value for name, value in first.params.items())
+
+    return first, max(others, key=distance)
+
+
+def _failure_text(what: str, failure: Failure) -> str:
+    return f"{what}: {failure.message}\n{failure.traceback}".rstrip()
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

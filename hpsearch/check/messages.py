@@ -1,0 +1,85 @@
+"""What `hpsearch check` and the processes that it starts send each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpsearch.check.module_state import ModuleState
+from hpsearch.task import SegmentResult
+from hpsearch.trial import Report, Segment, Trial
+from hpsearch.worker.gang import RankInfo
+from hpsearch.worker.job import Job
+from hpsearch.worker.shapes import Shapes
+
+__all__ = ["FindShapes", "Open", "Opened", "Refused", "Request", "Response", "RunSegment", "SegmentRun"]
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Make a worker."""
+
+    job: Job
+    root: Path
+    """Where attempts write."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSegment:
+    """Run a segment."""
+
+    trial: Trial
+    segment: Segment
+    cut_at: int | None = None
+    """The iteration after which it is cut, where the sweep names no last one."""
+    rank_info: RankInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FindShapes:
+    """Say whether trials can be lanes."""
+
+    job: Job
+    root: Path
+    """Where files may be written."""
+    trials: Sequence[Trial]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The worker is there."""
+
+    address: str
+    """Where the next gang reaches it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRun:
+    """A segment that ended."""
+
+    result: SegmentResult
+    reports: tuple[Report, ...]
+    trace: Mapping[int, Mapping[str, Any]]
+    """By iteration."""
+    before: ModuleState
+    """The state of the user's modules when it began."""
+    after: ModuleState
+    memory: int
+    """Most bytes that the process, or its script, has had in memory."""
+    gpu_memory: int
+    """Most bytes that torch has allocated on a GPU."""
+    address: str
+    """Where the next gang reaches the worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The worker can't be made, or reached."""
+
+    message: str
+
+
+Request = Open | RunSegment | FindShapes
+Response = Opened | SegmentRun | Shapes | Refused

@@ -1,0 +1,130 @@
+"""What the user's modules hold: values that one trial may leave behind for the next one."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import random
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+from hpsearch.trainable.trace import digest
+from hpsearch.worker.loaded_code import is_own
+
+__all__ = ["ModuleState", "changes", "module_state"]
+
+ModuleState = Mapping[str, Mapping[str, tuple[str, str]]]
+"""By module, the names of values, such as `train.CACHE`, to a digest and a short text of each."""
+
+_DEEPEST = 6
+_LONGEST = 60
+
+
+def module_state(package: str) -> ModuleState:
+    """Return the values that are held by modules, classes and functions of the user's, as far as they are plain.
+
+    Plain are numbers, text, containers of these, tensors, arrays, random generators, the sizes of `functools` caches
+    and the attributes of objects. Unlike what a sweep looks at between two segments these can be compared with those of
+    another process, and it may take as long as to read all tensors.
+
+    Args:
+        package: The outermost package of the trainable, which may be installed.
+    """
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    for module_name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and is_own(module_name, path, package):
+            found[module_name] = {}
+            for name, value in _values(module, module_name):
+                text = _text(value, 0)
+                shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+                hashed = blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+                found[module_name][name] = (hashed, shown)
+    return found
+
+
+def changes(before: ModuleState, after: ModuleState) -> Iterator[tuple[str, str, str]]:
+    """Return the names of values that differ, with the text of both; `-` where there is none.
+
+    Modules that are loaded in one of the two alone are left out.
+    """
+    absent = ("", "-")
+    for module in sorted(before.keys() & after.keys()):
+        old, new = before[module], after[module]
+        for name in sorted(old.keys() | new.keys()):
+            first, second = old.get(name, absent), new.get(name, absent)
+            if first[0] != second[0]:
+                yield name, first[1], second[1]
+
+
+def _values(owner: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Return what a module or class of the user's holds itself."""
+    for name, value in list(vars(owner).items()):
+        if name.startswith("__"):
+            continue
+        full, module = f"{prefix}.{name}", getattr(value, "__module__", None)
+        mine = module == (owner.__name__ if isinstance(owner, types.ModuleType) else owner.__module__)
+        if isinstance(value, types.ModuleType):
+            continue
+        if callable(size := getattr(value, "cache_info", None)):
+            yield full, f"{size().currsize} cached"
+        elif isinstance(value, type):
+            if mine and value is not owner:
+                yield from _values(value, full)
+        elif isinstance(value, types.FunctionType):
+            if mine:
+                yield from _of_function(value, full)
+        else:
+            yield full, value
+
+
+def _of_function(function: types.FunctionType, name: str) -> Iterator[tuple[str, Any]]:
+    """Return the defaults of a function, its attributes, and what it closes over."""
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.default not in (inspect.Parameter.empty, None):
+            yield f"{name}({parameter.name})", parameter.default
+    for attribute, value in vars(function).items():
+        if attribute != "__wrapped__":
+            yield f"{name}.{attribute}", value
+
+
+def _text(value: Any, depth: int) -> str:
+    """Return what tells one value from another; of what isn't plain, its type."""
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        return repr(value)
+    if depth == _DEEPEST:
+        return "..."
+    if isinstance(value, Mapping):
+        items = [f"{_text(key, depth + 1)}: {_text(item, depth + 1)}" for key, item in list(value.items())]
+        return "{" + ", ".join(items) + "}"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = [_text(item, depth + 1) for item in list(value)]
+        return f"[{', '.join(sorted(items) if isinstance(value, (set, frozenset)) else items)}]"
+    kind = type(value).__name__
+    if (state := _library_state(value)) is not None:
+        return f"{kind} {state}"
+    own = getattr(value, "__dict__", None)
+    if isinstance(own, dict) and not callable(value):
+        return f"{kind}({', '.join(f'{name}={_text(item, depth + 1)}' for name, item in list(own.items()))})"
+    return kind
+
+
+def _library_state(value: Any) -> str | None:
+    """Return a digest of a tensor, a module, an array or a random generator; None of all else."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return digest([value])
+    if torch is not None and isinstance(value, torch.Generator):
+        return digest([value.get_state()])
+    if torch is not None and isinstance(value, torch.nn.Module):
+        return digest([*value.parameters(), *value.buffers()])
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return digest([value.tobytes()])
+    if isinstance(value, random.Random) or (
+        numpy is not None and isinstance(value, numpy.random.Generator | numpy.random.RandomState)
+    ):
+        return digest([pickle.dumps(value)])
+    return None

@@ -1,0 +1,133 @@
+"""A process of `hpsearch check`: a worker that is sent segments over a pipe. Run as a program."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import tempfile
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from hpsearch.check.messages import FindShapes, Open, Opened, Refused, RunSegment, SegmentRun
+from hpsearch.check.module_state import module_state
+from hpsearch.errors import HpsearchError
+from hpsearch.trainable.trace import TRACE, Trace, read_trace
+from hpsearch.trial import Report
+from hpsearch.worker.attempt import attempt_directory
+from hpsearch.worker.job import CommandLine, Job
+from hpsearch.worker.shapes import shapes_of
+from hpsearch.worker.worker import Worker
+
+__all__ = ["main"]
+
+
+def main(descriptor: int) -> None:
+    """Do what is requested until the pipe is closed."""
+    connection = Connection(descriptor)
+    sys.path[:0] = connection.recv()  # what comes next may hold what lies there
+    worker: _Traced | None = None
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            break
+        try:
+            if isinstance(request, Open):
+                worker = _Traced(request)
+                connection.send(Opened(worker.address))
+            elif isinstance(request, RunSegment):
+                assert worker is not None, "a worker is opened first"
+                connection.send(worker.run(request))
+            elif isinstance(request, FindShapes):
+                tempfile.tempdir = os.fspath(request.root)  # where all is removed, also if this process is killed
+                connection.send(shapes_of(request.job, request.trials, seconds=10.0))
+        except HpsearchError as error:
+            connection.send(Refused(str(error)))
+    if worker is not None:
+        worker.close()
+
+
+class _Traced:
+    """A worker, and what is recorded of the segments that it runs."""
+
+    def __init__(self, request: Open) -> None:
+        self._job, self._root = request.job, request.root
+        self._worker = Worker(request.job, request.root)
+        trainable = request.job.trainable
+        self._package = trainable.partition(":")[0].partition(".")[0] if isinstance(trainable, str) else ""
+        # Lanes train with transformed functions, in which a hook sees no values.
+        self._is_traced = not request.job.rounded
+
+    @property
+    def address(self) -> str:
+        return self._worker.address
+
+    def run(self, request: RunSegment) -> SegmentRun:
+        rank = 0 if request.rank_info is None else request.rank_info.rank
+        path = self._root / attempt_directory(request.segment, rank) / "trace.jsonl"
+        path.parent.mkdir(parents=True)
+        in_process = not isinstance(self._job.trainable, CommandLine)
+        before = module_state(self._package)
+        self._worker.let_go(request.trial.number)
+        trace = Trace(path) if self._is_traced and in_process else None
+        channel = _Channel(trace, request.cut_at)
+        os.environ[TRACE] = str(path)
+        try:
+            result = self._worker.run(request.trial, request.segment, channel, request.rank_info)
+        finally:
+            del os.environ[TRACE]
+            if trace is not None:
+                trace.close()
+        return SegmentRun(
+            result,
+            tuple(channel.reports),
+            read_trace(path),
+            before,
+            module_state(self._package),
+            _memory(self._job),
+            _gpu_memory(),
+            self._worker.address,
+        )
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+class _Channel:
+    """Keeps what a segment reports."""
+
+    def __init__(self, trace: Trace | None, cut_at: int | None) -> None:
+        self._trace = trace
+        self._cut_at = cut_at
+        self.reports: list[Report] = []
+
+    def reported(self, report: Report) -> None:
+        self.reports.append(report)
+        if self._trace is not None:
+            self._trace.reported(report.iteration)
+
+    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
+        """Let it pass: there is one inside a segment only where the sweep names no last iteration."""
+
+    def cut_requested(self) -> bool:
+        return self._cut_at is not None and bool(self.reports) and self.reports[-1].iteration >= self._cut_at
+
+
+def _memory(job: Job) -> int:
+    """Return the most bytes that this process, or a script that it ran, has had in memory."""
+    if isinstance(job.trainable, CommandLine):
+        return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    status = Path("/proc/self/status").read_text(encoding="utf-8")  # getrusage counts the parent's before exec, too
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def _gpu_memory() -> int:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    return int(torch.cuda.max_memory_allocated())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,196 @@
+"""What came of a check, for a person and for a program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hpsearch.check.check import CheckResult, Comparison
+from hpsearch.check.differences import Difference
+from hpsearch.report.wording import bytes_text, counted, duration, params_line, shortened
+
+__all__ = ["check_json", "check_text"]
+
+_WIDTH = 13
+_MOST = 8
+"""Differences of a kind that are listed."""
+
+_SIDES = {
+    "repeated": ("first", "again"),
+    "restored": ("uninterrupted", "restored"),
+    "warm worker": ("alone", "after another trial"),
+}
+
+_EQUAL = {
+    "repeated": "equal runs are equal to the bit",
+    "restored": "saved after iteration 1 and restored in a fresh process, it is equal to the bit",
+    "warm worker": "trial {} is equal to the bit in a fresh process and in one that has run trial {}",
+}
+
+_DIFFERS = {
+    "repeated": "two equal runs of trial {0} differ",
+    "restored": "saved after iteration 1 and restored in a fresh process, trial {0} differs from an uninterrupted run",
+    "warm worker": "trial {1} differs in a process that has run trial {0} before",
+}
+
+_RESTORE = {
+    "weights": "save all that the weights depend on, the model's state_dict() first, and load it before the loop",
+    "optimizer": "save the optimizer's state_dict() in the checkpoint, and load it before the loop",
+    "learning rate": "save the state_dict() of the optimizer and of its schedule, and load both before the loop",
+    "data order": "shuffle by trial.seed and the iteration's number, or save the generator's state in the checkpoint",
+    "random numbers": "draw inside the loop over trial.iterations(), with the global generators",
+}
+
+_ADVICE = {
+    "repeated": "draw from the global generators, which are seeded, or seed your own with trial.seed; on a GPU see "
+    "torch.use_deterministic_algorithms",
+    "warm worker": "make what a trial changes anew in each trial, or set resources.fresh_process: true",
+}
+
+
+def check_text(result: CheckResult) -> str:
+    """Put a check into lines."""
+    lines = [f"{result.sweep}: trial {result.trials[0].number}: {params_line(result.trials[0].params)}", ""]
+    for comparison in result.comparisons:
+        lines += _labelled(comparison.name, _told(result, comparison))
+    if result.varying:
+        names = ", ".join(result.varying)
+        lines += _labelled("varying", [f"{names}: differs between equal runs, as what measures time does"])
+    lines += [
+        "",
+        *_labelled("memory", [_memory(result)]),
+        *_labelled("iteration", [_seconds(result.seconds)]),
+        *_labelled("checkpoint", [_checkpoint(result)]),
+        *_labelled("lane", [_lane(result)]),
+        "",
+    ]
+    wrong = sum(not one.ok for one in result.comparisons)
+    lines.append("all is well" if not wrong else f"{counted(wrong, 'problem')}; see docs/trainables.md")
+    return "\n".join(lines) + "\n"
+
+
+def check_json(result: CheckResult) -> str:
+    """Return a check as JSON."""
+    record: dict[str, Any] = {
+        "sweep": result.sweep,
+        "ok": result.ok,
+        "trials": [{"number": trial.number, "params": dict(trial.params)} for trial in result.trials],
+        "comparisons": {one.name: _json(one) for one in result.comparisons},
+        "varying": list(result.varying),
+        "memory_bytes": result.memory,
+        "gpu_memory_bytes": result.gpu_memory,
+        "seconds": list(result.seconds),
+        "checkpoint_bytes": result.checkpoint_bytes,
+        "lane": {"possible": _why_no_lane(result) is None, "reason": _why_no_lane(result)},
+    }
+    return json.dumps(record, indent=2, ensure_ascii=False)
+
+
+def _json(comparison: Comparison) -> dict[str, Any]:
+    failure = comparison.failure
+    return {
+        "verdict": comparison.verdict,
+        "text": comparison.text,
+        "differences": [asdict(one) for one in comparison.differences],
+        "suspects": [asdict(one) for one in comparison.suspects],
+        "failure": None if failure is None else asdict(failure),
+    }
+
+
+def _labelled(label: str, lines: Sequence[str]) -> list[str]:
+    return [f"{label if not place else '':<{_WIDTH}}{line}" for place, line in enumerate(lines)]
+
+
+def _told(result: CheckResult, comparison: Comparison) -> list[str]:
+    numbers = [trial.number for trial in result.trials]
+    if comparison.verdict == "equal":
+        return [_EQUAL[comparison.name].format(*reversed(numbers))]
+    if comparison.verdict == "skipped":
+        return [f"not compared: {comparison.text}"]
+    if comparison.failure is not None:
+        failure = comparison.failure
+        lines = [f"FAILED {comparison.text}: {failure.message}", *failure.traceback.rstrip().splitlines()]
+    else:
+        lines = [f"DIFFERS: {_DIFFERS[comparison.name].format(*numbers)}"]
+        lines += _listed(comparison.differences, *_SIDES[comparison.name])
+    if comparison.suspects:
+        lines.append("values of modules that differ, which may be why:")
+        lines += _listed(comparison.suspects, *_SIDES[comparison.name])
+    lines += [f"fix: {advice}" for advice in _advice(comparison)]
+    return lines
+
+
+def _listed(found: Sequence[Difference], first: str, second: str) -> Iterator[str]:
+    """List differences; of entries of the last checkpoint, which follow from what differs before, their number."""
+    early = [one for one in found if one.iteration is not None]
+    for kind, of_kind in _by_kind(early or found):
+        for one in of_kind[:_MOST]:
+            when = "" if one.iteration is None else f" at iteration {one.iteration}"
+            values = f"{one.expected} {first}, {one.got} {second}" if one.expected or one.got else ""
+            told = "; ".join(text for text in (values, one.note) if text)
+            yield f"  {kind}: {one.name}{when}{': ' if told else ''}{told}"
+        if len(of_kind) > _MOST:
+            yield f"  {kind}: {len(of_kind) - _MOST:,} more"
+    if early and len(early) < len(found):
+        counts = [f"{kind} ({len(of_kind):,})" for kind, of_kind in _by_kind([*filter(_is_late, found)])]
+        yield f"  in the last checkpoint: {', '.join(counts)}"
+
+
+def _is_late(difference: Difference) -> bool:
+    return difference.iteration is None
+
+
+def _by_kind(found: Sequence[Difference]) -> Iterator[tuple[str, list[Difference]]]:
+    for kind in dict.fromkeys(one.kind for one in found):
+        yield kind, [one for one in found if one.kind == kind]
+
+
+def _advice(comparison: Comparison) -> Iterator[str]:
+    if comparison.verdict == "failed":
+        return
+    if comparison.name != "restored":
+        yield _ADVICE[comparison.name]
+        return
+    if any(one.iteration == 1 for one in comparison.differences):
+        yield "iteration 1 differs already, in a segment that ends after it: let nothing depend on trial.end"
+        return
+    if any(one.note for one in comparison.differences if one.kind in ("weights", "metric", "checkpoint")):
+        yield "load trial.checkpoint before the loop: the training begins anew"
+        return
+    kinds = {one.kind for one in comparison.differences if one.iteration is not None} - {"metric"}
+    kinds = kinds or {one.kind for one in comparison.differences}
+    for kind, advice in _RESTORE.items():
+        if kind in kinds:
+            yield advice
+
+
+def _memory(result: CheckResult) -> str:
+    gpu = f", {bytes_text(result.gpu_memory)} on the GPU" if result.gpu_memory else ""
+    return f"{bytes_text(result.memory)}{gpu} at most"
+
+
+def _seconds(seconds: Sequence[float]) -> str:
+    if not seconds:
+        return "none was reported"
+    texts = [duration(one) if one >= 1 else f"{one * 1000:.3g} ms" for one in seconds]
+    return texts[-1] + (f" (the first one {texts[0]})" if len(texts) > 1 else "")
+
+
+def _checkpoint(result: CheckResult) -> str:
+    return "none" if result.checkpoint_bytes is None else bytes_text(result.checkpoint_bytes)
+
+
+def _lane(result: CheckResult) -> str:
+    reason = _why_no_lane(result)
+    if reason is not None:
+        return f"no: {shortened(reason, 100)}"
+    return "yes: trials of one shape can share a worker (resources.trials_per_worker)"
+
+
+def _why_no_lane(result: CheckResult) -> str | None:
+    lanes = result.lanes
+    if lanes.whole is not None:
+        return lanes.whole
+    return next(iter((*lanes.alone, *lanes.failed)), None)

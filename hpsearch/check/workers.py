@@ -1,0 +1,264 @@
+"""Worker processes of `hpsearch check`: started, sent segments, and ended with all that they have started."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from hpsearch.check.messages import FindShapes, Open, Opened, Refused, Request, Response, RunSegment, SegmentRun
+from hpsearch.errors import SweepError, TrainableError
+from hpsearch.threads import thread_environment
+from hpsearch.trial import Failure, Segment, Trial
+from hpsearch.worker.gang import ranks_of_gang
+from hpsearch.worker.guardian import MARK, kill_marked, start_guardian
+from hpsearch.worker.job import Job
+from hpsearch.worker.shapes import Shapes
+
+__all__ = ["FailedRun", "Limits", "Scratch", "Workers", "scratch"]
+
+_LOG_TAIL = 4_000
+"""Characters of a dead process's output that are shown."""
+
+
+class FailedRun(Exception):
+    """A segment failed, or was ended."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a segment is ended."""
+
+    segment: float | None
+    """Seconds that it may run."""
+    deadline: float | None
+    """When all must have ended, by `time.monotonic`."""
+
+    def of_segment(self) -> tuple[float | None, str]:
+        """Return the seconds that a segment may run from now on, and the key that says so."""
+        left = math.inf if self.deadline is None else self.deadline - time.monotonic()
+        if self.segment is not None and self.segment <= left:
+            return self.segment, f"limits.trial_timeout ({self.segment:g} s)"
+        return (None, "") if left == math.inf else (max(left, 0.0), "limits.max_time")
+
+
+class Scratch:
+    """A folder for everything that is written, and a mark by which all processes are found."""
+
+    def __init__(self, path: Path, mark: str) -> None:
+        self.path = path
+        self._mark = mark
+        self._started = 0
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of a process that belongs to it."""
+        return {**os.environ, MARK: self._mark}
+
+    def next_log(self) -> Path:
+        """Return a new file for the output of a process."""
+        self._started += 1
+        return self.path / f"process-{self._started}.log"
+
+    def end_processes(self) -> None:
+        """Kill all that belong to it."""
+        kill_marked(MARK, self._mark)
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Scratch]:
+    """Make a scratch folder. In the end it is removed and its processes are killed, also where this one is killed."""
+    path = Path(tempfile.mkdtemp(prefix="hpsearch-check-"))
+    try:
+        guardian = start_guardian(path, own_group=False)
+        made = Scratch(path, guardian.mark)
+        try:
+            yield made
+        finally:
+            made.end_processes()
+            guardian.stop()
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class Workers:
+    """Fresh processes that run segments of one trial together: as many as it has workers.
+
+    Args:
+        job: What all segments share.
+        folder: Where the processes write.
+        limits: When a segment is ended.
+        width: How many there are.
+
+    Raises:
+        TrainableError: The trainable can't be imported, or has another shape.
+        SweepError: There are too few GPUs here.
+    """
+
+    def __init__(self, job: Job, folder: Scratch, limits: Limits, width: int = 1) -> None:
+        self._job, self._scratch, self._limits = job, folder, limits
+        self._processes: list[_Process] = []
+        try:
+            gpus = _gpus_by_rank(job.gpus, width)
+            for rank in range(width):
+                environment = {
+                    **folder.environment(),
+                    **thread_environment(job.threads),
+                    **({} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus[rank]}),
+                }
+                self._processes.append(_Process(job.search_path, environment, folder.next_log()))
+            opened = [self._call(process, Open(job, folder.path), None) for process in self._processes]
+            self._addresses = [one.address for one in opened if isinstance(one, Opened)]
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, trial: Trial, segment: Segment, cut_at: int | None = None) -> SegmentRun:
+        """Run a segment, and return what rank 0 says of it.
+
+        Raises:
+            FailedRun: It failed, or ran over a limit.
+        """
+        ranks = ranks_of_gang(self._addresses, [""] * len(self._addresses))
+        seconds, limit = self._limits.of_segment()
+        until = None if seconds is None else time.monotonic() + seconds
+        for process, info in zip(self._processes, ranks, strict=True):
+            process.send(RunSegment(trial, segment, cut_at, info))
+        runs = []
+        for process in self._processes:
+            left = None if until is None else max(until - time.monotonic(), 0.0)
+            try:
+                answer = self._answer(process, left)
+            except TimeoutError:
+                self.close()
+                raise FailedRun(Failure("timeout", f"it ran over {limit}", "")) from None
+            assert isinstance(answer, SegmentRun), answer
+            runs.append(answer)
+        self._addresses = [run.address for run in runs]
+        failures = [run.result.failure for run in runs if run.result.failure is not None]
+        if failures:
+            raise FailedRun(next((one for one in failures if one.kind != "peer"), failures[0]))
+        return runs[0]
+
+    def shapes(self, job: Job, trials: Sequence[Trial]) -> Shapes:
+        """Return which of some trials can be lanes.
+
+        Raises:
+            FailedRun: To find out ran over a limit, or ended the process.
+        """
+        seconds, limit = self._limits.of_segment()
+        try:
+            answer = self._call(self._processes[0], FindShapes(job, self._scratch.path, trials), seconds)
+        except TimeoutError:
+            raise FailedRun(Failure("timeout", f"it ran over {limit}", "")) from None
+        assert isinstance(answer, Shapes), answer
+        return answer
+
+    def close(self) -> None:
+        """End the processes, and all that they have started."""
+        for process in self._processes:
+            process.close()
+        self._scratch.end_processes()
+
+    def _call(self, process: _Process, request: Request, seconds: float | None) -> Response:
+        process.send(request)
+        return self._answer(process, seconds)
+
+    def _answer(self, process: _Process, seconds: float | None) -> Response:
+        answer = process.receive(seconds)
+        if isinstance(answer, Refused):
+            raise TrainableError(answer.message)
+        return answer
+
+
+class _Process:
+    """A process, and the pipe to it."""
+
+    def __init__(self, search_path: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        self._connection, other = Pipe()
+        with other, log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "hpsearch.check.process", str(other.fileno())],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(other.fileno(),),
+                process_group=0,  # Ctrl-C is for this process alone, which then ends that one
+            )
+        self._end = os.pidfd_open(self._process.pid)
+        self.send(list(search_path))
+
+    def send(self, what: object) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `receive` says that it has ended
+            self._connection.send(what)
+
+    def receive(self, seconds: float | None) -> Response:
+        """Wait for an answer.
+
+        Raises:
+            TimeoutError: There is none after so many seconds.
+            FailedRun: The process has ended.
+        """
+        ready = wait([self._connection, self._end], seconds)
+        if not ready:
+            raise TimeoutError
+        try:
+            if self._connection.poll():
+                answer: Response = self._connection.recv()
+                return answer
+        except EOFError:
+            pass
+        status = self._process.wait()
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+        output = self._log.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL:]
+        raise FailedRun(Failure("died", f"its process {how}", output))
+
+    def close(self) -> None:
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._end >= 0:
+            os.close(self._end)
+            self._end = -1
+        self._connection.close()
+
+
+def _gpus_by_rank(gpus: float, width: int) -> Sequence[str] | None:
+    """Return CUDA_VISIBLE_DEVICES of each rank; None where it may stay as it is."""
+    if not gpus:
+        return [""] * width
+    import torch
+
+    each = math.ceil(gpus)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(index) for index in range(torch.cuda.device_count())] if visible is None else visible.split(",")
+    if len(names) < each:
+        raise SweepError(
+            f"resources.gpus_per_worker: must be at most the {len(names)} GPUs of this machine to check a trial here, "
+            f"got {gpus:g}: check it on another machine, or with --set resources.gpus_per_worker=0"
+        )
+    starts = [rank * each % (len(names) - each + 1) for rank in range(width)]
+    return [",".join(names[start : start + each]) for start in starts]

@@ -1,0 +1,149 @@
+"""Record what the first step of each iteration begins with, so that two runs of one trial can be compared.
+
+A hook of torch sees each optimizer's first step: its parameters, state and options; another one the batch before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+__all__ = ["TRACE", "Trace", "digest", "read_trace"]
+
+TRACE = "HPSEARCH_TRACE"
+"""Environment variable: the file to which a script's trace is written, if it is set."""
+
+
+class Trace:
+    """Appends a line of JSON to a file for each iteration.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._batch: list[Any] = []
+        """What a module was last called with."""
+        self._data: str | None = None
+        self._optimizers: dict[int, tuple[Any, dict[str, Any]]] = {}
+        """By identity: the optimizer, and what its first step of this iteration began with."""
+        self._hooks: list[Any] = []
+        self._begin()
+
+    def reported(self, iteration: int) -> None:
+        """End an iteration, and begin the next one."""
+        line = {
+            "iteration": iteration,
+            "complete": bool(self._hooks),  # not in a script that has imported torch since
+            "data": self._data,
+            "optimizers": [before | {"after": _options(one)} for one, before in self._optimizers.values()],
+        }
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        self._begin()
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _begin(self) -> None:
+        self.close()
+        self._batch, self._data, self._optimizers = [], None, {}
+        if "torch" not in sys.modules:  # of a script that doesn't use it, or imports it later
+            return
+        from torch.nn.modules.module import register_module_forward_pre_hook
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        self._data_hook = register_module_forward_pre_hook(self._take_batch)
+        self._hooks = [self._data_hook, register_optimizer_step_pre_hook(self._take_step)]
+
+    def _take_batch(self, module: Any, inputs: Any) -> None:
+        import torch
+
+        if torch.compiler.is_compiling():
+            return
+        tensors = [value for value in _leaves(inputs) if isinstance(value, torch.Tensor)]
+        if tensors and not any(tensor.requires_grad for tensor in tensors):  # else a module computed it
+            self._batch = tensors
+
+    def _take_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
+        if id(optimizer) in self._optimizers:
+            return
+        if not self._optimizers:
+            self._data_hook.remove()
+            self._data, self._batch = digest(self._batch) if self._batch else None, []
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        state: dict[str, list[Any]] = {}
+        for weight in weights:
+            for name, value in optimizer.state.get(weight, {}).items():
+                state.setdefault(str(name), []).append(value)
+        before = {
+            "type": type(optimizer).__name__,
+            "weights": digest(weights),
+            "state": {name: digest(values) for name, values in state.items()},
+            "options": _options(optimizer),
+        }
+        self._optimizers[id(optimizer)] = (optimizer, before)
+
+
+def read_trace(path: Path) -> dict[int, dict[str, Any]]:
+    """Return what was recorded, by iteration; nothing where there is no such file."""
+    with contextlib.suppress(FileNotFoundError):
+        lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        return {line["iteration"]: line for line in lines}
+    return {}
+
+
+def digest(values: Iterable[Any]) -> str | None:
+    """Return a digest of tensors and plain values; None where the bytes of a tensor can't be read."""
+    torch = sys.modules.get("torch")
+    hashed = blake2b(digest_size=8)
+    try:
+        for value in values:
+            if torch is not None and isinstance(value, torch.Tensor):
+                hashed.update(f"{value.dtype}{tuple(value.shape)}".encode())
+                plain = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+                hashed.update(memoryview(plain.numpy()))
+            else:
+                hashed.update(value if isinstance(value, bytes) else repr(value).encode("utf-8", "replace"))
+    except Exception:  # sparse, fake and batched tensors refuse it, each in its own way
+        return None
+    return hashed.hexdigest()
+
+
+def _options(optimizer: Any) -> list[dict[str, Any]]:
+    """Return the options of each group of parameters, such as `lr`, as far as they are numbers or text."""
+    return [
+        {name: number for name, value in group.items() if name != "params" and (number := _plain(value)) is not None}
+        for group in optimizer.param_groups
+    ]
+
+
+def _plain(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value.item()
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)) and all(isinstance(item, (bool, int, float, str)) for item in value):
+        return list(value)
+    return None
+
+
+def _leaves(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
