@@ -97,7 +97,10 @@ def check_sweep(sweep: Sweep, search_path: Sequence[str], say: Callable[[str], o
     if is_table(sweep.trainable):
         raise SweepError(f"trainable: {sweep.trainable} is a table of what was recorded, which trains nothing to check")
     with scratch() as folder:
-        return _Check(sweep, search_path, folder, say).result()
+        try:
+            return _Check(sweep, search_path, folder, say).result()
+        except FailedRun as error:  # before a trial began
+            raise TrainableError(_failure_text("the trainable can't be imported", error.failure)) from error
 
 
 class _Check:

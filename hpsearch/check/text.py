@@ -45,7 +45,7 @@ _RESTORE = {
 
 _ADVICE = {
     "repeated": "draw from the global generators, which are seeded, or seed your own with trial.seed; on a GPU see "
-    "torch.use_deterministic_algorithms",
+    "torch.use_deterministic_algorithms; of a metric that measures time nothing else can be expected",
     "warm worker": "make what a trial changes anew in each trial, or set resources.fresh_process: true",
 }
 

@@ -17,7 +17,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from hpsearch.check.messages import FindShapes, Open, Opened, Refused, Request, Response, RunSegment, SegmentRun
+from hpsearch.check.messages import FindShapes, Open, Opened, Refused, Response, RunSegment, SegmentRun
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.threads import thread_environment
 from hpsearch.trial import Failure, Segment, Trial
@@ -51,10 +51,14 @@ class Limits:
 
     def of_segment(self) -> tuple[float | None, str]:
         """Return the seconds that a segment may run from now on, and the key that says so."""
-        left = math.inf if self.deadline is None else self.deadline - time.monotonic()
-        if self.segment is not None and self.segment <= left:
+        left = self.left()
+        if self.segment is not None and (left is None or self.segment <= left):
             return self.segment, f"limits.trial_timeout ({self.segment:g} s)"
-        return (None, "") if left == math.inf else (max(left, 0.0), "limits.max_time")
+        return left, "limits.max_time"
+
+    def left(self) -> float | None:
+        """Return the seconds that are left for all; None: as many as it takes."""
+        return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
 
 
 class Scratch:
@@ -107,6 +111,7 @@ class Workers:
     Raises:
         TrainableError: The trainable can't be imported, or has another shape.
         SweepError: There are too few GPUs here.
+        FailedRun: To import it ended the process, or ran over a limit.
     """
 
     def __init__(self, job: Job, folder: Scratch, limits: Limits, width: int = 1) -> None:
@@ -121,8 +126,8 @@ class Workers:
                     **({} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus[rank]}),
                 }
                 self._processes.append(_Process(job.search_path, environment, folder.next_log()))
-            opened = [self._call(process, Open(job, folder.path), None) for process in self._processes]
-            self._addresses = [one.address for one in opened if isinstance(one, Opened)]
+            opened = [self._opened(process, Open(job, folder.path)) for process in self._processes]
+            self._addresses = [one.address for one in opened]
         except BaseException:
             self.close()
             raise
@@ -147,11 +152,7 @@ class Workers:
         runs = []
         for process in self._processes:
             left = None if until is None else max(until - time.monotonic(), 0.0)
-            try:
-                answer = self._answer(process, left)
-            except TimeoutError:
-                self.close()
-                raise FailedRun(Failure("timeout", f"it ran over {limit}", "")) from None
+            answer = self._answer(process, left, limit)
             assert isinstance(answer, SegmentRun), answer
             runs.append(answer)
         self._addresses = [run.address for run in runs]
@@ -167,10 +168,8 @@ class Workers:
             FailedRun: To find out ran over a limit, or ended the process.
         """
         seconds, limit = self._limits.of_segment()
-        try:
-            answer = self._call(self._processes[0], FindShapes(job, self._scratch.path, trials), seconds)
-        except TimeoutError:
-            raise FailedRun(Failure("timeout", f"it ran over {limit}", "")) from None
+        self._processes[0].send(FindShapes(job, self._scratch.path, trials))
+        answer = self._answer(self._processes[0], seconds, limit)
         assert isinstance(answer, Shapes), answer
         return answer
 
@@ -178,14 +177,21 @@ class Workers:
         """End the processes, and all that they have started."""
         for process in self._processes:
             process.close()
+        self._processes = []
         self._scratch.end_processes()
 
-    def _call(self, process: _Process, request: Request, seconds: float | None) -> Response:
+    def _opened(self, process: _Process, request: Open) -> Opened:
         process.send(request)
-        return self._answer(process, seconds)
+        answer = self._answer(process, self._limits.left(), "limits.max_time")
+        assert isinstance(answer, Opened), answer
+        return answer
 
-    def _answer(self, process: _Process, seconds: float | None) -> Response:
-        answer = process.receive(seconds)
+    def _answer(self, process: _Process, seconds: float | None, limit: str) -> Response:
+        try:
+            answer = process.receive(seconds)
+        except TimeoutError:
+            self.close()
+            raise FailedRun(Failure("timeout", f"it ran over {limit}", "")) from None
         if isinstance(answer, Refused):
             raise TrainableError(answer.message)
         return answer

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim.lr_scheduler import ExponentialLR, LambdaLR, LRScheduler
 
 from hpsearch_trainers import Trainer
 
@@ -28,7 +31,7 @@ class Parts:
     def __init__(self, lr: float, width: int = 8, momentum: float = 0.9) -> None:
         self.model = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 1))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr, momentum=momentum)
-        self.schedule: torch.optim.lr_scheduler.LRScheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.5)
+        self.schedule: LRScheduler = ExponentialLR(self.optimizer, 0.5)
 
     def epoch(self, generator: torch.Generator | None = None) -> float:
         total = 0.0
@@ -99,7 +102,7 @@ def forgets_rate(trial: Any) -> None:
 def forgets_schedule(trial: Any) -> None:
     """The rate is that of the optimizer, until the schedule sets it."""
     parts = Parts(trial.params["lr"])
-    parts.schedule = torch.optim.lr_scheduler.LambdaLR(parts.optimizer, lambda epoch: 1 / (1 + epoch))
+    parts.schedule = LambdaLR(parts.optimizer, lambda epoch: 1 / (1 + epoch))
     if trial.checkpoint is not None:
         parts.load(trial.checkpoint)
     for _ in trial.iterations():
@@ -128,6 +131,14 @@ def own_loop_ignores_checkpoint(trial: Any) -> None:
         trial.report({"loss": parts.epoch()}, checkpoint=parts.state)
 
 
+def own_loop(trial: Any) -> None:
+    parts = Parts(trial.params["lr"])
+    if trial.checkpoint is not None:
+        parts.load(trial.checkpoint)
+    for _ in range(trial.start, 5):
+        trial.report({"loss": parts.epoch()}, checkpoint=parts.state)
+
+
 def depends_on_end(trial: Any) -> None:
     parts = Parts(trial.params["lr"] / trial.end)
     if trial.checkpoint is not None:
@@ -141,6 +152,16 @@ def leaks_config(trial: Any) -> None:
     CONFIG["momentum"] *= trial.params["lr"]
     parts = Parts(trial.params["lr"], momentum=CONFIG["momentum"])
     parts_of(trial, parts)
+
+
+def careless(trial: Any) -> None:
+    """Leaks a rate to the next trial, and forgets its optimizer."""
+    CONFIG["lr"] = trial.params["lr"] + CONFIG.get("lr", 0.0)
+    parts = Parts(CONFIG["lr"])
+    if trial.checkpoint is not None:
+        parts.model.load_state_dict(trial.checkpoint["model"])
+    for _ in trial.iterations():
+        trial.report({"loss": parts.epoch()}, checkpoint=lambda: {"model": parts.model.state_dict()})
 
 
 @functools.cache
@@ -180,11 +201,11 @@ def fails(trial: Any) -> None:
 
 
 def hangs(trial: Any) -> None:
-    right_until = trial.start + 1
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    Path("hanging.part").write_text(f"{os.getpid()} {child.pid}")
+    Path("hanging.part").rename("hanging")
     while True:
         time.sleep(0.01)
-        if trial.iteration < right_until:
-            trial.report({"loss": 1.0})
 
 
 def dies(trial: Any) -> None:
