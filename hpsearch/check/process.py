@@ -66,7 +66,7 @@ class _Traced:
     def run(self, request: RunSegment) -> SegmentRun:
         rank = 0 if request.rank_info is None else request.rank_info.rank
         path = self._root / attempt_directory(request.segment, rank) / "trace.jsonl"
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)  # another rank may have made it
         in_process = not isinstance(self._job.trainable, CommandLine)
         before = module_state(self._package)
         self._worker.let_go(request.trial.number)

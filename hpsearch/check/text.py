@@ -156,11 +156,11 @@ def _advice(comparison: Comparison) -> Iterator[str]:
     if any(one.iteration == 1 for one in comparison.differences):
         yield "iteration 1 differs already, in a segment that ends after it: let nothing depend on trial.end"
         return
-    if any(one.note for one in comparison.differences if one.kind in ("weights", "metric", "checkpoint")):
+    early = [one for one in comparison.differences if one.iteration is not None]
+    if any(one.note for one in early if one.kind in ("weights", "metric", "checkpoint")):
         yield "load trial.checkpoint before the loop: the training begins anew"
         return
-    kinds = {one.kind for one in comparison.differences if one.iteration is not None} - {"metric"}
-    kinds = kinds or {one.kind for one in comparison.differences}
+    kinds = {one.kind for one in early} - {"metric"} or {one.kind for one in comparison.differences}
     for kind, advice in _RESTORE.items():
         if kind in kinds:
             yield advice
