@@ -63,6 +63,8 @@ class CheckResult:
     trials: Sequence[Trial]
     """The one that is run several times, and the one that runs after it."""
     comparisons: Sequence[Comparison]
+    module_changes: Sequence[str]
+    """Values of the user's modules for which a sweep on Ray replaces the worker that ran the trial."""
     varying: Sequence[str]
     """What differs between two equal runs and decides nothing, such as a metric that measures time."""
     seconds: Sequence[float]
@@ -147,6 +149,7 @@ class _Check:
             sweep=self._sweep.name,
             trials=self._trials,
             comparisons=found,
+            module_changes=whole.result.module_changes,
             varying=[f"{one.kind} {one.name}" for one in varying],
             seconds=[report.seconds for report in whole.reports],
             memory=whole.memory,

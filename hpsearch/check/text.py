@@ -55,6 +55,10 @@ def check_text(result: CheckResult) -> str:
     lines = [f"{result.sweep}: trial {result.trials[0].number}: {params_line(result.trials[0].params)}", ""]
     for comparison in result.comparisons:
         lines += _labelled(comparison.name, _told(result, comparison))
+    if result.module_changes:
+        names = ", ".join(result.module_changes)
+        told = "each such trial changes them, and costs a sweep on Ray a new worker process"
+        lines += _labelled("modules", [f"{names}: {told}"])
     if result.varying:
         names = ", ".join(result.varying)
         lines += _labelled("varying", [f"{names}: differs between equal runs, as what measures time does"])
@@ -78,6 +82,7 @@ def check_json(result: CheckResult) -> str:
         "ok": result.ok,
         "trials": [{"number": trial.number, "params": dict(trial.params)} for trial in result.trials],
         "comparisons": {one.name: _json(one) for one in result.comparisons},
+        "module_changes": list(result.module_changes),
         "varying": list(result.varying),
         "memory_bytes": result.memory,
         "gpu_memory_bytes": result.gpu_memory,

@@ -254,8 +254,8 @@ class _Process:
 
 def _gpus_by_rank(gpus: float, width: int) -> Sequence[str] | None:
     """Return CUDA_VISIBLE_DEVICES of each rank; None where it may stay as it is."""
-    if not gpus:
-        return [""] * width
+    if not gpus:  # the worker hides them
+        return None
     import torch
 
     each = math.ceil(gpus)

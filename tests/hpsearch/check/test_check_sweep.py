@@ -138,10 +138,12 @@ LEAKING = [
 @pytest.mark.parametrize(("trainable", "difference", "value"), LEAKING)
 def test_module_state_that_leaks_to_the_next_trial_is_named(check, trainable, difference, value):
     answer = check(trainable, "--format", "json")
-    found = comparisons(answer)
+    record = json.loads(answer.out)
+    found = record["comparisons"]
     assert difference in named(found["warm worker"])
     assert [one["name"] for one in found["warm worker"]["suspects"]] == [value]
     assert (answer.code, found["repeated"]["verdict"], found["restored"]["verdict"]) == (1, "equal", "equal")
+    assert record["module_changes"] == (["train.CONFIG['momentum']"] if value == "train.CONFIG" else [])
 
 
 @pytest.mark.exhaustive
