@@ -1,10 +1,11 @@
-"""The bytes of studies, counted in a process beside the one that reads them."""
+"""What studies take on a disk, counted in a process beside the one that reads them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,16 +21,24 @@ def filled(folder: Path, sizes: list[int]) -> Path:
     return folder
 
 
-def test_each_path_has_the_bytes_of_its_files_however_deep(tmp_path):
-    paths = [filled(tmp_path / "a", [3, 4]), filled(tmp_path / "b" / "deep", [5]).parent, tmp_path / "gone"]
-    with sizes_beside(paths) as sizes:
-        assert sizes() == [7, 5, 0]
+def on_disk(path: Path) -> int:
+    told = subprocess.run(["du", "-s", "--block-size=1", path], capture_output=True, text=True, check=True).stdout
+    return int(told.split()[0])
+
+
+def test_each_path_has_the_blocks_of_its_files_and_folders_however_deep(tmp_path):
+    paths = [filled(tmp_path / "a", [3, 9000]), filled(tmp_path / "b" / "deep", [5] * 50).parent]
+    with sizes_beside([*paths, tmp_path / "gone"]) as sizes:
+        assert sizes() == [*map(on_disk, paths), 0]
+    assert size_of([paths[1]]) > 50 * 512  # not 250
+    os.truncate(tmp_path / "a" / "0" / "file", 10_000_000)
+    assert size_of(paths) == sum(map(on_disk, paths)) < 10_000_000
 
 
 def test_a_link_counts_as_a_link(tmp_path):
-    folder = filled(tmp_path / "a", [1000])
+    folder = filled(tmp_path / "a", [100_000])
     (folder / "link").symlink_to(folder / "0", target_is_directory=True)
-    assert size_of([folder]) == 1000 + len(str(folder / "0"))
+    assert size_of([folder]) == on_disk(folder) < 200_000
 
 
 def test_of_no_path_there_is_no_size():
@@ -47,7 +56,7 @@ def test_where_the_process_beside_is_killed_the_sizes_are_found_here(tmp_path, m
 
     monkeypatch.setattr("hpsearch.study.sizes.size_of", killed_elsewhere)
     with sizes_beside([filled(tmp_path / "a", [6])]) as sizes:
-        assert sizes() == [6]
+        assert sizes() == [on_disk(tmp_path / "a")]
 
 
 def test_no_process_is_left_also_where_reading_fails(tmp_path, monkeypatch):
