@@ -139,8 +139,23 @@ def _look(place: DesignFolder, record: dict[str, Any], asked: Asked, clock: Cloc
         raise DesignError(
             f"--goal must be one of {', '.join(SCORES)}, got {asked.goal!r}; {nearest(asked.goal, SCORES)}"
         )
+
+    def check_time() -> None:
+        if clock.left < 0:
+            raise DesignError(
+                f"--time must leave time to look at the data, but {duration(clock.spent)} of {duration(asked.seconds)} "
+                "are spent and it isn't done: give more, or fewer rows or columns"
+            )
+
+    check_time()
     prepared = prepare(
-        Path(asked.source), asked.target, place.path, goal=asked.goal, test_share=asked.test_share, seed=asked.seed
+        Path(asked.source),
+        asked.target,
+        place.path,
+        goal=asked.goal,
+        test_share=asked.test_share,
+        seed=asked.seed,
+        look_up=check_time,
     )
     found = tuple(prepared.lines)
     for line in (*found, *(f"warning: {warning}" for warning in prepared.warnings)):

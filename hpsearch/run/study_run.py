@@ -24,6 +24,7 @@ from hpsearch.observers.thread import ObserverThread
 from hpsearch.observers.times import Times
 from hpsearch.observers.watching import Watching
 from hpsearch.report.study import Study, load
+from hpsearch.report.wording import duration
 from hpsearch.run.bits import bits_notes, bits_of
 from hpsearch.run.gpu_notes import gpu_notes
 from hpsearch.run.interrupts import Interrupts
@@ -159,6 +160,12 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
                     catch_up(threads, stored_sweep(record), history)
                 return load(place.path)
             _check_workers_may(place, sweep, history)
+            limit = sweep.limits.max_time
+            last = history[-1].event if history and more is None and retry is None else None
+            if limit is not None and last == Ended("max_time") and seconds_spent(history) >= limit:
+                # Else it would start Ray, only to end at once.
+                run.display.note(f"{place.path}: limits.max_time, {duration(limit)}, is used up: resume it with more")
+                return load(place.path)
             _go_on(place, journal, history, sweep, more, run, retry, begun.append)
             state = ""
     except KeyboardInterrupt:

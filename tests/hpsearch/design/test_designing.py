@@ -19,6 +19,8 @@ import torch
 import yaml
 
 import hpsearch
+from hpsearch.design.asked import Asked
+from hpsearch.design.folder import DesignFolder
 from hpsearch.study.journal import Journal
 from hpsearch.study.running_time import seconds_spent
 from hpsearch.sweep.file import load_sweep
@@ -251,6 +253,19 @@ def test_a_design_that_was_moved_before_it_was_finished_is_refused(here, capsys)
     # In a process of its own nothing remembers the rows.
     done = subprocess.run([str(PROGRAM), "trials", "moved/study"], env=environment(), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_design_whose_time_is_spent_on_looking_at_the_data_ends_there(here, capsys):
+    record = {"asked": asked_for(here / "table.csv").to_json(), "spent": 1e6}
+    DesignFolder(here / "out").begin(record)
+    answer = designed(capsys, "--resume", "out")
+    assert answer.code == 1
+    assert "--time must leave time to look at the data, but 11 d 13 h of 10 min 0 s are spent" in answer.err
+    assert not (here / "out/data").exists()  # it didn't begin to
+
+
+def asked_for(source: Path) -> Asked:
+    return Asked(source=str(source), target="answer", goal=None, limits={}, seconds=600.0, workers=1)
 
 
 @pytest.mark.exhaustive

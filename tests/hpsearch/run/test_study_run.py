@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import hpsearch
 from hpsearch.backends.base import Backend
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StorageError, StudyInUseError
@@ -148,3 +149,40 @@ def test_a_clock_that_was_set_back_takes_nothing_off_the_time_spent():
     more = [Entry(1000.0, opened, Followed()), Entry(1005.0, Exhausted(), Followed())]
     assert seconds_spent([*first, *more]) == 75.0
     assert seconds_spent([]) == 0.0
+
+
+def test_a_study_whose_time_is_used_up_goes_on_with_more_alone(tmp_path):
+    calls = []
+
+    def search(max_time: float) -> int:
+        def train(trial: hpsearch.RunningTrial) -> None:
+            calls.append(trial.number)
+            for iteration in trial.iterations():
+                trial.report({"loss": trial.params["x"] / iteration})
+
+        study = hpsearch.search(
+            train,
+            parameters={"x": hpsearch.Uniform(0, 1)},
+            metric="loss",
+            max_iter=10**9,
+            run_cap=1,
+            max_time=max_time,
+            backend="inline",
+            directory=tmp_path / "study",
+            tensorboard=False,
+            progress=False,
+        )
+        assert study.state == "max_time"
+        with Journal.read(tmp_path / "study/study.db") as journal:
+            return len(list(journal.entries()))
+
+    first = search(0.05)
+    assert search(0.05) == search(0.01) == first
+    assert len(calls) == 1
+    assert search(seconds_of(tmp_path / "study") + 0.05) > first
+    assert len(calls) == 2
+
+
+def seconds_of(directory: Path) -> float:
+    with Journal.read(directory / "study.db") as journal:
+        return seconds_spent(list(journal.entries()))

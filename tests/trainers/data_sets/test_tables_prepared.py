@@ -318,3 +318,18 @@ def test_a_table_wider_than_long_and_one_without_rows(tmp_path):
     empty = write_csv(tmp_path / "b.csv", {name: [] for name in table})
     answer = alone(tmp_path / "o", empty)
     assert (answer.returncode, answer.stdout) == (0, "prediction,probability of a,probability of b\n")
+
+
+def test_whoever_prepares_can_end_it_between_columns(tmp_path):
+    table = mixed()
+    source = write_csv(tmp_path / "a.csv", table)
+    looks = []
+
+    def look_up() -> None:
+        looks.append(1)
+        if len(looks) == len(table):
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        prepare(source, "kind", tmp_path / "o", look_up=look_up)
+    assert not (tmp_path / "o").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ def prepare(
     test_share: float = 0.2,
     seed: int = 0,
     side: int | None = None,
+    look_up: Callable[[], object] = lambda: None,
 ) -> Prepared:
     """Look at a data set, split it, fit its preprocessing on the search rows, and write what the search needs.
 
@@ -88,6 +89,8 @@ def prepare(
         test_share: Of the rows, to test on.
         seed: Of the split.
         side: Pixels of the longer side that images are made to have; if None, as they are, but at most 64.
+        look_up: Called between steps, of which a column's is the longest but for reading the file. What it raises ends
+            the preparation.
 
     Raises:
         DataSetError: The data can't be used as they are.
@@ -99,12 +102,13 @@ def prepare(
     if side is not None and side < 1:
         raise DataSetError(f"side: must be a number of pixels, at least 1, got {side}")
     examples = read_examples(Path(source), target, side)
+    look_up()
     name = examples.target or "labels"
     targets = see_targets(name, examples.targets, goal, examples.place, examples.labelled)
     cells = dict(examples.columns)
     columns: list[Column] = []
     if examples.images is None:
-        columns = _look(examples, targets)
+        columns = _look(examples, targets, look_up)
         used = [column for column in columns if not column.left_out]
         groups = equal_rows([column.values for column in used])
     else:
@@ -113,6 +117,7 @@ def prepare(
     chosen = _split(examples, targets, groups, test_share, seed)
     if examples.images is None:
         for column in used:
+            look_up()
             fit(column, chosen.search)
         inputs: NDArray[Any] = np.concatenate([features(column.fitted, column.values) for column in used], axis=1)
         fitted: dict[str, Any] = {"width": len(columns), "columns": [column.fitted for column in used]}
@@ -156,10 +161,11 @@ def prepare(
     )
 
 
-def _look(examples: Examples, targets: Targets) -> list[Column]:
+def _look(examples: Examples, targets: Targets, look_up: Callable[[], object]) -> list[Column]:
     """See what the columns are, and keep those rows that have a target."""
     columns = []
     for name in list(examples.columns):
+        look_up()
         column = look(name, examples.columns.pop(name), examples.place)  # pop: its cells aren't needed any more
         if not column.left_out:
             column.values = column.values[targets.rows]
