@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 
@@ -18,6 +19,11 @@ def predict(given: argparse.Namespace) -> int:
         HpsearchError: There is none, or it can't predict for these examples.
     """
     script = given.dir / "model" / "predict.py"
+    if not script.is_file() and (given.dir / "design.json").is_file():
+        raise HpsearchError(
+            f"{given.dir}: must be a finished design, but the search that it began has left no model yet. Finish it "
+            f"with: hpsearch design --resume {shlex.quote(str(given.dir))}"
+        )
     if not script.is_file():
         raise HpsearchError(f"{given.dir}: must be what `hpsearch design` left, but there is no {script}")
     command = [sys.executable, str(script), str(given.new)]

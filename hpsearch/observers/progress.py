@@ -278,4 +278,6 @@ def _workers(workers: Workers, beside: str = "") -> str:
 
 
 def _of(what: str, done: int, total: int | None) -> str:
-    return counted(done, what) if total is None else f"{done:,} of {counted(total, what)}"
+    if total is None or done > total:
+        return counted(done, what) + ("" if total is None else f" ({total:,} planned)")
+    return f"{done:,} of {counted(total, what)}"

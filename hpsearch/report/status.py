@@ -8,7 +8,17 @@ from pathlib import Path
 
 from hpsearch.report.layout import one_line
 from hpsearch.report.study import Study
-from hpsearch.report.wording import by_state, by_width, counted, duration, front_line, params_line, shortened, up_to
+from hpsearch.report.wording import (
+    amount_of,
+    by_state,
+    by_width,
+    counted,
+    duration,
+    front_line,
+    params_line,
+    shortened,
+    up_to,
+)
 from hpsearch.study.enough import ENOUGH
 from hpsearch.trial import Failure, TrialState
 
@@ -44,9 +54,9 @@ def status_text(study: Study, holder: str | None) -> str:
     told = by_state(Counter(row.state for row in rows))
     total = study.total
     lines.append(f"trials      {told or 'none yet'}" + ("" if total is None else f"; {total[0]:,} in all"))
-    of_all = "" if total is None else f" of {total[1]:,}"
+    iterations = amount_of(study.iterations, None if total is None else total[1])
     where = "from ask to tell" if study.is_told else "in workers"
-    lines.append(f"iterations  {study.iterations:,}{of_all}, {duration(sum(row.seconds for row in rows))} {where}")
+    lines.append(f"iterations  {iterations}, {duration(sum(row.seconds for row in rows))} {where}")
     lines += _leaders(study)
     lines += _widths(study)
     lines += _rungs(study)

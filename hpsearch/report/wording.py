@@ -9,6 +9,7 @@ from hpsearch.objective import Objective
 from hpsearch.trial import Params, TrialRow, TrialState, Value
 
 __all__ = [
+    "amount_of",
     "by_state",
     "by_width",
     "bytes_text",
@@ -65,6 +66,18 @@ def bytes_text(count: int) -> str:
             break
         size, unit = size / 1024, larger
     return f"{size:.4g} {unit}"
+
+
+def amount_of(done: int, total: int | None) -> str:
+    """Put progress into words: `48 of 51`; where iterations were run again, so that there are more, `60 (51 planned)`.
+
+    Args:
+        done: So many.
+        total: As many as were planned; None: nobody knows.
+    """
+    if total is None:
+        return f"{done:,}"
+    return f"{done:,} of {total:,}" if done <= total else f"{done:,} ({total:,} planned)"
 
 
 def counted(count: int, what: str) -> str:

@@ -184,9 +184,11 @@ class WatchApp(App[None]):
         """Say whether there is a process to ask; tell the user where there is none."""
         if self.study.is_live and not self.study.is_told:
             return True
-        instead = f"it goes on with: hpsearch resume {self._pasted}"
+        instead = f"to resume it: hpsearch resume {self._pasted}"
         if self.study.is_told:
             instead = "its trials are asked for and told of"
+        elif self.study.ended.state == "finished":
+            instead = f"it is finished; to extend it: hpsearch extend {self._pasted}"
         self.notify(f"no process runs this study, so there is nothing to {verb}; {instead}", severity="warning")
         return False
 

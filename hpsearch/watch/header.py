@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from hpsearch.report.layout import one_line
-from hpsearch.report.wording import by_state, counted, duration, front_line, params_line
+from hpsearch.report.wording import amount_of, by_state, counted, duration, front_line, params_line
 from hpsearch.trial import TrialState
 from hpsearch.watch.live_study import LiveStudy
 
@@ -35,7 +35,7 @@ def header_lines(study: LiveStudy, pasted: str, problem: str = "") -> Iterator[T
     total = study.total
     of_all = "" if total is None else f"; {total[0]:,} in all"
     yield Text(f"trials      {by_state(study.counts) or 'none yet'}{of_all}")
-    yield Text(f"iterations  {_of(study.iterations, None if total is None else total[1])}{_workers(study)}")
+    yield Text(f"iterations  {amount_of(study.iterations, None if total is None else total[1])}{_workers(study)}")
     yield from _best(study)
     if study.failure is not None:
         trial, message = study.failure
@@ -101,7 +101,3 @@ def _best(study: LiveStudy) -> Iterator[Text]:
         line.append(f", which breaks {' and '.join(objective.broken(best.score))}")
     yield line
     yield Text(f"            {one_line(params_line(study.sweep.parameters.nest(best.params)))}")
-
-
-def _of(done: int, total: int | None) -> str:
-    return f"{done:,}" if total is None else f"{done:,} of {total:,}"

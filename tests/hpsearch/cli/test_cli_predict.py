@@ -34,3 +34,12 @@ def test_a_folder_without_a_model(tmp_path, hpsearch_command):
     answer = hpsearch_command("predict", tmp_path, tmp_path / "a.csv")
     assert answer.code == 1
     assert "must be what `hpsearch design` left, but there is no" in answer.err
+
+
+def test_a_design_that_has_no_model_yet_is_to_be_resumed(tmp_path, hpsearch_command):
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o/design.json").write_text("{}")
+    answer = hpsearch_command("predict", tmp_path / "o", tmp_path / "new.csv")
+    assert answer.code == 1
+    assert "has left no model yet" in answer.err
+    assert f"hpsearch design --resume {tmp_path / 'o'}" in answer.err

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpsearch.report.wording import by_width, counted, duration, number, params_line, shortened, up_to
+from hpsearch.report.wording import amount_of, by_width, counted, duration, number, params_line, shortened, up_to
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,11 @@ def test_counts_by_width_go_from_narrow_to_wide(counts, text):
 def test_one_is_no_plural_and_many_have_their_thousands_apart():
     told = [counted(count, "trial") for count in (0, 1, 2, 12_000)]
     assert told == ["0 trials", "1 trial", "2 trials", "12,000 trials"]
+
+
+def test_iterations_beyond_the_plan_are_no_part_of_it():
+    assert [amount_of(48, None), amount_of(48, 51), amount_of(51, 51)] == ["48", "48 of 51", "51 of 51"]
+    assert amount_of(1060, 1051) == "1,060 (1,051 planned)"  # some were run again from zero
 
 
 def test_a_rung_without_a_last_iteration_runs_to_the_end():

@@ -255,6 +255,8 @@ def test_where_no_process_runs_it_nothing_is_asked_and_it_says_what_to_do(source
     async def script(app, pilot):
         await pilot.press(key)
         await until(pilot, lambda: "no process runs this study" in text(app))
+        assert "it is finished" in " ".join(text(app).split())
+        assert "hpsearch resume" not in text(app)  # there is nothing left to run
         assert steered(source) == []
 
     watch(source, script)

@@ -171,6 +171,8 @@ def test_the_split_follows_from_the_seed(tmp_path):
         ([f"name {n}" for n in range(40)], "`x`: it holds 40 different texts in 40 rows"),
         ([f"{1 + n % 28}/{1 + n // 28}/2024" for n in range(40)], "`x`: it seems to hold dates"),
         (["NA", "", " ", "nan"] * 10, "`x`: there is nothing in it"),
+        ([f"{n + 1}e300" for n in range(40)], r"`x`: its numbers are beyond 1e\+150, too large to compute with"),
+        (["1e300"] + [f"{n}.25" for n in range(39)], r"`x` holds numbers beyond 1e\+150, too large .*: 1 taken as"),
         (["0.5", "1.5"] * 20, "`x` tells the target"),
         (["1.5"] + ["oops"] + [f"{n}.25" for n in range(38)], r"`x` holds numbers, and 1 cells .*'oops' \(.*line 3\)"),
         ([10.0**n for n in range(40)], "logarithms are taken, as tails are heavy: `x`"),

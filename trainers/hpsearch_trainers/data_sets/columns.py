@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch_trainers.data_sets.preprocessing import BOOLEANS, MISSING, Values, bent, parse
+from hpsearch_trainers.data_sets.preprocessing import BOOLEANS, LARGEST, MISSING, Values, bent, parse
 from hpsearch_trainers.data_sets.reading import DataSetError
 
 __all__ = ["Column", "fit", "is_number", "look"]
@@ -79,7 +79,30 @@ def look(name: str, cells: Sequence[str] | Values, place: Callable[[int], str]) 
     if not column.left_out:
         column.values = parse(column.fitted, cells, place)
         _see_use(column, cells)
+        _see_too_large(column, cells)
     return column
+
+
+def _see_too_large(column: Column, cells: Sequence[str] | Values) -> None:
+    """Report finite numbers that are taken as missing because their squares would be infinite."""
+    if column.fitted["kind"] != "number":
+        return
+    if isinstance(cells, np.ndarray):
+        numbers = cells.astype(np.float64)
+    else:
+        missing = MISSING.union(column.fitted.get("missing_texts", ()))
+        numbers = np.array([float(cell) for cell in cells if cell not in missing])
+    count = int((np.isfinite(numbers) & (np.abs(numbers) > LARGEST)).sum())
+    if not count:
+        return
+    if np.isnan(column.values).all():
+        column.left_out = f"its numbers are beyond {LARGEST:g}, too large to compute with: scale them down"
+    elif not column.left_out:
+        told = (
+            f"`{column.name}` holds numbers beyond {LARGEST:g}, too large to compute with: {count} taken as missing; "
+            "scale the column down"
+        )
+        column.warning = "; ".join(filter(None, [column.warning, told]))
 
 
 def _see_kind(column: Column, present: Counter[str], where: Callable[[str], str]) -> None:
