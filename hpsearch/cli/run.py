@@ -49,7 +49,7 @@ from hpsearch.sweep.table_name import is_table
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.worker.job import CommandLine
-from hpsearch.worker.preflight import missing_here
+from hpsearch.worker.preflight import check_end, missing_here
 from hpsearch.worker.wandb_in_script import wandb_note
 
 __all__ = ["blame", "go_on", "plan", "rerun", "run"]
@@ -111,6 +111,8 @@ def rerun(given: argparse.Namespace) -> int:
 def _check_runs_here(given: argparse.Namespace, sweep: Sweep, folders: Sequence[str]) -> None:
     """Refuse what can't be run where it is asked for, or watched as asked, before a study is made of it."""
     folders = (str(Path.cwd()), *folders)
+    if given.backend != "simulated" and not is_table(sweep.trainable):
+        check_end(sweep, None, folders)
     if given.backend != "ray" or is_table(sweep.trainable):
         make_backend(given.backend, sweep, None, given.address, folders)
     check_observers(sweep.observers, folders)
@@ -185,7 +187,10 @@ def _missing(sweep: Sweep, source: Path) -> list[str]:
     else:  # it can only be asked and told
         return []
     folders = tuple(dict.fromkeys((folder, str(source.resolve().parent))))
-    told = None if is_table(sweep.trainable) else missing_here(trainable, folders)
+    if is_table(sweep.trainable):
+        return []
+    check_end(sweep, None, folders)
+    told = missing_here(trainable, folders)
     return [] if told is None else [f"it wouldn't run here: {told}"]
 
 
@@ -209,11 +214,20 @@ def _from_zero(sweep: Sweep) -> list[str]:
     bounded = not sweep.unbounded and (run_cap is not None or not sweep.searcher.finite)
     if sweep.trainable is not None or early is None or early.live or not bounded or (run_cap or 0) > _MOST_PLANNED:
         return []
+    if sweep.program is not None and "checkpoint" in _text_of(sweep.program).lower():
+        return []
     plan = make_plan(sweep, max(sweep.resources.workers or 1, sweep.resources.workers_per_trial))
     if plan.iterations_from_zero == plan.iterations:
         return []
     told = f"{plan.iterations_from_zero:,} iterations in all in place of {plan.iterations:,}"
     return [f"a script that saves no checkpoint begins anew wherever its trial goes on: {told}"]
+
+
+def _text_of(program: str) -> str:
+    try:
+        return Path(program).read_text("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _tell_notes(notes: Sequence[str]) -> None:

@@ -38,8 +38,8 @@ def save_trial(study: Study, found: BestTrial, target: Path, force: bool = False
     """
     if found.checkpoint is None:
         raise HpsearchError(
-            f"--save: trial {found.number} must have a checkpoint, but none was saved with its value, or it was "
-            "deleted: see checkpoints in docs/sweep-file.md"
+            f"--save: trial {found.number} must have a checkpoint, but {study.why_no_checkpoint(found.number)}: see "
+            "checkpoints in docs/sweep-file.md"
         )
     if not os.path.lexists(found.checkpoint):
         raise HpsearchError(

@@ -246,13 +246,24 @@ class Study(Plots):
 
         Where it lies in one file with others, it is written out; who may not write there is given a path in that file.
         """
+        try:
+            return self._checkpoint_path(row)
+        except UnreadableCheckpointError:
+            return None
+
+    def why_no_checkpoint(self, trial: int) -> str:
+        """Say why a trial has no checkpoint that could be read."""
+        try:
+            self._checkpoint_path(self.trials[trial])
+        except UnreadableCheckpointError as error:
+            return str(error)
+        return "none was saved with its value, or it was deleted as others were better"
+
+    def _checkpoint_path(self, row: TrialRow) -> Path | None:
         from hpsearch.trainable.checkpoints import shown_path
 
         address = row.address or row.checkpoint
-        try:
-            return None if address is None else shown_path(self.directory / address)
-        except UnreadableCheckpointError:
-            return None
+        return None if address is None else shown_path(self.directory / address)
 
     def curves(self, metric: str | None = None) -> dict[int, list[tuple[int, float]]]:
         """Give each trial's metric over its iterations, of the reports that count; NaN where NaN was reported.

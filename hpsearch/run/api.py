@@ -34,7 +34,9 @@ from hpsearch.sweep.parameters import space_of
 from hpsearch.sweep.reader import listed
 from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Parallel, Resources, Scaling, Search, Sweep
 from hpsearch.sweep.table_name import is_table, table_and_task
+from hpsearch.trainable.trainables import unwrapped
 from hpsearch.trial import Goal
+from hpsearch.worker.preflight import check_end
 
 __all__ = ["rerun", "search"]
 
@@ -243,6 +245,8 @@ def search(
         assert isinstance(made, SimulatedBackend)
         return run_in_memory(sweep, made, warm_start_of(given, sweep, None))
     assert not isinstance(code, Simulation)
+    if backend != "simulated" and not is_table(sweep.trainable):
+        check_end(sweep, code, folders)
     if backend != "ray" or is_table(sweep.trainable):
         make_backend(backend, sweep, code, address, folders)  # what can't be run leaves no study behind
     watching = checked_observers(observers, sweep, folders)
@@ -376,13 +380,15 @@ def _import_path(trainable: str | Callable[..., Any] | Simulation | None) -> str
         return trainable
     if isinstance(trainable, Simulation):
         return f"{type(trainable).__module__}:{type(trainable).__qualname__}"
-    name = getattr(trainable, "__qualname__", None)
+    target = unwrapped(trainable)
+    name = getattr(target, "__qualname__", None)
     if not callable(trainable) or name is None:
         raise SweepError(
             "search: the trainable must be a function, a class, or an import path 'package.module:name'; "
             f"got {trainable!r}"
         )
-    return f"{trainable.__module__}:{name}"
+    # What a partial adds to the function has no name by which another process could import it.
+    return f"{target.__module__ if target is trainable else '__main__'}:{name}"
 
 
 def _last_name(path: str) -> str:
@@ -393,7 +399,7 @@ def _last_name(path: str) -> str:
 def _search_path(trainable: str | Callable[..., Any] | Simulation | None) -> tuple[str, ...]:
     """Give the folders where the trainable's module is found: this one, and the one that it was imported from."""
     here = str(Path.cwd())
-    module = sys.modules.get(getattr(trainable, "__module__", None) or "")
+    module = sys.modules.get(getattr(unwrapped(trainable), "__module__", None) or "")
     file = getattr(module, "__file__", None)
     if module is None or file is None or module.__name__ == "__main__":
         return (here,)

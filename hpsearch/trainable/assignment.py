@@ -8,7 +8,12 @@ from typing import Any
 
 from hpsearch.objective import Objective
 
-__all__ = ["Assignment", "ignored_checkpoint", "ignored_parallel"]
+__all__ = ["UNKNOWN_END", "Assignment", "ignored_checkpoint", "ignored_parallel"]
+
+UNKNOWN_END = (
+    "trial.iterations(), by which classes are stepped too, must know where to end, but the sweep names no `max_iter`: "
+    "set it at the top level (or search(max_iter=...)), or inside `early_terminate` where there is one"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Never, Protocol
 
 from hpsearch.errors import TrainableError
 from hpsearch.trainable import checkpoints, random_state
-from hpsearch.trainable.assignment import Assignment, ignored_checkpoint, ignored_parallel
+from hpsearch.trainable.assignment import UNKNOWN_END, Assignment, ignored_checkpoint, ignored_parallel
 from hpsearch.trainable.metrics import example, refuse_keywords, refuse_step, to_numbers
 from hpsearch.trainable.parents_settings import check_own_settings
 from hpsearch.trainable.random_state import RandomState
@@ -229,10 +229,7 @@ class RunningTrial:
             TrainableError: A step didn't report, or the sweep names no `max_iter`.
         """
         if self.end is None:
-            raise TrainableError(
-                "trial.iterations() must know where to end, but the sweep names no `max_iter`: set it at the "
-                "top level (or search(max_iter=...)), or inside `early_terminate` where there is one"
-            )
+            raise TrainableError(UNKNOWN_END)
         self._looped = True
         self._restore_random_state()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,10 +10,23 @@ from typing import Any
 from hpsearch.errors import TrainableError
 from hpsearch.imports import import_object
 
-__all__ = ["Trainable", "resolve_trainable"]
+__all__ = ["Trainable", "class_of", "resolve_trainable", "unwrapped"]
 
 Trainable = Callable[..., Any]
-"""A function of the trial, or a class with `__init__(trial)` and `step()`."""
+"""A function of the trial, or a class with `__init__(trial)` and `step()`; also as a `functools.partial`."""
+
+
+def unwrapped(target: Any) -> Any:
+    """Return the function or class that a `functools.partial` calls; what is none is returned as it is."""
+    while isinstance(target, functools.partial):
+        target = target.func
+    return target
+
+
+def class_of(target: Any) -> type | None:
+    """Return the class that a trainable makes objects of; None: it is a function."""
+    target = unwrapped(target)
+    return target if inspect.isclass(target) else None
 
 
 def resolve_trainable(spec: str | Trainable, search_path: Sequence[str] = ()) -> Trainable:
@@ -27,7 +41,7 @@ def resolve_trainable(spec: str | Trainable, search_path: Sequence[str] = ()) ->
         TrainableError: Names the part that can't be followed, and the nearest one that could.
     """
     if not isinstance(spec, str):
-        return _checked(spec, getattr(spec, "__qualname__", repr(spec)))
+        return _checked(spec, getattr(unwrapped(spec), "__qualname__", repr(spec)))
     return _checked(import_object(spec, "trainable", TrainableError, search_path), spec)
 
 
@@ -48,12 +62,12 @@ def _checked(target: Any, named: str) -> Trainable:
     try:
         inspect.signature(trainable).bind(None)
     except TypeError as error:
-        what = f"{named}(self, trial)" if inspect.isclass(target) else f"{named}(trial)"
+        what = f"{named}(self, trial)" if class_of(target) else f"{named}(trial)"
         raise TrainableError(f"`trainable` is called as {what}, but {named} doesn't fit: {error}") from error
     except ValueError:
         pass  # a builtin without a signature
-    if inspect.isclass(target):
-        _check_class(target, named)
+    if (kind := class_of(target)) is not None:
+        _check_class(kind, named)
     return trainable
 
 

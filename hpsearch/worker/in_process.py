@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from hpsearch.trainable.current import set_current_trial
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.metrics import example
 from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
-from hpsearch.trainable.trainables import Trainable, resolve_trainable
+from hpsearch.trainable.trainables import Trainable, class_of, resolve_trainable
 from hpsearch.trial import Failure, Trial
 from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.attempt_log import LOG
@@ -116,7 +115,7 @@ class InProcess:
     @property
     def closes(self) -> bool:
         """Whether its objects have a `close()`."""
-        return inspect.isclass(self.target) and callable(getattr(self.target, "close", None))
+        return callable(getattr(class_of(self.target), "close", None))
 
     def let_go(self, unless: int | None) -> None:
         """Close the object at hand, unless it is this trial's; its output goes to its last attempt's log."""
@@ -144,7 +143,7 @@ class InProcess:
         form = None if rank_info is None else functools.partial(self._listener.join, rank_info)
         returned = None
         try:
-            if inspect.isclass(self.target):
+            if class_of(self.target) is not None:
                 self._warm.step(self.target, assignment, attempt, form)
             else:
                 returned = _call(self.target, _begin(assignment, attempt, form), attempt)

@@ -16,6 +16,7 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hpsearch.trainable.trainables import unwrapped
 from hpsearch.worker.loaded_code import is_own
 
 __all__ = ["ModuleValues", "Namespace", "module_changes", "told_of_modules"]
@@ -74,9 +75,8 @@ class ModuleValues:
     """
 
     def __init__(self, target: Any) -> None:
-        while isinstance(target, functools.partial):
-            target = target.func
-        self._target = target
+        self._partial = target if isinstance(target, functools.partial) else None
+        self._target = target = unwrapped(target)
         self._count = 0
         self._seen: set[str] = set()
         self._own: list[str] = []
@@ -99,6 +99,8 @@ class ModuleValues:
             if module is not None and id(vars(module)) not in known:
                 known.add(id(vars(module)))
                 yield name, module
+        if (partial := self._partial) is not None:
+            yield "functools.partial", _Globals({"args": partial.args, "keywords": partial.keywords})
         for name, names in _globals_of(self._target):
             if id(names) not in known:
                 known.add(id(names))

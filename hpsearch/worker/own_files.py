@@ -7,7 +7,6 @@ own it imports by name. Installed packages aren't among them, but for the traina
 from __future__ import annotations
 
 import ast
-import functools
 import hashlib
 import importlib.util
 import os
@@ -16,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+from hpsearch.trainable.trainables import unwrapped
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.loaded_code import is_own
 
-__all__ = ["OwnFiles"]
+__all__ = ["OwnFiles", "module_files"]
 
 _MOST_FILES = 500
 
@@ -86,9 +86,7 @@ def _files(job: Job) -> tuple[list[Path], Path | None]:
     package = ""
     by_value: Path | None = None
     folders = [*job.search_path, *sys.path]
-    target = job.trainable
-    while isinstance(target, functools.partial):
-        target = target.func
+    target = unwrapped(job.trainable)
     if isinstance(target, CommandLine):
         here = Path(target.directory)
         words = [target.program or "", *(word for word in target.command if word.endswith(_SCRIPTS))]
@@ -105,14 +103,14 @@ def _files(job: Job) -> tuple[list[Path], Path | None]:
         if name == "__main__" and isinstance(main := getattr(sys.modules.get(name), "__file__", None), str):
             by_value = Path(main)
             roots.append(by_value)
-        roots += _module_files(name, folders, package)
+        roots += module_files(name, folders, package)
     found: dict[Path, None] = {}
     while roots and len(found) < _MOST_FILES:
         path = roots.pop()
         if path not in found:
             found[path] = None
             if path.suffix == ".py":
-                roots += (file for name in _imports(path, folders) for file in _module_files(name, folders, package))
+                roots += (file for name in _imports(path, folders) for file in module_files(name, folders, package))
     return list(found), by_value
 
 
@@ -127,6 +125,8 @@ def _imports(path: Path, folders: Sequence[str]) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
+            if node.level > len(path.parents):
+                continue
             if node.level:
                 inside = path.parents[node.level - 1]
                 base = ".".join([*_dotted(inside, folders), *([base] if base else [])])
@@ -141,7 +141,7 @@ def _dotted(package: Path, folders: Sequence[str]) -> tuple[str, ...]:
     return package.relative_to(innermost).parts
 
 
-def _module_files(name: str, folders: Sequence[str], package: str) -> list[Path]:
+def module_files(name: str, folders: Sequence[str], package: str) -> list[Path]:
     """Give the user's own files that importing a module runs: its packages' and its own."""
     outermost, *inner = name.split(".")
     if not outermost or outermost in sys.stdlib_module_names:
@@ -151,12 +151,13 @@ def _module_files(name: str, folders: Sequence[str], package: str) -> list[Path]
         if spec is None:
             break
         if spec.origin is not None and spec.has_location:
-            if not is_own(spec.name, str(Path(spec.origin).absolute()), package):
+            if not is_own(outermost, str(Path(spec.origin).absolute()), package):
                 break
             found.append(Path(spec.origin).absolute())
         if part is None or spec.submodule_search_locations is None:
             break
-        spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations))
+        # By its last part alone: of a package without __init__.py the parent would have to be imported.
+        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
     return found
 
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hpsearch.checks import InvalidKey
 from hpsearch.errors import TrainableError
 from hpsearch.imports import check_importable, check_named
+from hpsearch.schedulers.bands import Bands
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.trainable.macros import expand
+from hpsearch.trainable.trainables import class_of
 from hpsearch.worker.job import CommandLine, Job
+from hpsearch.worker.own_files import module_files
 
-__all__ = ["check_program", "check_trainable", "missing_here", "placed"]
+__all__ = ["check_end", "check_program", "check_trainable", "is_class", "missing_here", "placed"]
 
 _ENV = "/usr/bin/env"
 
@@ -56,6 +63,45 @@ def missing_here(trainable: str | CommandLine, search_path: Sequence[str]) -> st
     except TrainableError as error:
         return str(error)
     return None
+
+
+def is_class(trainable: object, search_path: Sequence[str]) -> bool:
+    """Say whether a trainable is a class, as far as can be seen without running any of its code."""
+    if not isinstance(trainable, str):
+        return class_of(trainable) is not None
+    module, _, name = trainable.partition(":")
+    files = module_files(module, [*search_path, *sys.path], module.partition(".")[0])
+    try:
+        text = files[-1].read_text("utf-8", "replace") if files else ""
+    except OSError:
+        return False
+    found = re.search(rf"^class {re.escape(name)}\b(.*)", text, re.MULTILINE)
+    return found is not None and not re.search(r"\b(Curves|Steps)\b", found[1])  # simulations, which know their ends
+
+
+def check_end(sweep: Sweep, trainable: object, search_path: Sequence[str]) -> None:
+    """See that a sweep says how often a class is to be stepped.
+
+    Args:
+        sweep: The sweep.
+        trainable: A function or class, or its import path; None: what the sweep names.
+        search_path: Folders where its module may lie.
+
+    Raises:
+        InvalidKey: It doesn't.
+    """
+    trainable = sweep.trainable if trainable is None else trainable
+    if sweep.iterations is not None or trainable is None or not is_class(trainable, search_path):
+        return
+    problem = f"is required: the trainable {sweep.trainable} is a class, which is stepped until there"
+    early = sweep.early_terminate
+    if not isinstance(early, Bands):
+        raise InvalidKey(("max_iter",), problem, add=((), "max_iter: 27"))
+    settings = {"type": "bands", "max_iter": early.last_iter or 27}
+    settings |= {key: value for key, value in early.to_json().items() if value not in (None, False, "bands")}
+    told = ", ".join(f"{key}: {value}" for key, value in settings.items())
+    problem += "; early_terminate ends none here, as W&B's hyperband doesn't with s or strict, or without max_iter"
+    raise InvalidKey(("max_iter",), problem, f"write early_terminate: {{{told}}}")
 
 
 def placed(command: CommandLine) -> CommandLine:

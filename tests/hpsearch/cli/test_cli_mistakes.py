@@ -340,3 +340,12 @@ def test_an_export_that_cant_be_written_is_an_error(here, hpsearch_command):
     answer = hpsearch_command("export", "study", "--to", "sweep.yaml")
     assert answer.code == 1
     assert "sweep.yaml: expected a folder that can be written to" in answer.err
+
+
+@pytest.mark.parametrize(("words", "noted"), [("wandb.log", True), ("trial.report(m, checkpoint=c)", False)])
+def test_only_a_script_that_saves_no_checkpoint_hears_what_that_costs(here, hpsearch_command, words, noted):
+    (here / "script.py").write_text(f"raise SystemExit(1)  # {words}\n")
+    early = {"type": "hyperband", "max_iter": 9}
+    sweep = write_sweep(here / "s.yaml", None, program="script.py", early_terminate=early, max_iter=None, run_cap=None)
+    answer = hpsearch_command("run", sweep, "--backend", "inline", "--dir", "study")
+    assert ("a script that saves no checkpoint begins anew" in answer.err) is noted

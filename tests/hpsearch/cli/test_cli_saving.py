@@ -179,3 +179,15 @@ def test_bash_completes_commands_and_options(hpsearch_command, here):
     )
     done = subprocess.run(["bash", "-c", asks], cwd=here, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["trials", "trial", "--where"]
+
+
+def test_a_damaged_checkpoint_isnt_called_deleted(study, hpsearch_command):
+    path = hpsearch.load(study).best_trial.checkpoint
+    assert path is not None
+    path.write_bytes(path.read_bytes()[:300])
+    answer = hpsearch_command("best", "study", "--save", "out")
+    assert answer.code == 1
+    assert f"the checkpoint is damaged: {path} must have" in answer.err
+    assert "deleted" not in answer.err
+    path.unlink()
+    assert f"the checkpoint {path.parent} is damaged: " in hpsearch_command("best", "study", "--save", "out").err

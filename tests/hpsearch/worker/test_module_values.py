@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import json
@@ -176,3 +177,10 @@ def test_a_segment_that_changes_its_modules_says_so(tmp_path: Path, module: Modu
     assert found == [(name,), (), (name,)]
     log = tmp_path / "trials" / "00003" / "1" / "output.log"
     assert f"changed in this segment, and left so in its process: {name}\n" in log.read_text()
+
+
+def test_what_a_partial_adds_is_looked_at_too(module: ModuleType) -> None:
+    config = {"lr": 0.1}
+    before = ModuleValues(functools.partial(module.train, config=config)).look()
+    config["lr"] = 0.2
+    assert module_changes(before) == ("functools.partial.keywords['config']['lr']",)

@@ -18,6 +18,8 @@ from hpsearch.worker.own_files import OwnFiles
 
 FILES = {
     "own_train.py": "import json, torch, own_lib.model\nfrom own_rates import rate\ndef train(trial): ...\n",
+    "own_space/deep/nets.py": "import own_space.deep.more",
+    "own_space/deep/more.py": "",
     "own_rates.py": "def late():\n    import own_late\nrate = 1\n",
     "own_late.py": "",
     "own_lib/__init__.py": "from . import blocks\n",
@@ -34,7 +36,7 @@ USED = {"own_train.py", "own_rates.py", "own_late.py", "own_lib/__init__.py", "o
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("own_")]:
@@ -64,6 +66,7 @@ def imported(folder: Path) -> Any:
         (imported, USED),
         (lambda folder: functools.partial(imported(folder), lr=1), USED),
         (lambda folder: "own_lib.model:Model", {"own_lib/__init__.py", "own_lib/model.py", "own_lib/blocks.py"}),
+        (lambda folder: "own_space.deep.nets:Net", {"own_space/deep/nets.py", "own_space/deep/more.py"}),
         (lambda folder: script(folder, "own_train.py", "python", "${program}"), USED),
         (lambda folder: script(folder, None, "python", "own_train.py", "${args}"), USED),
         (lambda folder: script(folder, "own_train", "python", "-m", "${program}"), USED),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hpsearch.checks import InvalidKey
+from hpsearch.schedulers.bands import Bands
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.worker.job import CommandLine
-from hpsearch.worker.preflight import missing_here
+from hpsearch.worker.preflight import check_end, is_class, missing_here
+from tests.hpsearch.support.scripted import sweep_of
 
 RAISES = "raise RuntimeError('it was imported')\n"
 
@@ -67,3 +73,35 @@ def test_a_script_is_looked_for_where_it_is_to_run(here: Path) -> None:
     told = missing_here(CommandLine("trian.py", DEFAULT_COMMAND, str(here)), ())
     assert "no 'trian.py'" in str(told)
     assert "did you mean 'train.py'?" in str(told)
+
+
+@pytest.mark.parametrize(
+    ("trainable", "expected"),
+    [
+        ("models.wide.nets:Net", True),
+        ("models.wide.nets:train", False),
+        ("bare.deep.deeper.nets:Net", True),
+        ("models.made:Net", False),  # nobody can know
+        ("gone:Net", False),
+        ("models.played:Net", False),
+        (json.JSONDecoder, True),
+        (functools.partial(json.JSONDecoder, strict=True), True),
+        (json.dumps, False),
+    ],
+)
+def test_a_class_is_known_without_an_import(here: Path, trainable: object, expected: bool) -> None:
+    (here / "models" / "played.py").write_text(f"{RAISES}class Net(hpsearch.Curves): ...\n")
+    assert is_class(trainable, (str(here),)) is expected
+
+
+def test_a_class_needs_an_end(here: Path) -> None:
+    def check(trainable: str = "models.wide.nets:Net", **more: Any) -> None:
+        check_end(sweep_of(trainable=trainable, **more), None, (str(here),))
+
+    check("models.wide.nets:train", early_terminate=None)
+    check(max_iter=3, early_terminate=None)
+    check(early_terminate=Bands(max_iter=9, min_iter=1))
+    with pytest.raises(InvalidKey, match=r":Net is a class[^;]*\n .*max_iter: 27"):
+        check(early_terminate=None)
+    with pytest.raises(InvalidKey, match=r"as W&B's .*\n.*{type: bands, max_iter: 27, .*last_iter: 27"):
+        check(early_terminate=Bands(last_iter=27, bands=2))
