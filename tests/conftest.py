@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
-from tests import draws
 from tests.forking import end_forking
 from tests.isolated import end_isolated
 from tests.rarely import chooses_gpu, leave_out
 
-draws.register()
+# A bare machine with a GPU may have nothing but torch and pytest, with which the tests of comm run.
+draws: Any = importlib.import_module("tests.draws") if find_spec("hypothesis") is not None else None
+if draws is not None:
+    draws.register()
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # Ray's workers have the lowest priority but four: beside other parts of the suite each start of one took half a minute.
@@ -40,7 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     What is tested on the CPU is so on every machine. It would fail on a GPU where bits are compared, where processes
     share a model's memory, and where layers are split.
     """
-    draws.hold()
+    if draws is not None:
+        draws.hold()
     if not chooses_gpu(config.getoption("markexpr") or ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -49,9 +54,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which cases are exhaustive before pytest chooses by marks, and give what takes long more time."""
     leave_out(items)
-    draws.draw_few(items)
+    if draws is not None:
+        draws.draw_few(items)
+    times_out = any(item.config.pluginmanager.hasplugin("timeout") for item in items[:1])
     for item in items:
-        if item.get_closest_marker("exhaustive") and not item.get_closest_marker("timeout"):
+        if times_out and item.get_closest_marker("exhaustive") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_LONG))
 
 

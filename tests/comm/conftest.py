@@ -16,10 +16,11 @@ def _needing(package: str) -> list[str]:
     if find_spec(package) is not None:
         return []
     modules = Path(__file__).parent.glob("test_*.py")
-    return sorted(module.name for module in modules if f"\nfrom {package} import" in module.read_text())
+    imports = (f"\nfrom {package} import", f"\nimport {package}\n")
+    return sorted(module.name for module in modules if any(line in module.read_text() for line in imports))
 
 
-collect_ignore = _needing("hypothesis")
+collect_ignore = [module for package in ("hypothesis", "psutil") for module in _needing(package)]
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -29,10 +30,12 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let torch be imported where NumPy isn't installed, of which it warns."""
+    """Let torch be imported where NumPy isn't installed, of which it warns; know pytest-timeout's mark without it."""
+    if not config.pluginmanager.hasplugin("timeout"):
+        config.addinivalue_line("markers", "timeout(seconds): of pytest-timeout")
     config.addinivalue_line("filterwarnings", "ignore:Failed to initialize NumPy:UserWarning")
 
 
 def pytest_report_header() -> list[str]:
     """Say what is left out."""
-    return [f"left out without hypothesis: {', '.join(collect_ignore)}"] if collect_ignore else []
+    return [f"left out without hypothesis or psutil: {', '.join(collect_ignore)}"] if collect_ignore else []

@@ -36,13 +36,19 @@ def _tests(name: str, seconds: int, needs: tuple[str, ...], *places: str) -> Par
     return Part(name, ("-m", "pytest", "-m", "gpu", *places), seconds, ("pytest", *needs))
 
 
-_ALL = ("pytest_timeout", "hypothesis", "numpy", "sklearn")
+_ALL = ("pytest_timeout", "hypothesis", "psutil", "numpy", "sklearn")
 
 PARTS: tuple[Part, ...] = (
     _tests("comm", 150, (), "tests/comm"),
-    _tests("trainers", 90, _ALL, "tests/trainers", "--ignore=tests/trainers/lanes"),
+    _tests("trainers", 90, _ALL, "tests/trainers/test_device_placement.py"),
     _tests("lanes", 90, _ALL, "tests/trainers/lanes"),
-    _tests("sweeps", 180, (*_ALL, "ray", "optuna", "tensorboard"), "tests/hpsearch"),
+    _tests(
+        "sweeps",
+        180,
+        (*_ALL, "ray", "optuna", "tensorboard"),
+        "tests/hpsearch/test_on_gpus.py",
+        "tests/hpsearch/run/test_rounded_sweeps.py",
+    ),
     Part("benchmarks", ("-m", "tests.gpu.benchmarks"), 80, ("sklearn", "optuna"), tests=False),
 )
 """In this order, which together take less than ten minutes."""

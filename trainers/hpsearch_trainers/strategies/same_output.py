@@ -40,7 +40,9 @@ def training_pass(model: nn.Module, inputs: Any, *, with_gradients: bool) -> tup
     # A model may change by itself what isn't trained.
     kept = [(one, one.detach().clone()) for one in parameters if not one.requires_grad]
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    with torch.enable_grad(), torch.random.fork_rng(), buffers_kept(model):
+    # Named, as torch warns where several GPUs are seen and none is named.
+    gpus = {parameter.device for parameter in parameters if parameter.is_cuda}
+    with torch.enable_grad(), torch.random.fork_rng(gpus), buffers_kept(model):
         outputs = tensors_of(model(inputs))
         reached = [one for one in outputs if one.requires_grad and with_gradients]
         sums = list(map(_weights_of, reached))
