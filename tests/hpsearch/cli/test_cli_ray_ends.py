@@ -199,7 +199,7 @@ def test_a_ray_that_is_lost_in_mid_sweep_is_one_message_and_resume_gives_the_sam
             assert len(run.err.splitlines()) == 1
             assert "(raylet)" not in run.out
         assert finished(study) >= enough
-    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "may_start.txt").write_text("1000000")
     hpsearch_command(tmp_path, *RESUME, "2")
     assert hpsearch_command(tmp_path, "trials", "study", "--format", "csv") == undisturbed.table
 
