@@ -296,13 +296,13 @@ class Sweep:
             return
         if early is not None and not early.in_order:
             who, advice = (
-                f"early_terminate of type {early.kind}",
+                f"early_terminate of type {early.kind}, which",
                 "hyperband and successive_halving don't; or remove it",
             )
             if is_implied:
-                who = f"method {self.method} without early_terminate, which runs over {early.kind}"
+                who = f"method {self.method} without early_terminate, which runs over {early.kind} and so"
                 advice = f"name early_terminate: {{type: hyperband, max_iter: {early.max_iter}}}, or remove it"
-            problem = f"must not stand beside {who}, as that decides in the order of arrival"
+            problem = f"must not stand beside {who} decides in the order of arrival"
             raise InvalidKey(("search", "lag"), problem, advice)
         if self.resources.widest > self.resources.workers_per_trial:
             raise InvalidKey(

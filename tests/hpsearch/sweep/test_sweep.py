@@ -86,7 +86,7 @@ def test_a_lag_beside_the_scheduler_that_a_method_implies_is_refused_by_the_meth
     with pytest.raises(SweepError) as caught:
         sweep(method=method, early_terminate=None, max_iter=27, search=Search(lag=3))
     assert str(caught.value) == (
-        f"search.lag: must not stand beside method {method} without early_terminate, which runs over asha, as that "
+        f"search.lag: must not stand beside method {method} without early_terminate, which runs over asha and so "
         "decides in the order of arrival\n"
         "  name early_terminate: {type: hyperband, max_iter: 27}, or remove it"
     )
