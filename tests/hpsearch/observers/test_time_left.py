@@ -94,6 +94,16 @@ def test_a_first_iteration_says_nothing_of_long_trials():
     assert course.left() is None
 
 
+@pytest.mark.parametrize("waited", [0.0, 0.005, 0.4, 30.0])
+def test_short_trials_whose_reports_travel_in_batches_are_like_the_others(waited):
+    course = Course(sweep_of(early_terminate=None, max_iter=20, run_cap=100))
+    for _ in range(50):
+        course.run(*[0.005] * 20)
+    course.start()
+    course.now += waited
+    assert course.left() == pytest.approx(50 * 0.1)
+
+
 def test_trials_of_very_unequal_cost_give_no_estimate():
     course = Course(FULL)
     for seconds in (0.1, 0.1, 30.0, 0.1):
