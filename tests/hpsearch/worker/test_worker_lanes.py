@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hpsearch
 import hpsearch_trainers.lanes
 from hpsearch.objective import Metric, Objective
 from hpsearch.task import SegmentResult
@@ -340,3 +341,31 @@ def test_why_a_worker_has_no_lanes(target, threads, gpus, reason):
     assert (reason or "") in (said or "")
     rounded = why_whole(target, threads, gpus, rounded=True)
     assert rounded == (None if gpus else said), "with rounding, a GPU is no reason"
+
+
+class Knowing(Small):
+    """Reports the number of the trial that was the current one when it was built."""
+
+    def build(self, params: Any) -> Any:
+        self.known = hpsearch.current_trial().number
+        return super().build(params)
+
+    def step(self) -> dict[str, float]:
+        return super().step() | {"known": self.known}
+
+
+def test_a_lanes_own_trial_is_the_current_one_while_it_is_built(tmp_path):
+    study = hpsearch.search(
+        Knowing,
+        parameters={**SMALL, "lr": [0.1, 0.2, 0.3]},
+        method="grid",
+        metric="loss",
+        max_iter=1,
+        workers=1,
+        trials_per_worker=3,
+        backend="inline",
+        directory=tmp_path / "study",
+        tensorboard=False,
+        progress=False,
+    )
+    assert [row.metrics["known"] for row in study.trials] == [0, 1, 2]
