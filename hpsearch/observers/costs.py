@@ -50,8 +50,6 @@ class Running:
     """When it was heard of, and what all segments had run for by then together, in seconds."""
     beside: float = 0.0
     """How many ran then, itself among them."""
-    lead: float | None = None
-    """Until it reported first."""
 
 
 @dataclass(frozen=True, slots=True)

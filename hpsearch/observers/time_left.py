@@ -127,7 +127,6 @@ class TimeLeft:
             self._charge(running, seconds)
             if running.reported == 1:
                 pace.first = seconds
-                running.lead = (self._now - running.began) * running.width
             else:
                 pace.seconds += seconds
                 pace.iterations += 1
@@ -345,7 +344,7 @@ class TimeLeft:
         return max(self._saturated / self._worked, 1.0)
 
     def _known_paces(self, steady: bool) -> dict[int, float]:
-        """Give worker seconds per iteration of each trial that showed some, or has run for longer than most.
+        """Return worker seconds per iteration of each trial that showed some, and of those that run the usual ones.
 
         Args:
             steady: First iterations, which may have had to warm up, are no measure even where there is no other.
@@ -354,19 +353,7 @@ class TimeLeft:
         reported = {trial: pace.mean for trial, pace in self._paces.items() if pace.iterations or not steady}
         if not reported:
             return {}
+        # A segment of which nothing is known yet is like the others: reports travel in batches, which may take longer
+        # than short trials do.
         usual = statistics.fmean(reported.values())
-        leads = [running.lead for running in self._running.values() if running.lead is not None]
-        beside = statistics.fmean(self._beside[True] or leads or [0.0])
-        waiting = {
-            trial: usual if running.reported else max(usual, self._least(running, beside))
-            for trial, running in self._running.items()
-            if trial not in reported
-        }
-        return reported | waiting
-
-    def _least(self, running: Running, beside: float) -> float:
-        """Give the pace that a segment hasn't kept up with, as nothing of it was reported yet."""
-        worked = (self._now - running.began) * running.width - beside
-        if self._live:
-            return worked
-        return 0.0 if running.end is None else worked / max(running.end - running.start, 1)
+        return {trial: usual for trial in self._running} | reported
