@@ -14,6 +14,7 @@ from hpsearch.report.study import Study
 from hpsearch_trainers.lanes import Fuser
 from tests.hpsearch.support import lane_trainables
 from tests.hpsearch.support.lane_sweeps import FAULTS, results, search, table
+from tests.hpsearch.support.step_hooks import Clipped
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -78,6 +79,31 @@ def test_what_training_changes_of_the_process_reaches_no_neighbour(fused, tmp_pa
     logs = [(row.params["fault"], _log(many, row.number)) for row in many.trials]
     told = "training it changes what there is once for all lanes: environment variables"
     assert {fault for fault, text in logs if told in text} == {"turns"}
+
+
+@pytest.mark.parametrize("ways", [("plain", "clipped", "counting"), ("counting", "clipped", "plain")])
+def test_hooks_of_steps_and_schedules_with_a_memory_give_the_table_of_one_trial_at_a_time(fused, tmp_path, ways):
+    """An optimizer's hook puts the weights into other memory; whatever came first says nothing of it."""
+    one, many = (
+        search(
+            tmp_path / str(number),
+            trainable=Clipped,
+            parameters={"way": hpsearch.Categorical(ways), "lr": hpsearch.Categorical((0.1, 0.3, 0.5))},
+            metric="validation_loss",
+            method="grid",
+            early_terminate=None,
+            max_iter=3,
+            trials_per_worker=number,
+        )
+        for number in (1, 16)
+    )
+    assert results(many) == results(one)
+    reasons = {"plain": "", "clipped": "its optimizer has hooks", "counting": "comes to something else the next time"}
+    for row in many.trials:
+        assert row.lanes == (3 if row.params["way"] == "plain" else 1)
+        log = _log(many, row.number)
+        assert ("trains alone" in log) == (row.params["way"] != "plain")
+        assert reasons[row.params["way"]] in log
 
 
 @pytest.mark.exhaustive
