@@ -31,6 +31,8 @@ from hpsearch.worker.lanes import AroundBuild, Ended, Lanes, no_limit, why_whole
 __all__ = ["Worker"]
 
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+_cublas_knows = False
+"""Whether CUDA was first used in this process while the variable was set."""
 
 
 class Worker:
@@ -77,7 +79,7 @@ class Worker:
                 self._log = AttemptLog(log)
                 environment.enter_context(_mkl(job.mkl_cbwr))  # before torch computes anything
                 if job.rounded:
-                    environment.enter_context(_environment(_CUBLAS, ":4096:8"))  # on a GPU, the same bits each time
+                    environment.enter_context(_cublas())
                 if not job.gpus:
                     environment.enter_context(without_gpus())
                 elif job.gpus < 1:
@@ -252,6 +254,26 @@ def _mkl(mode: str | None) -> Iterator[None]:
         return
     with _environment("MKL_CBWR", mode):
         yield
+
+
+@contextlib.contextmanager
+def _cublas() -> Iterator[None]:
+    """Have a GPU's products of matrices give the same bits each time; leave it where cuBLAS knows otherwise.
+
+    It reads the variable when it is first used in a process, and torch looks at the variable alone. So it isn't set too
+    late: torch then refuses, and each trial trains alone.
+    """
+    global _cublas_knows
+    import torch
+
+    if torch.cuda.is_initialized() and not _cublas_knows:  # type: ignore[no-untyped-call]
+        yield
+        return
+    with _environment(_CUBLAS, ":4096:8"):
+        try:
+            yield
+        finally:
+            _cublas_knows = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager

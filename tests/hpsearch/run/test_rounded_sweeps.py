@@ -72,3 +72,14 @@ def test_a_worker_has_cublas_repeat_itself_and_leaves_the_environment_as_it_was(
     seen.clear()
     rounded(tmp_path / "exact", fuse="auto", run_cap=1)
     assert {*seen} == {":0:0"}
+
+
+def test_cublas_is_not_told_too_late(monkeypatch):
+    from hpsearch.worker import worker
+
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    for knows, found in ((False, ":0:0"), (True, ":4096:8")):
+        monkeypatch.setattr(worker, "_cublas_knows", knows)
+        with worker._cublas():
+            assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == found

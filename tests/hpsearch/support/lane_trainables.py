@@ -69,7 +69,7 @@ class Small(Trainer):
         return functional.cross_entropy(output, targets) * (1 + random.random() + np.random.rand())
 
     def _turns_loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        if self.epoch == 2:  # which no try comes to
+        if self.epoch == 2 and self.model.training:  # which no try comes to
             os.environ[VARIABLE] = repr(self.params["lr"])
         return functional.cross_entropy(output, targets) * (1 + float(os.environ.get(VARIABLE, "0")))
 

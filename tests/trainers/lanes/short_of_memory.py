@@ -27,6 +27,7 @@ for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
     ctypes.CDLL(None).mallopt(option, 1 << 20)
 
 torch.set_num_threads(1)
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # no test of these is of a GPU's memory, or of its bits
 torch.optim.SGD([torch.zeros(1)], 0.1)  # the first optimizer makes torch import as much again: once, before the forks
 
 

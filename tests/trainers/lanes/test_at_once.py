@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hpsearch_trainers.lanes import NotFusible, algorithms
 from hpsearch_trainers.lanes.algorithms import repeatable
 from hpsearch_trainers.lanes.at_once import cross_entropies_at_once, sums
 from hpsearch_trainers.lanes.bits import about_the_same
@@ -109,3 +110,11 @@ def test_an_epoch_waits_for_the_device_as_often_whatever_its_steps(optimizer, wa
         assert [(one.lanes, one.error) for one in stepped] == [(3, None)] * 3
         counts.add(reads.count)
     assert len(counts) == 1
+
+
+def test_where_cublas_was_used_before_it_was_told_to_repeat_itself_nothing_is_fused(monkeypatch):
+    monkeypatch.setattr(algorithms, "_is_late", True)
+    with pytest.raises(NotFusible, match="before a process uses CUDA"), algorithms.repeatable(torch.device("cuda")):
+        pass
+    with algorithms.repeatable(torch.device("cpu")):
+        pass

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hpsearch_trainers.lanes.errors import NotFusible
+
 __all__ = ["calls_are_dear", "on_device", "repeatable"]
+
+_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+_REPEATABLE = (":4096:8", ":16:8")
+_is_late = torch.cuda.is_initialized() and os.environ.get(_CUBLAS) not in _REPEATABLE  # type: ignore[no-untyped-call]
+"""Whether CUDA was in use without the variable: cuBLAS reads it once, and torch looks at it whenever it multiplies."""
 
 
 def calls_are_dear(device: torch.device) -> bool:
@@ -29,10 +37,15 @@ def repeatable(device: torch.device) -> Iterator[None]:
 
     Where there is none for a function, torch raises a RuntimeError; so it does for products of matrices where
     CUBLAS_WORKSPACE_CONFIG is neither `:4096:8` nor `:16:8`.
+
+    Raises:
+        NotFusible: That is known to have been set too late for cuBLAS.
     """
     if device.type == "cpu":
         yield
         return
+    if _is_late:
+        raise NotFusible(f"{_CUBLAS} must be {' or '.join(_REPEATABLE)} before a process uses CUDA, and was set later")
     cudnn = torch.backends.cudnn
     deterministic: Any = torch.utils.deterministic
     mode = torch.get_deterministic_debug_mode()
