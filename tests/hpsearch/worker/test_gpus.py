@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hpsearch import TrainableError, search
+from hpsearch.errors import HpsearchWarning
 from hpsearch.worker.gpus import without_gpus
 from hpsearch_trainers.digits import MLP
 
@@ -55,7 +56,8 @@ def test_what_inline_trials_start_sees_no_gpu_either(tmp_path):
 
 
 def test_a_trial_without_a_gpu_that_asks_for_one_fails(tmp_path):
-    row = run(asks, tmp_path)
+    with pytest.warns(HpsearchWarning, match="no trial has a value"):
+        row = run(asks, tmp_path)
     assert "resources.gpus_per_worker is 0" in str(row.failure)
 
 
