@@ -234,7 +234,6 @@ class Lanes:
                 beside = [one for one in self._lanes if one is not lane and one.failure is None]
                 around.enter_context(unshared(lane, beside, self._parked, self._modules, rounded=self._rounded))
             settings = around.enter_context(self._turn(lane))
-            around.callback(set_current_trial, set_current_trial(lane.trial))
             is_new = lane.standing is None
             if lane.standing is None:
                 random_state.seed_all(lane.trial.seed)
