@@ -131,7 +131,7 @@ def test_a_journal_of_another_format_is_refused_with_the_way_out(here, hpsearch_
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("", "the following arguments are required: COMMAND"),
+        ("", "usage: hpsearch [-h] [--version] COMMAND ..."),
         ("runn sweep.yaml", "invalid choice: 'runn'"),
         ("run", "the following arguments are required: SWEEP.yaml"),
         ("run sweep.yaml --backend nonsense", "invalid choice: 'nonsense'"),
