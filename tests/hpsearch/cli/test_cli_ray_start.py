@@ -117,9 +117,8 @@ def test_a_program_that_isnt_there_is_said_with_its_line_before_ray_starts(
     write_sweep(here / "sweep.yaml", None, program="trian.py", **({"command": command} if command else {}))
     answer = hpsearch_command("run", "sweep.yaml", "--backend", backend, "--dir", "study")
     assert answer.code == 1
-    assert answer.err.startswith(
-        "hpsearch: sweep.yaml:11: program: `program` must be a file, but there is no 'trian.py'"
-    )
+    (error,) = [line for line in answer.err.splitlines() if line.startswith("hpsearch: ")]
+    assert error.startswith("hpsearch: sweep.yaml:11: program: `program` must be a file, but there is no 'trian.py'")
     assert "(did you mean 'train.py'?)" in answer.err
     assert "go on with: hpsearch resume study" in answer.err
 
