@@ -7,6 +7,7 @@ import pickle
 import random
 import sys
 import types
+import warnings
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
@@ -39,7 +40,9 @@ def module_state(package: str) -> ModuleState:
         if isinstance(path, str) and is_own(module_name, path, package):
             found[module_name] = {}
             for name, value in _values(module, module_name):
-                text = _text(value, 0)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of deprecated objects, when their type is looked at
+                    text = _text(value, 0)
                 shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
                 hashed = blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
                 found[module_name][name] = (hashed, shown)

@@ -68,7 +68,7 @@ def missing_here(trainable: str | CommandLine, search_path: Sequence[str]) -> st
 def is_class(trainable: object, search_path: Sequence[str]) -> bool:
     """Say whether a trainable is a class, as far as can be seen without running any of its code."""
     if not isinstance(trainable, str):
-        return class_of(trainable) is not None
+        return class_of(trainable) is not None and not getattr(trainable, "simulated", False)
     module, _, name = trainable.partition(":")
     files = module_files(module, [*search_path, *sys.path], module.partition(".")[0])
     try:

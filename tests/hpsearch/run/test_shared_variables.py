@@ -49,13 +49,14 @@ def test_it_ends_at_once_and_goes_on_with_one_trial_at_a_time_to_the_table_of_th
 
 
 def test_where_others_came_through_those_that_failed_are_retried_one_at_a_time(tmp_path):
-    bound: dict[str, Any] = {"early_terminate": None, "max_iter": 2, "run_cap": 8}
+    # With this seed the first two put nothing: a sweep whose first trials all break its contract ends.
+    bound: dict[str, Any] = {"early_terminate": None, "max_iter": 2, "run_cap": 8, "seed": 2}
     kinds = ("nothing", "loss")
     one = search(tmp_path / "one", kinds, trials_per_worker=1, **bound)
     many = search(tmp_path / "many", kinds, trials_per_worker=2, **bound)
     failed = [row for row in many.trials if row.failure is not None]
-    assert failed
-    assert {row.params["puts"] for row in failed} == {"loss"}
+    assert "loss" in {row.params["puts"] for row in failed}  # and whoever was trained beside such a one
+    assert 0 < len(failed) < len(many.trials)
     for row in failed:
         assert row.failure is not None
         assert (row.failure.kind, row.failure.message[: len(BUILDING)]) == ("contract", BUILDING)

@@ -45,6 +45,8 @@ class Script:
         self, text: str, command: tuple[str, ...], save_every: int | None = None, target: float | None = None
     ) -> None:
         """Write the script, and make a worker for it."""
+        if self.worker is not None:
+            self.worker.close()
         (self.folder / "script").write_text(textwrap.dedent(text))
         line = CommandLine("script", command, str(self.folder))
         job = Job(str(self.root), "sweep", line, (), Objective(Metric("loss", target=target)), save_every, 1, SPACE)
