@@ -233,6 +233,7 @@ def test_a_script_in_another_language_is_compared_by_its_metrics_and_checkpoints
     assert "fix: load trial.checkpoint before the loop" in answer.out
 
 
+@pytest.mark.exhaustive
 def test_what_is_wrong_is_told_with_what_to_do(check):
     answer = check("careless")
     lines = [line.strip() for line in answer.out.splitlines()]

@@ -26,6 +26,7 @@ SCRIPT = FUNCTION + "\nimport hpsearch\ntrain(hpsearch.current_trial())\n"
 EDIT = 'Path("{file}").write_text(Path("{file}").read_text() + "# edited\\n")'
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("kind", ["function", "script"])
 @pytest.mark.parametrize("file", ["edited_code.py", "edited_part.py"])
 def test_an_edit_ends_the_run_and_each_version_has_its_rows(
