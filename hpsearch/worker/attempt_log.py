@@ -37,11 +37,10 @@ class AttemptLog:
         return self._at_hand
 
     def file(self) -> None:
-        """Put the output of the attempt that runs in its place; what is still to come follows it there."""
+        """Put the output of the attempt that runs in its place, if there is any; what is still to come follows it."""
         with self._guard:
             if self._at_hand is not None and self._directory is not None:
                 file_log(self._at_hand, Path(self._directory))
-            self._directory = None
 
     def end(self) -> None:
         """End the attempt; an empty output is left where it is, for the next one."""
@@ -58,7 +57,14 @@ class AttemptLog:
 
 
 def file_log(log: Path, directory: Path) -> None:
-    """Move a log into an attempt's directory, if it is there."""
+    """Move a log into an attempt's directory, behind what lies there already, if it is there."""
     directory.mkdir(parents=True, exist_ok=True)
+    target = directory / LOG
     with contextlib.suppress(FileNotFoundError):
-        log.rename(directory / LOG)
+        if not target.exists():
+            log.rename(target)
+            return
+        content = log.read_bytes()
+        with target.open("ab") as file:
+            file.write(content)
+        log.unlink()
