@@ -17,7 +17,7 @@ from hpsearch.run import verdicts
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import Gone, Result, TimedOut, WorkerShare
 from hpsearch.worker.attempt import attempt_directory
-from tests.hpsearch.support import killing_optimizer, lane_trainables
+from tests.hpsearch.support import killing_schedule, lane_trainables
 from tests.hpsearch.support.conditions import beside, wait_until
 from tests.hpsearch.support.driver import Driver
 from tests.hpsearch.support.lane_sweeps import FAULTS, results, search, table
@@ -125,7 +125,7 @@ def test_a_worker_that_is_killed_while_lanes_are_fused_gives_the_same_table(ray_
     faults = ("", "", "kills once", "", "", "", "", "")
     points = [{"lr": 0.1, "hidden": 24, "dropout": 0.1 * place, "fault": fault} for place, fault in enumerate(faults)]
     options: dict[str, Any] = {
-        "trainable": killing_optimizer.Fused,
+        "trainable": killing_schedule.Fused,
         "parameters": {
             "lr": hpsearch.LogUniform(0.001, 1.0),
             "hidden": 24,
