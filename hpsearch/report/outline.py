@@ -30,7 +30,7 @@ def constants_of(names: Iterable[str], space: Space) -> tuple[str, ...]:
 
 
 def outline(params: Params, space: Space) -> dict[str, Value]:
-    """Give a point with a text for each structure, such as `[conv(channels=32 kernel=3) pool]`.
+    """Return a configuration with a text for each structure, such as `[conv(channels=32 kernel=3) pool]`.
 
     A constant that is named as secrets are is masked.
     """

@@ -82,7 +82,7 @@ def _errors(pairs: Sequence[tuple[float, float]]) -> list[float]:
     """Return by how much the difference of each pair may be off since its two numbers are rounded.
 
     0.97 - 0.96 and 0.96 - 0.95 differ in their last bits, and so do thirds. Metrics are often means of 32 bits, which
-    are told by their digits; whole numbers aren't rounded.
+    are recognized by their digits; whole numbers aren't rounded.
     """
     values = [value for pair in pairs for value in pair]
     are_single = all(c_float(value).value == value for value in values) and any(value % 1 for value in values)

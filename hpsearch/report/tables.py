@@ -213,7 +213,7 @@ def _columns(
 
 
 def code_cells(rows: Sequence[TrialRow]) -> list[str] | None:
-    """Give the version of the code that each trial ran, or `"1+2"`; None where they are all of one."""
+    """Return the version of the code that each trial ran, or `"1+2"`; None if all ran the same one."""
     if len({code for row in rows for code in row.code}) < 2:
         return None
     return ["+".join(map(str, sorted(row.code))) for row in rows]
