@@ -23,6 +23,9 @@ ModuleState = Mapping[str, Mapping[str, tuple[str, str]]]
 _DEEPEST = 6
 _LONGEST = 60
 
+_NOT_THE_USERS = sys.stdlib_module_names - {"__main__", "builtins", "collections", "types", "argparse"} | {"hpsearch"}
+"""Packages whose objects aren't looked into, as they keep things for themselves: a logger which levels are on, say."""
+
 
 def module_state(package: str) -> ModuleState:
     """Return the values that are held by modules, classes and functions of the user's, as far as they are plain.
@@ -100,19 +103,26 @@ def _text(value: Any, depth: int) -> str:
         return repr(value)
     if depth == _DEEPEST:
         return "..."
+    kind = type(value).__name__
+    if (state := _library_state(value)) is not None:
+        return f"{kind} {state}"
+    if _is_closed(value):
+        return kind
     if isinstance(value, Mapping):
         items = [f"{_text(key, depth + 1)}: {_text(item, depth + 1)}" for key, item in list(value.items())]
         return "{" + ", ".join(items) + "}"
     if isinstance(value, (list, tuple, set, frozenset)):
         items = [_text(item, depth + 1) for item in list(value)]
         return f"[{', '.join(sorted(items) if isinstance(value, (set, frozenset)) else items)}]"
-    kind = type(value).__name__
-    if (state := _library_state(value)) is not None:
-        return f"{kind} {state}"
     own = getattr(value, "__dict__", None)
     if isinstance(own, dict) and not callable(value):
         return f"{kind}({', '.join(f'{name}={_text(item, depth + 1)}' for name, item in list(own.items()))})"
     return kind
+
+
+def _is_closed(value: Any) -> bool:
+    """Say whether a value is a module, or an object that others than the user look after."""
+    return isinstance(value, types.ModuleType) or type(value).__module__.partition(".")[0] in _NOT_THE_USERS
 
 
 def _library_state(value: Any) -> str | None:
@@ -125,8 +135,8 @@ def _library_state(value: Any) -> str | None:
     if torch is not None and isinstance(value, torch.nn.Module):
         return digest([*value.parameters(), *value.buffers()])
     if numpy is not None and isinstance(value, numpy.ndarray):
-        return digest([value.tobytes()])
-    if isinstance(value, random.Random) or (
+        return digest([value.tolist()]) if value.dtype.hasobject else digest([value.tobytes()])
+    if (isinstance(value, random.Random) and not isinstance(value, random.SystemRandom)) or (
         numpy is not None and isinstance(value, numpy.random.Generator | numpy.random.RandomState)
     ):
         return digest([pickle.dumps(value)])

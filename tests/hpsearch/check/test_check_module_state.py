@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,10 @@ from hpsearch.check.module_state import changes, module_state
 
 TEXT = """
 import functools
+import logging
+import os
 import random
+import warnings
 
 import numpy
 import torch
@@ -24,6 +28,11 @@ TENSOR = torch.zeros(2)
 ARRAY = numpy.zeros(2)
 GENERATORS = [torch.Generator(), numpy.random.default_rng(0), random.Random(0)]
 OTHER = open
+LOG = logging.getLogger("users_own")
+SYSTEM_RANDOM = random.SystemRandom()
+OF_MODULES = {warnings: logging}
+ENVIRON = os.environ
+OBJECTS = numpy.array([{}], dtype=object)
 
 
 class Settings:
@@ -76,6 +85,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
         ("cached(1)", "cached"),
         ("collects(1)", "collects(into)"),
         ("counts()", "counts.calls"),
+        ("OBJECTS[0]['a'] = 1", "OBJECTS"),
         ("NEW = 1", "NEW"),
     ],
 )
@@ -85,6 +95,24 @@ def test_a_value_that_changed_is_named(module, statement, name):
     exec(statement, vars(module))
     found = [(changed, first != second) for changed, first, second in changes(before, module_state(""))]
     assert [changed for changed, _ in found] == [f"users_own.{name}"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "LOG.info('once')",  # it keeps that the level is off
+        "SYSTEM_RANDOM.random()",
+        "warnings.a_value_that_a_test_sets = 1",
+        "ENVIRON['A_VARIABLE_OF_A_TEST'] = '1'",
+        "OBJECTS[0] = {}",
+    ],
+)
+def test_what_libraries_and_the_process_keep_is_left_alone(module, monkeypatch, statement):
+    monkeypatch.setenv("A_VARIABLE_OF_A_TEST", "0")
+    monkeypatch.setattr(warnings, "a_value_that_a_test_sets", 0, raising=False)
+    before = module_state("")
+    exec(statement, vars(module))
+    assert list(changes(before, module_state(""))) == []
 
 
 def test_a_module_that_was_imported_meanwhile_is_left_out(module):
