@@ -135,7 +135,7 @@ def export(given: argparse.Namespace) -> int:
     for path in written:
         print(path)
     if (storage := directory / OPTUNA_NAME) in written:  # there is none of a study without a metric
-        print(f"look at it with: optuna-dashboard {shlex.quote(f'sqlite:///{storage}')}")
+        print(f"look at it with: optuna-dashboard {shlex.quote(str(storage))}")
     return 0
 
 

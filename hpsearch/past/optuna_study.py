@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
     from sqlalchemy.engine import URL
 
-__all__ = ["database_name", "from_database", "from_journal_file", "from_optuna", "is_journal_file"]
+__all__ = ["database_name", "from_database", "from_journal_file", "from_optuna"]
 
 _SQLITE = "sqlite"
 
@@ -95,12 +95,6 @@ def _check_sqlite(path: Path, shown: str) -> None:
             f"--from {shown}: expected a storage of Optuna's, but {path} can't be read as one: {error}. A study of "
             "hpsearch is given by its directory"
         ) from error
-
-
-def is_journal_file(path: Path) -> bool:
-    """Say whether a file is a journal of Optuna's."""
-    with path.open("rb") as file:
-        return file.read(64).lstrip().startswith(b'{"op_code"')
 
 
 def from_journal_file(path: Path, study: str | None, sweep: Sweep) -> Source:

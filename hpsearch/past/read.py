@@ -170,7 +170,8 @@ def _read_named(given: str, sweep: Sweep) -> Source:
 
 
 def _read_file(path: Path, study: str | None, sweep: Sweep) -> Source:
-    from hpsearch.past.optuna_study import from_database, from_journal_file, is_journal_file
+    from hpsearch.past.optuna_study import from_database, from_journal_file
+    from hpsearch.report.optuna_storage import is_journal_file
 
     try:
         with path.open("rb") as file:

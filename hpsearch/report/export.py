@@ -1,4 +1,4 @@
-"""A study for other tools: CSV and Parquet, and an Optuna storage that optuna-dashboard opens."""
+"""A study for other tools: CSV and Parquet, and an Optuna journal that optuna-dashboard opens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["OPTUNA_NAME", "PARQUET_NAME", "export_study"]
 
 PARQUET_NAME = "trials.parquet"
-OPTUNA_NAME = "optuna.db"
+OPTUNA_NAME = "optuna.log"
 
 
 def export_study(
@@ -31,7 +31,7 @@ def export_study(
     identity: str,
     reports: Mapping[int, Sequence[Report]],
 ) -> list[Path]:
-    """Write `trials.csv`, `trials.parquet`, `optuna.db` and `reports.csv` into a directory; answer their paths.
+    """Write `trials.csv`, `trials.parquet`, `optuna.log` and `reports.csv` into a directory; answer their paths.
 
     Each file appears by one rename, in place of the one of a former export.
 
@@ -45,11 +45,11 @@ def export_study(
         reports: Trial number to the reports that count, by iteration.
 
     Raises:
-        HpsearchError: `optuna.db` is there and isn't this study's former export.
+        HpsearchError: `optuna.log` is there and isn't this study's former export.
     """
     check_replaceable(directory / OPTUNA_NAME, identity)
     directory.mkdir(parents=True, exist_ok=True)
-    # Built elsewhere and copied: SQLite over a network is slow, and a study's directory may be on one.
+    # Built elsewhere and copied: Optuna syncs its file for each trial, and a study's directory may be on a network.
     names = sweep.parameters.columns(row.params for row in rows)
     with tempfile.TemporaryDirectory(prefix="hpsearch-export-") as scratch:
         built = [Path(scratch) / name for name in (TRIALS_NAME, PARQUET_NAME)]

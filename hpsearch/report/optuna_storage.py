@@ -1,14 +1,12 @@
-"""A study as an Optuna storage in one SQLite file, for optuna-dashboard and Optuna's own plots."""
+"""A study as a journal file of Optuna's, for optuna-dashboard and Optuna's own plots."""
 
 from __future__ import annotations
 
 import json
-import math
-import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,26 +18,12 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow, TrialState
 
 if TYPE_CHECKING:
-    from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial
 
-__all__ = ["MARK", "check_replaceable", "write_optuna_storage"]
+__all__ = ["MARK", "check_replaceable", "is_journal_file", "write_optuna_storage"]
 
 MARK = "hpsearch"
 """User attribute of a study that holds the identity of ours."""
-
-KNOWN_SCHEMA = "v3.2.0.a"
-"""Revision of Optuna's tables that `_insert` writes to."""
-
-_COLUMNS = {
-    "trials": ("trial_id", "study_id", "number", "state", "datetime_start", "datetime_complete"),
-    "trial_params": ("trial_id", "param_name", "param_value", "distribution_json"),
-    "trial_values": ("trial_id", "objective", "value", "value_type"),
-    "trial_intermediate_values": ("trial_id", "step", "intermediate_value", "intermediate_value_type"),
-    "trial_user_attributes": ("trial_id", "key", "value_json"),
-    "trial_system_attributes": ("trial_id", "key", "value_json"),
-}
-"""Those tables."""
 
 
 def write_optuna_storage(
@@ -50,7 +34,9 @@ def write_optuna_storage(
     times: Mapping[int, tuple[float, float | None]],
     identity: str,
 ) -> None:
-    """Write a new SQLite file with one study.
+    """Write a new journal file with one study.
+
+    Not SQLite, where Optuna's API takes minutes for 10,000 trials: it makes several queries for each value.
 
     Stopped trials become PRUNED, and failed ones, or those that ended without a value, FAIL: Optuna's own best trial is
     therefore the best of those that ran to their end. Constraints on outcomes become those that `Trial.set_constraint`
@@ -67,31 +53,23 @@ def write_optuna_storage(
     """
     with _quiet_optuna():
         import optuna
-        from sqlalchemy import URL
+        from optuna.storages.journal import JournalFileBackend
 
-        storage = optuna.storages.RDBStorage(str(URL.create("sqlite", database=str(path))))
-        try:
-            goals = sweep.objective.goals
-            directions = [goal.goal for goal in goals]
-            study = optuna.create_study(storage=storage, study_name=sweep.name, directions=directions)
-            study.set_metric_names([goal.name for goal in goals])
-            study.set_user_attr(MARK, identity)
-            parameters = {
-                name: optuna_parameter(parameter.distribution, [row.params[name] for row in rows if name in row.params])
-                for name in sweep.parameters.columns(row.params for row in rows)
-                if (parameter := sweep.parameters.find(name)) is not None
-            }
-            trials = [
-                _trial(row, parameters, curves.get(row.number, ()), times.get(row.number), sweep.objective)
-                for row in rows
-            ]
-            if storage.get_current_version() == KNOWN_SCHEMA:
-                _insert(storage, storage.get_study_id_from_name(sweep.name), trials)
-            else:
-                study.add_trials(trials)
-        finally:
-            storage.remove_session()
-            storage.engine.dispose()
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        goals = sweep.objective.goals
+        directions = [goal.goal for goal in goals]
+        study = optuna.create_study(storage=storage, study_name=sweep.name, directions=directions)
+        study.set_metric_names([goal.name for goal in goals])
+        study.set_user_attr(MARK, identity)
+        parameters = {
+            name: optuna_parameter(parameter.distribution, [row.params[name] for row in rows if name in row.params])
+            for name in sweep.parameters.columns(row.params for row in rows)
+            if (parameter := sweep.parameters.find(name)) is not None
+        }
+        trials = [
+            _trial(row, parameters, curves.get(row.number, ()), times.get(row.number), sweep.objective) for row in rows
+        ]
+        study.add_trials(trials)
 
 
 @contextmanager
@@ -117,18 +95,26 @@ def check_replaceable(path: Path, identity: str) -> None:
     """
     if not path.exists():
         return
-    query = (
-        "SELECT study_name, value_json FROM studies LEFT JOIN study_user_attributes AS attributes "
-        "ON attributes.study_id = studies.study_id AND attributes.key = ?"
-    )
+    if not is_journal_file(path):
+        raise _not_ours(path, "a file that isn't a journal of Optuna's")
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            studies = connection.execute(query, (MARK,)).fetchall()
-    except sqlite3.Error as error:
-        raise _not_ours(path, f"a file that isn't an Optuna storage ({error})") from error
-    foreign = [name for name, mark in studies if mark != json.dumps(identity)]
+        studies = JournalStorage(JournalFileBackend(str(path))).get_all_studies()
+    except Exception as error:
+        raise _not_ours(path, f"a file that Optuna can't read ({type(error).__name__}: {error})") from error
+    foreign = [known.study_name for known in studies if known.user_attrs.get(MARK) != identity]
     if foreign:
         raise _not_ours(path, f"the Optuna study {foreign[0]!r}")
+
+
+def is_journal_file(path: Path) -> bool:
+    """Return whether a file is a journal of Optuna's."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(64).lstrip().startswith(b'{"op_code"')
 
 
 def _not_ours(path: Path, found: str) -> HpsearchError:
@@ -192,49 +178,3 @@ def _trial(
 def _local(when: float | None) -> datetime | None:
     """Give a time as Optuna's trials hold it: of the local clock, without saying so."""
     return None if when is None else datetime.fromtimestamp(when)
-
-
-def _insert(storage: RDBStorage, study: int, trials: Sequence[FrozenTrial]) -> None:
-    """Write all trials of a study in one transaction.
-
-    `add_trials` takes several transactions and a query per value: 10 ms a trial, where this takes 0.1 ms.
-    """
-    from optuna.distributions import distribution_to_json
-
-    rows: dict[str, list[tuple[object, ...]]] = {table: [] for table in _COLUMNS}
-    for key, trial in enumerate(trials, 1):
-        started, completed = _stored_time(trial.datetime_start), _stored_time(trial.datetime_complete)
-        rows["trials"].append((key, study, trial.number, trial.state.name, started, completed))
-        for name, distribution in trial.distributions.items():
-            internal = distribution.to_internal_repr(trial.params[name])
-            rows["trial_params"].append((key, name, internal, distribution_to_json(distribution)))
-        for place, value in enumerate(trial.values or ()):
-            rows["trial_values"].append((key, place, *_stored_number(value)))
-        for step, value in trial.intermediate_values.items():
-            rows["trial_intermediate_values"].append((key, step, *_stored_number(value)))
-        for name, value in trial.user_attrs.items():
-            rows["trial_user_attributes"].append((key, name, json.dumps(value)))
-        for name, value in trial.system_attrs.items():
-            rows["trial_system_attributes"].append((key, name, json.dumps(value)))
-    with storage.engine.begin() as connection:
-        for table, columns in _COLUMNS.items():
-            if rows[table]:
-                places = ", ".join("?" for _ in columns)
-                statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})"
-                connection.exec_driver_sql(statement, rows[table])
-
-
-def _stored_number(value: float) -> tuple[float | None, str]:
-    """Give a float as Optuna's tables hold it: SQLite knows no NaN, other databases no infinity."""
-    if math.isfinite(value):
-        return value, "FINITE"
-    if math.isnan(value):
-        return None, "NAN"
-    return None, "INF_POS" if value > 0 else "INF_NEG"
-
-
-def _stored_time(local: datetime | None) -> str | None:
-    """Give a local time of day as Optuna's tables hold it: UTC, without saying so."""
-    if local is None:
-        return None
-    return local.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-import sqlite3
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from hpsearch.cli.parser import build_parser
 from hpsearch.report.csv_files import REPORTS_NAME, TRIALS_NAME
 from hpsearch.report.export import OPTUNA_NAME, PARQUET_NAME
 from tests.hpsearch.support.command_line import Answer, Call, call, write_sweep
+from tests.hpsearch.support.optuna_journal import optuna_study
 from tests.hpsearch.support.wide_study import HARM, WIDENED, write_wide_study
 
 COMMANDS = [
@@ -312,9 +312,7 @@ def test_export_writes_csv_parquet_and_an_optuna_storage(study, hpsearch_command
     assert answer.code == 0
     assert folder.joinpath(TRIALS_NAME).read_text() == hpsearch_command("trials", study, "--format", "csv").out
     assert len(pd.read_parquet(folder / PARQUET_NAME)) == 4
-    with sqlite3.connect(folder / OPTUNA_NAME) as connection:
-        assert connection.execute("SELECT count(*) FROM trials").fetchone() == (4,)
-    connection.close()
+    assert len(optuna_study(folder / OPTUNA_NAME).trials) == 4
     assert [Path(line).resolve() for line in answer.out.splitlines()[:4]] == [
         folder / name for name in (TRIALS_NAME, PARQUET_NAME, OPTUNA_NAME, REPORTS_NAME)
     ]

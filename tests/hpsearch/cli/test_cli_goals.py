@@ -155,13 +155,13 @@ def test_what_needs_one_number_is_refused_and_says_what_to_do(study, hpsearch_co
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "others", [["out/optuna.db"], pytest.param(["out/trials.csv", "out/trials.parquet"], marks=pytest.mark.exhaustive)]
+    "others", [["out/optuna.log"], pytest.param(["out/trials.csv", "out/trials.parquet"], marks=pytest.mark.exhaustive)]
 )
 def test_an_export_begins_another_sweep(study, hpsearch_command, others):
     answer = hpsearch_command("export", "s", "--to", "out")
     assert answer.code == 0
     assert sorted(path.name for path in Path("out").iterdir()) == [
-        "optuna.db",
+        "optuna.log",
         "reports.csv",
         "trials.csv",
         "trials.parquet",

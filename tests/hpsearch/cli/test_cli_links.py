@@ -48,9 +48,9 @@ def test_an_export_replaces_links(tmp_path, victim, capsys):
     assert call(capsys, "export", study.directory).code == 0
     assert list(folder.iterdir()) == []
     written = sorted((study.directory / "export").iterdir())
-    assert {path.name for path in written} == {"optuna.db", "reports.csv", "trials.csv", "trials.parquet"}
+    assert {path.name for path in written} == {"optuna.log", "reports.csv", "trials.csv", "trials.parquet"}
     for path in written:
-        if path.suffix != ".db":  # one of Optuna's that isn't ours is refused
+        if path.suffix != ".log":  # one of Optuna's that isn't ours is refused
             path.unlink()
             path.symlink_to(victim)
     assert call(capsys, "export", study.directory).code == 0

@@ -44,7 +44,7 @@ def study(tmp_path_factory: pytest.TempPathFactory, kind: str) -> hpsearch.Study
     return study
 
 
-SOURCES = ["study", "study.db", "DataFrame", "export/trials.csv", "export/trials.parquet", "export/optuna.db"]
+SOURCES = ["study", "study.db", "DataFrame", "export/trials.csv", "export/trials.parquet", "export/optuna.log"]
 
 
 def source(name: str, study: hpsearch.Study) -> Given:
@@ -132,7 +132,7 @@ def test_other_goals_are_refused(study: hpsearch.Study, kind: str) -> None:
             begun(study.directory / "export" / name, **{**others[3], "metric": KINDS[kind]["metric"]})
     for other in others[:3] + others[4:]:
         with pytest.raises(SweepError, match=r"expected (a study of|a study whose goal|values of)"):
-            begun(study.directory / "export" / "optuna.db", **other)
+            begun(study.directory / "export" / "optuna.log", **other)
 
 
 def optuna_study(directions: list[Goal], **attributes: Any) -> optuna.Study:

@@ -203,8 +203,8 @@ def test_our_own_export_to_optuna_gives_the_same_params_back(tmp_path):
     assert main(["export", str(tmp_path / "study")]) == 0
     sweep = warm_sweep(parameters=Space.from_parameters(parameters))
     whole = read_warm_start([study], sweep)
-    for source in ("optuna.db", "trials.csv"):
+    for source in ("optuna.log", "trials.csv"):
         found = read_warm_start([tmp_path / "study" / "export" / source], sweep)
         assert json.dumps([dict(one.params) for one in found.past]) == json.dumps([row.params for row in study.trials])
         assert [one.values[2] for one in found.past] == [one.values[2] for one in whole.past]
-    assert read_warm_start([tmp_path / "study" / "export" / "optuna.db"], sweep).past == whole.past
+    assert read_warm_start([tmp_path / "study" / "export" / "optuna.log"], sweep).past == whole.past

@@ -13,6 +13,7 @@ from hpsearch.past.read import read_warm_start
 from hpsearch.report.optuna_storage import write_optuna_storage
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.space import Repeat, Space, Uniform, When
+from tests.hpsearch.support.optuna_journal import optuna_study
 from tests.hpsearch.support.scripted import ScriptedBackend, done, run_scripted, sweep_of
 from tests.hpsearch.support.structured import STRUCTURES, UNBOUNDED
 
@@ -36,21 +37,17 @@ def test_a_rerun_leaves_the_cells_of_absent_params_empty(tmp_path):
 
 
 def test_a_study_without_trials_over_blocks_without_an_end_is_exported(tmp_path):
-    import optuna
-
     sweep = sweep_of(parameters=UNBOUNDED, method="random", early_terminate=None, max_iter=1, run_cap=3)
-    write_optuna_storage(tmp_path / "optuna.db", [], sweep, {}, {}, "one")
-    study = optuna.load_study(study_name=sweep.name, storage=f"sqlite:///{tmp_path}/optuna.db")
+    write_optuna_storage(tmp_path / "optuna.log", [], sweep, {}, {}, "one")
+    study = optuna_study(tmp_path / "optuna.log")
     assert study.trials == []
 
 
 @pytest.mark.parametrize("space", [STRUCTURES, UNBOUNDED])
 def test_in_optuna_each_trial_has_its_own_parameters(tmp_path, space):
-    import optuna
-
     study = ended(tmp_path, space)
     assert main(["export", str(tmp_path / "s"), "--to", str(tmp_path / "export")]) == 0
-    loaded = optuna.load_study(study_name=study.sweep.name, storage=f"sqlite:///{tmp_path}/export/optuna.db")
+    loaded = optuna_study(tmp_path / "export" / "optuna.log")
     for trial, row in zip(loaded.trials, study.trials, strict=True):
         assert trial.params.keys() == trial.distributions.keys() == row.params.keys() - {"width"}
         assert json.loads(trial.user_attrs["params.width"]) == row.params["width"]
@@ -72,6 +69,6 @@ def test_trials_are_the_same_ones_again_from_wherever_they_are_read(tmp_path, sp
     study = ended(tmp_path, space)
     assert main(["export", str(tmp_path / "s"), "--to", str(tmp_path / "e")]) == 0
     sweep = replace(study.sweep, method="tpe")
-    for source in (tmp_path / "s", *(tmp_path / "e" / name for name in ("trials.csv", "trials.parquet", "optuna.db"))):
+    for source in (tmp_path / "s", *(tmp_path / "e" / name for name in ("trials.csv", "trials.parquet", "optuna.log"))):
         past = read_warm_start([source], sweep).past
         assert [json.dumps(one.params) for one in past] == [json.dumps(row.params) for row in study.trials]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -17,11 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState as OptunaState
-from sqlalchemy.pool import NullPool
 
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import Metric
-from hpsearch.report import optuna_storage
 from hpsearch.report.export import export_study
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.space import (
@@ -36,6 +32,7 @@ from hpsearch.space import (
     Uniform,
 )
 from hpsearch.trial import Failure, Params, TrialRow, TrialState
+from tests.hpsearch.support.optuna_journal import optuna_storage, optuna_study
 from tests.hpsearch.support.scripted import sweep_of
 
 SPACE = Space.from_parameters(
@@ -89,18 +86,12 @@ def export(directory: Path, rows: list[TrialRow], identity: str = "digits 1", sp
     return files
 
 
-def load(path: Path) -> optuna.Study:
-    engine = {"poolclass": NullPool}  # connections close at once, not whenever they are collected
-    storage = optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs=engine)
-    return optuna.load_study(study_name="digits", storage=storage)
-
-
 def test_optuna_reads_states_values_params_and_curves(tmp_path):
     rows = study_rows()
     rows[1] = replace(rows[1], width=4, reverted="on 8 workers: accuracy NaN after 0.5")
     files = export(tmp_path / "export", rows)
-    assert [file.name for file in files] == ["trials.csv", "trials.parquet", "optuna.db"]
-    study = load(files[2])
+    assert [file.name for file in files] == ["trials.csv", "trials.parquet", "optuna.log"]
+    study = optuna_study(files[2])
     trials = study.get_trials()
     assert [trial.number for trial in trials] == list(range(8))
     assert [trial.state for trial in trials] == [
@@ -138,7 +129,7 @@ def test_optuna_reads_states_values_params_and_curves(tmp_path):
 
 def test_optuna_has_the_distributions_of_the_space(tmp_path):
     rows = study_rows()
-    trials = load(export(tmp_path, rows)[2]).get_trials()
+    trials = optuna_study(export(tmp_path, rows)[2]).get_trials()
     distributions = trials[0].distributions
     assert list(distributions) == list(SPACE.names)
     assert distributions["opt.lr"] == FloatDistribution(1e-4, 1.0, log=True)
@@ -153,24 +144,6 @@ def test_optuna_has_the_distributions_of_the_space(tmp_path):
     assert distributions["mixed"] == CategoricalDistribution(("1", "true", "1.5"))
     assert distributions["batch"] == CategoricalDistribution((32,))
     assert all(trial.distributions == distributions for trial in trials)
-
-
-def test_bulk_writing_gives_what_optunas_own_way_gives(tmp_path, monkeypatch):
-    rows = study_rows(24)
-    fast = load(export(tmp_path / "fast", rows)[2]).get_trials()
-    monkeypatch.setattr(optuna_storage, "KNOWN_SCHEMA", "another")
-    slow = load(export(tmp_path / "slow", rows)[2]).get_trials()
-
-    def content(trial: optuna.trial.FrozenTrial):
-        return {
-            "times": (trial.datetime_start, trial.datetime_complete),
-            "trial": (trial.number, trial._trial_id, trial.state, trial.values, trial.params),
-            "distributions": trial.distributions,
-            "curve": repr(trial.intermediate_values),
-            "attributes": trial.user_attrs,
-        }
-
-    assert [content(trial) for trial in fast] == [content(trial) for trial in slow]
 
 
 def test_csv_and_parquet_hold_the_table(tmp_path):
@@ -201,7 +174,7 @@ def test_a_param_that_a_trial_lacks_is_missing_in_every_export(tmp_path):
     ]
     csv_file, parquet_file, optuna_file = export(tmp_path, rows)
     frames = [pd.read_csv(csv_file), pd.read_parquet(parquet_file)]
-    for trial, row, left in zip(load(optuna_file).get_trials(), rows, left_out, strict=True):
+    for trial, row, left in zip(optuna_study(optuna_file).get_trials(), rows, left_out, strict=True):
         assert set(trial.params) == set(trial.distributions) == set(SPACE.names) - {left}
         for frame in frames:
             lacking = {name for name in SPACE.names if pd.isna(frame[f"params.{name}"][row.number])}
@@ -214,20 +187,20 @@ def test_a_param_that_no_trial_has_can_be_exported(tmp_path):
     csv_file, parquet_file, optuna_file = export(tmp_path, rows)
     assert pd.read_csv(csv_file)["params.opt.lr"].isna().all()
     assert pd.read_parquet(parquet_file)["params.noise"].isna().all()
-    assert [trial.params for trial in load(optuna_file).get_trials()] == [{"batch": 32}] * len(rows)
+    assert [trial.params for trial in optuna_study(optuna_file).get_trials()] == [{"batch": 32}] * len(rows)
 
 
 def test_export_again_replaces_the_files_and_leaves_no_others(tmp_path):
     export(tmp_path, study_rows())
     files = export(tmp_path, study_rows(3))
-    assert len(load(files[2]).get_trials()) == 3
+    assert len(optuna_study(files[2]).get_trials()) == 3
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["optuna.db", "reports.csv", "trials.csv", "trials.parquet"]
+    assert names == ["optuna.log", "reports.csv", "trials.csv", "trials.parquet"]
 
 
 def test_study_without_trials_can_be_exported(tmp_path):
     files = export(tmp_path, [])
-    assert load(files[2]).get_trials() == []
+    assert optuna_study(files[2]).get_trials() == []
     assert len(pd.read_parquet(files[1])) == 0
 
 
@@ -240,14 +213,14 @@ def test_export_says_nothing_and_leaves_optunas_settings(tmp_path, capfd):
 
 def test_every_sample_lies_in_the_counterpart_of_its_distribution(tmp_path):
     rows = study_rows(200)  # Optuna checks each value as it is written
-    trials = load(export(tmp_path, rows)[2]).get_trials()
+    trials = optuna_study(export(tmp_path, rows)[2]).get_trials()
     assert [trial.params["rounded"] for trial in trials] == [row.params["rounded"] for row in rows]
 
 
 def test_metrics_are_user_attributes_and_strict_json(tmp_path):
     metrics = {"accuracy": 0.5, "loss": math.nan, "norm": -math.inf}
     rows = [replace(study_rows(1)[0], metrics=metrics, iterations=0)]
-    (trial,) = load(export(tmp_path, rows)[2]).get_trials()
+    (trial,) = optuna_study(export(tmp_path, rows)[2]).get_trials()
     told = {name: value for name, value in trial.user_attrs.items() if name.startswith("metrics.")}
     assert told == {"metrics.accuracy": 0.5, "metrics.loss": "NaN", "metrics.norm": "-Infinity"}
     assert trial.user_attrs["iterations"] == 0
@@ -280,7 +253,7 @@ def test_every_value_comes_back_from_optuna_as_it_was(tmp_path):
         TrialRow(number, TrialState.COMPLETE, 1, 0.5, params, "random", None, None, 1.0, "")
         for number, params in enumerate((first, second, third))
     ]
-    trials = load(export(tmp_path, rows, space=EDGES)[2]).get_trials()
+    trials = optuna_study(export(tmp_path, rows, space=EDGES)[2]).get_trials()
     for trial, row in zip(trials, rows, strict=True):
         told = {name.removeprefix("params."): v for name, v in trial.user_attrs.items() if name.startswith("params.")}
         assert not set(told) & set(trial.params)
@@ -301,37 +274,26 @@ def test_only_a_former_export_of_the_same_study_is_replaced(tmp_path):
         export(tmp_path, study_rows(4), identity="digits 2")
     assert path.read_bytes() == before
     export(tmp_path, study_rows(4))
-    assert len(load(path).get_trials()) == 4
+    assert len(optuna_study(path).get_trials()) == 4
 
 
 def test_a_study_of_someone_elses_beside_the_former_export_is_not_lost(tmp_path):
     path = export(tmp_path, study_rows(3))[2]
-    with closing_storage(path) as storage:
-        optuna.create_study(storage=storage, study_name="mine")
+    optuna.create_study(storage=optuna_storage(path), study_name="mine")
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
     with pytest.raises(HpsearchError, match="got the Optuna study 'mine'"):
         export(tmp_path, study_rows(4))
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("content", [b"", b"no database at all", None])
+@pytest.mark.parametrize("content", [b"", b"no journal at all", b'{"op_code":0}\n', None])
 def test_a_file_that_is_no_storage_is_not_replaced(tmp_path, content):
-    path = tmp_path / "optuna.db"
+    path = tmp_path / "optuna.log"
     if content is None:
         path.mkdir()
     else:
         path.write_bytes(content)
     with pytest.raises(HpsearchError, match="expected no file, or a former export of this very study"):
         export(tmp_path, study_rows(1))
-    assert [file.name for file in tmp_path.iterdir()] == ["optuna.db"]
+    assert [file.name for file in tmp_path.iterdir()] == ["optuna.log"]
     assert content is None or path.read_bytes() == content
-
-
-@contextmanager
-def closing_storage(path: Path) -> Iterator[optuna.storages.RDBStorage]:
-    storage = optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"poolclass": NullPool})
-    try:
-        yield storage
-    finally:
-        storage.remove_session()
-        storage.engine.dispose()

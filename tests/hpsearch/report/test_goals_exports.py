@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pandas as pd
 import pytest
 from optuna.trial import TrialState as OptunaState
-from sqlalchemy.pool import NullPool
 
 import hpsearch
 from hpsearch.report.export import export_study
@@ -22,6 +20,7 @@ from hpsearch.report.tables import rows_to_csv, rows_to_json
 from hpsearch.report.trial_table import rows_to_table
 from hpsearch.trial import TrialRow, TrialState
 from tests.hpsearch.support.goals import CONSTRAINED, JOINT, TWO_GOALS, study_of_goals
+from tests.hpsearch.support.optuna_journal import optuna_study
 
 KINDS: Mapping[str, Mapping[str, Any]] = {"two goals": TWO_GOALS, "joint": JOINT, "constrained": CONSTRAINED}
 
@@ -138,24 +137,9 @@ def test_the_terminal_shows_what_each_trial_breaks(study: hpsearch.Study) -> Non
         assert ("ms <= 20" in lines[row.number]) == broken
 
 
-def load(folder: Path) -> optuna.Study:
-    engine = {"poolclass": NullPool}
-    storage = optuna.storages.RDBStorage(f"sqlite:///{folder / 'optuna.db'}", engine_kwargs=engine)
-    (name,) = [known.study_name for known in storage.get_all_studies()]
-    return optuna.load_study(study_name=name, storage=storage)
-
-
-@pytest.mark.parametrize("inserted", [True, False], ids=["by insertion", "by Optuna"])
-def test_optuna_reads_values_and_constraints(
-    study: hpsearch.Study, folder: Path, tmp_path: Path, inserted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_optuna_reads_values_and_constraints(study: hpsearch.Study, folder: Path) -> None:
     objective = study.sweep.objective
-    if not inserted:
-        monkeypatch.setattr("hpsearch.report.optuna_storage.KNOWN_SCHEMA", "none")
-        folder = tmp_path
-        curves = {} if objective.several else study.curves()
-        export_study(study.trials, study.sweep, folder, curves, study.times(), study.identity, study.reports())
-    found = load(folder)
+    found = optuna_study(folder / "optuna.log")
     assert [direction.name.lower() for direction in found.directions] == [goal.goal for goal in objective.goals]
     assert found.metric_names == [goal.name for goal in objective.goals]
     for row, trial in zip(study.trials, found.trials, strict=True):
@@ -186,7 +170,7 @@ def test_optunas_best_trials_are_our_front_of_those_that_ran_to_their_end(
     assert 5 < len(rows) <= 24
     front = [row.number for row in whole.leaders]
     assert set(front) <= rows.keys()
-    assert [trial.number for trial in load(tmp_path).best_trials] == front
+    assert [trial.number for trial in optuna_study(tmp_path / "optuna.log").best_trials] == front
     assert [found.number for found in whole.best_trials] == front
     # The slow way.
     points = {number: objective.point(row.score) for number, row in rows.items() if row.score is not None}

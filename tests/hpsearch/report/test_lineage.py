@@ -6,7 +6,6 @@ import json
 import math
 from pathlib import Path
 
-import optuna
 import pandas as pd
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -17,6 +16,7 @@ from hpsearch.errors import HpsearchError
 from hpsearch.report.lineage import Stage, lineage, lineage_to_csv
 from hpsearch.tensorboard.trial_runs import trial_run
 from hpsearch.trial import TrialRow, TrialState
+from tests.hpsearch.support.optuna_journal import optuna_study
 
 
 def train(trial: hpsearch.RunningTrial) -> None:
@@ -103,7 +103,7 @@ def test_tables_and_exports_name_the_parent(study, tmp_path, capsys):
     assert main(["export", str(study.directory), "--to", str(tmp_path)]) == 0
     assert pd.read_csv(tmp_path / "trials.csv")["parent"][fork.number] == fork.parent
     assert pd.read_parquet(tmp_path / "trials.parquet")["inherited"][fork.number] == fork.inherited
-    exported = optuna.load_study(study_name=study.sweep.name, storage=f"sqlite:///{tmp_path}/optuna.db")
+    exported = optuna_study(tmp_path / "optuna.log")
     assert exported.trials[fork.number].user_attrs["parent"] == fork.parent
     assert "parent" not in exported.trials[0].user_attrs
 
