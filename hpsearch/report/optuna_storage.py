@@ -69,7 +69,10 @@ def write_optuna_storage(
         trials = [
             _trial(row, parameters, curves.get(row.number, ()), times.get(row.number), sweep.objective) for row in rows
         ]
-        study.add_trials(trials)
+        # Study.add_trials refuses a trial that was pruned before it started, and so has no times.
+        study_id = storage.get_study_id_from_name(sweep.name)
+        for trial in trials:
+            storage.create_new_trial(study_id, template_trial=trial)
 
 
 @contextmanager

@@ -78,8 +78,10 @@ CURVES = {0: [(1, 0.25), (2, 0.5)], 1: [(1, math.nan), (2, 0.875)], 7: [(1, math
 NOON = datetime(2026, 3, 1, 12, 0, 0).timestamp()
 
 
-def export(directory: Path, rows: list[TrialRow], identity: str = "digits 1", space: Space = SPACE) -> list[Path]:
-    times = {row.number: (NOON + row.number, NOON + 60 + row.number) for row in rows}
+def export(
+    directory: Path, rows: list[TrialRow], identity: str = "digits 1", space: Space = SPACE, started: bool = True
+) -> list[Path]:
+    times = {row.number: (NOON + row.number, NOON + 60 + row.number) for row in rows if started}
     sweep = sweep_of(name="digits", metric=Metric("accuracy", "maximize"), parameters=space)
     *files, reports = export_study(rows, sweep, directory, CURVES, times, identity, {})
     assert reports.name == "reports.csv"
@@ -125,6 +127,12 @@ def test_optuna_reads_states_values_params_and_curves(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         assert study.metric_names == ["accuracy"]
+
+
+def test_a_trial_that_was_pruned_before_it_started_has_no_times(tmp_path):
+    rows = [replace(study_rows()[2], number=0, iterations=0)]
+    (trial,) = optuna_study(export(tmp_path, rows, started=False)[2]).get_trials()
+    assert (trial.state, trial.datetime_start, trial.datetime_complete) == (OptunaState.FAIL, None, None)
 
 
 def test_optuna_has_the_distributions_of_the_space(tmp_path):
