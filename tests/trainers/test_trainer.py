@@ -194,7 +194,9 @@ def test_a_trial_that_changes_its_width_twice_has_the_same_curve():
     assert losses == pytest.approx(alone, abs=1e-4)
 
 
-@pytest.mark.parametrize("options", [{}, {"model": "cnn"}, {"average": 0.9}, {"clip_norm": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"model": "cnn"}, {"average": 0.9}, {"clip_norm": 0.5}, {"autocast": torch.float16}], ids=str
+)
 def test_a_saved_state_continues_to_the_bit(options):
     whole = of(curve(4, **options), "validation_loss")
     first = Small(FakeTrial(options))
@@ -319,6 +321,38 @@ def test_bfloat16_trains_too():
     assert found != of(curve(3), "loss")
 
 
+def large_loss(output: Tensor, target: Tensor) -> Tensor:
+    """A loss whose gradients overflow in float16, when it is scaled as at first."""
+    return 100.0 * functional.cross_entropy(output, target)
+
+
+def test_float16_does_as_a_plain_loop_with_a_scaled_loss():
+    inputs, targets = data()
+    torch.manual_seed(3)
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=5e-4, momentum=0.9)
+    scaler, losses, scales = torch.amp.GradScaler("cpu"), [], []
+    for epoch in range(4):
+        total = 0.0
+        for rows in Shard(ROWS, 20, 7).epoch(epoch):
+            with torch.autocast("cpu", torch.float16):
+                loss = large_loss(model(inputs[rows]), targets[rows])
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 50.0)
+            scaler.step(optimizer)
+            scaler.update()
+            total += float(loss.detach()) * len(rows)
+        losses.append(total / ROWS)
+        scales.append(scaler.get_scale())
+    options: dict[str, Any] = {"autocast": torch.float16, "loss": large_loss, "lr": 5e-4, "clip_norm": 50.0}
+    assert of(curve(**options), "loss") == pytest.approx(losses, rel=1e-6)
+    assert scales[-1] < 65536.0  # steps were left out
+    assert losses[-1] < losses[0]
+    assert of(curve(width=2, **options), "loss") == pytest.approx(losses, rel=0.05)
+
+
 class Rows(Dataset[Any]):
     """A map-style data set."""
 
@@ -394,7 +428,7 @@ def test_without_validation_data_there_is_no_validation():
         ({"accumulate": 1.5}, "accumulate must be a whole number from 1, got 1.5"),
         ({"average": 1.0}, "average must be a decay below 1, got 1.0"),
         ({"batch_norm": "global"}, "batch_norm must be one of local, sync, got 'global'"),
-        ({"autocast": torch.float16}, "autocast must be torch.bfloat16 or None, got torch.float16"),
+        ({"autocast": torch.float64}, "autocast must be torch.bfloat16, torch.float16 or None, got torch.float64"),
         ({"train": (torch.ones(3), torch.ones(2))}, r"must be equally long, got \[3, 2\]"),
         ({"metrics": {"odd": lambda output, target: output}}, "metric odd must give one value for each"),
     ],

@@ -49,8 +49,9 @@ class Parts:
     clip_norm: float | None = None
     """Norm above which the gradient of a step is scaled down to it."""
     autocast: torch.dtype | None = None
-    """torch.bfloat16: what matrix products are computed in. A GPU must support it (compute capability 8.0 or above).
-    float16 isn't supported: its losses would have to be scaled."""
+    """What matrix products are computed in. torch.bfloat16 takes a GPU of compute capability 8.0 or above, or a CPU.
+    torch.float16, for older GPUs, scales the loss (torch.amp.GradScaler) and leaves out steps whose gradients overflow.
+    """
     average: float | None = None
     """Decay of an exponential moving average of the weights, which is then what is validated; 0.999, say."""
     batch_norm: str = "local"
@@ -96,8 +97,8 @@ class Parts:
                 _check(name, getattr(self, name), least=0, whole=False)
         if self.average is not None and self.average >= 1:
             raise ConfigurationError(f"average must be a decay below 1, got {self.average!r}")
-        if self.autocast not in (None, torch.bfloat16):
-            raise ConfigurationError(f"autocast must be torch.bfloat16 or None, got {self.autocast!r}")
+        if self.autocast not in (None, torch.bfloat16, torch.float16):
+            raise ConfigurationError(f"autocast must be torch.bfloat16, torch.float16 or None, got {self.autocast!r}")
         if self.batch_norm not in _BATCH_NORMS:
             raise ConfigurationError(f"batch_norm must be one of {', '.join(_BATCH_NORMS)}, got {self.batch_norm!r}")
         for kind, given in (("metrics", self.metrics), ("measures", self.measures)):

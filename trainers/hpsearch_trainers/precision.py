@@ -22,12 +22,11 @@ def check_precision(device: torch.device, dtype: torch.dtype | None) -> None:
     Raises:
         ConfigurationError: It is a GPU that only emulates it, which takes longer than float32.
     """
-    if dtype is None or device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False):
+    if dtype is not torch.bfloat16 or device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False):
         return
     raise ConfigurationError(
-        f"autocast must be None on a GPU that doesn't compute in bfloat16, got {dtype} on "
-        f"{torch.cuda.get_device_name(device)}: leave it out, or take a GPU of compute capability 8.0 or above. "
-        "float16 isn't supported, as its gradients vanish unless losses are scaled"
+        f"autocast must be torch.float16 or None on a GPU that doesn't compute in bfloat16, got {dtype} on "
+        f"{torch.cuda.get_device_name(device)}: bfloat16 takes a GPU of compute capability 8.0 or above"
     )
 
 

@@ -113,6 +113,7 @@ class Trainer(ABC):
         self.optimizer = optimizer_of(parts, self.model)
         self._rates = Rates(self.optimizer)
         self._average = None if parts.average is None else MovingAverage(self.model, parts.average)
+        self._scaler = torch.amp.GradScaler(self.device.type) if parts.autocast is torch.float16 else None
         self._strategy.bind(self._trained())
         self._train = Batches(parts.train, self.device, parts.loaders)
         held_back = parts.validation
@@ -174,7 +175,7 @@ class Trainer(ABC):
     def _trained(self) -> Trained:
         # Nothing that leads back here: such a circle would keep models until Python's collector comes by.
         autocast = partial(precision, self.device.type, self.parts.autocast)
-        return Trained(self.model, self.optimizer, autocast, self.parts.clip_norm, self._average)
+        return Trained(self.model, self.optimizer, autocast, self.parts.clip_norm, self._average, self._scaler)
 
     def _train_epoch(self) -> dict[str, float]:
         began, waited = time.perf_counter(), self._train.waited
@@ -257,6 +258,8 @@ class Trainer(ABC):
         }
         if self._average is not None:
             state["average"] = self._average.state_dict()
+        if self._scaler is not None:
+            state["scaler"] = self._scaler.state_dict()
         if schedulers := save_schedulers(self, self.optimizer, alone=type(self).state_dict is Trainer.state_dict):
             state["schedulers"] = schedulers
         state |= self._strategy.entry()
@@ -276,6 +279,8 @@ class Trainer(ABC):
         load_schedulers(self, self.optimizer, state.get("schedulers", {}), forked=self._forked)
         if self._average is not None:
             load_average(self._average, state, forked=self._forked)
+        if self._scaler is not None and "scaler" in state:
+            self._scaler.load_state_dict(state["scaler"])
         self._strategy.take_up(state)
         self._strategy.loaded()
         self.epoch = state["epoch"]

@@ -144,6 +144,7 @@ ODD = {
     "clip_norm": Odd("clip_norm", lambda model: {"clip_norm": 0.05}),
     "average": Odd("average", lambda model: {"average": 0.9}),
     "autocast": Odd("autocast", lambda model: {"autocast": torch.bfloat16}, rounding=0.05),
+    "float16": Odd("float16", lambda model: {"autocast": torch.float16}, rounding=0.05),
     "batch_norm": Odd("batch normalization", model=_normalized, rows=200, alike=False),
     "sync_batch_norm": Odd("batch_norm", lambda model: {"batch_norm": "sync"}, model=_normalized),
     "freeze_batch_norm": Odd(

@@ -49,6 +49,8 @@ def check_contract(trainer: Trainer, *, rounded: bool) -> None:
         raise NotFusible("there are hooks of all modules (torch.nn.modules.module.register_module_...)")
     if isinstance(trainer.parts.loss, nn.Module) and any(map(has_hooks, modules_of(trainer.parts.loss))):
         raise NotFusible("its loss has hooks")
+    if trainer.parts.autocast is torch.float16:
+        raise NotFusible("it scales its loss, as float16 needs")
 
 
 def has_hooks(module: nn.Module) -> bool:

@@ -32,7 +32,7 @@ from hpsearch_trainers.strategies.downpour_worker import DownpourWorker
 from hpsearch_trainers.strategies.optimizer_shard import OptimizerShard, assemble
 from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.served import Served
-from hpsearch_trainers.strategies.strategy import Trained
+from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Trained
 
 __all__ = ["Downpour"]
 
@@ -49,6 +49,7 @@ class Downpour(Served):
     exact: ClassVar[bool] = False
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
+            **NO_FLOAT16,
             "average": "each worker has weights of its own between two fetches, and there is no step of all to average "
             "after",
             "batch_norm": "workers are at different steps, and can't normalize their rows together",

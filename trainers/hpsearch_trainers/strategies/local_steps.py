@@ -9,7 +9,7 @@ import torch
 
 from hpsearch_comm import Group, SyncBatchNorm, broadcast_parameters
 from hpsearch_trainers.strategies.averaging import average_weights
-from hpsearch_trainers.strategies.strategy import Strategy, Trained
+from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Strategy, Trained
 
 __all__ = ["LocalSteps"]
 
@@ -21,6 +21,7 @@ class LocalSteps(Strategy):
     exact: ClassVar[bool] = False
     rate_rule: ClassVar[str | None] = "none"
     refuses: ClassVar[Mapping[str, str]] = {
+        **NO_FLOAT16,
         "batch_norm": "synchronized layers need all workers in each step, while statistics of local ones are averaged "
         "at an epoch's end: take batch_norm local"
     }

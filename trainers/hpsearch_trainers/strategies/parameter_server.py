@@ -34,7 +34,7 @@ from hpsearch_trainers.strategies.optimizer_shard import (
 from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.served import Served
 from hpsearch_trainers.strategies.server_side import ServerSide
-from hpsearch_trainers.strategies.strategy import Trained
+from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Trained
 from hpsearch_trainers.strategies.worker_side import WorkerSide
 
 __all__ = ["ParameterServer"]
@@ -49,6 +49,7 @@ class ParameterServer(Served):
     name: ClassVar[str] = "parameter_server"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
+            **NO_FLOAT16,
             _OTHER_OPTIMIZER: "each server has a part of them; one of your own whose step treats each parameter by "
             "itself says so by an attribute `trains_each_parameter = True`",
             _STEPPED: "the optimizer steps on the servers, and the scheduler of rank 0, which is saved, wouldn't move: "

@@ -36,7 +36,7 @@ from hpsearch_trainers.strategies.micro_batches import FORWARD, SCHEDULES, order
 from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.same_output import alike, check_same_output, output_of, training_pass
 from hpsearch_trainers.strategies.stages import Stages, cut
-from hpsearch_trainers.strategies.strategy import Strategy, Trained
+from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Strategy, Trained
 
 __all__ = ["Pipeline"]
 
@@ -68,6 +68,7 @@ class Pipeline(Strategy):
     least: ClassVar[int] = 2
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
+            **NO_FLOAT16,
             "batch_norm": "layers see one micro-batch at a time. Leave it at `local`, or take another normalization",
             "shared parameters": "copies in two stages would go apart. Untie the layers that share it",
         }

@@ -12,6 +12,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -27,7 +28,10 @@ from hpsearch_trainers.shards import Shard
 from hpsearch_trainers.strategies.alike import check_alike
 from hpsearch_trainers.strategies.options import Options
 
-__all__ = ["Strategy", "Trained"]
+__all__ = ["NO_FLOAT16", "Strategy", "Trained"]
+
+NO_FLOAT16 = {"float16": "it doesn't scale losses. Take autocast=torch.bfloat16, or the strategy allreduce"}
+"""A part of `refuses`: ranks that step by themselves would each leave out steps of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class Trained:
     """Norm above which the gradient of a step is scaled down to it."""
     average: MovingAverage | None = None
     """The moving average of the model, which the loop updates after each step."""
+    scaler: torch.amp.GradScaler | None = None
+    """Scales the loss where forward passes are in float16."""
 
 
 class Strategy:
@@ -155,6 +161,8 @@ class Strategy:
         for part in fields(parts):
             if part.name in self.refuses and getattr(parts, part.name) != part.default:
                 self.refuse(part.name)
+        if parts.autocast is torch.float16 and "float16" in self.refuses:
+            self.refuse("float16")
 
     def refuse(self, what: str, where: str = "") -> NoReturn:
         """Say why something can't be used.
@@ -254,11 +262,16 @@ class Strategy:
         """
         with self.trained.autocast():
             loss = loss_of(self.trained.model(inputs))
-        (loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
+        scaled = loss if share == 1.0 else loss * share
+        if self.trained.scaler is not None:
+            scaled = self.trained.scaler.scale(scaled)
+        scaled.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def update(self) -> None:
         """Step: from gradients to weights."""
+        if self.trained.scaler is not None:
+            self.trained.scaler.unscale_(self.trained.optimizer)
         if self.trained.clip_norm is not None:
             # What the optimizer doesn't train may have gradients, too.
             nn.utils.clip_grad_norm_(clippable(parameters_of(self.trained.optimizer)), self.trained.clip_norm)
@@ -266,7 +279,11 @@ class Strategy:
 
     def step(self) -> None:
         """Let the optimizer take its step."""
-        self.trained.optimizer.step()
+        if self.trained.scaler is None:
+            self.trained.optimizer.step()
+        else:
+            self.trained.scaler.step(self.trained.optimizer)
+            self.trained.scaler.update()
 
     def serve(self, steps: int, set_rate: Callable[[int], None]) -> None:
         """Work for the others for an epoch, on a rank that doesn't train.

@@ -26,7 +26,7 @@ from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.same_output import alike, check_same_output, gradients_alike, output_of, training_pass
 from hpsearch_trainers.strategies.split_layers import forward_of, plan_of, split_dimensions
 from hpsearch_trainers.strategies.stages import hooked
-from hpsearch_trainers.strategies.strategy import Strategy, Trained
+from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Strategy, Trained
 
 __all__ = ["TensorParallel"]
 
@@ -60,6 +60,7 @@ class TensorParallel(Strategy):
     least: ClassVar[int] = 2
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
+            **NO_FLOAT16,
             "batch_norm": "every rank normalizes by all rows already. Leave it at `local`",
             "LARS": _WHOLE,
             "LAMB": _WHOLE,
