@@ -23,7 +23,7 @@ class LocalSteps(Strategy):
     refuses: ClassVar[Mapping[str, str]] = {
         **NO_FLOAT16,
         "batch_norm": "synchronized layers need all workers in each step, while statistics of local ones are averaged "
-        "at an epoch's end: take batch_norm local"
+        "at an epoch's end: take batch_norm local",
     }
     group: Group
 
