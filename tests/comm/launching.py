@@ -29,8 +29,8 @@ class Launch:
     """In the environment of all its processes."""
 
     def communicate(self, data: bytes | None = None) -> tuple[str, str]:
-        """Wait for its end; give what it wrote."""
-        out, err = self.process.communicate(data, timeout=2 * PATIENCE)
+        """Wait for its end, also at load 20, where five ranks start anew four times; return what it wrote."""
+        out, err = self.process.communicate(data, timeout=10 * PATIENCE)
         return out.decode(errors="surrogateescape"), err.decode(errors="surrogateescape")
 
     def wait_for(self, *names: str) -> list[str]:

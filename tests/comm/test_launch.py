@@ -305,7 +305,7 @@ def test_output_arrives_whole_whatever_it_is(tmp_path):
     written: dict[str, Any] = {"__name__": "writes"}
     exec(textwrap.dedent(WRITES), written)
     with launching(tmp_path, "-np", "2", "--output", str(directory), script(tmp_path, WRITES)) as run:
-        out, _ = run.process.communicate(b"", timeout=120)
+        out, _ = run.process.communicate(b"", timeout=600)
     assert run.process.returncode == 0
     for rank in range(2):
         expected = written["content"](str(rank).encode())
