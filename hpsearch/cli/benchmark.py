@@ -76,4 +76,4 @@ class _Progress:
             return
         self._told = now
         left = (total - done) * (now - self._began) / max(done - self._before, 1)
-        print(f"{done:,} of {counted(total, 'run')}, about {duration(left)} left", file=sys.stderr)
+        print(f"{done:,} of {counted(total, 'run')}, ~{duration(left)} left", file=sys.stderr)

@@ -124,7 +124,7 @@ def snapshot_html(snapshot: Snapshot | None, waits: str = "", ended: bool = Fals
 
 
 def _lines(snapshot: Snapshot, ended: bool) -> Iterator[str]:
-    left = "" if ended or snapshot.remaining is None else f", about {duration(snapshot.remaining)} left"
+    left = "" if ended or snapshot.remaining is None else f", ~{duration(snapshot.remaining)} left"
     head = f"<b>{escape(snapshot.name)}</b>  {escape(snapshot.objective.aim)}"
     yield _line(f"{head}  {escape(duration(snapshot.elapsed) + left)}")
     if not ended:

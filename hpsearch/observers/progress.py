@@ -175,7 +175,7 @@ def line_of(snapshot: Snapshot) -> str:
     if snapshot.leaders:
         parts.append(_leaders_line(snapshot))
     if snapshot.remaining is not None:
-        parts.append(f"about {duration(snapshot.remaining)} left")
+        parts.append(f"~{duration(snapshot.remaining)} left")
     return "  ".join(parts)
 
 
@@ -184,7 +184,7 @@ def _picture(snapshot: Snapshot) -> RenderableType:
     head = Text.assemble((snapshot.name, "bold"), f"  {snapshot.objective.aim}", no_wrap=True)
     head.append(f"  {duration(snapshot.elapsed)}", "cyan")
     if snapshot.remaining is not None:
-        head.append(f", about {duration(snapshot.remaining)} left")
+        head.append(f", ~{duration(snapshot.remaining)} left")
     lines: list[RenderableType] = [head]
     if snapshot.rungs:
         lines.append(_rung_table(rung_rows(snapshot.rungs, MOST_RUNG_ROWS)))

@@ -58,7 +58,7 @@ class Watching:
         self._callbacks = callbacks
         self._looked = False
         self._waiting: tuple[str, float] | None = None  # for what, and since when
-        self._next_rungs = 0.0
+        self._next_rungs = self._elapsed = 0.0
         self._shares = sweep.resources.lanes > 1
         self._newest: dict[int, Report] = {}  # of the trials that run, where they are shown
 
@@ -67,7 +67,7 @@ class Watching:
         event = record.event
         if isinstance(event, Failed) and not event.retry:
             self._failures.append((event.trial, event.failure.message))
-        self._time_left.observe(event)
+        self._time_left.observe(event, self._elapsed)
         self._times.observe(event)
         if self._looked:  # before the first look they are those of former runs
             for line in _told(record) if self._verbose else ():
@@ -92,6 +92,7 @@ class Watching:
     def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool = False) -> None:
         """Redraw the screen, and now and then show the observers the rungs."""
         self._looked = True
+        self._elapsed = elapsed
         if last or elapsed >= self._next_rungs:
             self._next_rungs = elapsed + _RUNGS_SECONDS
             for thread in self._threads:

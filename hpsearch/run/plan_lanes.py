@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from hpsearch.errors import TrainableError
-from hpsearch.observers.rounds import Rounds
 from hpsearch.report.wording import counted, shortened
 from hpsearch.run.plan import Plan
 from hpsearch.sweep.table_name import is_table
@@ -75,14 +74,13 @@ def lanes_makespan(plan: Plan, shapes: Shapes) -> float | None:
         None where it takes no less, or isn't known.
     """
     resources = plan.sweep.resources
-    if len(shapes.sizes) != 1 or shapes.alone or not shapes.tried or plan.sweep.iterations is None:
+    if len(shapes.sizes) != 1 or shapes.alone or len(shapes.tried) < 2 or plan.sweep.iterations is None:
         return None
-    rounds = Rounds()
-    for count, share in shapes.tried.items():
-        rounds.add(count, share)
+    rounds = [count * share for count, share in shapes.tried.items()]  # a round: each trial runs an iteration
+    each, base = statistics.linear_regression(list(shapes.tried), rounds)
     longest = max(plan.iterations / (plan.workers * resources.lanes), *(float(rung.until or 0) for rung in plan.rungs))
-    least, most = rounds.seconds(longest, max(plan.iterations / plan.workers, longest)) or (math.inf, math.inf)
-    return least if least == most < plan.makespan and not plan.sweep.unbounded else None
+    makespan = max(base, 0.0) * longest + max(each, 0.0) * max(plan.iterations / plan.workers, longest)
+    return makespan if makespan < plan.makespan and not plan.sweep.unbounded else None
 
 
 def lanes_lines(lanes: int, shapes: Shapes) -> list[str]:

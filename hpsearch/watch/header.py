@@ -74,7 +74,7 @@ def _workers(study: LiveStudy) -> str:
     if study.is_told or study.ended.state not in ("running", "paused"):
         return ""
     left = study.remaining()
-    return _busy(study) if left is None else f"{_busy(study)}, about {duration(left)} left"
+    return _busy(study) if left is None else f"{_busy(study)}, ~{duration(left)} left"
 
 
 def _busy(study: LiveStudy) -> str:

@@ -45,7 +45,7 @@ class LiveStudy:
         self._journaled = JournaledState(sweep)
         self._records = self._journaled.records
         self._standing = Standing(sweep)
-        self._time_left = TimeLeft(sweep, live=False)
+        self._time_left = TimeLeft(sweep)
         self._opened: Opened | None = None
         self._runs = 0
         self._began = self._last = 0.0
@@ -108,8 +108,7 @@ class LiveStudy:
         elif (ended := _trial_of(event)) is not None and ended not in self._records.running:
             self._busy -= self._widths.pop(ended, 0)
         self._most_busy = max(self._most_busy, self._busy)
-        self._time_left.pass_on(self.workers, self._last - self._began)
-        self._time_left.observe(event)
+        self._time_left.observe(event, self._last - self._began)
 
     @property
     def sweep(self) -> Sweep:
@@ -166,15 +165,16 @@ class LiveStudy:
         return self._opened is not None and self._opened.workers is not None
 
     def remaining(self, now: float | None = None) -> float | None:
-        """Give the seconds that are left, None where they can't be told within a factor of two.
+        """Return an estimate of the seconds that are left; None where there is none.
 
-        Of a resumed study they can't: with which limits and targets it goes on is in no journal.
+        There is none for a resumed study, as the journal doesn't hold the limits that it was resumed with.
 
         Args:
             now: Seconds since the epoch; None: this moment's.
         """
         virtual = self._opened is not None and self._opened.backend == "simulated"
-        if self.ended.state != "running" or self._runs != 1 or virtual:
+        shared = self.sweep.resources.lanes > 1  # the journal doesn't say how many workers are busy
+        if self.ended.state != "running" or self._runs != 1 or virtual or shared:
             return None
         elapsed = max(time.time() if now is None else now, self._last) - self._began
         return self._time_left.estimate(self._journaled.rungs(), self.total, self.workers, elapsed)

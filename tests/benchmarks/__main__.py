@@ -25,7 +25,6 @@ _BENCHMARKS = (
     "several_goals",
     "large_batch",
     "simulated",
-    "time_left",
     "scale",
     "designed",
     "parameter_servers",

@@ -57,7 +57,7 @@ def words(html: str) -> str:
 def test_it_shows_how_the_sweep_stands_and_the_trials_that_run():
     html = snapshot_html(SNAPSHOT)
     root = ElementTree.fromstring(html)
-    assert "digits & co minimize loss 12 s, about 18 s left" in words(html)
+    assert "digits & co minimize loss 12 s, ~18 s left" in words(html)
     assert "6 of 10 trials (2 running, 4 complete)" in words(html)
     assert "best loss 0.125, trial 3 after 9 iterations" in words(html)
     assert "x=0.5 name=<b>" in words(html)

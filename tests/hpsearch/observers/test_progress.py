@@ -129,7 +129,7 @@ def test_plain_line_comes_at_once_when_the_best_improves():
     assert len(lines) == 3
     assert lines[1].endswith(
         "4 of 49 trials (2 waiting, 2 running)  2 of 2 workers busy, 4 wanted  2 of 357 iterations  "
-        "best accuracy 0.97222 (trial 12)  about 1 min 15 s left"
+        "best accuracy 0.97222 (trial 12)  ~1 min 15 s left"
     )
     assert "best accuracy 0.98 (trial 13)" in lines[2]
 
@@ -182,7 +182,7 @@ def test_live_table_shows_rungs_best_workers_and_time_left():
     table.close()
     told = terminal.getvalue()
     for piece in (
-        "about 1 min 15 s left",
+        "~1 min 15 s left",
         "2/27",
         "0/9",
         "4 of 49 trials (2 waiting, 2 running)",
