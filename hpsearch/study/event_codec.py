@@ -1,8 +1,8 @@
 """Events to and from JSON, for the journal. Nothing but plain JSON is ever written, and nothing is unpickled.
 
-The layout follows from the dataclasses: an event is an object of its fields, and so is a dataclass inside it. The
-trial's number isn't among them: it is the same throughout, and has a column of its own. The tables below say what is
-otherwise.
+An event is an object, and so is a dataclass inside it, but for those that are rows. Their names in the journal are in
+the tables below, and nowhere else: classes and their fields can be renamed, names in the journal can't. The trial's
+number isn't in the object: it is the same throughout, and has a column of its own.
 """
 
 from __future__ import annotations
@@ -10,42 +10,114 @@ from __future__ import annotations
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from hpsearch.events import Event, Exhausted, Extended, Failed, Finished, Lost, Opened, Started
-from hpsearch.trial import Failure, Parent, Report, Segment, Trial
+from hpsearch.events import (
+    Added,
+    Asked,
+    Dropped,
+    Ended,
+    Event,
+    Exhausted,
+    Extended,
+    Failed,
+    Finished,
+    Lost,
+    Opened,
+    Pruned,
+    Retried,
+    Reverted,
+    Saved,
+    Started,
+    Steered,
+)
+from hpsearch.trial import Failure, Parent, Report, Trial
 
 __all__ = ["decode", "encode"]
 
-_NUMBER: Mapping[type, str] = {Trial: "number"}
-"""The field that is the trial's number, where it isn't `trial`."""
 
-_ROWS: Mapping[type, Sequence[str]] = {
-    Report: ("iteration", "seconds", "metrics", "lanes"),
-    Failure: ("kind", "message", "traceback"),
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How a dataclass is written."""
+
+    kind: type
+    trial: str
+    """The field that is the trial's number; empty where there is none."""
+    fields: Mapping[str, str]
+    """Names in the journal, in the order of writing, to fields: `segment.start` is a field of the field `segment`."""
+
+
+def _layout(kind: type, trial: str, names: str) -> _Layout:
+    """Build a layout.
+
+    Args:
+        kind: The class.
+        trial: As in `_Layout`.
+        names: Those in the journal; `name=field` where the field has another name.
+    """
+    pairs = (name.partition("=") for name in names.split())
+    return _Layout(kind, trial, {name: field or name for name, _, field in pairs})
+
+
+_EVENTS: Mapping[str, _Layout] = {
+    "opened": _layout(Opened, "", "backend workers process command workers_per_trial code"),
+    "asked": _layout(Asked, "", "number parent bracket"),
+    "started": _layout(
+        Started,
+        "segment.trial",
+        "new reason bracket rung start=segment.start end=segment.end checkpoint=segment.checkpoint "
+        "attempt=segment.attempt width=segment.width",
+    ),
+    "saved": _layout(Saved, "trial", "attempt iteration checkpoint reports"),
+    "finished": _layout(Finished, "trial", "attempt iteration checkpoint reports cut seconds stopped lanes"),
+    "failed": _layout(Failed, "trial", "attempt failure retry reports seconds"),
+    "lost": _layout(Lost, "trial", "attempt reason counts_against_trial seconds then company"),
+    "reverted": _layout(Reverted, "trial", "attempt iteration reason seconds checkpoint"),
+    "dropped": _layout(Dropped, "trial", "reason"),
+    "retried": _layout(Retried, "trial", ""),
+    "pruned": _layout(Pruned, "trial", "reason"),
+    "added": _layout(Added, "", "params"),
+    "exhausted": _layout(Exhausted, "", ""),
+    "extended": _layout(Extended, "", "run_cap settings"),
+    "steered": _layout(Steered, "", "verb by request details refused"),
+    "ended": _layout(Ended, "", "state message"),
+}
+"""By the event's kind in the journal. No name may ever change."""
+
+_PARTS: Mapping[type, _Layout] = {
+    layout.kind: layout
+    for layout in (
+        _layout(Trial, "number", "params seed origin parent start"),
+        _layout(Parent, "", "number iteration checkpoint params"),
+    )
+}
+"""What is an object inside an event's."""
+
+_ROWS: Mapping[type, _Layout] = {
+    layout.kind: layout
+    for layout in (
+        _layout(Report, "trial", "iteration seconds metrics lanes"),
+        _layout(Failure, "", "kind message traceback"),
+    )
 }
 """Written as a list of these fields: reports are most of a journal. One that can be lacking is the last, and is left
 out where it says no more than that."""
 
-_INLINED: Mapping[type, str] = {Started: "segment"}
-"""A field whose own fields stand among the event's."""
-
 _LACKING: Mapping[type, Mapping[str, Any]] = {
     Opened: {"workers_per_trial": None, "code": ""},
-    Started: {"new": None, "reason": "", "bracket": None, "rung": None},
+    Started: {"new": None, "reason": "", "bracket": None, "rung": None, "checkpoint": None, "width": 1},
     Finished: {"stopped": "", "lanes": 1},
     Failed: {"seconds": 0.0},
     Lost: {"seconds": 0.0, "then": "", "company": ()},
     Extended: {"settings": {}},
-    Segment: {"checkpoint": None, "width": 1},
     Trial: {"parent": None, "start": 0},
     Parent: {"params": {}},
     Report: {"lanes": 1},
 }
-"""What it means that a body lacks a field: former versions left these out. No value here may ever change."""
+"""What it means that a body lacks a name: former versions left these out. No value here may ever change."""
 
 
 def _former_suggested(body: dict[str, Any]) -> None:
@@ -75,10 +147,9 @@ _Read = Callable[[Any, Any], Any]
 
 
 def encode(event: Event) -> tuple[str, int | None, str]:
-    """Give an event's (kind, trial, JSON body)."""
-    kind = _KINDS[type(event)]
-    trial = event.segment.trial if isinstance(event, Started) else getattr(event, "trial", None)
-    return kind, trial, _dump(_plain(event))
+    """Return an event's (kind, trial, JSON body)."""
+    kind, trial = _KINDS[type(event)]
+    return kind, None if trial is None else trial(event), _dump(_plain(event))
 
 
 def decode(kind: str, trial: int | None, body: str) -> Event:
@@ -90,13 +161,13 @@ def decode(kind: str, trial: int | None, body: str) -> Event:
     parsed, end = _parse(body)
     if end != len(body):
         raise ValueError(f"expected nothing after the JSON, got {body[end:]!r}")
-    event: Event = _EVENTS[kind](trial, parsed)
+    event: Event = _READERS[kind](trial, parsed)
     return event
 
 
 def _plain(part: Any) -> dict[str, Any] | tuple[Any, ...]:
-    """Give a dataclass as JSON has it, but for the dataclasses inside it: the encoder passes these on to here."""
-    names, values = _LAYOUTS[type(part)]
+    """Return a dataclass as JSON has it, but for the dataclasses inside it: the encoder passes these on to here."""
+    names, values = _WRITERS[type(part)]
     return values(part) if names is None else dict(zip(names, values(part), strict=True))
 
 
@@ -106,57 +177,38 @@ _parse = json.JSONDecoder().raw_decode  # `json.loads` looks for space around it
 _dump = json.JSONEncoder(separators=(",", ":"), check_circular=False, default=_plain).encode
 
 
-def _number(kind: type) -> str:
-    return _NUMBER.get(kind, "trial")
+def _getter(names: Iterable[str], get: Any = attrgetter) -> Callable[[Any], tuple[Any, ...]]:
+    """Make what gets these attributes, or with `itemgetter` these items, as a tuple however few they are."""
+    several = tuple(names)
+    if len(several) > 1:
+        found: Callable[[Any], tuple[Any, ...]] = get(*several)
+        return found
+    one = [get(name) for name in several]
+    return lambda part: tuple([get_one(part) for get_one in one])
 
 
-def _names(kind: type) -> tuple[str, ...]:
-    """Give the fields of a dataclass that its JSON holds."""
-    return tuple(field.name for field in fields(kind) if field.name != _number(kind))
-
-
-def _inlined(kind: type) -> type | None:
-    """Give the class of the field whose own fields stand among the event's."""
-    return typing.get_type_hints(kind)[_INLINED[kind]] if kind in _INLINED else None
-
-
-def _layout(kind: type) -> tuple[Sequence[str] | None, Callable[[Any], tuple[Any, ...]]]:
-    """Give the keys of a dataclass's object, None for a row, and what gets their values."""
-    if kind in _ROWS:
-        return None, _row(kind)
-    places = {name: name for name in _names(kind)}
-    if (inner := _inlined(kind)) is not None:
-        field = places.pop(_INLINED[kind])
-        places |= {name: f"{field}.{name}" for name in _names(inner)}
-    if len(places) < 2:  # of one name `attrgetter` gives no tuple
-        return tuple(places), lambda part: tuple([getattr(part, name) for name in places])
-    return tuple(places), attrgetter(*places.values())
-
-
-def _row(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+def _row_writer(layout: _Layout) -> Callable[[Any], tuple[Any, ...]]:
     """Make what gets the row of a dataclass."""
-    row: Callable[[Any], tuple[Any, ...]] = attrgetter(*_ROWS[kind])
-    if kind not in _LACKING:
+    row = _getter(layout.fields.values())
+    if layout.kind not in _LACKING:
         return row
-    ((last, meant),) = _LACKING[kind].items()
-    assert last == _ROWS[kind][-1]
+    ((last, meant),) = _LACKING[layout.kind].items()
+    assert last == [*layout.fields][-1]
     return lambda part: values[:-1] if (values := row(part))[-1] == meant else values
 
 
-def _reader(kind: type) -> _Read:
-    """Make what reads a dataclass."""
-    if kind in _ROWS:
-        return _row_reader(kind)
-    inner = _inlined(kind)
-    keys = set(_LAYOUTS[kind][0] or ())
-    lacking = {**_LACKING.get(kind, {}), **(_LACKING.get(inner, {}) if inner is not None else {})}
-    build = _builder(kind)
+def _reader(layout: _Layout) -> _Read:
+    """Make what reads a dataclass from its object."""
+    keys = set(layout.fields)
+    lacking = _LACKING.get(layout.kind, {})
+    former = _FORMER.get(layout.kind)
+    build = _builder(layout)
 
     def read(trial: int | None, body: Any) -> Any:
         if type(body) is not dict or body.keys() != keys:
             body = {**lacking, **body}
-            if kind in _FORMER:
-                _FORMER[kind](body)
+            if former is not None:
+                former(body)
             if body.keys() != keys:
                 raise KeyError(*sorted(body.keys() ^ keys))
         return build(trial, body)
@@ -164,37 +216,52 @@ def _reader(kind: type) -> _Read:
     return read
 
 
-def _builder(kind: type) -> _Read:
-    """Make what makes a dataclass of an object with all its keys."""
-    hints, inner, names = typing.get_type_hints(kind), _inlined(kind), _names(kind)
-    readers = {name: _value_reader(hints[name]) for name in names if hints[name] is not inner}
-    parts = [(name, reader) for name, reader in readers.items() if reader is not None]
-    build_inlined = None if inner is None else _builder(inner)
-    in_order = itemgetter(*names) if len(names) > 1 else lambda values: [values[name] for name in names]
-    numbered = _number(kind) in hints
+def _builder(layout: _Layout) -> _Read:
+    """Make what makes a dataclass of an object with all its names."""
+    hints = typing.get_type_hints(layout.kind)
+    known = [field.name for field in fields(layout.kind)]
+    names = {field: name for name, field in layout.fields.items()}
+    numbered = layout.trial in known
+    assert not numbered or known[0] == layout.trial
+    inlined = [field for field in known if any(path.startswith(f"{field}.") for path in names)]
+    build_inlined = [(field, _builder(_inner(layout, field, hints[field]))) for field in inlined]
+    # What is inlined is put under its field's name, which isn't in the journal.
+    in_order = _getter([field if field in inlined else names[field] for field in known[numbered:]], itemgetter)
+    readers = [(name, _value_reader(hints[field])) for field, name in names.items() if field in hints]
+    parts = [(name, reader) for name, reader in readers if reader is not None]
+    make = layout.kind
 
     def build(trial: int | None, values: dict[str, Any]) -> Any:
         for name, reader in parts:
             values[name] = reader(trial, values[name])
-        if build_inlined is not None:
-            values[_INLINED[kind]] = build_inlined(trial, values)
-        return kind(trial, *in_order(values)) if numbered else kind(*in_order(values))
+        for field, build_one in build_inlined:
+            values[field] = build_one(trial, values)
+        return make(trial, *in_order(values)) if numbered else make(*in_order(values))
 
     return build
 
 
-def _row_reader(kind: type) -> _Read:
-    row, names = _ROWS[kind], _names(kind)
-    lacking = tuple(_LACKING.get(kind, {}).values())
-    numbered = _number(kind) in typing.get_type_hints(kind)
-    in_order = itemgetter(*[row.index(name) for name in names])
+def _inner(layout: _Layout, field: str, kind: type) -> _Layout:
+    """Return the layout of a field whose own fields are among those of the object."""
+    inside = {name: path.split(".")[1] for name, path in layout.fields.items() if path.startswith(f"{field}.")}
+    return _Layout(kind, layout.trial.removeprefix(f"{field}."), inside)
+
+
+def _row_reader(layout: _Layout) -> _Read:
+    """Make what reads a dataclass from its row."""
+    row, lacking = [*layout.fields], tuple(_LACKING.get(layout.kind, {}).values())
+    known = [field.name for field in fields(layout.kind)]
+    numbered = layout.trial in known
+    order = [*layout.fields.values()]
+    in_order = itemgetter(*[order.index(field) for field in known if field != layout.trial])
+    make = layout.kind
 
     def read(trial: int | None, values: Any) -> Any:
         if len(values) == len(row) - len(lacking):
             values = *values, *lacking
         if len(values) != len(row):
             raise ValueError(f"expected {row}, got {values}")
-        return kind(trial, *in_order(values)) if numbered else kind(*in_order(values))
+        return make(trial, *in_order(values)) if numbered else make(*in_order(values))
 
     return read
 
@@ -202,7 +269,7 @@ def _row_reader(kind: type) -> _Read:
 def _value_reader(hint: Any) -> _Read | None:
     """Make what reads a field of this type; None where JSON gives it as it is."""
     if is_dataclass(hint) and isinstance(hint, type):
-        return _reader(hint)
+        return _row_reader(_ROWS[hint]) if hint in _ROWS else _reader(_PARTS[hint])
     inner = [read for argument in typing.get_args(hint) if (read := _value_reader(argument)) is not None]
     if not inner:
         return (lambda trial, values: tuple(values)) if typing.get_origin(hint) is tuple else None
@@ -213,6 +280,12 @@ def _value_reader(hint: Any) -> _Read | None:
     return lambda trial, value: None if value is None else read(trial, value)
 
 
-_KINDS = {kind: kind.__name__.lower() for kind in typing.get_args(Event)}
-_LAYOUTS = {kind: _layout(kind) for kind in (*_KINDS, Trial, Parent, *_ROWS)}
-_EVENTS = {name: _reader(kind) for kind, name in _KINDS.items()}
+_KINDS: Mapping[type, tuple[str, Callable[[Any], int] | None]] = {
+    layout.kind: (kind, attrgetter(layout.trial) if layout.trial else None) for kind, layout in _EVENTS.items()
+}
+_WRITERS: Mapping[type, tuple[Sequence[str] | None, Callable[[Any], tuple[Any, ...]]]] = {
+    **{one.kind: (tuple(one.fields), _getter(one.fields.values())) for one in (*_EVENTS.values(), *_PARTS.values())},
+    **{kind: (None, _row_writer(layout)) for kind, layout in _ROWS.items()},
+}
+"""The names of a dataclass's object, None for a row, and what gets their values."""
+_READERS = {kind: _reader(layout) for kind, layout in _EVENTS.items()}

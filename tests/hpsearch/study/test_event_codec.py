@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from dataclasses import fields
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from hpsearch.events import (
     Added,
+    Asked,
     Dropped,
     Ended,
     Event,
@@ -26,8 +29,8 @@ from hpsearch.events import (
     Started,
     Steered,
 )
-from hpsearch.study.event_codec import decode, encode
-from hpsearch.trial import Failure, Report, Segment, Trial
+from hpsearch.study.event_codec import _EVENTS, _PARTS, _ROWS, decode, encode
+from hpsearch.trial import Failure, Parent, Report, Segment, Trial
 
 # Text as Python has it, halves of surrogate pairs included: a file's name that isn't UTF-8 gives them.
 texts = st.text(st.characters(exclude_categories=[]), max_size=20)
@@ -206,3 +209,110 @@ def test_a_journal_from_before_failures_told_their_time_is_read():
 def test_what_is_no_event_is_refused_with_the_errors_that_the_journal_expects(kind, body):
     with pytest.raises((KeyError, TypeError, ValueError)):
         decode(kind, 0, json.dumps(body))
+
+
+REPORT = Report(7, 2, {"loss": 0.5}, 1.5, 3)
+WRITTEN = [
+    (
+        Opened(backend="ray", workers=4, process="u@h:1", command="hpsearch run", workers_per_trial=2, code="abc"),
+        ("opened", None),
+        '{"backend":"ray","workers":4,"process":"u@h:1","command":"hpsearch run","workers_per_trial":2,"code":"abc"}',
+    ),
+    (Asked(number=5, parent=3, bracket=1), ("asked", None), '{"number":5,"parent":3,"bracket":1}'),
+    (
+        Started(
+            segment=Segment(trial=7, start=1, end=3, checkpoint="c", attempt=2, width=4),
+            new=Trial(
+                number=7,
+                params={"x": 1},
+                seed=9,
+                origin="pbt",
+                parent=Parent(number=2, iteration=1, checkpoint="p", params={"x": 2}),
+                start=1,
+            ),
+            reason="free",
+            bracket=2,
+            rung=1,
+        ),
+        ("started", 7),
+        '{"new":{"params":{"x":1},"seed":9,"origin":"pbt","parent":{"number":2,"iteration":1,"checkpoint":"p",'
+        '"params":{"x":2}},"start":1},"reason":"free","bracket":2,"rung":1,"start":1,"end":3,"checkpoint":"c",'
+        '"attempt":2,"width":4}',
+    ),
+    (
+        Saved(trial=7, attempt=2, iteration=2, checkpoint="c", reports=(REPORT,)),
+        ("saved", 7),
+        '{"attempt":2,"iteration":2,"checkpoint":"c","reports":[[2,1.5,{"loss":0.5},3]]}',
+    ),
+    (
+        Finished(
+            trial=7,
+            attempt=2,
+            iteration=2,
+            checkpoint="c",
+            reports=(REPORT,),
+            cut=True,
+            seconds=0.5,
+            stopped="late",
+            lanes=3,
+        ),
+        ("finished", 7),
+        '{"attempt":2,"iteration":2,"checkpoint":"c","reports":[[2,1.5,{"loss":0.5},3]],"cut":true,"seconds":0.5,'
+        '"stopped":"late","lanes":3}',
+    ),
+    (
+        Failed(
+            trial=7,
+            attempt=2,
+            failure=Failure(kind="raised", message="no", traceback="t"),
+            retry=True,
+            reports=(REPORT,),
+            seconds=0.5,
+        ),
+        ("failed", 7),
+        '{"attempt":2,"failure":["raised","no","t"],"retry":true,"reports":[[2,1.5,{"loss":0.5},3]],"seconds":0.5}',
+    ),
+    (
+        Lost(trial=7, attempt=2, reason="r", counts_against_trial=False, seconds=0.5, then="halved", company=(7, 8)),
+        ("lost", 7),
+        '{"attempt":2,"reason":"r","counts_against_trial":false,"seconds":0.5,"then":"halved","company":[7,8]}',
+    ),
+    (
+        Reverted(trial=7, attempt=2, iteration=1, reason="r", seconds=0.5, checkpoint="c"),
+        ("reverted", 7),
+        '{"attempt":2,"iteration":1,"reason":"r","seconds":0.5,"checkpoint":"c"}',
+    ),
+    (Dropped(trial=7, reason="r"), ("dropped", 7), '{"reason":"r"}'),
+    (Retried(trial=7), ("retried", 7), "{}"),
+    (Pruned(trial=7, reason="r"), ("pruned", 7), '{"reason":"r"}'),
+    (Added(params={"x": 1}), ("added", None), '{"params":{"x":1}}'),
+    (Exhausted(), ("exhausted", None), "{}"),
+    (Extended(run_cap=3, settings={"brackets": 8}), ("extended", None), '{"run_cap":3,"settings":{"brackets":8}}'),
+    (
+        Steered(verb="add", by="u@h:1", request=4, details={"a": 1}, refused="no"),
+        ("steered", None),
+        '{"verb":"add","by":"u@h:1","request":4,"details":{"a":1},"refused":"no"}',
+    ),
+    (Ended(state="error", message="m"), ("ended", None), '{"state":"error","message":"m"}'),
+]
+
+
+@pytest.mark.parametrize(("event", "columns", "body"), WRITTEN, ids=[columns[0] for _, columns, _ in WRITTEN])
+def test_an_event_is_written_to_these_bytes_whatever_its_class_and_fields_are_called(event, columns, body):
+    kind, trial = columns
+    assert encode(event) == (kind, trial, body)
+    assert decode(kind, trial, body) == event
+
+
+def test_each_kind_of_event_is_written_to_bytes_that_are_known():
+    assert {type(event) for event, _, _ in WRITTEN} == set(get_args(Event))
+
+
+@pytest.mark.parametrize(
+    "layout", [*_EVENTS.values(), *_PARTS.values(), *_ROWS.values()], ids=lambda one: one.kind.__name__
+)
+def test_each_field_has_a_name_in_the_journal(layout):
+    named = {path.split(".")[0] for path in (layout.trial, *layout.fields.values()) if path}
+    assert named == {field.name for field in fields(layout.kind)}
+    inner = {path.split(".")[1] for path in (layout.trial, *layout.fields.values()) if "." in path}
+    assert not inner or inner == {field.name for field in fields(Segment)}
