@@ -114,9 +114,7 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
             "here. Run the trials that you want again by points_to_try, in a sweep of their own."
         )
     rows = _best(study, top)
-    space = Space(
-        study.sweep.parameters.declared, study.sweep.parameters.constraints
-    )  # nothing is drawn, so today's law does
+    space = study.sweep.parameters
     points = [_fitting(study, space, row) for row in rows]
     count = len(points) * seeds
     name = study.sweep.name.removesuffix(_SUFFIX)[: _LONGEST_NAME - len(_SUFFIX)]

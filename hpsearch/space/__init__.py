@@ -7,7 +7,6 @@ from hpsearch.space.choices import Categorical, Constant, Ordinal
 from hpsearch.space.declaring import When
 from hpsearch.space.derived import Derived
 from hpsearch.space.distribution import Distribution
-from hpsearch.space.former import FormerSpace
 from hpsearch.space.from_json import distribution_from_json
 from hpsearch.space.normals import LogNormal, Normal
 from hpsearch.space.parameter import Declared, Parameter
@@ -27,7 +26,6 @@ __all__ = [
     "Declared",
     "Derived",
     "Distribution",
-    "FormerSpace",
     "IntUniform",
     "LogIntUniform",
     "LogNormal",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from hpsearch.checks import InvalidKey, nearest, shown
 from hpsearch.seeds import draw_bits, is_near_prior
@@ -16,7 +16,7 @@ from hpsearch.space.cell import Cell
 from hpsearch.space.choices import Constant
 from hpsearch.space.declaring import declared
 from hpsearch.space.derived import Derived
-from hpsearch.space.distribution import Distribution, own_copy
+from hpsearch.space.distribution import own_copy
 from hpsearch.space.enumeration import Enumeration
 from hpsearch.space.expressions import ABSENT, Expression
 from hpsearch.space.from_json import constraints_from_json, declared_from_json
@@ -47,9 +47,6 @@ class Space(Movable):
     The order is part of the space: columns and grids depend on it, and no draw. A point is a mapping of flat names to
     values, of the parameters that apply there and no others.
     """
-
-    law: ClassVar[int] = 2
-    """Which draws and grids it gives; the sweep keeps it, so that a study ends by the law it began with."""
 
     declared: tuple[Declared, ...]
     constraints: tuple[Expression, ...] = ()
@@ -231,11 +228,7 @@ class Space(Movable):
     @cached_property
     def _grid(self) -> Enumeration:
         key = self.key if self._has_cells else None
-        return Enumeration(self._tree, self.build, bool(self.constraints), self._grid_of, key)
-
-    @staticmethod
-    def _grid_of(distribution: Distribution) -> list[Value]:
-        return distribution.grid()
+        return Enumeration(self._tree, self.build, bool(self.constraints), lambda known: known.grid(), key)
 
     @cached_property
     def _every(self) -> Enumeration:

@@ -124,21 +124,9 @@ def _former_suggested(body: dict[str, Any]) -> None:
     body.pop("seen", None)  # how much its searcher knew, which `Asked` tells now
 
 
-def _former_lost(body: dict[str, Any]) -> None:
-    if "innocent" in body:
-        body["counts_against_trial"] = not body.pop("innocent")
-
-
-def _former_extended(body: dict[str, Any]) -> None:
-    if "brackets" in body and (brackets := body.pop("brackets")) is not None:
-        body["settings"] = {"brackets": brackets}
-
-
 _FORMER: Mapping[type, Callable[[dict[str, Any]], None]] = {
     Started: _former_suggested,
     Exhausted: _former_suggested,
-    Lost: _former_lost,
-    Extended: _former_extended,
 }
 """Puts what former versions wrote under another name into today's place."""
 

@@ -14,7 +14,6 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import tee
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,10 @@ from hpsearch.study.journal_format import (
     make_tables,
     next_checksum,
     study_checksum,
-    upgrade,
     with_checksums,
 )
 from hpsearch.study.journaled_state import Entry
 from hpsearch.study.requests import LABELS, Request, leave_request, requests_after
-from hpsearch.study.state import StudyState
-from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["BEGINNING", "FORMAT", "Journal", "Position"]
 
@@ -58,10 +54,9 @@ _DAMAGED = (
 class Journal:
     """An open journal."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path | None, form: int = FORMAT) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
         self._connection = connection
         self._path = path
-        self._former = form < FORMAT  # of a format without checksums, and without what followed
         self._identity: tuple[int, int] | None = None  # None: one that is only read, or in memory
         self._guard: Callable[[], None] = lambda: None
         self._synchronous = "NORMAL"
@@ -94,7 +89,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, *, durable: bool = False, guard: Callable[[], None] = lambda: None) -> Journal:
-        """Open a journal to go on writing it; one of a former format gets today's with the first event.
+        """Open a journal to go on writing it.
 
         Args:
             path: Its file.
@@ -104,8 +99,8 @@ class Journal:
         Raises:
             JournalError: There is none, or it isn't one that this version reads.
         """
-        connection, form = connect(path)
-        journal = cls(connection, path, form)
+        connection = connect(path)
+        journal = cls(connection, path)
         try:
             with explained(path):
                 journal._identity = identity(path)
@@ -121,8 +116,7 @@ class Journal:
     @classmethod
     def read(cls, path: Path) -> Journal:
         """Open a journal to read it, or to leave a request, while another process may be writing it."""
-        connection, form = connect_to_read(path)
-        return cls(connection, path, form)
+        return cls(connect_to_read(path), path)
 
     def __enter__(self) -> Journal:
         return self
@@ -149,7 +143,7 @@ class Journal:
             rows = dict(self._connection.execute("SELECT key, value FROM study"))
         checksum = rows.pop(CHECKSUM, None)
         try:
-            if not self._former and checksum != study_checksum(rows):
+            if checksum != study_checksum(rows):
                 raise ValueError("its checksum doesn't fit")
             if "sweep" not in rows:
                 raise ValueError("it is missing")
@@ -198,40 +192,24 @@ class Journal:
         return [(row[0], when) for row in rows]
 
     def events(self) -> Iterator[tuple[float, Event]]:
-        """Give (time, event) in the order of writing, up to the newest one when this was called.
+        """Return (time, event) of each of `entries`.
 
         Raises:
             JournalError: A row isn't an event, or isn't the one that was written.
         """
-        for entry in self._entries():
+        for entry in self.entries():
             yield entry.time, entry.event
-
-    def entries(self) -> Iterator[Entry]:
-        """Give the events with what followed from them, likewise.
-
-        A journal of a former format doesn't tell that: it is found out by replaying it.
-
-        Raises:
-            JournalError: A row isn't an event, or isn't the one that was written; or a former format doesn't replay.
-        """
-        if not self._former:
-            yield from self._entries()
-            return
-        study_state, (entries, told) = StudyState(Sweep.from_json(self.study()["sweep"])), tee(self._entries())
-        replayed = study_state.replay(entry.event for entry in entries)
-        for entry, (event, followed) in zip(told, replayed, strict=True):
-            yield Entry(entry.time, event, followed)
 
     def added(self, known: Position = BEGINNING) -> tuple[list[Entry], Position] | None:
         """Give the events after those that are known, and where they end; None: the known ones aren't its own.
 
-        Then another journal lies there by now, or one of a former format was written on, and is to be read anew.
+        Then another journal lies there by now, and is to be read anew.
 
         Args:
             known: Where the former call's events ended.
 
         Raises:
-            JournalError: A row isn't an event, or isn't the one that was written; or a former format doesn't replay.
+            JournalError: A row isn't an event, or isn't the one that was written.
         """
         with explained(self._path):
             end = self._newest()
@@ -239,11 +217,20 @@ class Journal:
                 return [], end
             if known != BEGINNING:
                 same = [(row[0], row[-1]) for row in self._rows(f"WHERE seq = {known[0]}")]
-                if self._former or same != [known]:
+                if same != [known]:
                     return None
-        return list(self.entries() if self._former else self._entries(known, end)), end
+        return list(self.entries(known, end)), end
 
-    def _entries(self, known: Position = BEGINNING, end: Position | None = None) -> Iterator[Entry]:
+    def entries(self, known: Position = BEGINNING, end: Position | None = None) -> Iterator[Entry]:
+        """Return the events, in the order of writing, with what followed from them.
+
+        Args:
+            known: Where to begin: after this event.
+            end: The last one; None: the newest one when this was called.
+
+        Raises:
+            JournalError: A row isn't an event, or isn't the one that was written.
+        """
         if end is None:
             with explained(self._path):
                 end = self._end or self._newest()
@@ -259,7 +246,7 @@ class Journal:
                 if row[0] != seq:
                     raise self._damage(seq, "it is missing")
                 checksum = next_checksum(checksum, row)
-                if not self._former and stored != checksum:
+                if stored != checksum:
                     raise self._damage(seq, "its checksum doesn't fit")
                 _, when, kind, trial, body, followed = row
                 try:
@@ -267,7 +254,7 @@ class Journal:
                 except (KeyError, TypeError, ValueError) as error:
                     raise self._damage(seq, f"{kind!r}, {error!r}") from error
                 yield entry
-        if not self._former and (seq, checksum) != end:  # it was taken for the newest by a damaged number
+        if (seq, checksum) != end:  # it was taken for the newest by a damaged number
             raise self._damage(seq + 1, "its number is damaged")
 
     @property
@@ -347,26 +334,7 @@ class Journal:
         shared = is_network_filesystem(self._path)
         self._connection.execute(f"PRAGMA journal_mode={'DELETE' if shared else 'WAL'}")
         self._connection.execute(f"PRAGMA synchronous={'FULL' if shared else self._synchronous}")
-        if self._former:
-            self._upgrade()
         self._ready = True
-
-    def _upgrade(self) -> None:
-        # Also with the bracket and the rung of each start, which format 1 leaves to the replay.
-        numbered = enumerate(self.entries(), 1)
-        rows = [(seq, one.time, *encode(one.event), encode_followed(one.followed)) for seq, one in numbered]
-        execute = self._connection.execute
-        execute("BEGIN IMMEDIATE")
-        try:
-            self._known_end()  # before anything changes
-            upgrade(self._connection, rows)
-            execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                execute("ROLLBACK")
-            raise
-        self._former = False
-        self._end = self._newest()
 
     def _known_end(self) -> Position:
         """Give number and checksum of the last event, after which to write; within the transaction that writes.
@@ -383,7 +351,7 @@ class Journal:
         return newest
 
     def _newest(self) -> Position:
-        """Give number and checksum of the last event that there is; of a former format the checksum is 0."""
+        """Return number and checksum of the last event that there is."""
         rows = self._rows("ORDER BY seq DESC LIMIT 1")
         if not rows:
             return BEGINNING
@@ -393,8 +361,8 @@ class Journal:
         return seq, checksum
 
     def _rows(self, which: str) -> list[Any]:
-        more = "'', 0" if self._former else "followed, checksum"
-        return self._connection.execute(f"SELECT seq, time, kind, trial, body, {more} FROM events {which}").fetchall()
+        columns = "seq, time, kind, trial, body, followed, checksum"
+        return self._connection.execute(f"SELECT {columns} FROM events {which}").fetchall()
 
     def _damage(self, seq: int, what: str) -> JournalError:
         return JournalError(f"{self._path}: event {seq} can't be read: {what}. {_DAMAGED}")

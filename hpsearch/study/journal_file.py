@@ -25,8 +25,8 @@ _UNWRITABLE = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlit
 """What SQLite says on a file system that is read-only, or full."""
 
 
-def connect(path: Path) -> tuple[sqlite3.Connection, int]:
-    """Open a journal that exists; answer with its format.
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a journal that exists.
 
     Raises:
         JournalError: There is none, or it isn't one that this version reads.
@@ -37,7 +37,7 @@ def connect(path: Path) -> tuple[sqlite3.Connection, int]:
         return _checked(_opened(path), path)
 
 
-def connect_to_read(path: Path) -> tuple[sqlite3.Connection, int]:
+def connect_to_read(path: Path) -> sqlite3.Connection:
     """Open a journal as `connect` does, also where nothing can be written.
 
     SQLite must write to read what a killed process left beside the journal. Where it can't, what there is is read
@@ -142,8 +142,8 @@ def _states(path: Path) -> list[tuple[int, int] | None]:
     return states
 
 
-def _checked(connection: sqlite3.Connection, path: Path) -> tuple[sqlite3.Connection, int]:
-    """Give a connection on, with the journal's format, if it is one that this version reads."""
+def _checked(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+    """Return the connection if it is to a journal that this version reads."""
     try:
         # What isn't UTF-8 is damaged: the checksum tells where, SQLite would only say that it can't decode.
         connection.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
@@ -154,13 +154,13 @@ def _checked(connection: sqlite3.Connection, path: Path) -> tuple[sqlite3.Connec
                 f"{path}: expected a journal of hpsearch, got a database of another program. Name a study's "
                 "directory, or start anew in another directory."
             )
-        if not 1 <= version <= FORMAT:
+        if version != FORMAT:
             raise JournalError(
-                f"{path}: expected a journal of format {FORMAT} or older, got format {version}. Read it with the "
+                f"{path}: expected a journal of format {FORMAT}, got format {version}. Read it with the "
                 "version of hpsearch that wrote it (its `hpsearch export` gives CSV), or start anew in another "
                 "directory."
             )
     except BaseException:
         connection.close()
         raise
-    return connection, version
+    return connection

@@ -1,7 +1,4 @@
-"""The tables of a journal, their checksums, and the way from format 1 to today's.
-
-Format 1 had no checksums, and didn't say what followed from an event. The JSON of an event is the same, so a journal of
-it is read as it is, and gets both when it is written next.
+"""The tables of a journal, and their checksums.
 
 An event's checksum is the CRC-32 of all events up to it. So it also tells of an event that is missing, or in another's
 place, and what is appended hangs on what is there. It finds damage, which is all it is for: whoever may write the file
@@ -24,7 +21,6 @@ __all__ = [
     "make_tables",
     "next_checksum",
     "study_checksum",
-    "upgrade",
     "with_checksums",
 ]
 
@@ -37,18 +33,14 @@ APPLICATION = 0x68707365
 CHECKSUM = "checksum"
 """The key of the study's own checksum, beside what was recorded."""
 
-_EVENTS = """
+INSERT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
+
+_TABLES = """
+CREATE TABLE study (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, trial INTEGER, body TEXT NOT NULL,
     followed TEXT NOT NULL, checksum INTEGER NOT NULL
-)
-"""
-
-INSERT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
-
-_TABLES = f"""
-CREATE TABLE study (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-{_EVENTS};
+);
 CREATE TABLE requests (seq INTEGER PRIMARY KEY, time REAL NOT NULL, verb TEXT NOT NULL,
     by TEXT NOT NULL DEFAULT '', details TEXT NOT NULL DEFAULT '');
 """
@@ -64,23 +56,6 @@ def make_tables(connection: sqlite3.Connection, study: Mapping[str, Any]) -> Non
     rows = {key: json.dumps(value) for key, value in study.items()}
     connection.executemany("INSERT INTO study VALUES (?, ?)", [*rows.items(), (CHECKSUM, study_checksum(rows))])
     connection.execute("COMMIT")
-
-
-def upgrade(connection: sqlite3.Connection, rows: Iterable[_Row]) -> None:
-    """Make a journal of format 1 one of today's; within a transaction of the caller.
-
-    Args:
-        connection: To the journal.
-        rows: Its events as today's format has them.
-    """
-    execute = connection.execute
-    execute("ALTER TABLE events RENAME TO former_events")
-    execute(_EVENTS)
-    connection.executemany(INSERT, with_checksums(rows))
-    execute("DROP TABLE former_events")
-    study = dict(execute("SELECT key, value FROM study"))
-    execute("INSERT INTO study VALUES (?, ?)", (CHECKSUM, study_checksum(study)))
-    execute(f"PRAGMA user_version={FORMAT}")
 
 
 def with_checksums(rows: Iterable[_Row], checksum: int = 0) -> Iterator[tuple[Any, ...]]:

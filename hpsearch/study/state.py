@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice, tee
 
 from hpsearch.decision import Decision, Followed, Plan
@@ -131,8 +130,6 @@ class StudyState:
                     raise misfit(event, f"this sweep says: {error}") from error
                 if isinstance(event, Started) and isinstance(expected, Started):
                     expected = as_then(expected, event)
-                    if event.bracket is None:  # a journal of a former version
-                        event = replace(event, bracket=expected.bracket, rung=expected.rung)
                 if expected != event:
                     raise misfit(event, f"this sweep gives {expected}")
             try:

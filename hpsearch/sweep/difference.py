@@ -25,8 +25,7 @@ _HOW = {
 def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """List what differs between a study's sweep and a new one: `"seed: 0 in the study, 1 here"`.
 
-    What says how it is run, and the source, don't count. Nor does the law of the draws, which nobody asks for: a study
-    keeps its own.
+    What says how it is run, and the source, don't count.
     """
     lines = [f"{key}: {one} in the study, {other} here" for key, (one, other) in differing(stored, new).items()]
     places = [
@@ -64,7 +63,7 @@ def _leaves(sweep: Mapping[str, Any], width_counts: bool) -> dict[KeyPath, Value
     """
     out: dict[KeyPath, Value] = {}
     for section, given in sweep.items():
-        if section in ("parameters", "draws", "points_to_try", "observers", "on_end", "source"):
+        if section in ("parameters", "points_to_try", "observers", "on_end", "source"):
             continue
         how = _how(section, given, width_counts)
         leaves: dict[KeyPath, Value] = {(section,): given}

@@ -22,7 +22,7 @@ from hpsearch.sweep.goals import check_forks, check_who_ranks, checked_metric, c
 from hpsearch.sweep.parallel import Parallel, Strategies
 from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Resources, Scaling, Search
 from hpsearch.sweep.reader import command_or_line
-from hpsearch.sweep.stored import BEFORE, BEFORE_KEYS, space_of
+from hpsearch.sweep.stored import BEFORE, DRAWS
 from hpsearch.trainable.macros import check_command
 from hpsearch.trial import Params, Value
 
@@ -351,7 +351,7 @@ class Sweep:
     def to_json(self) -> dict[str, Any]:
         """Give the sweep as JSON; `from_json` reads it back."""
         kept = {known.name: _as_json(getattr(self, known.name)) for known in fields(self)}
-        return {**kept, "draws": self.parameters.law}
+        return {**kept, "draws": DRAWS}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Sweep:
@@ -366,14 +366,16 @@ class Sweep:
             own = {**BEFORE, **given}
             if missing := {known.name for known in fields(cls)} - own.keys():
                 raise KeyError(min(missing))
-            law, early = own.pop("draws"), own["early_terminate"]
-            own["parameters"] = space_of(law).from_json(own["parameters"])
+            if (draws := own.pop("draws")) != DRAWS:
+                raise ValueError(f"draws must be {DRAWS}, got {shown(draws)}")
+            early = own["early_terminate"]
+            own["parameters"] = Space.from_json(own["parameters"])
             own["early_terminate"] = None if early is None else early_terminate_from_json(early)
             for name, section in SECTIONS.items():
                 if own[name] is None:
                     continue
                 many = own[name] if isinstance(own[name], list) else [own[name]]
-                read = [section(**{**BEFORE_KEYS.get(name, {}), **one}) for one in many]
+                read = [section(**one) for one in many]
                 own[name] = tuple(read) if isinstance(own[name], list) else read[0]
             return cls(**own, read_back=True)
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -124,7 +124,7 @@ def test_a_journal_of_another_format_is_refused_with_the_way_out(here, hpsearch_
     connection.close()
     answer = hpsearch_command("resume", "study")
     assert answer.code == 1
-    assert "expected a journal of format 2 or older, got format 77" in answer.err
+    assert "expected a journal of format 2, got format 77" in answer.err
     assert "hpsearch export" in answer.err
 
 

@@ -13,17 +13,12 @@ import pytest
 import hpsearch
 from hpsearch.cli import main
 from hpsearch.report.tables import rows_to_csv
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.followed_codec import encode_followed
-from hpsearch.study.journal import Journal
 from tests.hpsearch.old_studies import trainables
 
 HERE = Path(__file__).parent
 
-STUDIES = [("format-1", name) for name in ("finished", "killed", "grid-killed", "elastic")] + [
-    ("format-2", name) for name in ("finished", "killed", "grid-killed")
-]
-"""Format 2 is today's; its studies were written before trials had parents."""
+STUDIES = [("format-2", name) for name in ("finished", "killed", "grid-killed")]
+"""Written before trials had parents."""
 
 FINISHED = [(form, name) for form, name in STUDIES if "killed" not in name]
 
@@ -65,20 +60,6 @@ def test_an_old_study_opens_and_exports(form, name, tmp_path):
     assert exported.splitlines()[1:] == (HERE / form / f"{name}.csv").read_text().splitlines()[1:]
 
 
-@pytest.mark.parametrize(("form", "name"), STUDIES)
-def test_an_old_study_tells_the_same_when_its_journal_is_of_todays_format(form, name, tmp_path):
-    place = unpacked(form, name, tmp_path)
-    before = hpsearch.load(place)
-    with Journal.open(StudyDirectory(place).journal) as journal:
-        told = [entry.followed for entry in journal.entries()]
-        journal.append([])
-        assert [encode_followed(entry.followed) for entry in journal.entries()] == list(map(encode_followed, told))
-    after = hpsearch.load(place)
-    assert_as_told(after, form, name)
-    assert after.rungs == before.rungs
-    assert sum(rung.finished for rung in after.rungs) > 0
-
-
 @pytest.mark.parametrize(("form", "name"), KILLED)
 def test_an_old_study_that_was_killed_resumes_to_the_table_of_its_own_version(form, name, tmp_path):
     place = unpacked(form, name, tmp_path)
@@ -100,11 +81,10 @@ def test_an_old_study_that_is_finished_runs_nothing_again(form, name, tmp_path):
 
 
 @pytest.mark.parametrize(("form", "name"), KILLED)
-def test_an_old_study_takes_its_own_sweep_given_anew_and_keeps_to_its_own_draws(form, name, tmp_path):
+def test_an_old_study_takes_its_own_sweep_given_anew(form, name, tmp_path):
     place = unpacked(form, name, tmp_path)
     trainable = trainables.train if name == "killed" else trainables.plain
     stored = hpsearch.load(place).sweep
     anew = replace(stored, parameters=hpsearch.Space(stored.parameters.declared))
-    assert (anew.to_json() != stored.to_json()) == (form == "format-1")
     study = hpsearch.search(trainable, anew, directory=place, backend="inline", tensorboard=False, progress=False)
     assert_as_told(study, form, f"{name}-then-resumed")

@@ -10,7 +10,7 @@ import torch
 
 from hpsearch import RunningTrial
 
-__all__ = ["plain", "train", "wide"]
+__all__ = ["plain", "train"]
 
 
 def train(trial: RunningTrial) -> None:
@@ -30,14 +30,3 @@ def plain(trial: RunningTrial) -> None:
     """Report a loss without ever saving."""
     for iteration in trial.iterations():
         trial.report({"loss": trial.params["a"] / iteration + trial.params["b"]})
-
-
-def wide(trial: RunningTrial) -> None:
-    """Work for a while that workers share, so that widths pay."""
-    import time
-
-    total = 0.0 if trial.checkpoint is None else trial.checkpoint["total"]
-    for _ in trial.iterations():
-        time.sleep(0.4 / trial.world_size)
-        total += trial.params["x"]
-        trial.report({"loss": total}, checkpoint={"total": total})

@@ -322,7 +322,7 @@ def test_any_method_is_rerun_by_its_points(tmp_path, method):
 @pytest.mark.parametrize(("form", "name"), STUDIES)
 def test_old_studies_are_rerun_too(form, name, tmp_path):
     former = hpsearch.load(unpacked(form, name, tmp_path))
-    trainable = {"grid-killed": trainables.plain, "elastic": trainables.wide}.get(name, trainables.train)
+    trainable = trainables.plain if name == "grid-killed" else trainables.train
     told = hpsearch.rerun(
         former.directory, top=2, seeds=2, trainable=trainable, directory=tmp_path / "again", iterations=2, **INLINE
     )

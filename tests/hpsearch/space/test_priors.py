@@ -23,7 +23,6 @@ from hpsearch.seeds import DRAW_BITS, draw_bits, is_near_prior
 from hpsearch.space import (
     Categorical,
     Distribution,
-    FormerSpace,
     IntUniform,
     LogIntUniform,
     LogNormal,
@@ -327,12 +326,10 @@ def test_points_come_first_and_what_they_leave_out_takes_the_prior_in_trial_0_al
     assert FirstThen(searcher, [{}], space, 1).suggest(0) == Suggestion({"lr": 0.01, "depth": 3}, "points_to_try")
 
 
-def test_a_grid_takes_no_prior_and_a_space_of_the_first_versions_neither():
+def test_a_grid_takes_no_prior():
     space = Space.from_parameters({"group": {"n": IntUniform(1, 3, prior=2)}})
     with pytest.raises(SweepError, match=r"group\.n\.prior: has no effect on a grid.*\n.*points_to_try"):
         GridSearcher.check(Problem(space, Objective(Metric("loss")), 0))
     with pytest.raises(SweepError, match=r"group\.n\.prior: has no effect on qmc"):
         QMC.check(Problem(space, Objective(Metric("loss")), 0))
     assert GridSearcher(space).size == 3
-    with pytest.raises(SweepError, match=r"group\.n\.prior: must not be given in a study that drew without priors"):
-        FormerSpace(space.declared)

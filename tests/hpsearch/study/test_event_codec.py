@@ -155,7 +155,7 @@ REPORTS = (Report(7, 1, {"loss": 2.0}, 0.5),)
             {"attempt": 1, "failure": ["raised", "m", "t"], "retry": True, "reports": []},
             Failed(7, 1, Failure("raised", "m", "t"), True, ()),
         ),
-        ("lost", {"attempt": 1, "reason": "r", "innocent": True}, Lost(7, 1, "r", False)),
+        ("lost", {"attempt": 1, "reason": "r", "counts_against_trial": False}, Lost(7, 1, "r", False)),
         (
             "reverted",
             {"attempt": 1, "iteration": 3, "reason": "r", "seconds": 0.5, "checkpoint": None},
@@ -163,8 +163,7 @@ REPORTS = (Report(7, 1, {"loss": 2.0}, 0.5),)
         ),
         ("dropped", {"reason": "r"}, Dropped(7, "r")),
         ("exhausted", {}, Exhausted()),
-        ("extended", {"run_cap": 3, "brackets": None}, Extended(3)),
-        ("extended", {"run_cap": None, "brackets": 8}, Extended(None, {"brackets": 8})),
+        ("extended", {"run_cap": None, "settings": {"brackets": 8}}, Extended(None, {"brackets": 8})),
         ("ended", {"state": "finished", "message": ""}, Ended("finished")),
     ],
 )
@@ -174,13 +173,8 @@ def test_what_journals_hold_means_the_same_for_ever(kind, body, event):
     written = json.loads(encode(event)[2])
     if written.get("new") is not None:
         assert (written["new"].pop("parent"), written["new"].pop("start")) == (None, 0)
-    kept = {name: value for name, value in body.items() if name not in ("brackets", "innocent")}  # other names now
-    assert {name: written[name] for name in kept} == kept
-    assert all(
-        value in (None, 1, "", 0.0, [])
-        for name, value in written.items()
-        if name not in {*kept, "settings", "counts_against_trial"}
-    )
+    assert {name: written[name] for name in body} == body
+    assert all(value in (None, 1, "", 0.0, []) for name, value in written.items() if name not in body)
 
 
 def test_a_field_is_never_made_up_and_never_passed_over():
@@ -198,7 +192,7 @@ def test_a_field_is_never_made_up_and_never_passed_over():
 def test_a_journal_from_before_failures_told_their_time_is_read():
     body = {"attempt": 2, "failure": ["raised", "no", ""], "retry": False, "reports": []}
     assert decode("failed", 7, json.dumps(body)) == Failed(7, 2, Failure("raised", "no", ""), False, (), 0.0)
-    body = {"attempt": 2, "reason": "gone", "innocent": True}
+    body = {"attempt": 2, "reason": "gone", "counts_against_trial": False}
     assert decode("lost", 7, json.dumps(body)) == Lost(7, 2, "gone", False, 0.0)
 
 

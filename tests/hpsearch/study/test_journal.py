@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -267,9 +268,9 @@ def _another_program(path: Path) -> None:
     connection.close()
 
 
-def _another_format(path: Path) -> None:
+def _of_format(version: int, path: Path) -> None:
     connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version={FORMAT + 1}")
+    connection.execute(f"PRAGMA user_version={version}")
     connection.close()
 
 
@@ -283,10 +284,13 @@ def _another_format(path: Path) -> None:
         (_text, "file is not a database", "Restore the file from a copy"),
         (_half_a_header, "expected a journal", "start anew in another directory"),
         (_another_program, "a database of another program", "Name a study's directory"),
-        (
-            _another_format,
-            f"expected a journal of format {FORMAT} or older, got format {FORMAT + 1}",
-            "version of hpsearch",
+        *(
+            (
+                functools.partial(_of_format, version),
+                f"expected a journal of format {FORMAT}, got format {version}",
+                "version of hpsearch",
+            )
+            for version in (FORMAT - 1, FORMAT + 1)
         ),
     ],
 )

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpsearch.errors import JournalError
-from hpsearch.events import Ended, Exhausted, Lost, Opened
+from hpsearch.events import Exhausted, Lost, Opened
 from hpsearch.study.journal import BEGINNING, Journal
-from tests.hpsearch.old_studies.test_old_studies import unpacked
 
 STUDY = {"sweep": {"name": "s"}, "created": 1.5}
 
@@ -63,16 +62,3 @@ def test_damage_in_what_is_new_is_told(path):
     assert known is not None
     with Journal.read(path) as journal, pytest.raises(JournalError, match="event 2 can't be read"):
         journal.added(known)
-
-
-def test_a_journal_of_a_former_format_is_read_whole_whenever_it_has_changed(tmp_path):
-    place = unpacked("format-1", "finished", tmp_path)
-    with Journal.read(place / "study.db") as journal:
-        entries, known = journal.added() or ([], BEGINNING)
-        assert entries == list(journal.entries())
-        assert journal.added(known) == ([], known)
-        assert journal.added((known[0] - 1, 0)) is None
-    with Journal.open(place / "study.db") as writer:
-        writer.append([Ended("stopped")])
-    with Journal.read(place / "study.db") as journal:
-        assert journal.added(known) is None

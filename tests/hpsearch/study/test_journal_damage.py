@@ -1,11 +1,10 @@
-"""A journal whose bits changed is refused, with the place; one of the format without checksums gets them."""
+"""A journal whose bits changed is refused, with the place."""
 
 from __future__ import annotations
 
 import random
 import shutil
 import sqlite3
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError
-from hpsearch.events import Ended, Event, Exhausted, Finished, Started
+from hpsearch.events import Ended, Event, Finished, Started
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.trial import Report
@@ -49,25 +48,6 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def make_former(path: Path) -> None:
-    """Make it what the first version wrote: the same rows, without checksums."""
-    connection = sqlite3.connect(path)
-    connection.executescript(
-        """
-        CREATE TABLE former (
-            seq INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, trial INTEGER, body TEXT NOT NULL
-        );
-        INSERT INTO former SELECT seq, time, kind, trial, body FROM events;
-        DROP TABLE events;
-        ALTER TABLE former RENAME TO events;
-        DELETE FROM study WHERE key = 'checksum';
-        PRAGMA user_version=1;
-        VACUUM;
-        """
-    )
-    connection.close()
-
-
 def tamper(path: Path, change: str) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute(change)
@@ -77,13 +57,6 @@ def tamper(path: Path, change: str) -> None:
 def events(path: Path) -> list[Event]:
     with Journal.read(path) as journal:
         return [event for _, event in journal.events()]
-
-
-def version(path: Path) -> int:
-    connection = sqlite3.connect(path)
-    (found,) = connection.execute("PRAGMA user_version").fetchone()
-    connection.close()
-    return int(found)
 
 
 @pytest.mark.parametrize(
@@ -113,18 +86,7 @@ def test_an_event_that_was_changed_is_named(path, change):
         events(path)
 
 
-@pytest.mark.parametrize("change", ["kind = 'unheard_of'", "body = '{}'", "body = 'no json'", "body = '[]'"])
-def test_without_checksums_what_is_no_event_is_named(path, change):
-    make_former(path)
-    tamper(path, f"UPDATE events SET {change} WHERE seq = 2")
-    with pytest.raises(JournalError, match="event 2 can't be read"):
-        events(path)
-
-
-@pytest.mark.parametrize("former", [False, True])
-def test_an_event_that_is_missing_is_named(path, former):
-    if former:
-        make_former(path)
+def test_an_event_that_is_missing_is_named(path):
     tamper(path, "DELETE FROM events WHERE seq = 2")
     with pytest.raises(JournalError, match="event 2 can't be read: it is missing"):
         events(path)
@@ -176,13 +138,10 @@ def test_no_flipped_bit_gives_another_study(path, tmp_path):
     assert refused
 
 
-@pytest.mark.parametrize("former", [False, True])
-def test_no_missing_end_gives_a_study_in_which_nothing_happened(path, former):
+def test_no_missing_end_gives_a_study_in_which_nothing_happened(path):
     """SQLite takes what is missing of a file's last page for zeros, and zeros for an event of number 0."""
     with Journal.open(path) as journal:
         journal.append(EVENTS * 20)  # so that the newest have a page of their own
-    if former:
-        make_former(path)
     whole = path.read_bytes()
     for size in range(len(whole) - 4096, len(whole), 64):
         path.write_bytes(whole[:size])
@@ -192,61 +151,3 @@ def test_no_missing_end_gives_a_study_in_which_nothing_happened(path, former):
         except JournalError:
             continue
         assert told == EVENTS * 21
-
-
-def test_a_journal_without_checksums_is_read_as_it_is_and_gets_them_when_it_is_written(path):
-    make_former(path)
-    before = path.read_bytes()
-    with Journal.read(path) as journal:
-        assert journal.study() == STUDY
-        times = [when for when, _ in journal.events()]
-        assert [entry.followed for entry in journal.entries()] == FOLLOWED
-    with Journal.open(path) as journal:
-        assert [event for _, event in journal.events()] == EVENTS
-    assert path.read_bytes() == before
-    with Journal.open(path) as journal:
-        journal.append([Exhausted()])
-        assert [event for _, event in journal.events()] == [*EVENTS, Exhausted()]
-    assert version(path) == 2
-    with Journal.read(path) as journal:
-        assert journal.study() == STUDY
-        assert [entry.followed for entry in journal.entries()] == [*FOLLOWED, Followed()]
-        assert [when for when, _ in journal.events()][:4] == times
-    tamper(path, "UPDATE events SET body = replace(body, '0.25', '0.35') WHERE seq = 2")
-    with pytest.raises(JournalError, match="event 2 can't be read: its checksum doesn't fit"):
-        events(path)
-
-
-def test_an_upgrade_for_which_there_is_no_room_leaves_the_journal_as_it_was(path):
-    written = [*EVENTS, *[replace(OPENED, command="x" * 2000) for _ in range(50)]]
-    with Journal.open(path) as journal:
-        journal.append(written[4:])
-    make_former(path)
-    with Journal.open(path) as journal:
-        (pages,) = journal._connection.execute("PRAGMA page_count").fetchone()
-        journal._connection.execute(f"PRAGMA max_page_count={pages}")
-        with pytest.raises(JournalError, match=r"(?s)disk is full.*resume"):
-            journal.append([Exhausted()])
-        assert [event for _, event in journal.events()] == written
-        assert version(path) == 1
-        journal._connection.execute("PRAGMA max_page_count=1000000")
-        journal.append([Exhausted()])
-    assert events(path) == [*written, Exhausted()]
-    assert version(path) == 2
-
-
-def test_a_writer_of_the_former_version_cant_go_on_after_an_upgrade(path):
-    make_former(path)
-    with Journal.open(path) as journal:
-        journal.append([Exhausted()])
-    with pytest.raises(sqlite3.IntegrityError):
-        tamper(path, "INSERT INTO events (time, kind, trial, body) VALUES (1.0, 'exhausted', NULL, '{}')")
-
-
-def test_of_two_that_upgrade_one_is_refused(path):
-    make_former(path)
-    with Journal.open(path) as one, Journal.open(path) as other:
-        one.append([Exhausted()])
-        with pytest.raises(JournalError, match="another process has written"):
-            other.append([Exhausted()])
-    assert events(path) == [*EVENTS, Exhausted()]

@@ -225,28 +225,12 @@ def test_json_gives_the_same_sweep_back(one):
     assert repr(back) == repr(one)
 
 
-def test_json_from_before_there_were_widths_is_read_with_the_defaults():
+def test_json_from_before_there_were_lanes_is_read_with_the_defaults():
     stored = json.loads(json.dumps(sweep().to_json()))
-    del stored["scaling"]
-    for key in ("workers_per_trial", "max_workers_per_trial", "elastic", "fresh_process"):
+    for key in ("trials_per_worker", "fuse"):
         del stored["resources"][key]
     assert Sweep.from_json(stored) == sweep()
     assert Sweep.from_json(stored).difference(sweep()) == []
-
-
-def test_a_sweep_from_before_failures_could_end_it_goes_on_without_that_limit():
-    stored = json.loads(json.dumps(sweep().to_json()))
-    del stored["limits"]["max_failures"]
-    assert Sweep.from_json(stored).limits == Limits(max_failures="none")
-
-
-def test_a_sweep_from_before_there_was_a_scope_is_judged_by_the_last_value():
-    stored = json.loads(json.dumps(sweep().to_json()))
-    del stored["metric"]["scope"]
-    assert Sweep.from_json(stored).objective.goals[0].scope == "last"
-    assert Sweep.from_json(stored).difference(sweep()) == []
-    best = replace(sweep(), metric=replace(sweep().objective.goals[0], scope="best"))
-    assert Sweep.from_json(stored).difference(best) == ["metric.scope: 'last' in the study, 'best' here"]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +241,7 @@ def test_json_that_is_no_sweep_is_one_error(broken):
         Sweep.from_json(broken)
 
 
-LATER = {"draws", "scaling", "parallel", "search", "observers", "on_end", "outcome_constraints"}
+LATER = {"parallel", "search", "on_end", "outcome_constraints"}
 """Keys that sweeps of former versions lack."""
 
 
@@ -267,6 +251,12 @@ def test_json_that_lacks_a_key_of_all_versions_is_one_error(key):
     del stored[key]
     with pytest.raises(SweepError, match=f"a sweep of this version of hpsearch; KeyError: '{key}'"):
         Sweep.from_json(stored)
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_a_sweep_that_was_drawn_otherwise_is_one_error(draws):
+    with pytest.raises(SweepError, match=f"a sweep of this version of hpsearch; .*draws must be 2, got {draws}"):
+        Sweep.from_json({**sweep().to_json(), "draws": draws})
 
 
 def test_a_stored_name_that_is_no_text_is_one_error():

@@ -139,11 +139,6 @@ def test_a_stored_sweep_says_nothing_of_priors_that_it_lacks():
     assert all(spaces[0].draw(0, number) == spaces[1].draw(0, number) for number in range(50))
 
 
-def test_a_study_of_the_first_draws_takes_no_prior():
-    with pytest.raises(SweepError, match=r"lr\.prior: must not be given in a study that drew without priors"):
-        Sweep.from_json({**sweep_with(0.01).to_json(), "draws": 1})
-
-
 def table(study: Study) -> str:
     return rows_to_csv(study.trials, study.sweep.parameters.names)
 
