@@ -19,6 +19,11 @@ __all__ = ["NICENESS", "START_SECONDS", "forget_start", "start_local"]
 START_SECONDS = 180.0
 """Ray's own limits, of which the shortest is half a minute, are too short for a busy machine."""
 
+_PORT_SECONDS = 45.0
+"""How long Ray's GCS may take until it has a port. Ray keeps Python's lock while it waits for that, so that until then
+nothing here can notice a signal, or that the GCS has died.
+"""
+
 _START_LIMIT, _PORT_LIMIT = "raylet_start_wait_time_s", "gcs_server_port_wait_time_s"
 """Ray's names for those that can be set, with `RAY_` before them in the environment."""
 
@@ -106,7 +111,8 @@ def forget_start() -> None:
 def _marked(mark: str) -> Iterator[None]:
     """Let what is started inside the context carry the mark, also where it gives itself a title as Ray's agents do."""
     marks = {MARK: mark, "SPT_NOENV": "1"}  # setproctitle's: don't write the title over the environment
-    own = {**LOOPBACK, **{f"RAY_{name}": str(int(START_SECONDS)) for name in (_START_LIMIT, _PORT_LIMIT)}}
+    limits = {_START_LIMIT: START_SECONDS, _PORT_LIMIT: _PORT_SECONDS}
+    own = {**LOOPBACK, **{f"RAY_{name}": str(int(seconds)) for name, seconds in limits.items()}}
     marks |= {name: value for name, value in own.items() if name not in os.environ}
     outer = {name: os.environ.get(name) for name in marks}
     os.environ.update(marks)

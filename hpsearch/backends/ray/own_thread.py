@@ -51,6 +51,8 @@ class OwnThread:
                 raise TimeoutError(f"it took more than {timeout:.0f} seconds")
         _put_back_sigterm()
         if self._error is not None:
+            if (reason := died()) is not None:  # while the call kept Python's lock
+                raise ChildProcessError(reason) from self._error
             raise self._error
 
     def end(self) -> None:

@@ -88,3 +88,14 @@ def test_a_call_in_a_thread_of_its_own_that_takes_too_long_is_given_up():
     with pytest.raises(TimeoutError, match="more than 0 seconds"):
         OwnThread(stay, "test").start(0.0)
     gate.set()
+
+
+def test_what_the_call_lacked_is_its_error_also_where_it_fails_before_anybody_looks():
+    dead: list[str] = []
+
+    def call() -> None:
+        dead.append("its gcs_server was killed")  # with Python's lock kept until the error
+        raise RuntimeError("no port")
+
+    with pytest.raises(ChildProcessError, match="its gcs_server was killed"):
+        OwnThread(call, "test").start(60.0, lambda: dead[0] if dead else None)
