@@ -14,7 +14,7 @@ from itertools import product
 from hpsearch.benchmark.results import Results
 from hpsearch.benchmark.runs import RunKey, carry_out, task_of
 from hpsearch.benchmark.suite import Suite
-from hpsearch.threads import thread_environment
+from hpsearch.worker.child_process import thread_environment
 
 __all__ = ["keys_of", "run_missing"]
 

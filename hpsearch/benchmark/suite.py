@@ -11,7 +11,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, at_least, integer, nearest, number, plain, shown, text
+from hpsearch.config.checks import (
+    InvalidKey,
+    InvalidKeys,
+    KeyPath,
+    at_least,
+    integer,
+    nearest,
+    number,
+    plain,
+    shown,
+    text,
+)
 from hpsearch.errors import SweepError
 from hpsearch.objective import without_targets
 from hpsearch.schedulers import KNOWN as SCHEDULERS

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from hpsearch.check.messages import FindShapes, Open, Opened, Refused, Response, RunSegment, SegmentRun
 from hpsearch.errors import SweepError, TrainableError
-from hpsearch.threads import thread_environment
 from hpsearch.trial import Failure, Segment, Trial
+from hpsearch.worker.child_process import thread_environment
 from hpsearch.worker.gang import ranks_of_gang
 from hpsearch.worker.guardian import MARK, kill_marked, start_guardian
 from hpsearch.worker.job import Job

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpsearch.cli.json_file import read_json
+from hpsearch.config.strict_json import parse_number
 from hpsearch.errors import SweepError, TellError
-from hpsearch.given_json import parse_number
 from hpsearch.report.study import load
 from hpsearch.report.tables import strict_json
 from hpsearch.run.ask_tell import AskTell

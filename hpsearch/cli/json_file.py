@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hpsearch.config.strict_json import parse_json
 from hpsearch.errors import HpsearchError
-from hpsearch.given_json import parse_json
 
 __all__ = ["read_json"]
 

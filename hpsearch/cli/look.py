@@ -140,7 +140,7 @@ def export(given: argparse.Namespace) -> int:
 
 
 def _show(given: argparse.Namespace) -> int:
-    from hpsearch.known_observers import check_observer, check_once
+    from hpsearch.config.observer_names import check_observer, check_once
     from hpsearch.run.observing import show_observer
     from hpsearch.run.study_run import storage_errors
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 
 from hpsearch.backends import make_backend
-from hpsearch.checks import InvalidKey
 from hpsearch.cli.steer import left
 from hpsearch.cli.which_study import pasted
+from hpsearch.config.checks import InvalidKey
 from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
 from hpsearch.observers.screen import choose_progress
 from hpsearch.observers.times import Times

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from hpsearch.checks import InvalidKey, nearest
+from hpsearch.config.checks import InvalidKey, nearest
+from hpsearch.config.settings import read_duration
 from hpsearch.errors import DesignError
-from hpsearch.settings import read_duration
 
 __all__ = ["BOUNDED", "Asked", "read_limits", "read_seconds"]
 

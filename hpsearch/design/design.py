@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.backends import BackendName, make_backend
-from hpsearch.checks import nearest
+from hpsearch.config.checks import nearest
 from hpsearch.design.asked import Asked
 from hpsearch.design.check_sweep import check_sweep
 from hpsearch.design.folder import DesignFolder

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from hpsearch.settings import HOW, Settings
+from hpsearch.config.settings import HOW, Settings
 from hpsearch.trial import Goal
 
 __all__ = ["Metric", "without_targets"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hpsearch.checks import InvalidKey, number, shown, text
+from hpsearch.config.checks import InvalidKey, number, shown, text
 
 __all__ = ["OutcomeConstraint"]
 

@@ -1,6 +1,6 @@
 """Who watches a sweep: TensorBoard, other tools' runs, observers of one's own, and the screen.
 
-A new observer is its own file here and a line in `known_observers.py`.
+A new observer is its own file here and a line in `config/observer_names.py`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import importlib.util
 import inspect
 from collections.abc import Callable, Sequence
 
-from hpsearch.checks import InvalidKey, shown
+from hpsearch.config.checks import InvalidKey, shown
+from hpsearch.config.import_paths import import_object
+from hpsearch.config.observer_names import KNOWN_OBSERVERS, OPTIONAL
 from hpsearch.errors import SweepError, exception_line
-from hpsearch.imports import import_object
-from hpsearch.known_observers import KNOWN_OBSERVERS, OPTIONAL
 from hpsearch.observers.base import Observed, Observer
 from hpsearch.observers.thread import Making
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.decision import Followed
 from hpsearch.events import Started
 from hpsearch.observers.base import Observed, Observer, Record

@@ -6,7 +6,7 @@ import json
 import math
 import re
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.report.tables import csv_field
 from hpsearch.space import Categorical, Constant, Distribution
 from hpsearch.space.distribution import Numeric

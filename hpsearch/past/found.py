@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpsearch.checks import InvalidKey, key_text
+from hpsearch.config.checks import InvalidKey, key_text
 from hpsearch.past.cells import same_value
 from hpsearch.searchers import Past
 from hpsearch.space import Broken, Categorical, Derived, Missing, Parameter

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpsearch.checks import InvalidKey, key_text, nearest
+from hpsearch.config.checks import InvalidKey, key_text, nearest
 from hpsearch.errors import SweepError
 from hpsearch.objective import Objective
 from hpsearch.past.cells import metric, param

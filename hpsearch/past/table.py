@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpsearch.checks import InvalidKey, key_text, nearest
+from hpsearch.config.checks import InvalidKey, key_text, nearest
 from hpsearch.errors import SweepError
 from hpsearch.past import cells
 from hpsearch.past.found import Found, LeftOut, Source

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpsearch.checks import nearest
+from hpsearch.config.checks import nearest
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import Metric, Objective, hypervolume, values_of
 from hpsearch.report.course import course

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from hpsearch.masking import MASK, looks_secret
+from hpsearch.config.masking import MASK, looks_secret
 from hpsearch.report.tables import param_cell
 from hpsearch.space import Space
 from hpsearch.space.parameter import Structure

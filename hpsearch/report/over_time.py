@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from hpsearch.checks import nearest
+from hpsearch.config.checks import nearest
 from hpsearch.decision import Decision
 from hpsearch.errors import HpsearchError
 from hpsearch.events import Event, Failed, Finished, Lost, Reverted, Saved, Started

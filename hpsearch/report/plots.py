@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from hpsearch.checks import nearest
+from hpsearch.config.checks import nearest
 from hpsearch.errors import HpsearchError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpsearch.checks import InvalidKey, nearest
+from hpsearch.config.checks import InvalidKey, nearest
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import Objective
 from hpsearch.report.tables import metric_names, value_columns

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from hpsearch.checks import nearest
+from hpsearch.config.checks import nearest
 from hpsearch.errors import HpsearchError
 from hpsearch.report.csv_files import put_in_place
 from hpsearch.report.layout import WHOLE, Column, Screen, table_text

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from hpsearch.errors import Interrupted
-from hpsearch.preemption import PREEMPTION
+from hpsearch.worker.child_process import PREEMPTION
 
 __all__ = ["Interrupts", "interrupted", "passing_on"]
 

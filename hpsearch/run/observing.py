@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from hpsearch.config.observer_names import check_observer, check_once
 from hpsearch.errors import HpsearchError, exception_line
-from hpsearch.known_observers import check_observer, check_once
 from hpsearch.observers import find_observer, make_observer, making_of
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.display import Display

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpsearch.checks import InvalidKey, at_least, integer
+from hpsearch.config.checks import InvalidKey, at_least, integer
 from hpsearch.errors import JournalError, StudyInUseError, SweepError
 from hpsearch.events import Started
 from hpsearch.objective import without_targets

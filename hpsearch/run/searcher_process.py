@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpsearch.errors import SearcherError
-from hpsearch.preemption import ignore_preemption
 from hpsearch.searchers import Past
 from hpsearch.searchers.calls import Answer, Calls, DirectCalls
 from hpsearch.study.build import build_searcher
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.threads import thread_environment
+from hpsearch.worker.child_process import ignore_preemption, thread_environment
 
 __all__ = ["ProcessCalls", "serve"]
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpsearch.checks import InvalidKey, nearest
+from hpsearch.config.checks import InvalidKey, nearest
+from hpsearch.config.import_paths import import_object
 from hpsearch.errors import SweepError
-from hpsearch.imports import import_object
 from hpsearch.schedulers.absent import Absent
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.bands import Bands

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
+from hpsearch.config.settings import Count
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
@@ -18,7 +19,6 @@ from hpsearch.schedulers.open_ended import OpenEnded
 from hpsearch.schedulers.reasons import passed_over, ran, unopened
 from hpsearch.schedulers.running_rung import running_rung
 from hpsearch.schedulers.successive_halving import Halving
-from hpsearch.settings import Count
 
 __all__ = ["ASHA", "AsynchronousHalving"]
 

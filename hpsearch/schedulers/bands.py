@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
+from hpsearch.config.settings import AtLeast, Count
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective, is_valid
 from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.open_ended import OpenEnded
 from hpsearch.schedulers.reasons import ran
-from hpsearch.settings import AtLeast, Count
 from hpsearch.trial import Report
 
 __all__ = ["BandScheduler", "Bands"]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
+from hpsearch.config.settings import Count, Settings
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
-from hpsearch.settings import Count, Settings
 
 __all__ = ["EarlyTerminate"]
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from hpsearch.config.settings import Count
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.brackets import Variant, hyperband_brackets
 from hpsearch.schedulers.halving import BracketScheduler
 from hpsearch.schedulers.successive_halving import Halving
-from hpsearch.settings import Count
 
 __all__ = ["Hyperband"]
 

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
+from hpsearch.config.settings import Count
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective, is_valid
 from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.open_ended import OpenEnded
 from hpsearch.schedulers.reasons import ran
-from hpsearch.settings import Count
 from hpsearch.trial import Score
 
 __all__ = ["MedianStopping", "MedianStoppingScheduler"]

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
+from hpsearch.config.settings import AtLeast, Count
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.population import PopulationBasedTraining
-from hpsearch.settings import AtLeast, Count
 
 __all__ = ["PBT"]
 

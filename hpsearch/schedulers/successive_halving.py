@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Self
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
+from hpsearch.config.settings import AtLeast, Count
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.brackets import RungLaw, rung_ends, successive_halving_bracket
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.halving import BracketScheduler
-from hpsearch.settings import AtLeast, Count
 
 __all__ = ["Halving", "SuccessiveHalving"]
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from hpsearch.checks import InvalidKey, nearest
+from hpsearch.config.checks import InvalidKey, nearest
+from hpsearch.config.import_paths import import_object
 from hpsearch.errors import SweepError
-from hpsearch.imports import import_object
 from hpsearch.objective import Objective
 from hpsearch.searchers.base import Observation, Past, Problem, Searcher, Suggestion
 from hpsearch.searchers.evolution import Evolution

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective
 from hpsearch.searchers.settings import Search

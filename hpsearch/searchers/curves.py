@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
+from hpsearch.config.settings import Count, Settings
 from hpsearch.searchers.base import Problem, Suggestion, listed
 from hpsearch.searchers.curve_model import CurveModel, Points, fitted, log_expected_improvement
 from hpsearch.searchers.history import Curve
 from hpsearch.searchers.learning import LearningSearcher
 from hpsearch.searchers.settings import options_as
 from hpsearch.seeds import suggestion_seed
-from hpsearch.settings import Count, Settings
 from hpsearch.space import Broken
 from hpsearch.space.unit_space import UnitSpace
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
+from hpsearch.config.settings import Count, Settings
 from hpsearch.objective import Place
 from hpsearch.searchers.base import Problem, Searcher, Suggestion
 from hpsearch.searchers.history import Evidence
 from hpsearch.searchers.learning import REDRAWS, LearningSearcher
 from hpsearch.searchers.settings import Search, options_as
 from hpsearch.seeds import suggestion_seed
-from hpsearch.settings import Count, Settings
 from hpsearch.space import Broken
 from hpsearch.trial import StateAt, Value
 

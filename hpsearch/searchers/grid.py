@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.searchers.base import Problem, Searcher, Suggestion, listed, refuse_priors
 from hpsearch.space import Space
 

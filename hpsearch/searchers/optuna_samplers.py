@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.objective import values_of
 from hpsearch.searchers.base import Past, Problem, Suggestion, listed
 from hpsearch.searchers.optuna_searcher import OptunaSearcher, check_optuna, quiet

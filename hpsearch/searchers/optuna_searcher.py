@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hpsearch.checks import InvalidKey, shown
+from hpsearch.config.checks import InvalidKey, shown
 from hpsearch.objective import Objective
 from hpsearch.searchers.base import Observation, Problem, Suggestion, listed
 from hpsearch.searchers.history import Evidence

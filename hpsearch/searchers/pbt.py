@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
 
-from hpsearch.checks import InvalidKey, nearest
+from hpsearch.config.checks import InvalidKey, nearest
+from hpsearch.config.settings import AtLeast, Settings
 from hpsearch.searchers.base import Problem, Searcher, Suggestion
 from hpsearch.searchers.settings import options_as
 from hpsearch.seeds import draw_bits, explore_seed, perturb_seed
-from hpsearch.settings import AtLeast, Settings
 from hpsearch.space import (
     Broken,
     Cell,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from hpsearch.checks import InvalidKey, nearest
-from hpsearch.settings import AtLeast, Count, Settings, settings_fields
+from hpsearch.config.checks import InvalidKey, nearest
+from hpsearch.config.settings import AtLeast, Count, Settings, settings_fields
 
 __all__ = ["Search", "options_as"]
 

@@ -10,7 +10,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
+from hpsearch.config.settings import AtLeast, Count, Settings
 from hpsearch.searchers.base import Problem, Suggestion, refuse_conditions, refuse_constraints
 from hpsearch.searchers.boolean_space import BooleanSpace
 from hpsearch.searchers.history import Evidence
@@ -18,7 +19,6 @@ from hpsearch.searchers.learning import REDRAWS, LearningSearcher
 from hpsearch.searchers.parities import minimizer, monomials, sparse_polynomial
 from hpsearch.searchers.settings import options_as
 from hpsearch.seeds import suggestion_seed
-from hpsearch.settings import AtLeast, Count, Settings
 
 __all__ = ["Spectral"]
 

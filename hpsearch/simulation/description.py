@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hpsearch.checks import KeyPath
+from hpsearch.config.checks import KeyPath
 
 __all__ = ["AXES", "Axis", "Description", "Quantity"]
 

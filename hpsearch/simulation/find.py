@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hpsearch.config.import_paths import import_object
 from hpsearch.errors import SweepError
-from hpsearch.imports import import_object
 from hpsearch.simulation.simulation import Simulation
 from hpsearch.sweep.table_name import is_table
 

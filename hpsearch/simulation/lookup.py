@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch.checks import InvalidKey, nearest, shown
+from hpsearch.config.checks import InvalidKey, nearest, shown
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.space import Constant, Space
 from hpsearch.space.distribution import Distribution, Numeric

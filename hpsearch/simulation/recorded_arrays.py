@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch.checks import InvalidKey, KeyPath, nearest
+from hpsearch.config.checks import InvalidKey, KeyPath, nearest
 from hpsearch.simulation.description import AXES, Axis, Description, Quantity
 from hpsearch.simulation.table import Floats, Recorded, each_iteration
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpsearch.checks import InvalidKey, KeyPath, nearest, plain
+from hpsearch.config.checks import InvalidKey, KeyPath, nearest, plain
 from hpsearch.simulation.description import Description, Quantity
 from hpsearch.simulation.lookup import identity
 from hpsearch.simulation.table import Floats, Recorded, each_iteration

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch.checks import InvalidKey, nearest, plain
+from hpsearch.config.checks import InvalidKey, nearest, plain
 from hpsearch.errors import SweepError
 from hpsearch.simulation.lookup import ExactRows, NearestRows, check_columns
 from hpsearch.simulation.simulation import RecordedFailure, Simulation, Step

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, boolean, integer, number, one_of, shown, text
+from hpsearch.config.checks import InvalidKey, InvalidKeys, KeyPath, boolean, integer, number, one_of, shown, text
 from hpsearch.errors import SweepError
 from hpsearch.simulation.description import AXES, Axis, Description, Quantity
 from hpsearch.simulation.recorded_arrays import recorded_arrays

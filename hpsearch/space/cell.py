@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from hpsearch.checks import InvalidKey, integer, shown
+from hpsearch.config.checks import InvalidKey, integer, shown
 from hpsearch.space.choices import Categorical
 from hpsearch.space.isomorphism import Node, canonical_order
 from hpsearch.space.parameter import Declared, Structure

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import ClassVar
 
-from hpsearch.checks import InvalidKey, KeyPath, number, plain, shown
+from hpsearch.config.checks import InvalidKey, KeyPath, number, plain, shown
 from hpsearch.space._near import bits_near, bits_of_mixture
 from hpsearch.space.distribution import Distribution, own_copy, share_of
 from hpsearch.trial import Value

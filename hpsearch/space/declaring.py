@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpsearch.checks import InvalidKey, KeyPath, shown
+from hpsearch.config.checks import InvalidKey, KeyPath, shown
 from hpsearch.space.choices import Categorical, Constant, list_advice
 from hpsearch.space.distribution import Distribution
 from hpsearch.space.expressions import Expression

@@ -9,9 +9,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import ClassVar
 
-from hpsearch.checks import InvalidKey, plain
+from hpsearch.config.checks import InvalidKey, plain
+from hpsearch.config.import_paths import import_object, is_import_path
 from hpsearch.errors import SweepError, exception_line
-from hpsearch.imports import import_object, is_import_path
 from hpsearch.space.distribution import Distribution
 from hpsearch.space.expressions import Expression
 from hpsearch.trial import Value

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import ClassVar
 
-from hpsearch.checks import InvalidKey, KeyPath, integer, number, plain
+from hpsearch.config.checks import InvalidKey, KeyPath, integer, number, plain
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space._decimals import Steps
 from hpsearch.space._near import bits_near

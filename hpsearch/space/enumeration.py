@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import prod
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.errors import SweepError
 from hpsearch.space.derived import Derived
 from hpsearch.space.distribution import Distribution, own_copy

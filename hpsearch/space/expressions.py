@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from hpsearch.checks import InvalidKey, nearest, shown
+from hpsearch.config.checks import InvalidKey, nearest, shown
 from hpsearch.trial import Value
 
 __all__ = ["ABSENT", "Expression", "Uncomputable"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hpsearch.checks import InvalidKey, shown
+from hpsearch.config.checks import InvalidKey, shown
 from hpsearch.space.cell import Cell
 from hpsearch.space.choices import Categorical, Constant, Ordinal
 from hpsearch.space.derived import Derived

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.seeds import crossover_bits, mutation_bits, redraw_seed
 from hpsearch.space.distribution import own_copy
 from hpsearch.space.parameter import Parameter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hpsearch.checks import InvalidKey, KeyPath, nearest
+from hpsearch.config.checks import InvalidKey, KeyPath, nearest
 from hpsearch.space.cell import Cell
 from hpsearch.space.distribution import own_copy
 from hpsearch.space.expressions import ABSENT

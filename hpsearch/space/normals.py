@@ -12,7 +12,7 @@ from functools import cached_property
 from statistics import NormalDist
 from typing import ClassVar
 
-from hpsearch.checks import InvalidKey, number
+from hpsearch.config.checks import InvalidKey, number
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space._decimals import MOST_STEPS, Steps
 from hpsearch.space.distribution import GRID_LIMIT, Numeric, share_of

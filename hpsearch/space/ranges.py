@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from hpsearch.checks import InvalidKey, integer, number
+from hpsearch.config.checks import InvalidKey, integer, number
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space._decimals import Steps, linear, logarithmic
 from hpsearch.space._near import bits_near

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from hpsearch.checks import InvalidKey, nearest, shown
+from hpsearch.config.checks import InvalidKey, nearest, shown
 from hpsearch.seeds import draw_bits, is_near_prior
 from hpsearch.space.cell import Cell
 from hpsearch.space.choices import Constant

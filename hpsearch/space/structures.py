@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from hpsearch.checks import InvalidKey, integer, nearest, shown
+from hpsearch.config.checks import InvalidKey, integer, nearest, shown
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space._decimals import Steps
 from hpsearch.space.choices import Categorical, Constant

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
-from hpsearch.checks import InvalidKey, KeyPath, nearest
+from hpsearch.config.checks import InvalidKey, KeyPath, nearest
 from hpsearch.space.choices import Categorical
 from hpsearch.space.declaring import check_name
 from hpsearch.space.derived import Derived

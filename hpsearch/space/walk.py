@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from hpsearch.checks import InvalidKey, KeyPath
+from hpsearch.config.checks import InvalidKey, KeyPath
 from hpsearch.space.derived import Derived, Refused
 from hpsearch.space.expressions import ABSENT, Expression, Uncomputable
 from hpsearch.space.nesting import nested

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpsearch.masking import mask_words
+from hpsearch.config.masking import mask_words
 
 __all__ = ["command_line", "identity_of", "process_name", "provenance"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
+from hpsearch.config.settings import NONE, settings_fields
 from hpsearch.errors import SweepError
-from hpsearch.settings import NONE, settings_fields
 from hpsearch.sweep.document import parse_value
 from hpsearch.sweep.parts import SECTIONS
 from hpsearch.sweep.reader import observer_names

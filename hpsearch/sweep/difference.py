@@ -6,8 +6,8 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from hpsearch.checks import KeyPath, key_text
-from hpsearch.settings import settings_fields
+from hpsearch.config.checks import KeyPath, key_text
+from hpsearch.config.settings import settings_fields
 from hpsearch.sweep.parallel import STRATEGY
 from hpsearch.sweep.parts import SECTIONS
 from hpsearch.trial import Value

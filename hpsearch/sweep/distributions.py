@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hpsearch.checks import InvalidKey, KeyPath, nearest, number, shown
+from hpsearch.config.checks import InvalidKey, KeyPath, nearest, number, shown
 from hpsearch.space import (
     Categorical,
     Constant,

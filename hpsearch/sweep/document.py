@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, shown
+from hpsearch.config.checks import InvalidKey, InvalidKeys, KeyPath, shown
 from hpsearch.errors import SweepError
 
 __all__ = ["Document", "Mark", "parse_value", "read_document", "read_text"]

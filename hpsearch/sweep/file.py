@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, Mistakes, integer, key_text, plain, shown, text
+from hpsearch.config.checks import InvalidKey, InvalidKeys, KeyPath, Mistakes, integer, key_text, plain, shown, text
+from hpsearch.config.import_paths import is_import_path
+from hpsearch.config.settings import settings_fields
 from hpsearch.errors import SweepError, TrainableError
-from hpsearch.imports import is_import_path
 from hpsearch.schedulers import KNOWN, settings_named
 from hpsearch.schedulers.bands import Bands
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import searcher_named
-from hpsearch.settings import settings_fields
 from hpsearch.space import Space
 from hpsearch.sweep.document import Document, read_document
 from hpsearch.sweep.overrides import Override, apply_overrides, dotted_path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpsearch.checks import InvalidKey, KeyPath, Mistakes, shown
+from hpsearch.config.checks import InvalidKey, KeyPath, Mistakes, shown
 from hpsearch.objective import Metric, Objective, OutcomeConstraint
 from hpsearch.schedulers import KNOWN as SCHEDULERS
 from hpsearch.schedulers import settings_named

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from hpsearch.checks import KeyPath, key_text, shown
+from hpsearch.config.checks import KeyPath, key_text, shown
 from hpsearch.errors import SweepError
 from hpsearch.sweep.distributions import RANGE_BOUNDS, is_whole_range
 from hpsearch.sweep.document import Document, parse_value

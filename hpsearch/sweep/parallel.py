@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from hpsearch.checks import InvalidKey, KeyPath, nearest
-from hpsearch.settings import AtLeast, Count, Settings, settings_fields
+from hpsearch.config.checks import InvalidKey, KeyPath, nearest
+from hpsearch.config.settings import AtLeast, Count, Settings, settings_fields
 from hpsearch.space import Choice, Derived, Distribution, Space
 from hpsearch.space.distribution import Numeric
 from hpsearch.space.parameter import Declared, Group, Structure

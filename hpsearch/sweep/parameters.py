@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from hpsearch.checks import InvalidKey, KeyPath, Mistakes, at_least, integer, nearest, shown
+from hpsearch.config.checks import InvalidKey, KeyPath, Mistakes, at_least, integer, nearest, shown
 from hpsearch.space import Categorical, Cell, Chain, Choice, Distribution, Repeat, Space
 from hpsearch.space.declaring import declared, is_wandbs
 from hpsearch.space.expressions import Expression

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
+from hpsearch.config.settings import HOW, AtLeast, Count, Seconds, Settings
 from hpsearch.objective import Metric
 from hpsearch.searchers.settings import Search
-from hpsearch.settings import HOW, AtLeast, Count, Seconds, Settings
 from hpsearch.sweep.parallel import Parallel
 
 __all__ = ["SECTIONS", "Checkpoints", "Limits", "MaxFailures", "Metric", "Parallel", "Resources", "Scaling", "Search"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from hpsearch.checks import Add, InvalidKey, InvalidKeys, KeyPath, Mistakes, nearest, plain, shown, text
-from hpsearch.known_observers import check_observer
-from hpsearch.settings import NONE, Settings, settings_fields
+from hpsearch.config.checks import Add, InvalidKey, InvalidKeys, KeyPath, Mistakes, nearest, plain, shown, text
+from hpsearch.config.observer_names import check_observer
+from hpsearch.config.settings import NONE, Settings, settings_fields
 
 __all__ = ["Kind", "Table", "command_or_line", "listed", "observer_names", "or_none", "section", "words"]
 

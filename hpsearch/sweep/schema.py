@@ -14,10 +14,10 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from hpsearch.config.settings import NONE, Settings, SettingsField, settings_fields
 from hpsearch.objective import Metric
 from hpsearch.schedulers import KNOWN
 from hpsearch.searchers import KNOWN as SEARCHERS
-from hpsearch.settings import NONE, Settings, SettingsField, settings_fields
 from hpsearch.sweep.distributions import PARAMETER_FORMS
 from hpsearch.sweep.parameters import STRUCTURE_FORMS
 from hpsearch.sweep.parts import SECTIONS

@@ -7,15 +7,15 @@ from dataclasses import InitVar, asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from hpsearch.checks import InvalidKey, KeyPath, at_least, integer, plain, shown, text
+from hpsearch.config.checks import InvalidKey, KeyPath, at_least, integer, plain, shown, text
+from hpsearch.config.observer_names import check_observer, check_once
+from hpsearch.config.settings import Settings
 from hpsearch.errors import SweepError, TrainableError
-from hpsearch.known_observers import check_observer, check_once
 from hpsearch.objective import Objective, OutcomeConstraint
 from hpsearch.schedulers import early_terminate_from_json, settings_named
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import Problem, Searcher, searcher_named
 from hpsearch.seeds import SEED_LIMIT
-from hpsearch.settings import Settings
 from hpsearch.space import Broken, Space
 from hpsearch.sweep.difference import difference
 from hpsearch.sweep.goals import check_forks, check_who_ranks, checked_metric, checked_outcome_constraints

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
+from hpsearch.config.settings import settings_fields
 from hpsearch.schedulers.bands import Bands
-from hpsearch.settings import settings_fields
 from hpsearch.sweep.parts import Limits, Resources
 
 __all__ = ["BAND_KEYS", "HINTS", "IGNORED", "METRIC_IGNORED", "REFUSED_DISTRIBUTIONS", "as_bands", "wandb_notes"]

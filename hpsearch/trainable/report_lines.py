@@ -22,8 +22,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from hpsearch.config.strict_json import parse_json
 from hpsearch.errors import TrainableError
-from hpsearch.given_json import parse_json
 
 __all__ = ["KIND", "LineReader", "append_line"]
 

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hpsearch.config.import_paths import import_object
 from hpsearch.errors import TrainableError
-from hpsearch.imports import import_object
 
 __all__ = ["Trainable", "class_of", "resolve_trainable", "unwrapped"]
 

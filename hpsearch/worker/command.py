@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpsearch.errors import CheckpointError, StorageError, TrainableError, UnwritableError
-from hpsearch.threads import thread_environment
 from hpsearch.trainable import checkpoints, report_lines
 from hpsearch.trainable.assignment import Assignment, ignored_parallel
 from hpsearch.trainable.current import ANSWERS, CUT, GO_ON
@@ -25,6 +24,7 @@ from hpsearch.trainable.metrics import to_numbers
 from hpsearch.trainable.report_lines import LineReader
 from hpsearch.trial import Failure, Params, Trial
 from hpsearch.worker.attempt import Attempt
+from hpsearch.worker.child_process import thread_environment
 from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.gang_store import LAUNCHERS, Board, Ending, GangStore, StoreLostError
 from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian

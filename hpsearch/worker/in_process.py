@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpsearch.checks import shown
+from hpsearch.config.checks import shown
 from hpsearch.errors import Interrupted, StorageError, TrainableError, UnwritableError
 from hpsearch.trainable import random_state
 from hpsearch.trainable.assignment import Assignment

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
+from hpsearch.config.import_paths import check_importable, check_named
 from hpsearch.errors import TrainableError
-from hpsearch.imports import check_importable, check_named
 from hpsearch.schedulers.bands import Bands
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trainable.macros import expand

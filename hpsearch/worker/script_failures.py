@@ -9,12 +9,12 @@ import signal
 from pathlib import Path
 from typing import Literal
 
+from hpsearch.config.masking import mask_words
 from hpsearch.errors import UnwritableError
-from hpsearch.masking import mask_words
-from hpsearch.preemption import PREEMPTION
 from hpsearch.trainable.metrics import example
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Failure
+from hpsearch.worker.child_process import PREEMPTION
 from hpsearch.worker.gang_store import Ending
 from hpsearch.worker.job import CommandLine
 from hpsearch.worker.wandb_in_script import logs_to_wandb

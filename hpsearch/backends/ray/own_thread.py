@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from hpsearch.preemption import block_preemption
+from hpsearch.worker.child_process import block_preemption
 
 __all__ = ["OwnThread"]
 

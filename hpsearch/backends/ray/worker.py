@@ -20,7 +20,6 @@ from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key
 from hpsearch.backends.ray.messages import Hello, LaneEnd, Place, RoundsEnd, RunRequest, RunResponse
 from hpsearch.backends.ray.stand_in import StandIn
 from hpsearch.errors import HpsearchError
-from hpsearch.preemption import ignore_preemption
 from hpsearch.study.directory import OUTPUT_AT_HAND, hold_as_worker
 from hpsearch.study.locks import Lock
 from hpsearch.task import Save, SegmentResult
@@ -30,6 +29,7 @@ from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Report, Segment
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.attempt_log import LOG
+from hpsearch.worker.child_process import ignore_preemption
 from hpsearch.worker.gpus import hide_gpus
 from hpsearch.worker.guardian import start_guardian
 from hpsearch.worker.job import CommandLine, Job

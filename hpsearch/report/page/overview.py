@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from datetime import datetime
 
-from hpsearch.masking import MASK
+from hpsearch.config.masking import MASK
 from hpsearch.report.outline import outline
 from hpsearch.report.page.section import Section, Table
 from hpsearch.report.study import Study

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import hpsearch
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from tests.hpsearch.support.command_line import write_sweep
 
 INLINE = ("--backend", "inline", "--no-tensorboard")

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpsearch
+from hpsearch.config.observer_names import KNOWN_OBSERVERS, OPTIONAL
 from hpsearch.events import Started
-from hpsearch.known_observers import KNOWN_OBSERVERS, OPTIONAL
 from hpsearch.observers import make_observer, making_of
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.thread import ObserverThread, close_all

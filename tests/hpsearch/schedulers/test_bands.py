@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.objective import Metric, Objective
 from hpsearch.schedulers.bands import Bands
 from hpsearch.schedulers.base import NewTrial, Outcome, Scheduler

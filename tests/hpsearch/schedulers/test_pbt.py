@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.decision import Decision
 from hpsearch.objective import Metric, Objective
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wait

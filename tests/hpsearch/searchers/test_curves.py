@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.errors import SweepError
 from hpsearch.objective import Metric, Objective
 from hpsearch.schedulers.asha import ASHA

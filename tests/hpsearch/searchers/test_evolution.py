@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.errors import SweepError
 from hpsearch.objective import Metric, Objective
 from hpsearch.searchers import Observation, Past, Problem, Search, Searcher, Suggestion, searcher_named

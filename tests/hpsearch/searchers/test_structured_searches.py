@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.searchers import Observation, searcher_named
 from hpsearch.searchers.tried import Tried
 from hpsearch.space import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.simulation.lookup import ExactRows, NearestRows, check_columns
 from hpsearch.space import Categorical, Constant, IntUniform, LogNormal, LogUniform, Normal, Space, Uniform

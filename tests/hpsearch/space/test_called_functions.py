@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.space import Broken, Chain, Derived, Space, Uniform
 from hpsearch.sweep.parameters import read_parameters
 from tests.hpsearch.support.deriving import CALLS, size

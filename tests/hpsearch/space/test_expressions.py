@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.space.expressions import ABSENT, Expression, Uncomputable
 
 VALUES: dict[str, Any] = {

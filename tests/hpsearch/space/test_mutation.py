@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space import (
     Categorical,

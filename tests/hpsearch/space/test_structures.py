@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.space import (
     Categorical,
     Chain,

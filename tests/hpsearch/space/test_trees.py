@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.space import Broken, Derived, Space
 from hpsearch.trial import Params
 from tests.hpsearch.support.trees import trees

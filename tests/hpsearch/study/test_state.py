@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.errors import JournalError, SweepError
 from hpsearch.events import Ended, Event, Exhausted, Extended, Failed, Finished, Lost, Retried, Saved, Started
 from hpsearch.schedulers.base import Done

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from hpsearch import EarlyTerminate
+from hpsearch.config.settings import Count
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective, values_of
 from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
-from hpsearch.settings import Count
 from hpsearch.trial import StateAt
 
 __all__ = ["Population"]

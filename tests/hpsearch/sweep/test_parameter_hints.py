@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.sweep.distributions import read_distribution
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey
 from hpsearch.schedulers.bands import Bands
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.worker.job import CommandLine

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpsearch.masking import looks_secret, mask_words
+from hpsearch.config.masking import looks_secret, mask_words
 
 
 @pytest.mark.parametrize(

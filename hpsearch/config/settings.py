@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, dataclass, fields, replace
 from functools import partial
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from hpsearch.checks import InvalidKey, KeyPath, at_least, boolean, integer, number, one_of, plain, shown, text
+from hpsearch.config.checks import InvalidKey, KeyPath, at_least, boolean, integer, number, one_of, plain, shown, text
 
 __all__ = [
     "HOW",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hpsearch.checks import InvalidKey, KeyPath, nearest, shown
+from hpsearch.config.checks import InvalidKey, KeyPath, nearest, shown
 
 __all__ = ["KNOWN_OBSERVERS", "OPTIONAL", "check_observer", "check_once"]
 
