@@ -12,9 +12,9 @@ from pathlib import Path
 from hpsearch.errors import HpsearchError
 from hpsearch.report.wording import bytes_text, counted
 from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.filesystem import size_of
 from hpsearch.study.provenance import process_name
 from hpsearch.study.removal import Parts, parts_of, remove, unneeded
-from hpsearch.study.sizes import size_of
 
 __all__ = ["clean", "rm"]
 

@@ -27,7 +27,6 @@ from hpsearch.study.labels import Labels, labels_of
 from hpsearch.study.no_collections import no_collections
 from hpsearch.study.provenance import identity_of
 from hpsearch.study.standing import Standing
-from hpsearch.study.stored_sweep import stored_sweep
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score, TrialRow, TrialState
 
@@ -423,7 +422,7 @@ def study_of(
         is_live: Says whether a process runs it, when the history has been read.
         entries: Reads the journal again, when the study is asked for more.
     """
-    sweep = stored_sweep(record)
+    sweep = Sweep.from_json(record["sweep"])
     journaled, standing = JournaledState(sweep), Standing(sweep)
     with no_collections():
         for entry in journaled.read(history):

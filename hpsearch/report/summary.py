@@ -22,11 +22,11 @@ from hpsearch.report.study import study_of
 from hpsearch.report.tables import csv_text, json_text
 from hpsearch.report.wording import bytes_text, duration, number, shortened
 from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.filesystem import sizes_beside
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry
 from hpsearch.study.labels import Labels, labels_in
 from hpsearch.study.running_time import RunningTime
-from hpsearch.study.sizes import sizes_beside
 
 __all__ = ["StudySummary", "by_column", "summaries_to_csv", "summaries_to_json", "summaries_to_table", "summarize"]
 

@@ -10,8 +10,8 @@ from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.requests import Request
 from hpsearch.study.state import StudyState
-from hpsearch.study.stored_sweep import stored_sweep
 from hpsearch.study.warm_start import stored_warm_start
+from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["steer_idle"]
 
@@ -35,7 +35,7 @@ def steer_idle(place: StudyDirectory, request: Request, where: str) -> None:
         Journal.open(place.journal, guard=check) as journal,
     ):
         history, record = list(journal.entries()), journal.study()
-        stored, warm_start = stored_sweep(record), stored_warm_start(record)
+        stored, warm_start = Sweep.from_json(record["sweep"]), stored_warm_start(record)
         sweep, _ = sweep_to_run(stored, history, None)
         study_state = StudyState(stored, past=() if warm_start is None else warm_start.past)
         try:

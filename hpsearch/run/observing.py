@@ -17,7 +17,6 @@ from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.provenance import identity_of
-from hpsearch.study.stored_sweep import stored_sweep
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.reader import listed
 from hpsearch.sweep.sweep import Sweep
@@ -156,7 +155,7 @@ def show_observer(place: StudyDirectory, name: str, search_path: Sequence[str] =
     """
     with Journal.read(place.journal) as journal:
         record, history = journal.study(), list(journal.entries())
-    sweep = stored_sweep(record)
+    sweep = Sweep.from_json(record["sweep"])
     observer = make_observer(name, observed_of(place, sweep, record), search_path)
     journaled = JournaledState(sweep)
     try:

@@ -41,10 +41,9 @@ from hpsearch.study.filesystem import identity
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry
 from hpsearch.study.provenance import command_line, process_name, provenance
+from hpsearch.study.removal import settle
 from hpsearch.study.running_time import seconds_spent
-from hpsearch.study.settling import settle
 from hpsearch.study.state import StudyState
-from hpsearch.study.stored_sweep import stored_sweep
 from hpsearch.study.suggestions import direct_calls
 from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.sweep import Sweep
@@ -151,13 +150,13 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
             Journal.open(place.journal, durable=run.durable, guard=check) as journal,
         ):
             history = list(journal.entries())
-            sweep, more = sweep_to_run(stored_sweep(journal.study()), history, sweep)
+            sweep, more = sweep_to_run(Sweep.from_json(journal.study()["sweep"]), history, sweep)
             run.held()
             if more is None and retry is None and history and history[-1].event == Ended("finished"):
                 run.display.note(f"{place.path}: this sweep is finished")
                 record = journal.study()
                 with _observers(place, sweep, record, run) as threads:
-                    catch_up(threads, stored_sweep(record), history)
+                    catch_up(threads, Sweep.from_json(record["sweep"]), history)
                 return load(place.path)
             _check_workers_may(place, sweep, history)
             limit = sweep.limits.max_time
@@ -245,7 +244,7 @@ def _go_on(
     for words in (*parallel_notes(sweep), *gpu_notes(sweep), *_script_notes(sweep, folder), *bits_notes(record)):
         run.display.note(words)
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
-    stored = stored_sweep(record)
+    stored = Sweep.from_json(record["sweep"])
     warm_start = stored_warm_start(record)
     past = () if warm_start is None else warm_start.past
     for words in () if warm_start is None else warm_start.told:

@@ -19,7 +19,6 @@ from hpsearch.study.enough import Enough
 from hpsearch.study.journal import Journal
 from hpsearch.study.provenance import command_line, process_name
 from hpsearch.study.state import Next, StudyState
-from hpsearch.study.stored_sweep import stored_sweep
 from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.parts import Limits
 from hpsearch.sweep.sweep import Sweep
@@ -169,7 +168,7 @@ class Turns:
                 "directory of its own."
             )
         record = journal.study()
-        stored, warm_start = stored_sweep(record), stored_warm_start(record)
+        stored, warm_start = Sweep.from_json(record["sweep"]), stored_warm_start(record)
         sweep, more = sweep_to_run(stored, history, asked)
         if self._metric is not None and self._limits is not None:
             sweep = replace(sweep, metric=self._metric, limits=self._limits, read_back=True)

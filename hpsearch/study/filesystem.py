@@ -1,12 +1,17 @@
-"""Which file system a path lies on, and which file it is."""
+"""Files and folders: the file system that they lie on, which they are, how much they take; bring them onto the disk."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["filesystem_of", "identity", "is_network_filesystem", "is_network_kind"]
+from hpsearch.trainable.addresses import pack_of, place_of
+
+__all__ = ["filesystem_of", "flush", "identity", "is_network_filesystem", "is_network_kind", "size_of", "sizes_beside"]
 
 _NETWORK = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "efs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2"}
@@ -69,3 +74,102 @@ def is_network_kind(kind: str) -> bool:
 def _unescaped(mount_point: str) -> str:
     r"""Undo the kernel's octal escapes: `\040` is a space."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), mount_point)
+
+
+def flush(study: Path, addresses: Iterable[str | None]) -> None:
+    """Return when checkpoints, and the directories that lead to them, are on the disk.
+
+    Whatever process wrote them on this machine; over a network it has sent them to the server when it closed them. One
+    that isn't there is passed over: who reads it finds that out.
+
+    Args:
+        study: The study's directory.
+        addresses: Relative to it; None: there is nothing to do.
+
+    Raises:
+        OSError: The disk doesn't take them.
+    """
+    named = [address for address in addresses if address is not None]
+    places = {study / place for address in named for place in (pack_of(address), place_of(address)) if place}
+    folders: set[Path] = set()
+    for place in places:
+        if place.exists():
+            folders.update(_up_to(study.parent, place.parent))
+            for path in (place, *place.rglob("*")):
+                _flush(path)
+    for folder in folders:
+        _flush(folder)
+
+
+def _up_to(top: Path, folder: Path) -> Iterator[Path]:
+    yield folder
+    if folder != top:
+        yield from _up_to(top, folder.parent)
+
+
+def _flush(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def size_of(paths: Iterable[Path]) -> int:
+    """Return the bytes of a disk's blocks that files and folders take, as `du` does, with all that is in them.
+
+    Thousands of small files take many times the bytes that are in them. Links count as what they are, not as what they
+    lead to.
+    """
+    total = 0
+    folders: list[str] = []
+    for path in paths:
+        total += _bytes(path)
+        if path.is_dir() and not path.is_symlink():
+            folders.append(os.fspath(path))
+    while folders:  # there may be tens of thousands, each of which may be gone by now: each is looked at once
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                total += _bytes(entry)
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+    return total
+
+
+@contextlib.contextmanager
+def sizes_beside(paths: Sequence[Path]) -> Iterator[Callable[[], list[int]]]:
+    """Add up the bytes of each path in a process beside this one, which meanwhile does something else.
+
+    It isn't a thread: each of its thousands of short calls would wait for this one to let go of the interpreter.
+
+    Yields:
+        What waits for the answer, and gives the bytes of each path.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(reading)
+            with os.fdopen(writing, "w", encoding="ascii") as answer:
+                json.dump([size_of([path]) for path in paths], answer)
+        finally:
+            os._exit(0)  # what this process has to do at its end is the other one's
+    os.close(writing)
+    try:
+        with os.fdopen(reading, encoding="ascii") as answer:
+            yield lambda: _read(answer.read(), paths)
+    finally:
+        os.waitpid(child, 0)
+
+
+def _read(answer: str, paths: Sequence[Path]) -> list[int]:
+    """Read an answer; where its process came to harm, there is none, and it is found here."""
+    sizes: list[int] = json.loads(answer) if answer.endswith("]") else [size_of([path]) for path in paths]
+    return sizes
+
+
+def _bytes(entry: Path | os.DirEntry[str]) -> int:
+    with contextlib.suppress(OSError):
+        return os.lstat(entry).st_blocks * 512  # POSIX leaves the unit open, but all systems count so
+    return 0

@@ -21,8 +21,7 @@ from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StudyInUseError
 from hpsearch.events import Event, Steered
 from hpsearch.study.event_codec import decode, encode
-from hpsearch.study.filesystem import identity, is_network_filesystem
-from hpsearch.study.flushing import flush
+from hpsearch.study.filesystem import flush, identity, is_network_filesystem
 from hpsearch.study.followed_codec import decode_followed, encode_followed
 from hpsearch.study.journal_file import connect, connect_to_read, explained
 from hpsearch.study.journal_format import (

@@ -1,22 +1,26 @@
-"""Take a study away, or what of it nothing needs: what would go, and how it goes."""
+"""Take a study away, or what of it nothing needs, by hand or at the end of a run: what would go, and how it goes."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpsearch.errors import HpsearchError
+from hpsearch.errors import CheckpointError, HpsearchError, StorageError, UnwritableError
 from hpsearch.study.directory import JOURNAL, StudyDirectory
+from hpsearch.study.filesystem import flush
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
+from hpsearch.study.trial_records import TERMINAL, owner_of
 from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.trainable.checkpoints import write_out
 from hpsearch.trial import TrialState
 
-__all__ = ["Parts", "parts_of", "remove", "unneeded"]
+__all__ = ["Parts", "parts_of", "remove", "settle", "unneeded"]
 
 _BESIDE = ("-wal", "-shm", "-journal")
 _OBSERVED = frozenset({"tensorboard", "trials.csv", "reports.csv", "mlflow.db", "wandb"})
@@ -105,6 +109,28 @@ def unneeded(place: StudyDirectory, logs: bool = False) -> list[Path]:
     if logs:
         found += [log for trial in ended for log in sorted((place.trials / f"{trial:05d}").glob("*/**/output.log"))]
     return found
+
+
+def settle(place: StudyDirectory, study_state: StudyState, *, durable: bool = False) -> None:
+    """Write out the checkpoints that stay, and delete those that nothing needs, with the packs that held them.
+
+    Those stay that the best trials show, and those of trials that have ended. A trial that goes on leaves its own soon:
+    it is read from its pack. One that can't be written out now may be later, where it is asked for.
+
+    Args:
+        place: The study's directory.
+        study_state: How its sweep stands.
+        durable: Let what was written out survive the loss of power before the packs are deleted.
+    """
+    needed = study_state.checkpoints()
+    staying = {address for address in needed if study_state.record(owner_of(address)).state in TERMINAL}
+    staying.update(row.address for row in study_state.leaders() if row.address is not None)
+    for address in staying:
+        with contextlib.suppress(CheckpointError, StorageError, UnwritableError):
+            write_out(place.path / address)
+    if durable:
+        flush(place.path, staying)
+    place.remove_unnamed(needed)
 
 
 def remove(paths: Iterable[Path]) -> None:

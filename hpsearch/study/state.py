@@ -9,23 +9,23 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice, tee
 
 from hpsearch.decision import Decision, Followed, Plan
+from hpsearch.errors import JournalError
 from hpsearch.events import Added, Asked, Event, Exhausted, Extended, Failed, Finished, Retried, Saved, Started
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
 from hpsearch.searchers import Past, Suggestion
 from hpsearch.searchers.points import STAND_IN
 from hpsearch.study.build import build_scheduler
 from hpsearch.study.failure_limit import Tally
-from hpsearch.study.first_start import first_start, record_of_parent
-from hpsearch.study.fit import as_then, misfit
 from hpsearch.study.followed_codec import encode_followed
 from hpsearch.study.journaled_state import Entry, JournaledState
-from hpsearch.study.requested import Requested
-from hpsearch.study.segment_reports import SegmentReports
+from hpsearch.study.new_trials import Requested, first_start, record_of_parent
 from hpsearch.study.suggestions import CallsOf, NotYet, Suggestions, direct_calls
 from hpsearch.study.trial_record import TrialRecord
+from hpsearch.study.trial_records import SegmentReports
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score, Segment, Trial, TrialRow, TrialState
 
@@ -127,15 +127,15 @@ class StudyState:
                     upcoming = self._upcoming(functools.partial(self._suggested, event))
                     expected = next(islice(upcoming, self._journaled.turn(event), None))
                 except ValueError as error:
-                    raise misfit(event, f"this sweep says: {error}") from error
+                    raise _misfit(event, f"this sweep says: {error}") from error
                 if isinstance(event, Started) and isinstance(expected, Started):
-                    expected = as_then(expected, event)
+                    expected = _as_then(expected, event)
                 if expected != event:
-                    raise misfit(event, f"this sweep gives {expected}")
+                    raise _misfit(event, f"this sweep gives {expected}")
             try:
                 followed = self.apply(event)
             except ValueError as error:
-                raise misfit(event, f"this sweep says: {error}") from error
+                raise _misfit(event, f"this sweep says: {error}") from error
             yield event, followed
         self._suggestions.replaying = False
         for trial in sorted({*self._records.running, *self._journaled.requeued}):  # heard as they came, in that process
@@ -151,7 +151,7 @@ class StudyState:
         entries, told = tee(entries)
         for (event, followed), entry in zip(self.replay(entry.event for entry in entries), told, strict=True):
             if encode_followed(followed) != encode_followed(entry.followed):
-                raise misfit(event, f"{entry.followed} followed, this sweep gives {followed}")
+                raise _misfit(event, f"{entry.followed} followed, this sweep gives {followed}")
             yield entry
 
     def record(self, trial: int) -> TrialRecord:
@@ -395,3 +395,22 @@ class StudyState:
         changed = {bracket: rungs for bracket, rungs in plans.items() if rungs != known.get(bracket, ())}
         total = self.total()
         return Plan(total, changed) if changed or total != self._journaled.total else None
+
+
+def _as_then(expected: Started, event: Started) -> Started:
+    """Give an expected start what was decided by who was free then, and by which checkpoints there were."""
+    segment = replace(expected.segment, width=event.segment.width)
+    new, old = expected.new, event.new
+    if new is not None and old is not None and new.parent is not None and old.parent is not None:
+        parent = replace(old.parent, number=new.parent.number)
+        new = replace(new, parent=parent, start=old.start)
+        segment = replace(segment, start=old.start, checkpoint=parent.checkpoint)
+    return replace(expected, segment=segment, new=new, reason=event.reason)
+
+
+def _misfit(event: Event, instead: str) -> JournalError:
+    """Give the error of an event that isn't the one that its sweep gives; `instead` says what this sweep has."""
+    return JournalError(
+        f"the journal doesn't replay: it holds {event}, where {instead}. "
+        "It was written by a version of hpsearch that decides otherwise; resume with that one."
+    )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from hpsearch.events import Started
 from hpsearch.objective import Objective
 from hpsearch.objective.fronts import Point, dominates
-from hpsearch.study.pack_users import PackUsers
 from hpsearch.study.trial_record import DECIDED, TrialRecord
-from hpsearch.trainable.addresses import place_of
+from hpsearch.trainable.addresses import count_in_pack, pack_of, place_of
 from hpsearch.trial import Failure, Params, Report, Score, Segment, StateAt, TrialRow, TrialState
 
-__all__ = ["TERMINAL", "TrialRecords", "owner_of"]
+__all__ = ["TERMINAL", "PackUsers", "SegmentReports", "TrialRecords", "owner_of"]
 
 TERMINAL = DECIDED | {TrialState.FAILED}
 """States of trials that don't go on by themselves."""
@@ -260,3 +259,54 @@ class TrialRecords:
 def owner_of(checkpoint: str) -> int:
     """Give the trial that wrote a checkpoint, as `attempt_directory` names it; another one may have been forked."""
     return int(place_of(checkpoint).split("/")[1])
+
+
+class PackUsers:
+    """The checkpoints in each pack that aren't needed any more.
+
+    A pack goes when all the checkpoints in it were heard of, and none of them is needed. A checkpoint that nobody was
+    told of, as its worker died, keeps its pack until the run ends. Were a pack let go with the last one that was heard
+    of so far, it might be with the first of a round, before the second one is heard of.
+    """
+
+    def __init__(self) -> None:
+        self._unneeded: dict[str, set[str]] = {}
+
+    def release(self, addresses: Iterable[str]) -> list[str]:
+        """Take note that checkpoints aren't needed any more, wherever they lie; give the packs in which none is."""
+        unused = []
+        for address in addresses:
+            if (pack := pack_of(address)) is None:
+                continue
+            released = self._unneeded.setdefault(pack, set())
+            released.add(address)
+            if len(released) == count_in_pack(address):
+                unused.append(pack)
+                del self._unneeded[pack]
+        return unused
+
+
+class SegmentReports:
+    """What each trial has reported since its scheduler last heard of it, by iteration.
+
+    It is the same whether a segment was saved, cut or lost on its way: where a trial goes back and runs an iteration
+    again, the later report takes the place of the former.
+    """
+
+    def __init__(self) -> None:
+        self._reports: defaultdict[int, dict[int, Report]] = defaultdict(dict)
+
+    def add(self, trial: int, reports: Sequence[Report]) -> None:
+        """Take reports that count."""
+        self._reports[trial].update((report.iteration, report) for report in reports)
+
+    def up_to(self, trial: int, iteration: int) -> Sequence[Report]:
+        """Give a trial's up to an iteration, by which they are sorted."""
+        reports = self._reports.get(trial, {})
+        return tuple(reports[at] for at in sorted(reports) if at <= iteration)
+
+    def take(self, trial: int, iteration: int) -> Sequence[Report]:
+        """Give what `up_to` gives, and forget all of the trial."""
+        reports = self.up_to(trial, iteration)
+        self._reports.pop(trial, None)
+        return reports

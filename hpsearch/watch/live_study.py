@@ -10,7 +10,6 @@ from hpsearch.events import Ended, Event, Failed, Opened, Started, Steered
 from hpsearch.observers.time_left import TimeLeft
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.standing import Standing
-from hpsearch.study.stored_sweep import stored_sweep
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
 from hpsearch.trial import TrialRow, TrialState
@@ -41,7 +40,7 @@ class LiveStudy:
         self.take(looked)
 
     def _begin(self, record: Mapping[str, Any]) -> None:
-        sweep = stored_sweep(dict(record))
+        sweep = Sweep.from_json(record["sweep"])
         self._journaled = JournaledState(sweep)
         self._records = self._journaled.records
         self._standing = Standing(sweep)

@@ -228,7 +228,7 @@ def test_a_study_that_ended_early_gives_what_it_has_and_says_so(tmp_path):
 def test_seeds_are_none_of_the_study_even_where_the_next_sweeps_would_be(tmp_path, monkeypatch):
     """By chance two sweeps may give one seed, with 32 bits of them; here they often do."""
     few = lambda sweep, number: trial_seed(sweep, number) % 50  # noqa: E731
-    for module in ("hpsearch.study.first_start", "hpsearch.run.rerunning"):
+    for module in ("hpsearch.study.new_trials", "hpsearch.run.rerunning"):
         monkeypatch.setattr(f"{module}.trial_seed", few)
     former = searched(tmp_path / "s", early_terminate=None, max_iter=1, run_cap=9)
     told = hpsearch.rerun(tmp_path / "s", top=3, seeds=2, trainable=noisy, directory=tmp_path / "again", **INLINE)

@@ -19,8 +19,8 @@ from hpsearch.run.simulate import simulate
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wait
 from hpsearch.schedulers.pasha import PASHA
-from hpsearch.study.segment_reports import SegmentReports
 from hpsearch.study.state import StudyState
+from hpsearch.study.trial_records import SegmentReports
 from hpsearch.sweep.sweep import Limits
 from hpsearch.trial import Report, TrialState
 from tests.hpsearch.support.functions import simulated_backend

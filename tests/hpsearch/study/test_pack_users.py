@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch.study.pack_users import PackUsers
+from hpsearch.study.trial_records import PackUsers
 from hpsearch.trainable.addresses import in_pack, pack_of_all
 
 PLACES = [f"trials/{trial:05d}/1/hpsearch-checkpoint-3" for trial in range(8)]

@@ -23,8 +23,8 @@ from hpsearch.simulation import Step
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
-from hpsearch.study.stored_sweep import stored_sweep
 from hpsearch.sweep.parts import Resources
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import WHOLE_WORKER, Gone, Message, Place, Result, Task
 from hpsearch.trial import Segment, Trial
 from tests.hpsearch.support import backend_trainables as trainables
@@ -256,7 +256,7 @@ def test_the_simulated_backend_takes_the_same_decisions_in_the_same_order(ray_cl
         progress=False,
     )
     with Journal.read(StudyDirectory(study.directory).journal) as journal:
-        sweep = stored_sweep(journal.study())
+        sweep = Sweep.from_json(journal.study()["sweep"])
         history = list(journal.events())
     lived = Listener()
     replayed = StudyState(sweep).replay(event for _, event in history)
