@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import astuple
 from pathlib import Path
 
 from hpsearch.benchmark.runs import Course, RunKey
@@ -14,6 +14,10 @@ from hpsearch.errors import StorageError
 __all__ = ["Results"]
 
 _FILE = "runs.jsonl"
+
+_KEY = ("task", "method", "workers", "seed")
+_COURSE = ("at", "regret", "hit", "trials")
+"""Names in the file of the fields of `RunKey` and `Course`, in their order, whatever these are called."""
 
 
 class Results:
@@ -34,8 +38,8 @@ class Results:
     def _take(self, line: str) -> None:
         try:
             told = json.loads(line)
-            key = RunKey(*(told.pop(name) for name in RunKey._fields))
-            digest, course = told.pop("digest"), Course(**told)
+            key = RunKey(*(told[name] for name in _KEY))
+            digest, course = told["digest"], Course(*(told[name] for name in _COURSE))
         except (ValueError, LookupError, TypeError, AttributeError):
             return  # its process was killed as it wrote
         suite = self._suite
@@ -44,7 +48,8 @@ class Results:
 
     def add(self, key: RunKey, course: Course) -> None:
         """Keep what came of a run."""
-        line = json.dumps({**key._asdict(), "digest": self._suite.digest(key.method, key.task), **asdict(course)})
+        told = dict(zip(_KEY, key, strict=True)) | {"digest": self._suite.digest(key.method, key.task)}
+        line = json.dumps(told | dict(zip(_COURSE, astuple(course), strict=True)))
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 # What a kill cut off stays a line of its own.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from hpsearch.config.checks import InvalidKey, nearest
@@ -17,6 +17,9 @@ BOUNDED = ("parameters", "flops", "latency_ms")
 """What `--limit` bounds: of the delivered network, `flops` and `latency_ms` for one row."""
 
 LEAST_SECONDS = 5.0
+
+_NAMES = ("source", "target", "goal", "limits", "seconds", "workers", "seed", "test_share")
+"""Names in design.json of the fields of `Asked`, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,12 @@ class Asked:
 
     def to_json(self) -> dict[str, Any]:
         """Give it as JSON."""
-        return asdict(self)
+        return dict(zip(_NAMES, astuple(self), strict=True))
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Asked:
         """Read back what `to_json` gave."""
-        return cls(**given)
+        return cls(*(given[name] for name in _NAMES))
 
     def with_seconds(self, seconds: float | None) -> Asked:
         """Give it with another time; None leaves it."""

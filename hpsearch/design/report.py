@@ -12,6 +12,13 @@ from hpsearch.report.wording import counted, duration, number
 
 __all__ = ["Report", "TestScore"]
 
+_NAMES = (
+    *("goal", "better", "test", "all_scores", "baseline", "baseline_is", "trees", "trees_are", "validation"),
+    *("trees_validation", "trees_win", "trial", "trials", "epochs", "params", "cost", "broken", "search_rows"),
+    *("test_rows", "notes", "seconds"),
+)
+"""Names in report.json of the fields of `Report`, in their order."""
+
 
 @dataclass(frozen=True, slots=True)
 class TestScore:
@@ -64,14 +71,15 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Give it as JSON."""
-        return asdict(self)
+        return dict(zip(_NAMES, asdict(self).values(), strict=True))
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Report:
         """Read back what `to_json` gave."""
         scores = {name: _read(given[name]) for name in ("test", "baseline", "trees")}
         lists = {name: tuple(given[name]) for name in ("broken", "notes")}
-        return cls(**{**given, **scores, **lists})
+        read = {**given, **scores, **lists}
+        return cls(*(read[name] for name in _NAMES))
 
     def text(self, folder: Path) -> str:
         """Put it into words, with commands that can be pasted; `folder` is the design's, as shown."""

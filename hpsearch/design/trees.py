@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ class Trees:
 
     def to_json(self) -> dict[str, Any]:
         """Give it as JSON."""
-        return asdict(self)
+        return {"kind": self.kind, "scores": dict(self.scores), "left_out": self.left_out}
 
 
 def read_trees(given: Mapping[str, Any] | None) -> Trees | None:

@@ -16,12 +16,16 @@ import re
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import hpsearch
 from hpsearch import seeds
 from hpsearch.cli import main
+from hpsearch.design.asked import Asked
+from hpsearch.design.report import Report, TestScore
+from hpsearch.design.trees import Trees
 from tests.goldens.names import names_of
 
 __all__ = ["FROZEN", "NAMES", "Made", "help_texts", "made"]
@@ -100,6 +104,7 @@ def made() -> Made:
             **{f"journal-{study}.txt": _journal(folder / study) for study in ("bands", "goals", "population")},
             **{name: _printed(name, folder) for name in _TABLES},
             **_exported(folder),
+            "stored.txt": "\n".join([*_stored(folder), ""]),
             "tensorboard.txt": _tensorboard(folder / "population") + _tensorboard(folder / "goals"),
             "report.html": _page(folder),
             "draws.txt": "\n".join([*_seeds(), *_orders(), *_draws(), *_suggestions(folder), ""]),
@@ -243,6 +248,45 @@ def _printed(name: str, folder: Path) -> str:
     return "\n".join([*sorted(line.removesuffix(",") for line in table.splitlines()), ""])
 
 
+_SCHEDULERS = (
+    hpsearch.ASHA(9),
+    hpsearch.Bands(last_iter=9, bands=2),
+    hpsearch.Hyperband(9),
+    hpsearch.MedianStopping(9),
+    hpsearch.PASHA(9),
+    hpsearch.PBT(9),
+    hpsearch.SuccessiveHalving(9),
+)
+
+
+def _stored(folder: Path) -> Iterator[str]:
+    """Yield what sweeps, designs and saved trials are stored as: names and order."""
+    sweep = hpsearch.Sweep(
+        name="stored",
+        method="random",
+        parameters=hpsearch.Space.from_parameters({**_SPACE, **_MORE}, constraints=["uniform < 2.9"]),
+        metric=hpsearch.Metric("loss", target=0.1),
+        parallel=hpsearch.Parallel("local_sgd", period=4),
+        resources=hpsearch.Resources(workers_per_trial=2),
+        max_iter=9,
+        run_cap=20,
+    ).to_json()
+    for key, value in sweep.items():
+        if key == "parameters":
+            yield from (f"parameter: {json.dumps(one)}" for one in value)
+        else:
+            yield f"{key}: {json.dumps(value)}"
+    for scheduler in _SCHEDULERS:
+        yield f"early_terminate: {json.dumps(scheduler.to_json())}"
+    assert _run("best", "population", "--save", "saved")[0] == 0
+    saved = json.loads((folder / "saved" / "trial.json").read_text(encoding="utf-8"))
+    yield f"best --save: {json.dumps({**saved, 'study': '<study>'})}"
+    yield f"design.json asked: {json.dumps(Asked('data.csv').to_json())}"
+    yield f"design.json trees: {json.dumps(Trees('random forest', {'random forest': 0.5}).to_json())}"
+    yield f"report.json: {json.dumps(Report(*range(len(fields(Report)))).to_json())}"
+    yield f"report.json score: {json.dumps(asdict(TestScore(0.5, (0.25, 0.75))))}"
+
+
 def _exported(folder: Path) -> Made:
     """Return the files of `hpsearch export`; of those that aren't text their names alone."""
     for study in ("bands", "goals"):
@@ -331,6 +375,14 @@ _SPACE: dict[str, Any] = {
     "chain": hpsearch.Chain({"dense": {"units": [16, 32]}, "skip": {}}, 1, 3),
     "cell": hpsearch.Cell(["none", "skip", "conv"], nodes=3),
 }
+
+
+_MORE: dict[str, Any] = {
+    "points": hpsearch.Uniform(0.0, 1.0, points=4),
+    "normal_points": hpsearch.Normal(0.0, 1.0, step=0.5, points=3),
+    "when": hpsearch.When("uniform > 0", hpsearch.Uniform(0.0, 1.0)),
+}
+"""What is stored besides."""
 
 
 def _draws() -> list[str]:

@@ -146,6 +146,8 @@ def test_a_line_that_a_kill_cut_off_is_run_again(suite, tmp_path):
     results = Results(tmp_path / "r", suite)
     run_missing(suite, results, keys, 1, lambda done, total: None)
     path = tmp_path / "r" / "runs.jsonl"
+    names = ["task", "method", "workers", "seed", "digest", "at", "regret", "hit", "trials"]
+    assert [[*json.loads(line)] for line in path.read_text().splitlines()] == [names] * len(keys)
     path.write_text(path.read_text()[:-30])
     cut = Results(tmp_path / "r", suite)
     assert len(cut.courses) == len(keys) - 1
