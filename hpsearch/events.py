@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hpsearch.decision import Followed
 from hpsearch.trial import Failure, Params, Report, Segment, Trial
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Asked",
     "Dropped",
     "Ended",
+    "Entry",
     "Event",
     "Exhausted",
     "Extended",
@@ -275,3 +277,13 @@ Event = (
     | Steered
     | Ended
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event as the journal holds it."""
+
+    time: float
+    """When it was written, in seconds since the epoch."""
+    event: Event
+    followed: Followed

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 
-from hpsearch.study.directory import StudyDirectory
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.trial import TrialState
 from hpsearch.watch.app import WatchApp
 from hpsearch.watch.live_study import LiveStudy

@@ -11,12 +11,12 @@ from typing import Any
 from hpsearch.cli.json_file import read_json
 from hpsearch.config.strict_json import parse_number
 from hpsearch.errors import SweepError, TellError
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.report.study import load
 from hpsearch.report.tables import strict_json
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.telling import AskedTrial
 from hpsearch.run.turns import make_study
-from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hpsearch.study.filesystem import filesystem_of, is_network_kind
+from hpsearch.journal.filesystem import filesystem_of, is_network_kind
 
 __all__ = ["Finding", "Level", "diagnose", "format_findings"]
 

@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.labels import add_tags, labels_of, remove_tags, write_note
 from hpsearch.report.layout import screen_of
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.labels import add_tags, labels_of, remove_tags, write_note
 
 __all__ = ["list_studies", "note", "tag"]
 

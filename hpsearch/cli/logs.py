@@ -10,9 +10,9 @@ from pathlib import Path
 
 from hpsearch.cli.which_study import trial_of
 from hpsearch.errors import HpsearchError
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
 from hpsearch.report.trial_logs import LogFile, last_lines, logs_of, logs_of_all, unfiled
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
 
 __all__ = ["logs"]
 

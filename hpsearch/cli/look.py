@@ -12,12 +12,12 @@ from typing import Any
 
 from hpsearch.cli.which_study import directory_of, loaded, trial_of
 from hpsearch.errors import HpsearchError
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.provenance import process_name
 from hpsearch.report.best import BestTrial
 from hpsearch.report.layout import screen_of
 from hpsearch.report.study import Study
 from hpsearch.report.wording import counted
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.provenance import process_name
 
 __all__ = ["best", "doctor", "export", "lineage", "status"]
 

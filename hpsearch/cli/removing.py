@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from hpsearch.errors import HpsearchError
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.filesystem import size_of
+from hpsearch.journal.provenance import process_name
 from hpsearch.report.wording import bytes_text, counted
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.filesystem import size_of
-from hpsearch.study.provenance import process_name
 from hpsearch.study.removal import Parts, parts_of, remove, unneeded
 
 __all__ = ["clean", "rm"]

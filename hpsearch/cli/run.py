@@ -19,6 +19,9 @@ from hpsearch.cli.steer import left
 from hpsearch.cli.which_study import pasted
 from hpsearch.config.checks import InvalidKey
 from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
+from hpsearch.journal.labels import add_tags, check_tags, write_note
 from hpsearch.observers.screen import choose_progress
 from hpsearch.observers.times import Times
 from hpsearch.report.groups import by_strategy
@@ -38,10 +41,7 @@ from hpsearch.run.plan_lanes import shapes_lines
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.run.warm_start import recorded, warm_start_of
-from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.enough import ENOUGH
-from hpsearch.study.journal import Journal
-from hpsearch.study.labels import add_tags, check_tags, write_note
 from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep, locate, sweep_notes
 from hpsearch.sweep.sweep import Sweep

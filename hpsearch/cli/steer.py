@@ -14,15 +14,15 @@ from typing import Any
 from hpsearch.cli.json_file import read_json
 from hpsearch.cli.which_study import pasted
 from hpsearch.errors import JournalError, SweepError
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.history import Step
+from hpsearch.journal.journal import Journal
+from hpsearch.journal.provenance import process_name
+from hpsearch.journal.requests import Request
 from hpsearch.report.layout import Column, screen_of, table_text
 from hpsearch.report.study import load
 from hpsearch.report.tables import json_text
 from hpsearch.report.wording import counted, shortened
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.history import Step
-from hpsearch.study.journal import Journal
-from hpsearch.study.provenance import process_name
-from hpsearch.study.requests import Request
 from hpsearch.sweep.document import parse_value
 
 __all__ = ["add", "cancel", "extend", "history", "left", "pause", "prune", "stop"]

@@ -8,7 +8,7 @@ import sys
 
 from hpsearch.cli.which_study import directory_of, pasted
 from hpsearch.errors import HpsearchError
-from hpsearch.study.directory import StudyDirectory
+from hpsearch.journal.directory import StudyDirectory
 
 __all__ = ["watch"]
 

@@ -25,13 +25,13 @@ from hpsearch.design.search_space import search_space
 from hpsearch.design.sweep_text import Plan, sweep_text
 from hpsearch.design.trees import Trees, best_trees, read_trees
 from hpsearch.errors import DesignError, HpsearchError
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.history import seconds_spent
+from hpsearch.journal.journal import Journal
 from hpsearch.observers.display import Display, Silent
 from hpsearch.report.study import Study, load
 from hpsearch.report.wording import duration, number
 from hpsearch.run.study_run import Run, create_study, run_study
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
-from hpsearch.study.running_time import seconds_spent
 from hpsearch.sweep.file import load_sweep, locate
 from hpsearch.sweep.sweep import Sweep
 from hpsearch_comm.errors import ConfigurationError

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from hpsearch.config.checks import InvalidKey
 from hpsearch.decision import Followed
-from hpsearch.events import Started
+from hpsearch.events import Entry, Started
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.journaled_state import Entry
 from hpsearch.study.trial_record import DECIDED
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tensorboard.event_file import EventFiles

@@ -8,11 +8,11 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.labels import labels_of
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.ended_trials import EndedTrial, EndedTrials
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.labels import labels_of
 
 __all__ = ["TrialLog", "facts_of", "key_of"]
 

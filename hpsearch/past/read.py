@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 from hpsearch.errors import SweepError
+from hpsearch.journal.file import APPLICATION
 from hpsearch.past.found import Source, take
 from hpsearch.past.other_study import from_study
 from hpsearch.past.table import dataframe_name, from_csv, from_dataframe, from_parquet
 from hpsearch.report.study import Study, load
 from hpsearch.searchers import KNOWN, Past
-from hpsearch.study.journal_format import APPLICATION
 from hpsearch.study.warm_start import WarmStart
 from hpsearch.sweep.sweep import Sweep
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.config.checks import nearest
 from hpsearch.errors import HpsearchError
+from hpsearch.events import Entry
 from hpsearch.objective import Metric, Objective, hypervolume, values_of
 from hpsearch.report.course import course
-from hpsearch.study.journaled_state import Entry
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Score, TrialRow, TrialState
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Literal
 
 from hpsearch.errors import HpsearchError, StorageError
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.objective import Objective, OutcomeConstraint, hypervolume, values_of
 from hpsearch.report.best import reference_point
 from hpsearch.report.course import Course, Moment
 from hpsearch.report.samples import Spread, mean_of_pairs, mean_of_two, signed_rank, spread
 from hpsearch.report.study import Study, load
-from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.difference import differing
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hpsearch.events import Failed, Finished, Opened, Retried, Reverted, Saved, Started
-from hpsearch.study.journaled_state import Entry, JournaledState
-from hpsearch.study.running_time import RunningTime
+from hpsearch.events import Entry, Failed, Finished, Opened, Retried, Reverted, Saved, Started
+from hpsearch.journal.history import RunningTime
+from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Score
 

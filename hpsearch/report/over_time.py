@@ -9,9 +9,8 @@ from typing import Generic, TypeVar
 from hpsearch.config.checks import nearest
 from hpsearch.decision import Decision
 from hpsearch.errors import HpsearchError
-from hpsearch.events import Event, Failed, Finished, Lost, Reverted, Saved, Started
+from hpsearch.events import Entry, Event, Failed, Finished, Lost, Reverted, Saved, Started
 from hpsearch.objective import Objective
-from hpsearch.study.journaled_state import Entry
 from hpsearch.trial import Report
 
 __all__ = ["Curves", "curves_of", "over_iterations", "times_of_trials"]

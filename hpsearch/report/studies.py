@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hpsearch.errors import HpsearchError, JournalError
-from hpsearch.study.directory import JOURNAL
-from hpsearch.study.journal import Journal
+from hpsearch.journal.directory import JOURNAL
+from hpsearch.journal.journal import Journal
 
 __all__ = ["find_studies", "last_change", "newest_study", "written"]
 

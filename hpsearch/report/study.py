@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpsearch.errors import HpsearchError, UnreadableCheckpointError
-from hpsearch.events import Event
+from hpsearch.events import Entry, Event
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.history import Step, steps
+from hpsearch.journal.journal import Journal
+from hpsearch.journal.labels import Labels, labels_of
+from hpsearch.journal.provenance import identity_of
 from hpsearch.objective import Objective
 from hpsearch.report.best import BestTrial, hypervolumes, no_best, weighted
 from hpsearch.report.course import Course, course
@@ -19,13 +24,8 @@ from hpsearch.report.over_time import curves_of, over_iterations, times_of_trial
 from hpsearch.report.plots import Plots
 from hpsearch.report.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.history import Step, steps
-from hpsearch.study.journal import Journal
-from hpsearch.study.journaled_state import Entry, JournaledState
-from hpsearch.study.labels import Labels, labels_of
+from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.no_collections import no_collections
-from hpsearch.study.provenance import identity_of
 from hpsearch.study.standing import Standing
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score, TrialRow, TrialState

@@ -14,6 +14,12 @@ from typing import Any
 
 from hpsearch.config.checks import nearest
 from hpsearch.errors import HpsearchError
+from hpsearch.events import Entry
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.filesystem import sizes_beside
+from hpsearch.journal.history import RunningTime
+from hpsearch.journal.journal import Journal
+from hpsearch.journal.labels import Labels, labels_in
 from hpsearch.report.csv_files import put_in_place
 from hpsearch.report.layout import WHOLE, Column, Screen, table_text
 from hpsearch.report.shown_path import shown_path
@@ -21,12 +27,6 @@ from hpsearch.report.studies import last_change
 from hpsearch.report.study import study_of
 from hpsearch.report.tables import csv_text, json_text
 from hpsearch.report.wording import bytes_text, duration, number, shortened
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.filesystem import sizes_beside
-from hpsearch.study.journal import Journal
-from hpsearch.study.journaled_state import Entry
-from hpsearch.study.labels import Labels, labels_in
-from hpsearch.study.running_time import RunningTime
 
 __all__ = ["StudySummary", "by_column", "summaries_to_csv", "summaries_to_json", "summaries_to_table", "summarize"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpsearch.study.directory import OUTPUT_AT_HAND
+from hpsearch.journal.directory import OUTPUT_AT_HAND
 
 __all__ = ["LogFile", "last_lines", "logs_of", "logs_of_all", "unfiled"]
 

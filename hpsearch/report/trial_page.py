@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.decision import Decision
-from hpsearch.events import Started
+from hpsearch.events import Entry, Started
 from hpsearch.objective import values_of
 from hpsearch.report.curve_plot import curve_lines
 from hpsearch.report.layout import Screen, cut_to, one_line
@@ -18,7 +18,6 @@ from hpsearch.report.segments import SegmentRow, segment_rows, segments_to_table
 from hpsearch.report.study import Study
 from hpsearch.report.trial_logs import last_lines, logs_of
 from hpsearch.report.wording import counted, duration, number
-from hpsearch.study.journaled_state import Entry
 from hpsearch.trial import Report, Score, TrialRow, TrialState
 
 __all__ = ["Cut", "TrialPage", "page_lines", "page_record", "trial_page"]

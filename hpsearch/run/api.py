@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 from hpsearch.backends import BackendName, make_backend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import SweepError
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.observers.base import Observer
 from hpsearch.observers.callbacks import Callback
 from hpsearch.observers.screen import choose_progress
@@ -28,7 +29,6 @@ from hpsearch.run.warm_start import recorded, warm_start_of
 from hpsearch.run.whole_sweep import check_whole, read_whole
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
-from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.file import parallel_from_mapping, scaling_from_mapping, search_from_mapping
 from hpsearch.sweep.parameters import space_of
 from hpsearch.sweep.reader import listed

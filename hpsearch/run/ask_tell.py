@@ -13,14 +13,14 @@ from typing import Any
 
 from hpsearch.errors import SweepError, TellError, TrainableError
 from hpsearch.events import Finished, Lost, Pruned, Saved, Started, Steered
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.provenance import process_name
+from hpsearch.journal.requests import Request
 from hpsearch.run.steering import answer
 from hpsearch.run.telling import AskedTrial, Metrics, Told, asked_trial, open_segment, reports_of, taken
 from hpsearch.run.turns import Turn, Turns
 from hpsearch.run.verdicts import Rules, verdict
-from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.failure_limit import too_many
-from hpsearch.study.provenance import process_name
-from hpsearch.study.requests import Request
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.sweep import Sweep

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hpsearch.errors import SweepError
 from hpsearch.events import Steered
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
+from hpsearch.journal.requests import Request
 from hpsearch.run.steering import answer
 from hpsearch.run.study_run import storage_errors, sweep_to_run
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
-from hpsearch.study.requests import Request
 from hpsearch.study.state import StudyState
 from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.sweep import Sweep

@@ -9,14 +9,15 @@ from typing import Any
 
 from hpsearch.config.observer_names import check_observer, check_once
 from hpsearch.errors import HpsearchError, exception_line
+from hpsearch.events import Entry
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
+from hpsearch.journal.provenance import identity_of
 from hpsearch.observers import find_observer, make_observer, making_of
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.display import Display
 from hpsearch.observers.thread import Making, ObserverThread, close_all
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
-from hpsearch.study.journaled_state import Entry, JournaledState
-from hpsearch.study.provenance import identity_of
+from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.reader import listed
 from hpsearch.sweep.sweep import Sweep

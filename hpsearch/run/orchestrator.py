@@ -12,6 +12,8 @@ from hpsearch.backends.base import Backend
 from hpsearch.decision import Followed
 from hpsearch.errors import HpsearchError, Interrupted, SearcherError
 from hpsearch.events import Asked, Ended, Event, Exhausted, Extended, Failed, Pruned, Retried, Saved, Started, Steered
+from hpsearch.journal.journal import Journal
+from hpsearch.journal.requests import Request, person
 from hpsearch.observers.base import Observers, Record
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.remarks import Remarks
@@ -23,8 +25,6 @@ from hpsearch.schedulers.base import Done
 from hpsearch.study.enough import ENOUGH, Enough
 from hpsearch.study.extension import extended
 from hpsearch.study.failure_limit import mistake_of
-from hpsearch.study.journal import Journal
-from hpsearch.study.requests import Request, person
 from hpsearch.study.state import Next, StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Gone, Message, Notice, Progress, Result, Task, TimedOut

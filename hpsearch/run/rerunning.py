@@ -12,6 +12,7 @@ from typing import Any
 from hpsearch.config.checks import InvalidKey, at_least, integer
 from hpsearch.errors import JournalError, StudyInUseError, SweepError
 from hpsearch.events import Started
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.objective import without_targets
 from hpsearch.report.best import no_best
 from hpsearch.report.rerun import identity
@@ -20,7 +21,6 @@ from hpsearch.report.wording import counted
 from hpsearch.run.study_run import create_study
 from hpsearch.seeds import SEED_LIMIT, trial_seed
 from hpsearch.space import Space
-from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.sweep import Search, Sweep
 from hpsearch.trial import TrialRow, Value
 

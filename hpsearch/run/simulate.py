@@ -7,13 +7,13 @@ from pathlib import Path
 
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.events import Opened
+from hpsearch.journal.journal import Journal
 from hpsearch.observers.base import Observers, Record
 from hpsearch.report.study import Study, study_of
 from hpsearch.run.interrupts import Interrupts, interrupted
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.searchers import Past
 from hpsearch.study.enough import Enough
-from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.study.warm_start import WarmStart
 from hpsearch.sweep.sweep import Sweep

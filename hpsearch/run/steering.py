@@ -12,11 +12,11 @@ from typing import Any
 
 from hpsearch.errors import HpsearchError, SweepError
 from hpsearch.events import Added, Event, Extended, Pruned, Steered
+from hpsearch.journal.requests import Request, person
 from hpsearch.run.retrying import flag, named, retries, room_by
 from hpsearch.schedulers.base import NewTrial
 from hpsearch.space import Missing, Space
 from hpsearch.study.extension import extension
-from hpsearch.study.requests import Request, person
 from hpsearch.study.state import StudyState
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.changes import change_sweep

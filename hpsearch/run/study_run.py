@@ -16,7 +16,12 @@ from hpsearch.backends.base import Backend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StorageError
-from hpsearch.events import ASK_TELL, Ended, Event, Extended, Finished, Opened, Saved, Steered
+from hpsearch.events import ASK_TELL, Ended, Entry, Event, Extended, Finished, Opened, Saved, Steered
+from hpsearch.journal.directory import StudyDirectory, next_directory
+from hpsearch.journal.filesystem import identity
+from hpsearch.journal.history import seconds_spent
+from hpsearch.journal.journal import Journal
+from hpsearch.journal.provenance import command_line, process_name, provenance
 from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.callbacks import Callback, Callbacks
 from hpsearch.observers.display import Display, Unfailing
@@ -34,15 +39,9 @@ from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.parallel_notes import parallel_notes
 from hpsearch.run.retrying import retries
 from hpsearch.run.searcher_process import ProcessCalls
-from hpsearch.study.directory import StudyDirectory, next_directory
 from hpsearch.study.enough import Enough
 from hpsearch.study.extension import extended, extension
-from hpsearch.study.filesystem import identity
-from hpsearch.study.journal import Journal
-from hpsearch.study.journaled_state import Entry
-from hpsearch.study.provenance import command_line, process_name, provenance
 from hpsearch.study.removal import settle
-from hpsearch.study.running_time import seconds_spent
 from hpsearch.study.state import StudyState
 from hpsearch.study.suggestions import direct_calls
 from hpsearch.study.warm_start import stored_warm_start

@@ -11,13 +11,13 @@ from dataclasses import replace
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, SweepError
 from hpsearch.events import ASK_TELL, Asked, Ended, Event, Exhausted, Extended, Opened, Saved, Started
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
+from hpsearch.journal.provenance import command_line, process_name
 from hpsearch.objective import Metric
 from hpsearch.run.study_run import create_study, storage_errors, sweep_to_run
 from hpsearch.schedulers.base import Done
-from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.enough import Enough
-from hpsearch.study.journal import Journal
-from hpsearch.study.provenance import command_line, process_name
 from hpsearch.study.state import Next, StudyState
 from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.parts import Limits

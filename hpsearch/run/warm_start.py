@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpsearch.errors import SweepError
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
 from hpsearch.past.read import Given, read_warm_start, source_name
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
 from hpsearch.study.warm_start import WarmStart, stored_warm_start
 from hpsearch.sweep.sweep import Sweep
 

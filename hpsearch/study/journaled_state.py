@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from hpsearch.decision import Decision, Followed, Rungs
 from hpsearch.errors import JournalError
@@ -19,6 +18,7 @@ from hpsearch.events import (
     Asked,
     Dropped,
     Ended,
+    Entry,
     Event,
     Exhausted,
     Extended,
@@ -40,19 +40,9 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Company
 from hpsearch.trial import Report, StateAt, TrialRow, TrialState
 
-__all__ = ["Entry", "JournaledState"]
+__all__ = ["JournaledState"]
 
 _STATES = {"promote": TrialState.WAITING, "stop": TrialState.STOPPED, "complete": TrialState.COMPLETE}
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An event as the journal holds it."""
-
-    time: float
-    """When it was written, in seconds since the epoch."""
-    event: Event
-    followed: Followed
 
 
 class JournaledState:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpsearch.errors import CheckpointError, HpsearchError, StorageError, UnwritableError
-from hpsearch.study.directory import JOURNAL, StudyDirectory
-from hpsearch.study.filesystem import flush
-from hpsearch.study.journal import Journal
+from hpsearch.journal.directory import JOURNAL, StudyDirectory
+from hpsearch.journal.filesystem import flush
+from hpsearch.journal.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.study.trial_records import TERMINAL, owner_of
 from hpsearch.study.warm_start import stored_warm_start

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 
-from hpsearch.events import ASK_TELL, Added, Ended, Extended, Finished, Opened, Saved, Started, Steered
+from hpsearch.events import ASK_TELL, Added, Ended, Entry, Extended, Finished, Opened, Saved, Started, Steered
+from hpsearch.journal.requests import person
 from hpsearch.study.extension import extended
-from hpsearch.study.journaled_state import Entry
-from hpsearch.study.requests import person
 from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["Standing"]

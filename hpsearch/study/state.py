@@ -14,14 +14,14 @@ from itertools import islice, tee
 
 from hpsearch.decision import Decision, Followed, Plan
 from hpsearch.errors import JournalError
-from hpsearch.events import Added, Asked, Event, Exhausted, Extended, Failed, Finished, Retried, Saved, Started
+from hpsearch.events import Added, Asked, Entry, Event, Exhausted, Extended, Failed, Finished, Retried, Saved, Started
+from hpsearch.journal.event_codec import encode_followed
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
 from hpsearch.searchers import Past, Suggestion
 from hpsearch.searchers.points import STAND_IN
 from hpsearch.study.build import build_scheduler
 from hpsearch.study.failure_limit import Tally
-from hpsearch.study.followed_codec import encode_followed
-from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.new_trials import Requested, first_start, record_of_parent
 from hpsearch.study.suggestions import CallsOf, NotYet, Suggestions, direct_calls
 from hpsearch.study.trial_record import TrialRecord

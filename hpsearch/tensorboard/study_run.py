@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
+from hpsearch.events import Entry
 from hpsearch.objective import Objective, hypervolume, values_of
 from hpsearch.report.comparison import AXES, Axis
 from hpsearch.report.course import CourseSoFar, Moment
 from hpsearch.report.wording import counted
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tensorboard.event_file import EventFiles
 from hpsearch.tensorboard.steps import Steps

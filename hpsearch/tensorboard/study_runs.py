@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hpsearch.events import Entry
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tensorboard.event_file import EventFiles
 from hpsearch.tensorboard.hparams import HParams

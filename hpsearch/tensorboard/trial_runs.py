@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpsearch.events import Failed, Finished, Lost, Reverted, Saved, Started
+from hpsearch.events import Entry, Failed, Finished, Lost, Reverted, Saved, Started
 from hpsearch.objective import is_valid, values_of
-from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tensorboard.event_file import EventFiles
 from hpsearch.tensorboard.hparams import HParams, Known

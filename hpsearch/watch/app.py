@@ -17,9 +17,9 @@ from textual.message import Message
 from textual.widgets import Footer, Static
 
 from hpsearch.errors import HpsearchError, JournalError
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
-from hpsearch.study.provenance import process_name
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
+from hpsearch.journal.provenance import process_name
 from hpsearch.watch.columns import Columns
 from hpsearch.watch.header import header_lines
 from hpsearch.watch.live_study import LiveStudy

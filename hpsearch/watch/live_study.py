@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from hpsearch.events import Ended, Event, Failed, Opened, Started, Steered
+from hpsearch.events import Ended, Entry, Event, Failed, Opened, Started, Steered
 from hpsearch.observers.time_left import TimeLeft
-from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.standing import Standing
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpsearch.errors import HpsearchError
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import BEGINNING, Journal
-from hpsearch.study.journaled_state import Entry
+from hpsearch.events import Entry
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import BEGINNING, Journal
 
 __all__ = ["LOOK_SECONDS", "Looked", "Looking", "Tail"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.errors import BackendError, StorageError, UnwritableError
-from hpsearch.study.directory import OUTPUT_AT_HAND
+from hpsearch.journal.directory import OUTPUT_AT_HAND
 from hpsearch.task import SegmentResult
 from hpsearch.trainable.failures import bounded, failure_of
 from hpsearch.trainable.storage import writing

@@ -17,7 +17,7 @@ from torch import nn
 
 import hpsearch
 from hpsearch.events import Finished, Started
-from hpsearch.study.journal import Journal
+from hpsearch.journal.journal import Journal
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.trainer import Trainer
 from tests.benchmarks.figures import Figure

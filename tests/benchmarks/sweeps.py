@@ -19,7 +19,7 @@ import hpsearch
 from hpsearch.backends.ray.local_ray import NICENESS
 from hpsearch.backends.ray.session import connect, shut_down
 from hpsearch.events import Event, Finished, Started
-from hpsearch.study.journal import Journal
+from hpsearch.journal.journal import Journal
 from hpsearch.sweep.sweep import Resources, Sweep
 from hpsearch.trial import Params
 

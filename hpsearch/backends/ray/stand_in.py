@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hpsearch.study.locks import Lock
+from hpsearch.journal.locks import Lock
 
 __all__ = ["StandIn"]
 

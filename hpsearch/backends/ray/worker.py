@@ -20,8 +20,8 @@ from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key
 from hpsearch.backends.ray.messages import Hello, LaneEnd, Place, RoundsEnd, RunRequest, RunResponse
 from hpsearch.backends.ray.stand_in import StandIn
 from hpsearch.errors import HpsearchError
-from hpsearch.study.directory import OUTPUT_AT_HAND, hold_as_worker
-from hpsearch.study.locks import Lock
+from hpsearch.journal.directory import OUTPUT_AT_HAND, hold_as_worker
+from hpsearch.journal.locks import Lock
 from hpsearch.task import Save, SegmentResult
 from hpsearch.trainable.addresses import PACKS, place_of
 from hpsearch.trainable.checkpoints import pack, unpack

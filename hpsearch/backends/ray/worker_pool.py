@@ -24,7 +24,7 @@ from hpsearch.backends.ray.session import Kind, Pool
 from hpsearch.backends.ray.worker import RayWorker
 from hpsearch.backends.slots import Slot, Slots
 from hpsearch.errors import TrainableError
-from hpsearch.study.provenance import process_name
+from hpsearch.journal.provenance import process_name
 from hpsearch.task import Message, Notice
 from hpsearch.worker.job import Job
 

@@ -11,8 +11,8 @@ import pytest
 from hpsearch.backends.base import Backend
 from hpsearch.backends.inline import InlineBackend
 from hpsearch.errors import BackendError
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.objective import Metric, Objective
-from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import Message, Progress, Result, Task, WorkerGang, WorkerShare
 from hpsearch.trial import Parent, Segment, Trial

@@ -11,7 +11,7 @@ import yaml
 
 import hpsearch
 from hpsearch.events import Finished
-from hpsearch.study.journal import Journal
+from hpsearch.journal.journal import Journal
 from tests.hpsearch.support.command_line import Call
 from tests.hpsearch.support.scripted import events_of
 

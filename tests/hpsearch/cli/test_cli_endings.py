@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import hpsearch
-from hpsearch.study.provenance import process_name
+from hpsearch.journal.provenance import process_name
 from tests.hpsearch.support.cli_trainables import GATE, HEARD, OPEN, REACHED
 from tests.hpsearch.support.climbing import Failing
 from tests.hpsearch.support.command_line import PATIENCE, Answer, Call, begin, environment, wait_for, write_sweep

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpsearch.cli import main
-from hpsearch.study.directory import StudyDirectory
+from hpsearch.journal.directory import StudyDirectory
 from tests.hpsearch.support.command_line import write_sweep
 
 INLINE = ("--backend", "inline", "--no-tensorboard")

@@ -15,8 +15,8 @@ import pytest
 import hpsearch
 from hpsearch.decision import Followed
 from hpsearch.events import Steered
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
 from tests.hpsearch.support.command_line import Call, write_sweep
 
 RUN = ("run", "sweep.yaml", "--backend", "inline", "--no-tensorboard")

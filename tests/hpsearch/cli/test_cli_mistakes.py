@@ -10,8 +10,8 @@ import yaml
 
 import hpsearch
 from hpsearch.errors import Interrupted
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.run.study_run import create_study
-from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.file import load_sweep
 from tests.hpsearch.support.command_line import write_sweep
 

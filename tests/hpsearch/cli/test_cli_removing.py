@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import hpsearch
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.run import on_end
-from hpsearch.study.directory import StudyDirectory
 from tests.hpsearch.support.command_line import PATIENCE, PROGRAM, call, environment, write_sweep
 
 

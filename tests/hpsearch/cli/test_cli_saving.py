@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import hpsearch
-from hpsearch.study.directory import StudyDirectory
+from hpsearch.journal.directory import StudyDirectory
 from tests.hpsearch.support.command_line import environment, write_sweep
 
 

@@ -10,8 +10,8 @@ import pytest
 import hpsearch
 from hpsearch.cli import steer
 from hpsearch.events import Extended, Opened, Pruned, Retried, Started, Steered
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.provenance import process_name
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.provenance import process_name
 from tests.hpsearch.support.command_line import PATIENCE, Call, begin, wait_for, write_sweep
 from tests.hpsearch.support.scripted import events_of, of_kind
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import hpsearch
+from hpsearch.journal.journal import Journal
 from hpsearch.run.study_run import create_study
-from hpsearch.study.journal import Journal
 from tests.hpsearch.support.command_line import PATIENCE, Call, begin, wait_for, write_sweep
 
 RUN = ("run", "sweep.yaml", "--backend", "inline", "--no-tensorboard")

@@ -20,7 +20,7 @@ import pytest
 
 import hpsearch
 from hpsearch.events import Steered
-from hpsearch.study.directory import StudyDirectory
+from hpsearch.journal.directory import StudyDirectory
 from tests.hpsearch.support.command_line import PROGRAM, Call, begin, environment, wait_for, write_sweep
 from tests.hpsearch.support.scripted import of_kind
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hpsearch.cli.doctor import Finding, diagnose, format_findings
-from hpsearch.study.filesystem import filesystem_of, is_network_kind
+from hpsearch.journal.filesystem import filesystem_of, is_network_kind
 
 LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
 

@@ -15,12 +15,12 @@ import pytest
 
 import hpsearch
 from hpsearch.backends import make_backend
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.labels import add_tags
 from hpsearch.observers.display import Silent
 from hpsearch.observers.mlflow_runs import fit_names
 from hpsearch.run.observing import show_observer
 from hpsearch.run.study_run import Run, run_study
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.labels import add_tags
 from tests.hpsearch.support.wandb_file import read_run
 
 pytestmark = pytest.mark.filterwarnings("default")  # MLflow uses what its own libraries deprecate
@@ -175,7 +175,7 @@ def test_a_kill_between_the_calls_for_a_trial_leaves_each_trial_once_and_whole(n
         import importlib, os, signal, sys
         from pathlib import Path
         from hpsearch.run.observing import show_observer
-        from hpsearch.study.directory import StudyDirectory
+        from hpsearch.journal.directory import StudyDirectory
 
         path, _, method = sys.argv[3].rpartition(".")
         module, _, cls = path.rpartition(".")

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import hpsearch
 from hpsearch.config.observer_names import KNOWN_OBSERVERS, OPTIONAL
 from hpsearch.events import Started
+from hpsearch.journal.journal import Journal
 from hpsearch.observers import make_observer, making_of
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from tests.hpsearch.support.lives import Life, lives
 from tests.hpsearch.support.scripted import sweep_of

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import api_pb2
 
 from hpsearch.decision import Decision, Followed
-from hpsearch.events import Event, Failed, Finished, Lost, Opened, Retried, Reverted, Saved, Started
+from hpsearch.events import Entry, Event, Failed, Finished, Lost, Opened, Retried, Reverted, Saved, Started
 from hpsearch.objective import Metric
 from hpsearch.observers.base import Observed, Record
 from hpsearch.observers.tensorboard import MOST_TRIALS, TensorBoardObserver
@@ -30,7 +30,6 @@ from hpsearch.space import (
     Space,
     Uniform,
 )
-from hpsearch.study.journaled_state import Entry
 from hpsearch.sweep.sweep import Resources
 from hpsearch.tensorboard.event_file import EventFiles
 from hpsearch.tensorboard.hparams import HParams

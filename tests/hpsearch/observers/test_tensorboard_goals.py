@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hpsearch.decision import Decision
-from hpsearch.events import Event, Failed, Finished, Retried, Reverted, Saved, Started
+from hpsearch.events import Entry, Event, Failed, Finished, Retried, Reverted, Saved, Started
 from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Observed, Record
 from hpsearch.observers.display import Snapshot
@@ -24,7 +24,7 @@ from hpsearch.observers.progress import LiveTable, PlainLines
 from hpsearch.observers.tensorboard import TensorBoardObserver
 from hpsearch.report.best import hypervolumes
 from hpsearch.report.course import CourseSoFar
-from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
 from hpsearch.tensorboard.study_run import FRONT, HYPERVOLUME, STUDY_RUN, best, by_tag, found_by

@@ -11,7 +11,7 @@ import torch
 
 import hpsearch
 from hpsearch.cli import main
-from hpsearch.study.directory import StudyDirectory
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.trainable.addresses import pack_of
 from hpsearch.trainable.checkpoints import read_state
 from hpsearch_trainers.lanes.bits import same_bits

@@ -15,13 +15,13 @@ import pytest
 import hpsearch
 from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.events import Ended, Exhausted, Finished, Retried, Started
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
 from hpsearch.report.status import status_text
 from hpsearch.report.study import Study, load
 from hpsearch.run.study_run import create_study
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Metric
 from hpsearch.task import Message, Result, Task

@@ -7,10 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpsearch.decision import Decision, Followed
-from hpsearch.events import ASK_TELL, Ended, Event, Failed, Finished, Opened, Pruned, Retried, Saved, Started, Steered
+from hpsearch.events import (
+    ASK_TELL,
+    Ended,
+    Entry,
+    Event,
+    Failed,
+    Finished,
+    Opened,
+    Pruned,
+    Retried,
+    Saved,
+    Started,
+    Steered,
+)
 from hpsearch.report.page.workers import workers
 from hpsearch.report.study import Study, study_of
-from hpsearch.study.journaled_state import Entry
 from hpsearch.trial import Failure, Report, Segment, Trial, TrialState
 from tests.hpsearch.support.scripted import sweep_of
 

@@ -19,9 +19,9 @@ import pytest
 import hpsearch
 from hpsearch.errors import StorageError
 from hpsearch.events import Dropped, Failed, Started
+from hpsearch.journal.journal import Journal
 from hpsearch.report.study import Study
 from hpsearch.report.tables import rows_to_csv
-from hpsearch.study.journal import Journal
 
 STOP_AFTER = 11
 """Segments: all of the first bracket's first rung, and some more."""

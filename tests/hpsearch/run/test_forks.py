@@ -12,8 +12,8 @@ import pytest
 import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.events import Dropped, Failed, Retried, Started
+from hpsearch.journal.journal import Journal
 from hpsearch.run.retrying import retries
-from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trial import Failure, TrialState

@@ -11,7 +11,7 @@ import pytest
 
 import hpsearch
 from hpsearch.events import Dropped, Finished
-from hpsearch.study.directory import StudyDirectory
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.trainable.addresses import pack_of, place_of
 from tests.hpsearch.support.files import files_below
 from tests.hpsearch.support.fork_server import ForkServer

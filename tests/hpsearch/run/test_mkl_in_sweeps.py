@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import hpsearch
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
 from tests.hpsearch.support.command_line import ROOT, environment
 
 AUTO = "AUTO" if torch.backends.mkl.is_available() else "unset"  # type: ignore[no-untyped-call]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hpsearch.decision import Followed
 from hpsearch.errors import TrainableError
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Saved, Started
+from hpsearch.journal.journal import Journal
 from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Record
 from hpsearch.report.study import Study, load
@@ -21,7 +22,6 @@ from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.verdicts import MOST_LOSSES
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.study.enough import Enough
-from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Checkpoints, Limits, Sweep
 from hpsearch.task import Message, Notice, Progress, Task, Workers

@@ -11,12 +11,12 @@ import pytest
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import BackendError, Interrupted
 from hpsearch.events import Ended, Event, Finished
+from hpsearch.journal.journal import Journal
 from hpsearch.observers.display import Silent
 from hpsearch.observers.times import Times
 from hpsearch.report.study import load
 from hpsearch.run.simulate import simulate
 from hpsearch.run.study_run import Run, create_study, run_study
-from hpsearch.study.journal import Journal
 from hpsearch.sweep.sweep import Limits
 from hpsearch.task import WHOLE_WORKER, Message, Place, Task
 from hpsearch.trial import TrialState

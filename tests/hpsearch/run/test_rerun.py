@@ -17,10 +17,10 @@ import yaml
 import hpsearch
 from hpsearch.errors import HpsearchError, JournalError, StudyInUseError, SweepError
 from hpsearch.events import Started
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.searchers import Searcher, Suggestion
 from hpsearch.seeds import trial_seed
-from hpsearch.study.directory import StudyDirectory
 from hpsearch.trial import TrialState
 from tests.hpsearch.old_studies import trainables
 from tests.hpsearch.old_studies.test_old_studies import STUDIES, unpacked

@@ -14,9 +14,9 @@ import pytest
 
 import hpsearch
 from hpsearch.errors import Interrupted
+from hpsearch.journal.journal import Journal
 from hpsearch.report.study import Study
 from hpsearch.run.interrupts import Interrupts, passing_on
-from hpsearch.study.journal import Journal
 from tests.hpsearch.support.functions import Functions
 
 ENDS = {

@@ -12,13 +12,13 @@ import pytest
 
 import hpsearch
 from hpsearch.events import Added, Ended, Extended, Finished, Pruned, Retried, Started, Steered
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.history import seconds_spent
+from hpsearch.journal.journal import Journal
 from hpsearch.report.status import status_text
 from hpsearch.report.study import Study
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
-from hpsearch.study.running_time import seconds_spent
 from hpsearch.sweep.sweep import Limits, Sweep
 from hpsearch.task import Message, Task
 from hpsearch.trial import TrialState

@@ -9,8 +9,8 @@ import pytest
 
 import hpsearch
 from hpsearch.events import Finished, Started
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
 from hpsearch.trial import TrialState
 
 

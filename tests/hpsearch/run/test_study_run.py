@@ -14,14 +14,13 @@ import hpsearch
 from hpsearch.backends.base import Backend
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StorageError, StudyInUseError
-from hpsearch.events import Ended, Exhausted, Opened
+from hpsearch.events import Ended, Entry, Exhausted, Opened
+from hpsearch.journal.history import seconds_spent
+from hpsearch.journal.journal import Journal
 from hpsearch.observers.display import Silent
 from hpsearch.report.study import Study, load
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.study_run import Run, create_study, run_study
-from hpsearch.study.journal import Journal
-from hpsearch.study.journaled_state import Entry
-from hpsearch.study.running_time import seconds_spent
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Message, Task
 from hpsearch.worker.job import Job
@@ -78,8 +77,8 @@ def test_with_its_lock_deleted_a_run_is_followed_by_another_and_never_writes_bes
     tmp_path, expected, monkeypatch, network
 ):
     study = tmp_path / "study"
-    monkeypatch.setattr("hpsearch.study.journal.is_network_filesystem", lambda path: network)
-    monkeypatch.setattr("hpsearch.study.directory._taken_where_possible", lambda directory: True)
+    monkeypatch.setattr("hpsearch.journal.journal.is_network_filesystem", lambda path: network)
+    monkeypatch.setattr("hpsearch.journal.directory._taken_where_possible", lambda directory: True)
 
     def second_driver() -> None:
         (study / "run.lock").unlink()

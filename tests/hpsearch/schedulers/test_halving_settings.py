@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from hpsearch.errors import SweepError
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.report.study import load
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import Halving, SuccessiveHalving
-from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.sweep import Sweep
 from tests.hpsearch.support.scripted import ScriptedBackend, done, run_scripted, sweep_of
 

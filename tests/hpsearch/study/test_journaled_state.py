@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 
 from hpsearch.decision import Decision, Followed, Plan
 from hpsearch.errors import JournalError
-from hpsearch.events import Extended, Failed, Retried, Saved, Started
+from hpsearch.events import Entry, Extended, Failed, Retried, Saved, Started
+from hpsearch.journal import file
+from hpsearch.journal.event_codec import decode, decode_followed, encode, encode_followed
+from hpsearch.journal.journal import Journal
 from hpsearch.report.study import load
 from hpsearch.run.study_run import create_study
-from hpsearch.study import journal_format
-from hpsearch.study.event_codec import decode, encode
 from hpsearch.study.extension import extended
-from hpsearch.study.followed_codec import decode_followed, encode_followed
-from hpsearch.study.journal import Journal
-from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.state import StudyState
 from hpsearch.trial import Failure, TrialState
 from tests.hpsearch.support.lives import OPENED, Life, lives
@@ -143,7 +142,7 @@ def test_a_journal_of_format_1_is_read_by_replay_and_its_upgrade_writes_what_fol
     today = load(place.path)
     assert sum(rung.started for rung in today.rungs) > 0
     assert (today.trials, today.rungs, today.total) == (former.trials, former.rungs, former.total)
-    assert journal_format.FORMAT == 2
+    assert file.FORMAT == 2
 
 
 def test_loading_builds_neither_searcher_nor_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

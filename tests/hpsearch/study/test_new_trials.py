@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from hpsearch.events import Started
+from hpsearch.journal.event_codec import decode, encode
 from hpsearch.objective import Metric, Objective
 from hpsearch.schedulers.base import NewTrial
 from hpsearch.searchers import Suggestion
-from hpsearch.study.event_codec import decode, encode
 from hpsearch.study.new_trials import first_start
 from hpsearch.study.trial_records import TrialRecords
 from hpsearch.trial import Parent, Segment, StateAt, Trial, TrialState

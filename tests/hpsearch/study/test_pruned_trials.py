@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hpsearch.errors import SweepError
 from hpsearch.events import Added, Event, Exhausted, Finished, Opened, Pruned, Retried, Started, Steered
+from hpsearch.journal.requests import Request
 from hpsearch.run.steering import follows
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.base import Done
@@ -22,7 +23,6 @@ from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import Search
 from hpsearch.space import Categorical, Space, Uniform
 from hpsearch.study.journaled_state import JournaledState
-from hpsearch.study.requests import Request
 from hpsearch.study.state import StudyState
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.sweep import Sweep

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from hpsearch.decision import Followed
-from hpsearch.events import ASK_TELL, Added, Ended, Event, Extended, Opened, Steered
-from hpsearch.study.journaled_state import Entry
+from hpsearch.events import ASK_TELL, Added, Ended, Entry, Event, Extended, Opened, Steered
 from hpsearch.study.standing import Standing
 from tests.hpsearch.support.scripted import sweep_of
 

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import hpsearch
-from hpsearch.study.journal import Journal
+from hpsearch.journal.journal import Journal
 
 __all__ = ["Killing", "ask_and_die", "ask_and_die_unwritten", "report_and_die", "tell_and_die"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hpsearch.backends.base import Backend
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.objective import Metric, Objective
-from hpsearch.study.directory import StudyDirectory
 from hpsearch.task import WHOLE_WORKER, Company, Gone, Message, Progress, Result, Task, TimedOut, WorkerShare
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job

@@ -13,7 +13,7 @@ import torch
 import hpsearch
 from hpsearch.decision import Followed
 from hpsearch.events import Event
-from hpsearch.study.journal import Journal
+from hpsearch.journal.journal import Journal
 from hpsearch.trainable import checkpoints
 from hpsearch.trainable.packs import Parts
 from tests.hpsearch.support.lane_sweeps import search

@@ -15,7 +15,7 @@ import hpsearch
 from hpsearch.backends.inline import InlineBackend
 from hpsearch.decision import Followed
 from hpsearch.events import Event
-from hpsearch.study.journal import Journal
+from hpsearch.journal.journal import Journal
 from hpsearch.trainable.running_trial import RunningTrial
 
 __all__ = ["EPOCHS", "begin", "begin_and_die_after_event", "begin_and_die_in_epoch", "begin_and_prune", "train"]

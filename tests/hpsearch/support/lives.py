@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 
 from hpsearch.decision import Decision
-from hpsearch.events import Dropped, Event, Failed, Finished, Lost, Opened, Retried, Saved, Started
+from hpsearch.events import Dropped, Entry, Event, Failed, Finished, Lost, Opened, Retried, Saved, Started
 from hpsearch.run.verdicts import Rules, verdict
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.base import Done, Wait
@@ -21,7 +21,6 @@ from hpsearch.schedulers.pasha import PASHA
 from hpsearch.schedulers.pbt import PBT
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
-from hpsearch.study.journaled_state import Entry
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Checkpoints, Metric, Sweep
 from hpsearch.task import Result, SegmentResult

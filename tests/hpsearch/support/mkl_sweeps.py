@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import functional
 
 from hpsearch.cli import main
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
 from hpsearch_trainers import Parts, Trainer
 
 __all__ = ["Odd"]

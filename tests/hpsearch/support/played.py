@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from hpsearch.events import Event, Opened
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
-from hpsearch.study.journaled_state import Entry
+from hpsearch.events import Entry, Event, Opened
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
 
 __all__ = ["Player", "played"]
 

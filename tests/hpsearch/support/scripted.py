@@ -10,13 +10,13 @@ from typing import Any
 
 from hpsearch.backends.base import Backend, tasks_on
 from hpsearch.events import Event
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
 from hpsearch.observers.display import Silent
 from hpsearch.report.study import Study
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.space import Space, Uniform
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
 from hpsearch.sweep.sweep import Metric, Sweep
 from hpsearch.task import (
     WHOLE_WORKER,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from hpsearch.decision import Followed
 from hpsearch.events import Ended, Event, Finished, Reverted, Saved, Started
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
 from hpsearch.run.study_run import create_study
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Resources
 from hpsearch.trial import Report

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError
-from hpsearch.events import ASK_TELL, Ended, Event, Opened, Pruned, Steered
-from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.events import ASK_TELL, Ended, Entry, Event, Opened, Pruned, Steered
+from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Resources
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.watch.header import header_lines

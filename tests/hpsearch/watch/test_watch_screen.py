@@ -13,8 +13,8 @@ from textual.pilot import Pilot
 
 import hpsearch
 from hpsearch.events import Finished, Started, Steered
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trial import TrialState
 from hpsearch.watch.app import WatchApp

@@ -17,11 +17,11 @@ from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.decision import Decision
 from hpsearch.events import Event, Finished, Started
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
 from hpsearch.observers.base import Record
 from hpsearch.run.simulate import simulate
 from hpsearch.simulation import Step
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.parts import Resources
 from hpsearch.sweep.sweep import Sweep

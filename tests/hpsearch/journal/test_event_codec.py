@@ -29,7 +29,7 @@ from hpsearch.events import (
     Started,
     Steered,
 )
-from hpsearch.study.event_codec import _EVENTS, _PARTS, _ROWS, decode, encode
+from hpsearch.journal.event_codec import _EVENTS, _PARTS, _ROWS, decode, encode
 from hpsearch.trial import Failure, Parent, Report, Segment, Trial
 
 # Text as Python has it, halves of surrogate pairs included: a file's name that isn't UTF-8 gives them.

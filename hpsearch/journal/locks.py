@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from hpsearch.study.filesystem import identity
+from hpsearch.journal.filesystem import identity
 
 __all__ = ["Lock"]
 

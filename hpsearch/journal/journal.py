@@ -19,22 +19,22 @@ from typing import Any
 
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StudyInUseError
-from hpsearch.events import Event, Steered
-from hpsearch.study.event_codec import decode, encode
-from hpsearch.study.filesystem import flush, identity, is_network_filesystem
-from hpsearch.study.followed_codec import decode_followed, encode_followed
-from hpsearch.study.journal_file import connect, connect_to_read, explained
-from hpsearch.study.journal_format import (
+from hpsearch.events import Entry, Event, Steered
+from hpsearch.journal.event_codec import decode, decode_followed, encode, encode_followed
+from hpsearch.journal.file import (
     CHECKSUM,
     FORMAT,
     INSERT,
+    connect,
+    connect_to_read,
+    explained,
     make_tables,
     next_checksum,
     study_checksum,
     with_checksums,
 )
-from hpsearch.study.journaled_state import Entry
-from hpsearch.study.requests import LABELS, Request, leave_request, requests_after
+from hpsearch.journal.filesystem import flush, identity, is_network_filesystem
+from hpsearch.journal.requests import LABELS, Request, leave_request, requests_after
 
 __all__ = ["BEGINNING", "FORMAT", "Journal", "Position"]
 

@@ -1,4 +1,6 @@
-"""Events to and from JSON, for the journal. Nothing but plain JSON is ever written, and nothing is unpickled.
+"""Events, and what followed from each, to and from JSON, for the journal.
+
+Nothing but plain JSON is ever written, and nothing is unpickled.
 
 An event is an object, and so is a dataclass inside it, but for those that are rows. Their names in the journal are in
 the tables below, and nowhere else: classes and their fields can be renamed, names in the journal can't. The trial's
@@ -15,6 +17,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from operator import attrgetter, itemgetter
 from typing import Any
 
+from hpsearch.decision import Decision, Followed, Plan
 from hpsearch.events import (
     Added,
     Asked,
@@ -36,7 +39,7 @@ from hpsearch.events import (
 )
 from hpsearch.trial import Failure, Parent, Report, Trial
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode", "decode_followed", "encode", "encode_followed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,3 +280,34 @@ _WRITERS: Mapping[type, tuple[Sequence[str] | None, Callable[[Any], tuple[Any, .
 }
 """The names of a dataclass's object, None for a row, and what gets their values."""
 _READERS = {kind: _reader(layout) for kind, layout in _EVENTS.items()}
+
+
+_dump_followed = json.JSONEncoder(separators=(",", ":")).encode
+_NOTHING = Followed()
+
+
+def encode_followed(followed: Followed) -> str:
+    """Give what followed as text; of most events nothing did, which is written as ''."""
+    given: dict[str, object] = {}
+    if followed.decisions:
+        given["decisions"] = [(made.trial, made.action, made.reason) for made in followed.decisions]
+    if followed.plan is not None:
+        given["plan"] = (followed.plan.total, list(followed.plan.brackets.items()))
+    return _dump_followed(given) if given else ""
+
+
+def decode_followed(text: str) -> Followed:
+    """Read it back.
+
+    Raises:
+        KeyError, TypeError, ValueError: It isn't what `encode_followed` gave.
+    """
+    if not text:
+        return _NOTHING
+    given = json.loads(text)
+    decisions = tuple([Decision(*row) for row in given.get("decisions", ())])
+    if "plan" not in given:
+        return Followed(decisions)
+    total, brackets = given["plan"]
+    plans = {bracket: tuple([(until, size) for until, size in rungs]) for bracket, rungs in brackets}
+    return Followed(decisions, Plan(None if total is None else (total[0], total[1]), plans))

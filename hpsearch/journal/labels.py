@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hpsearch.errors import HpsearchError
-from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
-from hpsearch.study.provenance import process_name
-from hpsearch.study.requests import LABELS, Request
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
+from hpsearch.journal.provenance import process_name
+from hpsearch.journal.requests import LABELS, Request
 
 __all__ = ["Labels", "add_tags", "check_tags", "labels_in", "labels_of", "remove_tags", "write_note"]
 

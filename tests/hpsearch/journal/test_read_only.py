@@ -15,7 +15,7 @@ import pytest
 
 from hpsearch.cli import main
 from hpsearch.events import Event, Exhausted, Lost
-from hpsearch.study.journal import Journal
+from hpsearch.journal.journal import Journal
 from tests.hpsearch.support.command_line import environment, write_sweep
 from tests.hpsearch.support.lane_sweeps import packed_study
 
@@ -71,7 +71,7 @@ WRITE_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
 from hpsearch.events import Exhausted, Lost
-from hpsearch.study.journal import Journal
+from hpsearch.journal.journal import Journal
 
 journal = Journal.open(Path(sys.argv[1]))
 journal.append([Exhausted()])
@@ -130,7 +130,7 @@ READ = """
 import sys
 from pathlib import Path
 from hpsearch.errors import JournalError
-from hpsearch.study.journal import Journal
+from hpsearch.journal.journal import Journal
 
 try:
     Path(sys.argv[1]).with_name("probe").touch()

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.errors import JournalError, StorageError, StudyInUseError
-from hpsearch.study.directory import StudyDirectory, hold_as_worker, next_directory
-from hpsearch.study.journal import Journal
-from hpsearch.study.locks import Lock
+from hpsearch.journal.directory import StudyDirectory, hold_as_worker, next_directory
+from hpsearch.journal.journal import Journal
+from hpsearch.journal.locks import Lock
 from hpsearch.trainable import checkpoints, random_state
 from hpsearch.trainable.addresses import in_pack, pack_of
 
@@ -53,7 +53,7 @@ def test_it_appears_whole(tmp_path):
 CREATE = """
 import os, signal, sys
 from pathlib import Path
-from hpsearch.study.directory import StudyDirectory
+from hpsearch.journal.directory import StudyDirectory
 
 place, calls = StudyDirectory(Path(sys.argv[1])), int(sys.argv[2])
 def kill_itself(event, arguments):
@@ -84,8 +84,8 @@ def test_killed_at_any_step_of_its_making_nothing_half_made_is_visible(tmp_path,
 MAKE = """
 import sys
 from pathlib import Path
-from hpsearch.study.journal import Journal
-from hpsearch.study.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
+from hpsearch.journal.directory import StudyDirectory
 
 def create(*_):
     print("making", flush=True)
@@ -221,7 +221,7 @@ def test_of_two_that_create_the_same_one_wins(tmp_path):
 HOLD = """
 import sys
 from pathlib import Path
-from hpsearch.study.directory import StudyDirectory, hold_as_worker
+from hpsearch.journal.directory import StudyDirectory, hold_as_worker
 
 place = StudyDirectory(Path(sys.argv[1]))
 if sys.argv[2] == "worker":
@@ -270,7 +270,7 @@ def test_a_study_that_a_live_process_runs_is_refused_and_the_process_named(place
 FORK = """
 import os, sys, time
 from pathlib import Path
-from hpsearch.study.directory import StudyDirectory
+from hpsearch.journal.directory import StudyDirectory
 
 with StudyDirectory(Path(sys.argv[1])).running("me@there:42"):
     if os.fork() == 0:
@@ -308,7 +308,7 @@ def test_a_study_whose_lock_was_deleted_is_still_refused_where_directories_can_b
 @pytest.mark.parametrize("anew", [False, True])
 def test_who_holds_a_lock_that_was_deleted_hears_of_it(place, anew, monkeypatch):
     """Over NFS, say: a directory can't be locked there, so another process may come in."""
-    monkeypatch.setattr("hpsearch.study.directory._taken_where_possible", lambda directory: True)
+    monkeypatch.setattr("hpsearch.journal.directory._taken_where_possible", lambda directory: True)
     with place.running("me") as check:
         check()
         (place.path / "run.lock").unlink()

@@ -9,7 +9,7 @@ import pytest
 
 from hpsearch.errors import JournalError
 from hpsearch.events import Exhausted, Lost, Opened
-from hpsearch.study.journal import BEGINNING, Journal
+from hpsearch.journal.journal import BEGINNING, Journal
 
 STUDY = {"sweep": {"name": "s"}, "created": 1.5}
 

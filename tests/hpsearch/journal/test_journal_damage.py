@@ -13,7 +13,7 @@ import pytest
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError
 from hpsearch.events import Ended, Event, Finished, Started
-from hpsearch.study.journal import Journal
+from hpsearch.journal.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.trial import Report
 from tests.hpsearch.support.lives import OPENED

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch.study.provenance import command_line, process_name, provenance
+from hpsearch.journal.provenance import command_line, process_name, provenance
 
 
 def git(directory: Path, *arguments: str) -> str:
@@ -70,7 +70,7 @@ def test_secrets_in_the_environment_stay_there(tmp_path, monkeypatch):
 
 
 def test_the_command_line_can_be_given_to_a_shell():
-    code = "from hpsearch.study.provenance import command_line; print(command_line())"
+    code = "from hpsearch.journal.provenance import command_line; print(command_line())"
     told = subprocess.run([sys.executable, "-c", code, "a b", "c'd"], capture_output=True, text=True, check=True).stdout
     again = subprocess.run(told, shell=True, capture_output=True, text=True, check=True).stdout
     assert again == told

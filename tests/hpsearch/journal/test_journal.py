@@ -13,7 +13,7 @@ import pytest
 
 from hpsearch.errors import JournalError, StudyInUseError
 from hpsearch.events import Event, Exhausted, Lost, Opened
-from hpsearch.study.journal import FORMAT, Journal
+from hpsearch.journal.journal import FORMAT, Journal
 
 STUDY = {"sweep": {"name": "s", "half": "\ud800"}, "created": 1.5}
 
@@ -97,7 +97,7 @@ WRITER = """
 import os, signal, sys
 from pathlib import Path
 from hpsearch.events import Exhausted, Lost
-from hpsearch.study.journal import Journal
+from hpsearch.journal.journal import Journal
 
 path, rounds = Path(sys.argv[1]), int(sys.argv[2])
 journal = Journal.open(path)
@@ -231,7 +231,7 @@ def test_a_local_journal_is_in_wal_mode_and_durable_asks_for_the_disk(path):
 
 
 def test_on_a_network_file_system_it_avoids_wal(path, monkeypatch):
-    monkeypatch.setattr("hpsearch.study.journal.is_network_filesystem", lambda path: True)
+    monkeypatch.setattr("hpsearch.journal.journal.is_network_filesystem", lambda path: True)
     with Journal.open(path) as journal:
         journal.append([Exhausted()])
         assert journal._connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
@@ -348,7 +348,7 @@ def test_the_guard_is_asked_before_each_commit_and_each_look_at_requests(path):
 @pytest.mark.parametrize("where_to", ["moved", "deleted", "replaced"])
 @pytest.mark.parametrize("network", [False, True])
 def test_a_journal_that_was_moved_or_deleted_is_written_no_more(path, where_to, network, monkeypatch):
-    monkeypatch.setattr("hpsearch.study.journal.is_network_filesystem", lambda path: network)
+    monkeypatch.setattr("hpsearch.journal.journal.is_network_filesystem", lambda path: network)
     directory, moved = path.parent, path.parent.parent / f"{path.parent.name}-moved"
     with Journal.open(path) as journal:
         journal.append([Exhausted()])
@@ -374,8 +374,8 @@ def test_a_journal_that_was_moved_or_deleted_is_written_no_more(path, where_to, 
 
 
 def test_one_who_reads_slowly_keeps_no_writer_waiting_where_there_is_no_wal(path, monkeypatch):
-    monkeypatch.setattr("hpsearch.study.journal.is_network_filesystem", lambda path: True)
-    monkeypatch.setattr("hpsearch.study.journal_file._BUSY_SECONDS", 0.0)
+    monkeypatch.setattr("hpsearch.journal.journal.is_network_filesystem", lambda path: True)
+    monkeypatch.setattr("hpsearch.journal.file._BUSY_SECONDS", 0.0)
     written = [Lost(number, 1, "x" * 100) for number in range(2000)]
     with Journal.open(path) as journal, Journal.read(path) as reader:
         journal.append(written)

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.errors import JournalError, StorageError, StudyInUseError
-from hpsearch.study.journal import Journal
-from hpsearch.study.journal_file import is_file, no_study
-from hpsearch.study.locks import Lock
+from hpsearch.journal.file import is_file, no_study
+from hpsearch.journal.journal import Journal
+from hpsearch.journal.locks import Lock
 from hpsearch.trainable.addresses import PACKS, is_pack, pack_of, place_of
 
 __all__ = ["JOURNAL", "OUTPUT_AT_HAND", "StudyDirectory", "hold_as_worker", "next_directory"]

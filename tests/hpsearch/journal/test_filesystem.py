@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch.study.filesystem import size_of, sizes_beside
+from hpsearch.journal.filesystem import size_of, sizes_beside
 
 
 def filled(folder: Path, sizes: list[int]) -> Path:
@@ -54,7 +54,7 @@ def test_where_the_process_beside_is_killed_the_sizes_are_found_here(tmp_path, m
             os.kill(os.getpid(), signal.SIGKILL)
         return size_of(paths)
 
-    monkeypatch.setattr("hpsearch.study.filesystem.size_of", killed_elsewhere)
+    monkeypatch.setattr("hpsearch.journal.filesystem.size_of", killed_elsewhere)
     with sizes_beside([filled(tmp_path / "a", [6])]) as sizes:
         assert sizes() == [on_disk(tmp_path / "a")]
 

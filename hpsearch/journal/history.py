@@ -1,4 +1,4 @@
-"""Who ran and steered a study, when, and what came of it."""
+"""Who ran and steered a study, when and for how long, and what came of it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from hpsearch.events import ASK_TELL, Ended, Opened, Steered
-from hpsearch.study.journaled_state import Entry
-from hpsearch.study.requests import LABELS, Request
+from hpsearch.events import ASK_TELL, Ended, Entry, Opened, Steered
+from hpsearch.journal.requests import LABELS, Request
 
-__all__ = ["Step", "steps"]
+__all__ = ["RunningTime", "Step", "seconds_spent", "steps"]
 
 
 @dataclass(frozen=True)
@@ -65,3 +64,37 @@ def _journaled(entries: Iterable[Entry], answered: set[int | None]) -> Iterator[
                 answered.add(event.request)
                 outcome = f"refused: {event.refused}" if event.refused else "done"
                 yield Step(entry.time, event.verb, event.by, event.details, outcome)
+
+
+class RunningTime:
+    """How long a sweep has run: follows a journal's entries; a clock that was set back takes nothing off."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """In which a process ran the sweep and it wasn't paused, as far as the journal tells."""
+        self._since = 0.0
+        self._counts = False
+
+    def take(self, entry: Entry) -> None:
+        """Take the next entry."""
+        match entry.event:
+            case Opened():
+                self._counts = True
+            case Steered(request=None):  # by a command, while no process ran the study
+                self._counts = False
+            case _ if self._counts:
+                self.seconds += max(0.0, entry.time - self._since)
+        self._since = entry.time
+        match entry.event:
+            case Ended() | Steered(verb="pause", refused=""):
+                self._counts = False
+            case Steered(verb="resume", refused=""):
+                self._counts = True
+
+
+def seconds_spent(history: Iterable[Entry]) -> float:
+    """Add up how long former runs took."""
+    time = RunningTime()
+    for entry in history:
+        time.take(entry)
+    return time.seconds
