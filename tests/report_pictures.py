@@ -30,15 +30,21 @@ def narrowing(folder: Path) -> Path:
     """Draw the brackets of the sweep that goes from many trials on a worker to many workers for a trial."""
     pictures = folder / "narrowing"
     study = sweep("narrowing_digits", folder)
-    hpsearch("report", study, "--output", folder / "narrowing.html", "--png", pictures)
-    return pictures / "brackets.png"
+    hpsearch("report", study, "--output", folder / "narrowing.html", "--svg", pictures)
+    return pictures / "brackets.svg"
 
 
 async def take(folder: Path) -> None:
     """Take all pictures, each of one screen and of the whole page."""
     page_file = folder / "report.html"
     hpsearch("report", sweep("digits", folder), "--output", page_file)
+    rungs = narrowing(folder)
     async with browser() as page:
+        await page.open(rungs.as_uri(), "document.documentElement.tagName === 'svg'", still=0.5)
+        await page.size(
+            *await page.value("document.documentElement.getAttribute('viewBox').split(' ').slice(2).map(Number)")
+        )
+        await page.save(folder / "narrowing.png")
         for name, (width, mobile, colours) in SCREENS.items():
             await page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": colours}])
             await page.size(width, 900, mobile=mobile)
@@ -62,9 +68,8 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     folder = given.folder.absolute()
     asyncio.run(take(folder))
-    rungs = narrowing(folder)
     if given.docs:
-        small(rungs, "lanes-to-gang.png", share=0.5)
+        small(folder / "narrowing.png", "lanes-to-gang.png", share=1.0)
         for name in SCREENS:
             small(folder / f"{name}.png", f"report-{name}.png", share=1.0)
 

@@ -8,14 +8,12 @@ from pathlib import Path
 from hpsearch.benchmark.results import Results
 from hpsearch.benchmark.suite import Suite
 from hpsearch.benchmark.summary import At, hits_at, over_tasks, paired, regret_at
-from hpsearch.errors import HpsearchError
+from hpsearch.charts import Chart, Linear, scale_of
+from hpsearch.charts.picture import series
 
 __all__ = ["markdown", "plot", "table"]
 
 Row = tuple[str, ...]
-
-_DASHES = ("-", "--", "-.", ":")
-"""For who can't tell the colours apart."""
 
 _POINTS = 100
 """Budgets at which curves are drawn."""
@@ -64,40 +62,32 @@ def _rows(suite: Suite, results: Results, methods: Sequence[str], workers: Seque
 
 
 def plot(suite: Suite, results: Results, methods: Sequence[str], workers: int, directory: Path) -> Sequence[Path]:
-    """Draw hits and regret over time, with bands of a standard error; give the files.
-
-    Raises:
-        HpsearchError: matplotlib isn't there.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise HpsearchError("plots need matplotlib, which isn't installed: pip install 'hpsearch[plots]'") from error
+    """Draw hits and regret over time, with bands of a standard error; give the files."""
     last = suite.budgets[-1]
     across = [last * (place + 1) / _POINTS for place in range(_POINTS)]
     kinds: Sequence[tuple[str, At, str]] = (
         ("hits", hits_at, f"share of runs that hit the best {suite.hit:.0%}"),
-        ("regret", regret_at, "regret (0: the best value, 1: the median)"),
+        ("regret", regret_at, "regret (0: best, 1: median)"),
     )
     paths = []
     for name, at, up in kinds:
-        figure = Figure(figsize=(8, 5), layout="constrained")
-        axes = figure.subplots()
-        for place, method in enumerate(methods):
-            if not (runs := results.of(method, workers)):
-                continue
-            means = [over_tasks(runs, at, budget) for budget in across]
-            values = [mean.value for mean in means]
-            (line,) = axes.plot(across, values, label=method, linestyle=_DASHES[place % len(_DASHES)])
-            errors = [0.0 if mean.error != mean.error else mean.error for mean in means]
-            low = [value - error for value, error in zip(values, errors, strict=True)]
-            high = [value + error for value, error in zip(values, errors, strict=True)]
-            axes.fill_between(across, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-        axes.set(xlabel="full trainings (time x workers)", ylabel=up, title=f"{suite.name}, {workers} workers")
-        if name == "regret":
-            axes.set_yscale("log")
-        axes.grid(alpha=0.3)
-        axes.legend()
+        means = {
+            method: [over_tasks(runs, at, budget) for budget in across]
+            for method in methods
+            if (runs := results.of(method, workers))
+        }
+        values = [mean.value for of_method in means.values() for mean in of_method]
+        is_regret = name == "regret"
+        scale = scale_of([value for value in values if value > 0], log=True) if is_regret else scale_of(values)
+        title = f"{suite.name}, {workers} workers"
+        names = (f"full trainings (time x workers): {title}", up)
+        chart = Chart(f"{title}: {name}", f"{up}, by method", Linear(0.0, last), scale, names)
+        for number, (method, of_method) in enumerate(means.items()):
+            ink, dashed = series(number)
+            edges = [(mean.value - mean.error, mean.value + mean.error) for mean in of_method]
+            chart.band([(x, low, high) for x, (low, high) in zip(across, edges, strict=True)], ink)
+            chart.line([(x, mean.value) for x, mean in zip(across, of_method, strict=True)], ink, 2, dashed)
+            chart.key(ink, method, "dashed" if dashed else "line")
         paths.append(directory / f"{name}-{workers}.svg")
-        figure.savefig(paths[-1])
+        chart.picture.save(paths[-1])
     return paths

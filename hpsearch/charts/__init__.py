@@ -1,10 +1,9 @@
-"""Charts from numbers: shapes on a picture, written as SVG for pages and as PNG for everything else."""
+"""Charts from numbers: shapes on a picture, written as SVG."""
 
 from hpsearch.charts.chart import Chart
 from hpsearch.charts.legend import Key, legend
 from hpsearch.charts.letters import fitted, width_of
 from hpsearch.charts.picture import Picture
-from hpsearch.charts.png import png
 from hpsearch.charts.scales import FAR, Linear, Log, Marked, Names, Scale, between, scale_of
 from hpsearch.charts.svg import STYLE, svg
 
@@ -22,7 +21,6 @@ __all__ = [
     "between",
     "fitted",
     "legend",
-    "png",
     "scale_of",
     "svg",
     "width_of",

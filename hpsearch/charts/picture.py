@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from hpsearch.errors import HpsearchError
+
 __all__ = [
     "COLOURS",
     "HALO",
@@ -22,6 +24,7 @@ __all__ = [
     "Shape",
     "Words",
     "lowered",
+    "series",
 ]
 
 Point = tuple[float, float]
@@ -51,6 +54,12 @@ HALO = 2.0
 
 SERIES: tuple[Ink, ...] = ("s0", "s1", "s2", "s3", "s4", "s5")
 """Inks that tell things apart, also by who sees few colours."""
+
+
+def series(number: int) -> tuple[Ink, bool]:
+    """Return the ink of one of several lines, and whether it is dashed; the first twelve differ."""
+    around, colour = divmod(number, len(SERIES))
+    return SERIES[colour], (number + around) % 2 == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +149,20 @@ class Picture:
         self.shapes.extend(shapes)
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file: SVG where its name ends so, else PNG."""
-        from hpsearch.charts.png import png
+        """Write it to an SVG file.
+
+        Raises:
+            HpsearchError: The file's name doesn't end with `.svg`.
+        """
         from hpsearch.charts.svg import svg
 
         path = Path(path)
-        path.write_bytes(svg(self, alone=True).encode() if path.suffix.lower() == ".svg" else png(self))
+        if path.suffix.lower() != ".svg":
+            raise HpsearchError(
+                f"{path}: a picture is saved as SVG, so its name must end with .svg. Other programs make a PNG of it: "
+                "rsvg-convert -z 2 picture.svg -o picture.png"
+            )
+        path.write_text(svg(self, alone=True), encoding="utf-8")
 
     def _repr_svg_(self) -> str:
         """Show it in a notebook."""

@@ -10,15 +10,21 @@ from hpsearch.charts.picture import COLOURS, HALO, Area, Box, Dot, Line, Picture
 
 __all__ = ["STYLE", "svg"]
 
-_LIGHT, _DARK = ("; ".join(f"--{ink}: {both[dark]}" for ink, both in COLOURS.items()) for dark in (0, 1))
+_DARK = "\n".join(
+    f'.chart [{attribute}="{light}"] {{ {attribute}: {dark} }}'
+    for light, dark in dict.fromkeys(COLOURS.values())
+    for attribute in ("fill", "stroke")
+)
 
 STYLE = f"""
-.chart {{ {_LIGHT} }}
-@media (prefers-color-scheme: dark) {{ .chart {{ {_DARK} }} }}
 .chart text {{ font-family: system-ui, sans-serif }}
-.chart .ground {{ fill: var(--paper) }}
+@media (prefers-color-scheme: dark) {{
+{_DARK}
+}}
 """
-"""What a page that holds pictures needs."""
+"""What a page that holds pictures needs. Shapes have the light colours themselves: most programs that convert SVG files
+know no variables of CSS.
+"""
 
 _numbers = itertools.count(1)
 
@@ -43,14 +49,14 @@ def svg(picture: Picture, alone: bool = False) -> str:
         root.set("style", f"--width: {_number(picture.width)}px")
     Tree.SubElement(root, "title", {"id": f"{name}-title"}).text = _printable(picture.title)
     Tree.SubElement(root, "desc", {"id": f"{name}-told"}).text = _printable(picture.told)
-    Tree.SubElement(root, "rect", {"class": "ground", "width": "100%", "height": "100%"})
+    Tree.SubElement(root, "rect", {"width": "100%", "height": "100%", "fill": COLOURS["paper"][0]})
     for shape in picture.shapes:
         root.append(_element(shape))
     return Tree.tostring(root, encoding="unicode")
 
 
 def _element(shape: Shape) -> Tree.Element:
-    ink = f"var(--{shape.ink})"
+    ink = COLOURS[shape.ink][0]
     match shape:
         case Line(points=points):
             element = Tree.Element("polyline", {"points": _points(points), "fill": "none", "stroke": ink})
@@ -73,7 +79,7 @@ def _element(shape: Shape) -> Tree.Element:
             element = Tree.Element("text", {"x": _number(x), "y": _number(y), "text-anchor": anchor, "fill": ink})
             element.set("font-size", _number(shape.size))
             if shape.halo:
-                halo = {"stroke": "var(--paper)", "stroke-width": _number(2 * HALO), "stroke-linejoin": "round"}
+                halo = {"stroke": COLOURS["paper"][0], "stroke-width": _number(2 * HALO), "stroke-linejoin": "round"}
                 element.attrib.update({**halo, "paint-order": "stroke"})
             if shape.upright:
                 element.set("transform", f"rotate(-90 {_number(x)} {_number(y)})")

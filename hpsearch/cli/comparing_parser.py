@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from hpsearch.cli.arguments import Commands, add_command, positive, target
@@ -24,7 +25,8 @@ def add_comparing(commands: Commands) -> None:
     command = add_command(commands, "report", "report:report", text)
     command.add_argument("dirs", type=Path, nargs="*", metavar="DIR", help="(default: the newest study in runs)")
     command.add_argument("--output", type=target, metavar="FILE", help="(default: report.html in the first DIR)")
-    command.add_argument("--png", type=target, metavar="FOLDER", help="write each picture there, too")
+    command.add_argument("--svg", type=target, metavar="FOLDER", help="write each picture there, too")
+    command.add_argument("--png", help=argparse.SUPPRESS)
 
     text = "open TensorBoard on a study, or on several beside each other, also while they run"
     command = add_command(commands, "tensorboard", "tensorboard:tensorboard", text)

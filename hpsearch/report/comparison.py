@@ -148,7 +148,7 @@ class Comparison:
         return comparison_text(self)
 
     def plots(self, directory: str | Path) -> list[Path]:
-        """Draw the best over trials, iterations and seconds, as SVG and as PNG; give the files.
+        """Draw the best over trials, iterations and seconds, as SVG; give the files.
 
         Raises:
             StorageError: They can't be written.
@@ -159,9 +159,8 @@ class Comparison:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for axis, picture in courses(self).items():
-                for suffix in ("svg", "png"):
-                    paths.append(folder / f"best-by-{axis}.{suffix}")
-                    picture.save(paths[-1])
+                paths.append(folder / f"best-by-{axis}.svg")
+                picture.save(paths[-1])
         except OSError as error:
             raise StorageError(f"{folder}: expected a place for plots that can be written: {error}") from error
         return paths

@@ -8,7 +8,7 @@ from dataclasses import astuple
 from itertools import pairwise
 
 from hpsearch.charts import Chart, Linear, Picture
-from hpsearch.charts.picture import SERIES
+from hpsearch.charts.picture import series
 from hpsearch.report.comparison import AXES, Axis, Comparison, Side
 from hpsearch.report.comparison_tables import amount_told
 from hpsearch.report.good_scale import scale_of_good
@@ -52,8 +52,7 @@ def courses(compared: Comparison) -> dict[Axis, Picture]:
             words.append(f"The scale is that of the good values; {far_off}.")
         chart = Chart(f"Best over {axis}", " ".join(words), across, up, (_ACROSS[axis], f"best {what}"))
         for place, (side, best) in enumerate(zip(compared.sides, bests, strict=True)):
-            around, colour = divmod(place, len(SERIES))
-            ink, dashed = SERIES[colour], (place + around) % 2 == 1  # so that twelve differ
+            ink, dashed = series(place)
             for part in _within(best):
                 chart.band(part, ink)
             chart.line([(x, median) for x, median, _, _ in best], ink, 2, dashed)

@@ -40,7 +40,7 @@ class Page:
         return page(self._title, self._parts, "Made by hpsearch from the study's journal; it needs no connection.")
 
     def save_pictures(self, directory: Path) -> list[Path]:
-        """Write each picture as PNG; give the files.
+        """Write each picture as SVG; give the files.
 
         Raises:
             StorageError: They can't be written.
@@ -52,7 +52,7 @@ class Page:
                 for section in sections:
                     if section.picture is not None:
                         name = "-".join(re.findall(r"\w+", section.title.lower()))
-                        paths.append(directory / (f"{number}-{name}.png" if len(self._parts) > 1 else f"{name}.png"))
+                        paths.append(directory / (f"{number}-{name}.svg" if len(self._parts) > 1 else f"{name}.svg"))
                         section.picture.save(paths[-1])
         except OSError as error:
             raise StorageError(f"{directory}: expected a folder that can be written: {error}") from error

@@ -140,7 +140,7 @@ def test_a_journal_of_another_format_is_refused_with_the_way_out(here, hpsearch_
         ("trials study --format xml", "invalid choice: 'xml'"),
         ("resume", "the following arguments are required: DIR"),
         ("best study --save=", "argument --save: must be the name of a folder or a file, got ''"),
-        ("report study --png=", "argument --png: must be the name of a folder or a file, got ''"),
+        ("report study --svg=", "argument --svg: must be the name of a folder or a file, got ''"),
         ("status study --colour", "unrecognized arguments: --colour"),
     ],
 )

@@ -105,6 +105,10 @@ def test_methods_are_compared_over_a_suite(here, hpsearch_command):
         "table.md",
         *(f"{kind}-{workers}.svg" for kind in ("hits", "regret") for workers in (2, 4)),
     }
+    for kind in ("hits", "regret"):
+        svg = (here / "b" / f"{kind}-4.svg").read_text(encoding="utf-8")
+        assert all(f">{words}<" in svg for words in ("random", "asha"))
+        assert svg.count('stroke-width="2" stroke-dasharray') == 2  # the line of one, and its key
     before = (here / "b" / "runs.jsonl").read_text()
     again = hpsearch_command(*command)
     assert again.out == answer.out

@@ -6,9 +6,9 @@ import math
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as Tree
 
 import pytest
-from PIL import Image
 
 import hpsearch
 from hpsearch.charts.picture import Line, Words
@@ -198,16 +198,19 @@ def test_several_studies_are_compared_first(study, folder):
 
 def test_the_command_writes_the_page_and_the_pictures(study, folder, capsys):
     page, pictures = folder / "page.html", folder / "pictures"
-    answer = call(capsys, "report", study.directory, "--output", page, "--png", pictures)
+    answer = call(capsys, "report", study.directory, "--output", page, "--svg", pictures)
     assert answer.code == 0
     assert answer.out.splitlines()[0] == str(page)
     assert sorted(answer.out.splitlines()[1:]) == sorted(map(str, pictures.iterdir()))
     assert Reader(page.read_text(encoding="utf-8")).headings[0] == "What was found"
     names = ("how-it-got-there", "learning-curves", "brackets", "what-mattered", "parameters", "workers")
-    assert {path.name for path in pictures.iterdir()} == {f"{name}.png" for name in names}
+    assert {path.name for path in pictures.iterdir()} == {f"{name}.svg" for name in names}
     for path in pictures.iterdir():
-        with Image.open(path) as image:
-            assert image.width == (980 if path.stem == "what-mattered" else 1520)
+        width = Tree.fromstring(path.read_text(encoding="utf-8")).get("width")
+        assert width == ("490" if path.stem == "what-mattered" else "760")
+    refused = call(capsys, "report", study.directory, "--output", page, "--png", pictures)
+    assert refused.code == 1
+    assert f"--png {pictures}: pictures are written as SVG: use --svg {pictures}" in refused.err
     assert call(capsys, "report", study.directory, "--output", folder / "no" / "where.html").code == 1
     assert call(capsys, "report", folder / "nowhere").code == 1
 

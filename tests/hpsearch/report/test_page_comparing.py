@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hpsearch
-from hpsearch.charts.picture import Area, Words
+from hpsearch.charts.picture import COLOURS, Area, Ink, Words
 from hpsearch.report.comparison import compare
 from hpsearch.report.page.comparing import beside
 from hpsearch.report.page.networks import looks_in, networks
@@ -141,9 +141,9 @@ def layered(trial: hpsearch.RunningTrial) -> None:
         trial.report({"loss": float(len(str(trial.params)))})
 
 
-def inks(sections: list[Section]) -> dict[str, str]:
+def inks(sections: list[Section]) -> dict[str, Ink]:
     """Give the ink of each operation, by the key of each picture."""
-    found: dict[str, str] = {}
+    found: dict[str, Ink] = {}
     for section in sections:
         assert section.picture is not None
         shapes = section.picture.shapes
@@ -175,7 +175,7 @@ def test_an_operation_has_one_colour_on_a_page_whichever_spaces_have_it(folder):
     ]
     looks = looks_in(studies)
     by_study = [inks(networks(study, looks)) for study in studies]
-    every: dict[str, str] = {}
+    every: dict[str, Ink] = {}
     for found in by_study:
         for name, ink in found.items():
             assert every.setdefault(name, ink) == ink
@@ -188,4 +188,4 @@ def test_an_operation_has_one_colour_on_a_page_whichever_spaces_have_it(folder):
         picture = part[part.index("Best networks") :]
         picture = picture[: picture.index("</svg>")]
         key = picture[: picture.index(">Trial ")]
-        assert f'fill="var(--{every["conv"]})"' in key[: key.index(">conv<")].rsplit("<polygon", 1)[1]
+        assert f'fill="{COLOURS[every["conv"]][0]}"' in key[: key.index(">conv<")].rsplit("<polygon", 1)[1]
