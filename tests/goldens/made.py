@@ -319,7 +319,7 @@ def _page(folder: Path) -> str:
     before, _, after = page.partition("<caption>Where it came from</caption>")
     assert after, "the page says no longer where the study came from"
     page = before + after.partition("</pre>")[2]
-    page = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "<date>", page).replace("><", ">\n<")
+    page = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d [^\s<.]+", "<date>", page).replace("><", ">\n<")
     return page.replace(str(folder), "<folder>")
 
 
