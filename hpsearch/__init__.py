@@ -23,9 +23,9 @@ if TYPE_CHECKING:
         TellError,
         TrainableError,
     )
-    from hpsearch.report.comparison import Comparison, compare
-    from hpsearch.report.rerun import Configuration, Rerun
-    from hpsearch.report.study import BestTrial, Study, load
+    from hpsearch.results.comparison import Comparison, compare
+    from hpsearch.results.rerun import Configuration, Rerun
+    from hpsearch.results.study import BestTrial, Study, load
     from hpsearch.run.api import rerun, search
     from hpsearch.run.ask_tell import AskTell
     from hpsearch.run.telling import AskedTrial
@@ -137,9 +137,9 @@ _PLACES = {
         "BackendError CheckpointError HpsearchError HpsearchWarning JournalError SearcherError StopSearch "
         "StudyInUseError SweepError TellError TrainableError"
     ),
-    "hpsearch.report.comparison": "Comparison compare",
-    "hpsearch.report.rerun": "Configuration Rerun",
-    "hpsearch.report.study": "BestTrial Study load",
+    "hpsearch.results.comparison": "Comparison compare",
+    "hpsearch.results.rerun": "Configuration Rerun",
+    "hpsearch.results.study": "BestTrial Study load",
     "hpsearch.run.api": "rerun search",
     "hpsearch.run.ask_tell": "AskTell",
     "hpsearch.run.telling": "AskedTrial",

@@ -44,7 +44,11 @@ PLACES: dict[str, tuple[str, ...]] = {
     "rooms": ("tests/hpsearch",),
     "trainers": ("tests/trainers",),
     "run": ("tests/hpsearch/run",),
-    "report": ("tests/hpsearch/report", "tests/hpsearch/worker", "tests/hpsearch/design"),
+    "results": (
+        *(f"tests/hpsearch/{room}" for room in ("results", "tables", "page", "export")),
+        "tests/hpsearch/worker",
+        "tests/hpsearch/design",
+    ),
     "searchers": ("tests/hpsearch/searchers",),
     "rest": ("tests",),
 }

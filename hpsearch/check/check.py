@@ -15,12 +15,12 @@ from hpsearch.check.workers import FailedRun, Limits, Scratch, Workers, scratch
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.events import Started
 from hpsearch.objective import without_targets
-from hpsearch.report.wording import params_line
 from hpsearch.run.bits import bits_of
 from hpsearch.run.plan import unlearned
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
+from hpsearch.tables.wording import params_line
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.trial import Failure, Segment, Trial
 from hpsearch.worker.job import CommandLine, Job

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpsearch.check.check import CheckResult, Comparison
 from hpsearch.check.differences import Difference
-from hpsearch.report.wording import bytes_text, counted, duration, params_line, shortened
+from hpsearch.tables.wording import bytes_text, counted, duration, params_line, shortened
 
 __all__ = ["check_json", "check_text"]
 

@@ -12,13 +12,13 @@ from hpsearch.cli.json_file import read_json
 from hpsearch.config.strict_json import parse_number
 from hpsearch.errors import SweepError, TellError
 from hpsearch.journal.directory import StudyDirectory
-from hpsearch.report.study import load
-from hpsearch.report.tables import strict_json
+from hpsearch.results.study import load
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.telling import AskedTrial
 from hpsearch.run.turns import make_study
 from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep
+from hpsearch.tables.formats import strict_json
 
 __all__ = ["ask", "give_up", "tell"]
 

@@ -13,7 +13,7 @@ from hpsearch.benchmark.report import markdown, plot, table
 from hpsearch.benchmark.results import Results
 from hpsearch.benchmark.suite import load_suite
 from hpsearch.errors import StorageError
-from hpsearch.report.wording import counted, duration
+from hpsearch.tables.wording import counted, duration
 
 __all__ = ["benchmark"]
 

@@ -13,8 +13,8 @@ __all__ = ["compare"]
 
 def compare(given: argparse.Namespace) -> int:
     """Show studies beside each other."""
-    from hpsearch.report import comparison_tables
-    from hpsearch.report.comparison import compare as compared_with
+    from hpsearch.results.comparison import compare as compared_with
+    from hpsearch.tables import comparison as comparison_tables
 
     compared = compared_with(*map(loaded, each_a_study("compare", given.dirs)))
     if not any(run.course.changes for run in compared.runs):

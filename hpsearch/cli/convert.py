@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpsearch.errors import SweepError
-from hpsearch.report.wording import counted
 from hpsearch.sweep.convert import converted, origins
 from hpsearch.sweep.document import read_text
 from hpsearch.sweep.file import load_sweep, sweep_notes
+from hpsearch.tables.wording import counted
 
 __all__ = ["convert"]
 

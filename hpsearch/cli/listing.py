@@ -10,15 +10,15 @@ from pathlib import Path
 
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.labels import add_tags, labels_of, remove_tags, write_note
-from hpsearch.report.layout import screen_of
+from hpsearch.tables.layout import screen_of
 
 __all__ = ["list_studies", "note", "tag"]
 
 
 def list_studies(given: argparse.Namespace) -> int:
     """List the studies of a folder, the newest first."""
-    from hpsearch.report.studies import find_studies
-    from hpsearch.report.summary import by_column, summaries_to_csv, summaries_to_json, summaries_to_table, summarize
+    from hpsearch.results.studies import find_studies
+    from hpsearch.tables.summary import by_column, summaries_to_csv, summaries_to_json, summaries_to_table, summarize
 
     now = time.time()
     with contextlib.redirect_stdout(sys.stderr):  # what a searcher of one's own prints is no part of the list

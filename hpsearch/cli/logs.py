@@ -12,7 +12,7 @@ from hpsearch.cli.which_study import trial_of
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
-from hpsearch.report.trial_logs import LogFile, last_lines, logs_of, logs_of_all, unfiled
+from hpsearch.results.trial_logs import LogFile, last_lines, logs_of, logs_of_all, unfiled
 
 __all__ = ["logs"]
 

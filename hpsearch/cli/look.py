@@ -14,19 +14,18 @@ from hpsearch.cli.which_study import directory_of, loaded, trial_of
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.provenance import process_name
-from hpsearch.report.best import BestTrial
-from hpsearch.report.layout import screen_of
-from hpsearch.report.study import Study
-from hpsearch.report.wording import counted
+from hpsearch.results.best import BestTrial
+from hpsearch.results.study import Study
+from hpsearch.tables.layout import screen_of
+from hpsearch.tables.wording import counted
 
 __all__ = ["best", "doctor", "export", "lineage", "status"]
 
 
 def status(given: argparse.Namespace) -> int:
     """Show how a study stands."""
-    from hpsearch.report.status import status_text
-    from hpsearch.report.status_record import status_record
-    from hpsearch.report.tables import strict_json
+    from hpsearch.tables.formats import strict_json
+    from hpsearch.tables.status import status_record, status_text
 
     place = StudyDirectory(directory_of(given))
     study, holder = loaded(place.path), place.holder()
@@ -39,7 +38,7 @@ def status(given: argparse.Namespace) -> int:
 
 def best(given: argparse.Namespace) -> int:
     """Show the best trial."""
-    from hpsearch.report.tables import strict_json
+    from hpsearch.tables.formats import strict_json
 
     study = loaded(directory_of(given))
     rerun = study.rerun
@@ -66,7 +65,7 @@ def best(given: argparse.Namespace) -> int:
 
 
 def _save(study: Study, found: Sequence[BestTrial], given: argparse.Namespace) -> int:
-    from hpsearch.report.saving import save_trial
+    from hpsearch.export.saving import save_trial
 
     if len(found) > 1:
         weights = ",".join(f"{name}=1" for name in found[0].values)
@@ -95,8 +94,8 @@ def _best_text(found: BestTrial) -> str:
 
 def lineage(given: argparse.Namespace) -> int:
     """Show what a trial was trained with, its ancestors' params and its own."""
-    from hpsearch.report.lineage import lineage_to_csv, lineage_to_json, lineage_to_table
-    from hpsearch.report.outline import constants_of
+    from hpsearch.tables.lineage import lineage_to_csv, lineage_to_json, lineage_to_table
+    from hpsearch.tables.outline import constants_of
 
     directory, trial = trial_of(given)
     study = loaded(directory)
@@ -117,7 +116,7 @@ def export(given: argparse.Namespace) -> int:
     """Write the study for other programs, or show it to observers."""
     if given.observer:
         return _show(given)
-    from hpsearch.report.export import OPTUNA_NAME, export_study
+    from hpsearch.export.export import OPTUNA_NAME, export_study
 
     study = loaded(directory_of(given))
     directory = given.to or study.directory / "export"

@@ -7,9 +7,9 @@ import json
 import sys
 
 from hpsearch.cli.which_study import loaded, pasted, trial_of
-from hpsearch.report.layout import screen_of
-from hpsearch.report.tables import strict_json
-from hpsearch.report.trial_page import page_lines, page_record, trial_page
+from hpsearch.tables.formats import strict_json
+from hpsearch.tables.layout import screen_of
+from hpsearch.tables.trial_page import page_lines, page_record, trial_page
 
 __all__ = ["one_trial"]
 

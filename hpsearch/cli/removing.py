@@ -13,8 +13,8 @@ from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.filesystem import size_of
 from hpsearch.journal.provenance import process_name
-from hpsearch.report.wording import bytes_text, counted
 from hpsearch.study.removal import Parts, parts_of, remove, unneeded
+from hpsearch.tables.wording import bytes_text, counted
 
 __all__ = ["clean", "rm"]
 

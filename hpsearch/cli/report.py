@@ -7,14 +7,14 @@ from pathlib import Path
 
 from hpsearch.cli.which_study import each_a_study, loaded, newest
 from hpsearch.errors import HpsearchError, StorageError
-from hpsearch.report.csv_files import put_in_place
+from hpsearch.journal.filesystem import put_in_place
 
 __all__ = ["report"]
 
 
 def report(given: argparse.Namespace) -> int:
     """Write the page, and the pictures where they are asked for."""
-    from hpsearch.report.page.page import page_of
+    from hpsearch.page.page import page_of
 
     if given.png is not None:
         raise HpsearchError(

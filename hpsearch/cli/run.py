@@ -24,15 +24,8 @@ from hpsearch.journal.journal import Journal
 from hpsearch.journal.labels import add_tags, check_tags, write_note
 from hpsearch.observers.screen import choose_progress
 from hpsearch.observers.times import Times
-from hpsearch.report.groups import by_strategy
-from hpsearch.report.layout import screen_of, table_text
-from hpsearch.report.outline import constants_of, outlined
-from hpsearch.report.result_warnings import result_warnings, without_value
-from hpsearch.report.shown_path import shown_path
-from hpsearch.report.status import way_on
-from hpsearch.report.study import Study, load
-from hpsearch.report.trial_table import rows_to_table
-from hpsearch.report.wording import front_line
+from hpsearch.results.result_warnings import result_warnings, without_value
+from hpsearch.results.study import Study, load
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.launched import check_launched_once
 from hpsearch.run.observing import check_observers
@@ -46,6 +39,12 @@ from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep, locate, sweep_notes
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
+from hpsearch.tables.groups import by_strategy
+from hpsearch.tables.layout import screen_of, table_text
+from hpsearch.tables.outline import constants_of, outlined
+from hpsearch.tables.status import way_on
+from hpsearch.tables.trial_table import rows_to_table
+from hpsearch.tables.wording import front_line, shown_path
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.worker.job import CommandLine

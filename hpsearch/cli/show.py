@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.cli.which_study import trial_of
 from hpsearch.errors import HpsearchError
-from hpsearch.report.layout import screen_of
-from hpsearch.report.study import Study, load
+from hpsearch.results.study import Study, load
+from hpsearch.tables.layout import screen_of
 from hpsearch.trial import TrialRow
 
 if TYPE_CHECKING:
-    from hpsearch.report.trial_network import TrialNetwork
+    from hpsearch.results.trial_network import TrialNetwork
 
 __all__ = ["show"]
 
@@ -27,8 +27,8 @@ _NETWORK, _WEIGHTS = "network.py", "weights.pt"
 
 def show(given: argparse.Namespace) -> int:
     """Show a trial and its network; write it down where a folder is named."""
-    from hpsearch.report.tables import strict_json
-    from hpsearch.report.trial_network import trial_network
+    from hpsearch.results.trial_network import trial_network
+    from hpsearch.tables.formats import strict_json
 
     directory, trial = trial_of(given)
     with contextlib.redirect_stdout(sys.stderr):  # what a searcher or trainable of one's own prints is no part of JSON
@@ -50,7 +50,7 @@ def show(given: argparse.Namespace) -> int:
 
 def _record(found: TrialNetwork) -> dict[str, Any]:
     """Give all that is known."""
-    from hpsearch.report.network_tables import layer_record
+    from hpsearch.tables.network import layer_record
 
     study, row, step = found.study, found.row, found.step
     known: dict[str, Any] = {
@@ -88,8 +88,8 @@ def _values(study: Study, row: TrialRow) -> dict[str, Any]:
 
 def _lines(found: TrialNetwork, record: dict[str, Any]) -> Iterator[str]:
     """Say it for people."""
-    from hpsearch.report.network_tables import network_to_table, weights_to_table
-    from hpsearch.report.wording import bytes_text, counted
+    from hpsearch.tables.network import network_to_table, weights_to_table
+    from hpsearch.tables.wording import bytes_text, counted
 
     screen = screen_of(sys.stdout)
     row, step, objective = found.row, found.step, found.study.sweep.objective

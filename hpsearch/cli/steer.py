@@ -19,11 +19,11 @@ from hpsearch.journal.history import Step
 from hpsearch.journal.journal import Journal
 from hpsearch.journal.provenance import process_name
 from hpsearch.journal.requests import Request
-from hpsearch.report.layout import Column, screen_of, table_text
-from hpsearch.report.study import load
-from hpsearch.report.tables import json_text
-from hpsearch.report.wording import counted, shortened
+from hpsearch.results.study import load
 from hpsearch.sweep.document import parse_value
+from hpsearch.tables.formats import json_text
+from hpsearch.tables.layout import Column, screen_of, table_text
+from hpsearch.tables.wording import counted, shortened
 
 __all__ = ["add", "cancel", "extend", "history", "left", "pause", "prune", "stop"]
 

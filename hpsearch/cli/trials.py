@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from hpsearch.cli.which_study import directory_of, loaded
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import Objective
-from hpsearch.report.best import no_best, weighted
-from hpsearch.report.groups import group_columns, groups_of, groups_to_csv, groups_to_json
-from hpsearch.report.layout import screen_of, table_text
-from hpsearch.report.outline import constants_of, outlined
-from hpsearch.report.segments import segments_to_csv, segments_to_json, segments_to_table
-from hpsearch.report.selection import Fields, best_first, ordered, where
-from hpsearch.report.study import Study
-from hpsearch.report.tables import csv_text, json_text, rows_to_csv, rows_to_json
-from hpsearch.report.trial_table import fields_to_table, rows_to_table
+from hpsearch.results.best import no_best, weighted
+from hpsearch.results.study import Study
 from hpsearch.space.expressions import ABSENT
+from hpsearch.tables.formats import csv_text, json_text
+from hpsearch.tables.groups import group_columns, groups_of, groups_to_csv, groups_to_json
+from hpsearch.tables.layout import screen_of, table_text
+from hpsearch.tables.outline import constants_of, outlined
+from hpsearch.tables.segments import segments_to_csv, segments_to_json, segments_to_table
+from hpsearch.tables.selection import Fields, best_first, ordered, where
+from hpsearch.tables.trial_table import fields_to_table, rows_to_table
+from hpsearch.tables.trials import rows_to_csv, rows_to_json
 from hpsearch.trial import TrialRow
 
 __all__ = ["trials"]
@@ -104,7 +105,7 @@ def _chosen(
     """Give the trials that are asked for, in the order that is asked for, and their worth by `--weights`."""
     objective, worth = study.sweep.objective, None
     if given.front and not objective.goals:
-        raise no_best(study, ())
+        raise no_best(study.directory, objective, study.trials, ())
     rows = [row for row in study.leaders if row.feasible] if given.front else every
     if given.where is not None:
         rows = where(rows, fields, given.where)

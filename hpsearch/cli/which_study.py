@@ -11,9 +11,9 @@ from pathlib import Path
 
 from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.journal.directory import JOURNAL, StudyDirectory
-from hpsearch.report.shown_path import shown_path
-from hpsearch.report.studies import newest_study
-from hpsearch.report.study import Study, load
+from hpsearch.results.studies import newest_study
+from hpsearch.results.study import Study, load
+from hpsearch.tables.wording import shown_path
 
 __all__ = ["directory_of", "each_a_study", "loaded", "newest", "pasted", "trial_of"]
 

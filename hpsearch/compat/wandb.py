@@ -21,7 +21,7 @@ from hpsearch.trainable.running_trial import RunningTrial
 
 if TYPE_CHECKING:
     from hpsearch.backends import BackendName
-    from hpsearch.report.study import Study
+    from hpsearch.results.study import Study
 
 __all__ = ["agent", "config", "finish", "init", "log", "login", "run", "summary", "sweep"]
 

@@ -29,11 +29,11 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.history import seconds_spent
 from hpsearch.journal.journal import Journal
 from hpsearch.observers.display import Display, Silent
-from hpsearch.report.study import Study, load
-from hpsearch.report.wording import duration, number
+from hpsearch.results.study import Study, load
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.sweep.file import load_sweep, locate
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.wording import duration, number
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.data_sets import DataSetError, prepare
 from hpsearch_trainers.prepared_rows import PreparedRows, read_rows

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hpsearch.design.pace import one_thread, seeded
 from hpsearch.errors import DesignError
-from hpsearch.report.study import Study
+from hpsearch.results.study import Study
 from hpsearch.trial import TrialRow
 from hpsearch_trainers.architectures import standalone
 from hpsearch_trainers.designed_architectures import architecture

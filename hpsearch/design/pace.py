@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hpsearch.errors import DesignError
-from hpsearch.report.wording import duration, number
+from hpsearch.tables.wording import duration, number
 from hpsearch_trainers.designed_architectures import designed
 from hpsearch_trainers.designed_network import DesignedNetwork
 from hpsearch_trainers.measures import latency

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpsearch.report.wording import counted, duration, number
+from hpsearch.tables.wording import counted, duration, number
 
 __all__ = ["Report", "TestScore"]
 

@@ -6,12 +6,22 @@ import contextlib
 import json
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hpsearch.trainable.addresses import pack_of, place_of
 
-__all__ = ["filesystem_of", "flush", "identity", "is_network_filesystem", "is_network_kind", "size_of", "sizes_beside"]
+__all__ = [
+    "filesystem_of",
+    "flush",
+    "identity",
+    "is_network_filesystem",
+    "is_network_kind",
+    "put_in_place",
+    "size_of",
+    "sizes_beside",
+]
 
 _NETWORK = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "efs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2"}
@@ -114,6 +124,20 @@ def _flush(path: Path) -> None:
             os.fsync(opened)
         finally:
             os.close(opened)
+
+
+def put_in_place(content: bytes, target: Path) -> None:
+    """Write a file by one rename, in place of one that is there: who reads it meanwhile reads the one or the other.
+
+    A link that is there is replaced, too: a study may have been made by somebody else.
+    """
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+    try:
+        with partial.open("xb") as file:
+            file.write(content)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def size_of(paths: Iterable[Path]) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+from hpsearch.journal.filesystem import put_in_place
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.ended_trials import EndedTrials
-from hpsearch.report.csv_files import REPORTS_NAME, TRIALS_NAME, put_in_place, reports_csv, trials_csv
+from hpsearch.tables.trials import REPORTS_NAME, TRIALS_NAME, reports_csv, trials_csv
 
 __all__ = ["CsvObserver"]
 

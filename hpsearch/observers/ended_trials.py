@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from hpsearch.decision import Followed
 from hpsearch.events import Failed, Finished, Lost, Pruned, Reverted, Started
 from hpsearch.observers.base import Record
-from hpsearch.report.over_time import Curves
-from hpsearch.report.tables import strict_json
+from hpsearch.results.over_time import Curves
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.formats import strict_json
 from hpsearch.trial import Report, TrialRow
 
 __all__ = ["EndedTrial", "EndedTrials", "Reported"]

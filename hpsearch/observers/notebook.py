@@ -16,7 +16,7 @@ from hpsearch.objective import Objective
 from hpsearch.observers.display import LONG_WAIT, MOST_FAILURES, Display, Running, Snapshot
 from hpsearch.observers.progress import line_of, trials_of, work_of
 from hpsearch.observers.waiting import Waiting
-from hpsearch.report.wording import counted, duration, front_line, number, params_line, shortened
+from hpsearch.tables.wording import counted, duration, front_line, number, params_line, shortened
 
 __all__ = ["NotebookTable", "Publish", "publisher", "snapshot_html"]
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from hpsearch.observers.display import LONG_WAIT, MOST_FAILURES, Display, Snapshot
 from hpsearch.observers.rung_rows import RungRow, rung_rows
 from hpsearch.observers.waiting import Waiting
-from hpsearch.report.wording import by_state, by_width, counted, duration, front_line, params_line, shortened
+from hpsearch.tables.wording import by_state, by_width, counted, duration, front_line, params_line, shortened
 from hpsearch.task import Workers
 from hpsearch.trial import TrialState
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from hpsearch.events import Event, Failed, Finished, Lost, Opened, Reverted, Started
-from hpsearch.report.wording import duration
+from hpsearch.tables.wording import duration
 
 __all__ = ["Times"]
 

@@ -12,9 +12,9 @@ from hpsearch.observers.display import MOST_FAILURES, Display, Running, Snapshot
 from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.observers.time_left import TimeLeft
 from hpsearch.observers.times import Times
-from hpsearch.report.wording import shortened
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.wording import shortened
 from hpsearch.task import Workers
 from hpsearch.trial import Report, Segment
 

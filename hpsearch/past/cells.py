@@ -7,9 +7,9 @@ import math
 import re
 
 from hpsearch.config.checks import InvalidKey
-from hpsearch.report.tables import csv_field
 from hpsearch.space import Categorical, Constant, Distribution
 from hpsearch.space.distribution import Numeric
+from hpsearch.tables.formats import csv_field
 from hpsearch.trial import Value
 
 __all__ = ["allows_empty", "is_empty", "iteration", "metric", "param", "same_value"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hpsearch.errors import SweepError
 from hpsearch.past.found import Found, LeftOut, Source
-from hpsearch.report.study import Study
+from hpsearch.results.study import Study
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Score, TrialRow, TrialState
 

@@ -14,7 +14,7 @@ from hpsearch.journal.file import APPLICATION
 from hpsearch.past.found import Source, take
 from hpsearch.past.other_study import from_study
 from hpsearch.past.table import dataframe_name, from_csv, from_dataframe, from_parquet
-from hpsearch.report.study import Study, load
+from hpsearch.results.study import Study, load
 from hpsearch.searchers import KNOWN, Past
 from hpsearch.study.warm_start import WarmStart
 from hpsearch.sweep.sweep import Sweep
@@ -170,8 +170,8 @@ def _read_named(given: str, sweep: Sweep) -> Source:
 
 
 def _read_file(path: Path, study: str | None, sweep: Sweep) -> Source:
+    from hpsearch.export.optuna_storage import is_journal_file
     from hpsearch.past.optuna_study import from_database, from_journal_file
-    from hpsearch.report.optuna_storage import is_journal_file
 
     try:
         with path.open("rb") as file:

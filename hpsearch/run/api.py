@@ -17,8 +17,8 @@ from hpsearch.observers.base import Observer
 from hpsearch.observers.callbacks import Callback
 from hpsearch.observers.screen import choose_progress
 from hpsearch.past.read import Given
-from hpsearch.report.rerun import Rerun
-from hpsearch.report.study import Study, load
+from hpsearch.results.rerun import Rerun
+from hpsearch.results.study import Study, load
 from hpsearch.run.called import run_called
 from hpsearch.run.launched import check_launched_once
 from hpsearch.run.observing import checked_observers, names_of

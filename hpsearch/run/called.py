@@ -7,8 +7,8 @@ import warnings
 
 from hpsearch.errors import HpsearchWarning
 from hpsearch.journal.directory import StudyDirectory
-from hpsearch.report.result_warnings import result_warnings
-from hpsearch.report.study import Study
+from hpsearch.results.result_warnings import result_warnings
+from hpsearch.results.study import Study
 from hpsearch.run.interrupts import interrupted, passing_on
 from hpsearch.run.study_run import Run, run_study
 from hpsearch.sweep.sweep import Sweep

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpsearch.errors import HpsearchError, Interrupted
-from hpsearch.report.study import Study, load
+from hpsearch.results.study import Study, load
 from hpsearch.run.interrupts import Interrupts
 
 __all__ = ["LOG", "run_on_end"]

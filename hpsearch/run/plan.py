@@ -12,7 +12,6 @@ from hpsearch.errors import SweepError
 from hpsearch.events import Finished, Started
 from hpsearch.objective import Objective, without_targets
 from hpsearch.observers.base import Record
-from hpsearch.report.wording import counted, up_to
 from hpsearch.run.gpu_notes import gpu_notes
 from hpsearch.run.parallel_notes import parallel_notes
 from hpsearch.run.plan_space import space_lines
@@ -23,6 +22,7 @@ from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import EFFICIENCY
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Limits, Search, Sweep
+from hpsearch.tables.wording import counted, up_to
 from hpsearch.trial import Segment, Trial
 
 __all__ = ["Plan", "Schedule", "make_plan", "plan_text", "unlearned"]

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from hpsearch.errors import TrainableError
-from hpsearch.report.wording import counted, shortened
 from hpsearch.run.plan import Plan
 from hpsearch.sweep.table_name import is_table
+from hpsearch.tables.wording import counted, shortened
 from hpsearch.worker.job import Job
 from hpsearch.worker.shapes import Shapes, shapes_of
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hpsearch.report.wording import counted
 from hpsearch.schedulers import settings_named
 from hpsearch.searchers import KNOWN, refusals
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.wording import counted
 
 __all__ = ["space_lines"]
 

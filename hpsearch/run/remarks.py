@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hpsearch.events import Started
 from hpsearch.observers.base import Observers
-from hpsearch.report.wording import counted
 from hpsearch.searchers.points import STAND_IN
+from hpsearch.tables.wording import counted
 from hpsearch.task import SegmentResult
 from hpsearch.trial import Trial
 

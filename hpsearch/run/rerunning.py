@@ -14,14 +14,14 @@ from hpsearch.errors import JournalError, StudyInUseError, SweepError
 from hpsearch.events import Started
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.objective import without_targets
-from hpsearch.report.best import no_best
-from hpsearch.report.rerun import identity
-from hpsearch.report.study import Study, load
-from hpsearch.report.wording import counted
+from hpsearch.results.best import no_best
+from hpsearch.results.rerun import identity
+from hpsearch.results.study import Study, load
 from hpsearch.run.study_run import create_study
 from hpsearch.seeds import SEED_LIMIT, trial_seed
 from hpsearch.space import Space
 from hpsearch.sweep.sweep import Search, Sweep
+from hpsearch.tables.wording import counted
 from hpsearch.trial import TrialRow, Value
 
 __all__ = ["Rerunning", "plan_rerun"]
@@ -142,7 +142,7 @@ def _best(study: Study, top: int) -> list[TrialRow]:
     """Give the best trials, best first, of those with equal params the first."""
     ranked = [row for row in study.ranked if row.score is not None]
     if not ranked:
-        raise no_best(study, ())
+        raise no_best(study.directory, study.sweep.objective, study.trials, ())
     distinct: dict[str, TrialRow] = {}
     for row in ranked:
         distinct.setdefault(identity(row.params), row)

@@ -9,7 +9,7 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.events import Opened
 from hpsearch.journal.journal import Journal
 from hpsearch.observers.base import Observers, Record
-from hpsearch.report.study import Study, study_of
+from hpsearch.results.study import Study, study_of
 from hpsearch.run.interrupts import Interrupts, interrupted
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.searchers import Past

@@ -28,8 +28,7 @@ from hpsearch.observers.display import Display, Unfailing
 from hpsearch.observers.thread import ObserverThread
 from hpsearch.observers.times import Times
 from hpsearch.observers.watching import Watching
-from hpsearch.report.study import Study, load
-from hpsearch.report.wording import duration
+from hpsearch.results.study import Study, load
 from hpsearch.run.bits import bits_notes, bits_of
 from hpsearch.run.gpu_notes import gpu_notes
 from hpsearch.run.interrupts import Interrupts
@@ -46,6 +45,7 @@ from hpsearch.study.state import StudyState
 from hpsearch.study.suggestions import direct_calls
 from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.wording import duration
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import CommandLine, Job

@@ -17,7 +17,7 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import (
     MultilineChartContent,
 )
 
-from hpsearch.report.comparison import AXES, Axis
+from hpsearch.results.comparison import AXES, Axis
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tensorboard.repeats import spread_tags
 from hpsearch.tensorboard.study_run import by_tag, found_by, load_tag

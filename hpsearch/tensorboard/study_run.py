@@ -9,12 +9,12 @@ from operator import attrgetter
 
 from hpsearch.events import Entry
 from hpsearch.objective import Objective, hypervolume, values_of
-from hpsearch.report.comparison import AXES, Axis
-from hpsearch.report.course import CourseSoFar, Moment
-from hpsearch.report.wording import counted
+from hpsearch.results.comparison import AXES, Axis
+from hpsearch.results.course import CourseSoFar, Moment
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.wording import counted
 from hpsearch.tensorboard.event_file import EventFiles
 from hpsearch.tensorboard.steps import Steps
 from hpsearch.trial import Score

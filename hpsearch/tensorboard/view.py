@@ -11,10 +11,10 @@ from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.events import Finished
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import BEGINNING, Journal, Position
-from hpsearch.report.comparison import same_but_for_seed
-from hpsearch.report.importance import importance_of
-from hpsearch.report.selection import best_first
-from hpsearch.report.study import Study, load
+from hpsearch.results.comparison import same_but_for_seed
+from hpsearch.results.importance import importance_of
+from hpsearch.results.study import Study, load
+from hpsearch.tables.selection import best_first
 from hpsearch.tensorboard.address import COLOURS, MOST_RUNS
 from hpsearch.tensorboard.event_file import EventFiles
 from hpsearch.tensorboard.hparams import HParams

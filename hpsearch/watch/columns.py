@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpsearch.objective import Metric, Objective
-from hpsearch.report.outline import constants_of, outlined
-from hpsearch.report.tables import param_cell
-from hpsearch.report.wording import duration, number, numbers, shortened
 from hpsearch.space.parameter import Structure
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.formats import param_cell
+from hpsearch.tables.outline import constants_of, outlined
+from hpsearch.tables.wording import duration, number, numbers, shortened
 from hpsearch.trial import TrialRow, Value
 
 __all__ = ["Columns", "TrialColumn"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from hpsearch.report.layout import one_line
-from hpsearch.report.wording import amount_of, by_state, counted, duration, front_line, params_line
+from hpsearch.tables.layout import one_line
+from hpsearch.tables.wording import amount_of, by_state, counted, duration, front_line, params_line
 from hpsearch.trial import TrialState
 from hpsearch.watch.live_study import LiveStudy
 

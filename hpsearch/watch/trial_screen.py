@@ -16,9 +16,9 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from hpsearch.errors import HpsearchError
-from hpsearch.report import layout
-from hpsearch.report.study import load
-from hpsearch.report.trial_page import TrialPage, page_lines, trial_page
+from hpsearch.results.study import load
+from hpsearch.tables import layout
+from hpsearch.tables.trial_page import TrialPage, page_lines, trial_page
 
 __all__ = ["TrialScreen"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hpsearch.report.layout import cut_to, display_width, one_line
+from hpsearch.tables.layout import cut_to, display_width, one_line
 from hpsearch.trial import TrialRow
 from hpsearch.watch.columns import TrialColumn
 

@@ -17,12 +17,12 @@ from hpsearch.events import Ended, Event, Opened
 from hpsearch.journal.journal import Journal
 from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Record
-from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.simulate import simulate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.simulation.simulation import RecordedFailure, Step
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Limits, Sweep
+from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Progress, Result, Task, TimedOut, Workers
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job

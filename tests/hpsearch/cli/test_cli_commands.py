@@ -17,8 +17,8 @@ import pytest
 import hpsearch
 from hpsearch.cli.arguments import function_at
 from hpsearch.cli.parser import build_parser
-from hpsearch.report.csv_files import REPORTS_NAME, TRIALS_NAME
-from hpsearch.report.export import OPTUNA_NAME, PARQUET_NAME
+from hpsearch.export.export import OPTUNA_NAME, PARQUET_NAME
+from hpsearch.tables.trials import REPORTS_NAME, TRIALS_NAME
 from tests.hpsearch.support.command_line import Answer, Call, call, write_sweep
 from tests.hpsearch.support.optuna_journal import optuna_study
 from tests.hpsearch.support.wide_study import HARM, WIDENED, write_wide_study

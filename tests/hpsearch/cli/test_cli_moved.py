@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hpsearch
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.tables.trials import rows_to_csv
 from tests.hpsearch.support.command_line import Call, write_sweep
 
 INLINE = ("--backend", "inline")

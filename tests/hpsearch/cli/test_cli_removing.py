@@ -12,8 +12,8 @@ import pytest
 
 import hpsearch
 from hpsearch.journal.directory import StudyDirectory
-from hpsearch.report.tables import rows_to_csv
 from hpsearch.run import on_end
+from hpsearch.tables.trials import rows_to_csv
 from tests.hpsearch.support.command_line import PATIENCE, PROGRAM, call, environment, write_sweep
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import hpsearch
 from hpsearch.journal.directory import StudyDirectory
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.tables.trials import rows_to_csv
 from tests.hpsearch.support.cli_trainables import GATE, OPEN, REACHED
 from tests.hpsearch.support.command_line import Call, begin, wait_for, write_sweep
 

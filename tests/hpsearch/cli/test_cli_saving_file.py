@@ -16,7 +16,7 @@ import torch
 
 import hpsearch
 from hpsearch.errors import HpsearchError
-from hpsearch.report.saving_file import save_file
+from hpsearch.export.saving import save_file
 from tests.hpsearch.support.command_line import environment
 
 TOLD = {"trial": 3, "values": {"loss": 0.5}, "params": {"lr": 0.1, "block": {"kind": "conv", "widths": [8, 16]}}}
@@ -174,7 +174,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
         "from hpsearch.errors import HpsearchError\n"
-        "from hpsearch.report.saving_file import save_file\n"
+        "from hpsearch.export.saving import save_file\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
         "try:\n"

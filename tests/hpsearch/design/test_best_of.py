@@ -8,7 +8,7 @@ import pytest
 
 import hpsearch
 from hpsearch.design.last_fit import Best, best_of
-from hpsearch.report.study import Study
+from hpsearch.results.study import Study
 
 
 def searched(folder: Path, constraints: list[str], seconds: dict[int, float], reported: int = 3) -> Study:

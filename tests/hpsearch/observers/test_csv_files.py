@@ -8,8 +8,8 @@ import hpsearch
 from hpsearch.events import Started
 from hpsearch.observers.base import Observed, Record
 from hpsearch.observers.csv_files import CsvObserver
-from hpsearch.report.csv_files import reports_csv
 from hpsearch.study.state import StudyState
+from hpsearch.tables.trials import reports_csv
 from hpsearch.trial import Report
 from tests.hpsearch.support.command_line import call
 from tests.hpsearch.support.lives import Life

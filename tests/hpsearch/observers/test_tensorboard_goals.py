@@ -22,8 +22,8 @@ from hpsearch.observers.base import Observed, Record
 from hpsearch.observers.display import Snapshot
 from hpsearch.observers.progress import LiveTable, PlainLines
 from hpsearch.observers.tensorboard import TensorBoardObserver
-from hpsearch.report.best import hypervolumes
-from hpsearch.report.course import CourseSoFar
+from hpsearch.results.best import hypervolumes
+from hpsearch.results.course import CourseSoFar
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers

@@ -14,7 +14,7 @@ from hpsearch.events import Retried
 from hpsearch.observers.base import Observed, Record
 from hpsearch.observers.ended_trials import EndedTrial, EndedTrials
 from hpsearch.observers.trial_log import TrialLog
-from hpsearch.report.over_time import over_iterations
+from hpsearch.results.over_time import over_iterations
 from hpsearch.study.state import StudyState
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.lives import Life, lives

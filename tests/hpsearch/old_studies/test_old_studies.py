@@ -12,7 +12,7 @@ import pytest
 
 import hpsearch
 from hpsearch.cli import main
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.tables.trials import rows_to_csv
 from tests.hpsearch.old_studies import trainables
 
 HERE = Path(__file__).parent

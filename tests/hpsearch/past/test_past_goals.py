@@ -12,9 +12,9 @@ import pytest
 
 import hpsearch
 from hpsearch.errors import SweepError
+from hpsearch.export.export import export_study
 from hpsearch.objective import is_valid
 from hpsearch.past.read import Given, read_warm_start
-from hpsearch.report.export import export_study
 from hpsearch.searchers import Past
 from hpsearch.space import Space
 from hpsearch.study.warm_start import WarmStart, stored_warm_start

@@ -20,11 +20,11 @@ from hpsearch.errors import SweepError
 from hpsearch.events import Asked
 from hpsearch.journal.journal import Journal
 from hpsearch.past.read import read_warm_start
-from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.study_run import create_study
 from hpsearch.run.warm_start import recorded, warm_start_of
 from hpsearch.searchers import Search, Searcher
 from hpsearch.study.warm_start import stored_warm_start
+from hpsearch.tables.trials import rows_to_csv
 from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.command_line import Call, call, environment, write_sweep
 from tests.hpsearch.support.scripted import events_of

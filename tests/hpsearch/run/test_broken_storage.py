@@ -20,8 +20,8 @@ import hpsearch
 from hpsearch.errors import StorageError
 from hpsearch.events import Dropped, Failed, Started
 from hpsearch.journal.journal import Journal
-from hpsearch.report.study import Study
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.results.study import Study
+from hpsearch.tables.trials import rows_to_csv
 
 STOP_AFTER = 11
 """Segments: all of the first bracket's first rung, and some more."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import hpsearch
 from hpsearch.events import Finished, Lost
-from hpsearch.report.study import Study
+from hpsearch.results.study import Study
 from hpsearch.run import verdicts
 from hpsearch.sweep.sweep import Resources, Sweep
 from hpsearch.task import Message, Task

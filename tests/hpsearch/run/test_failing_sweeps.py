@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.events import Ended, Failed, Retried, Started
-from hpsearch.report.study import Study, load
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.results.study import Study, load
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.sweep.sweep import Limits, Sweep
+from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Gone, Message, Task
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.scripted import (

@@ -13,8 +13,8 @@ import pytest
 
 import hpsearch
 from hpsearch.events import Event, Finished, Opened, Saved, Started
-from hpsearch.report.tables import rows_to_csv
 from hpsearch.schedulers.brackets import hyperband_brackets, iterations
+from hpsearch.tables.trials import rows_to_csv
 from tests.hpsearch.support.fork_server import ForkServer
 from tests.hpsearch.support.killed_sweep import EPOCHS
 from tests.hpsearch.support.scripted import events_of

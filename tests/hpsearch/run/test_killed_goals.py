@@ -12,8 +12,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import hpsearch
 from hpsearch.events import Started
-from hpsearch.report.study import Study
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.results.study import Study
+from hpsearch.tables.trials import rows_to_csv
 from hpsearch.tensorboard.study_run import FRONT, HYPERVOLUME, STUDY_RUN, by_tag
 from tests.hpsearch.support.command_line import ROOT, environment
 from tests.hpsearch.support.conditions import wait_until

@@ -12,7 +12,7 @@ import pytest
 
 import hpsearch
 from hpsearch.events import Asked, Started
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.tables.trials import rows_to_csv
 from tests.hpsearch.support.command_line import ROOT, environment
 from tests.hpsearch.support.conditions import gone, wait_until
 from tests.hpsearch.support.scripted import events_of

@@ -10,7 +10,7 @@ import pytest
 
 import hpsearch
 from hpsearch.events import Pruned
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.tables.trials import rows_to_csv
 from tests.hpsearch.support.fork_server import ForkServer
 from tests.hpsearch.support.scripted import events_of, of_kind
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.events import Event, Failed, Finished, Lost, Reverted, Started
-from hpsearch.report.study import Study
+from hpsearch.results.study import Study
 from hpsearch.run import verdicts
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.sweep.sweep import Limits, Resources, Sweep

@@ -10,7 +10,7 @@ import torch
 
 import hpsearch
 import hpsearch_trainers.lanes
-from hpsearch.report.study import Study
+from hpsearch.results.study import Study
 from hpsearch_trainers.lanes import Fuser
 from tests.hpsearch.support import lane_trainables
 from tests.hpsearch.support.lane_sweeps import FAULTS, results, search, table

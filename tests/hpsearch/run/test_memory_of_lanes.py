@@ -10,7 +10,7 @@ import pytest
 
 import hpsearch
 from hpsearch.events import Lost
-from hpsearch.report.study import Study
+from hpsearch.results.study import Study
 from tests.hpsearch.support.fork_server import ForkServer
 from tests.hpsearch.support.lane_sweeps import results, table
 from tests.hpsearch.support.scripted import events_of

@@ -15,8 +15,7 @@ from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Saved,
 from hpsearch.journal.journal import Journal
 from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Record
-from hpsearch.report.study import Study, load
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.results.study import Study, load
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.verdicts import MOST_LOSSES
@@ -24,6 +23,7 @@ from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.study.enough import Enough
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Checkpoints, Limits, Sweep
+from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Message, Notice, Progress, Task, Workers
 from hpsearch.trial import Report, TrialState
 from hpsearch.widths.widths import Widths

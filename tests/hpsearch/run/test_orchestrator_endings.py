@@ -14,7 +14,7 @@ from hpsearch.events import Ended, Event, Finished
 from hpsearch.journal.journal import Journal
 from hpsearch.observers.display import Silent
 from hpsearch.observers.times import Times
-from hpsearch.report.study import load
+from hpsearch.results.study import load
 from hpsearch.run.simulate import simulate
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.sweep.sweep import Limits

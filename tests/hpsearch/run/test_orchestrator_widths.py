@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.events import Event, Exhausted, Failed, Finished, Lost, Reverted, Started
-from hpsearch.report.study import load
+from hpsearch.results.study import load
 from hpsearch.run.simulate import simulate
 from hpsearch.run.verdicts import MOST_LOSSES
 from hpsearch.schedulers.hyperband import Hyperband

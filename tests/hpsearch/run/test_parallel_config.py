@@ -16,7 +16,7 @@ import pytest
 
 import hpsearch
 from hpsearch.events import Event, Lost, Started
-from hpsearch.report.study import Study
+from hpsearch.results.study import Study
 from hpsearch.trial import TrialState
 from hpsearch_trainers.strategies import STRATEGIES
 from tests.hpsearch.support.command_line import ROOT, Answer, begin, call, wait_for

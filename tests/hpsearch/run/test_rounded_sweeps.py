@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import hpsearch_trainers.lanes
-from hpsearch.report.study import Study
+from hpsearch.results.study import Study
 from tests.hpsearch.support.lane_sweeps import results, search, table
 from tests.trainers.lanes.ways import ALL_WAYS
 

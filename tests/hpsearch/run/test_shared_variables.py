@@ -11,7 +11,7 @@ import torch
 
 import hpsearch
 from hpsearch.cli import main
-from hpsearch.report.study import Study
+from hpsearch.results.study import Study
 from tests.hpsearch.support import lane_sweeps, sharing_trainables
 from tests.hpsearch.support.lane_sweeps import results, table
 

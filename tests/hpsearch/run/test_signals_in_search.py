@@ -15,7 +15,7 @@ import pytest
 import hpsearch
 from hpsearch.errors import Interrupted
 from hpsearch.journal.journal import Journal
-from hpsearch.report.study import Study
+from hpsearch.results.study import Study
 from hpsearch.run.interrupts import Interrupts, passing_on
 from tests.hpsearch.support.functions import Functions
 

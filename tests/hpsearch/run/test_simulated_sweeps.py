@@ -14,8 +14,8 @@ import pytest
 
 import hpsearch
 from hpsearch.errors import SweepError, TrainableError
-from hpsearch.report.tables import rows_to_csv
 from hpsearch.simulation.table import Recorded, Table
+from hpsearch.tables.trials import rows_to_csv
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.command_line import ROOT, environment
 from tests.hpsearch.support.population import Population

@@ -15,11 +15,11 @@ from hpsearch.events import Added, Ended, Extended, Finished, Pruned, Retried, S
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.history import seconds_spent
 from hpsearch.journal.journal import Journal
-from hpsearch.report.status import status_text
-from hpsearch.report.study import Study
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.results.study import Study
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.sweep.sweep import Limits, Sweep
+from hpsearch.tables.status import status_text
+from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Message, Task
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.scripted import (

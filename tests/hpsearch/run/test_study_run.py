@@ -18,10 +18,10 @@ from hpsearch.events import Ended, Entry, Exhausted, Opened
 from hpsearch.journal.history import seconds_spent
 from hpsearch.journal.journal import Journal
 from hpsearch.observers.display import Silent
-from hpsearch.report.study import Study, load
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.results.study import Study, load
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Message, Task
 from hpsearch.worker.job import Job
 from tests.hpsearch.support.scripted import ScriptedBackend, done, run_scripted, sweep_of

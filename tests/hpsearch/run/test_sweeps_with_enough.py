@@ -10,11 +10,11 @@ import pytest
 
 import hpsearch
 from hpsearch.events import Ended, Failed, Finished, Lost
-from hpsearch.report.status import status_text
-from hpsearch.report.tables import rows_to_csv
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.sweep.sweep import Limits, Metric
+from hpsearch.tables.status import status_text
+from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Message, Progress, Task
 from hpsearch.trial import Report, TrialState
 from tests.hpsearch.support.scripted import (

@@ -9,7 +9,7 @@ import pytest
 
 from hpsearch.errors import SweepError
 from hpsearch.journal.directory import StudyDirectory
-from hpsearch.report.study import load
+from hpsearch.results.study import load
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import Halving, SuccessiveHalving

@@ -9,10 +9,10 @@ import pytest
 import hpsearch
 from hpsearch.cli import main
 from hpsearch.errors import SweepError
-from hpsearch.report.tables import rows_to_csv
 from hpsearch.schedulers import KNOWN, settings_named
 from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.trials import rows_to_csv
 from tests.hpsearch.support.doubling import Doubling
 
 SWEEP = """\

@@ -13,7 +13,6 @@ import pytest
 import hpsearch
 from hpsearch.errors import JournalError, SearcherError, SweepError
 from hpsearch.events import Asked, Event, Exhausted, Finished, Opened, Started
-from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.searcher_process import ProcessCalls
 from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.pbt import PBT
@@ -24,6 +23,7 @@ from hpsearch.space import Space, Uniform
 from hpsearch.study.state import StudyState
 from hpsearch.study.suggestions import direct_calls
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.trials import rows_to_csv
 from hpsearch.trial import Report
 from tests.hpsearch.support.climbing import Climbing, Failing, Limited
 from tests.hpsearch.support.family import Family

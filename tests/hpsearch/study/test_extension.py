@@ -10,12 +10,12 @@ import pytest
 
 from hpsearch.errors import SweepError
 from hpsearch.events import Ended, Extended, Opened, Started
-from hpsearch.report.study import Study, load
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.results.study import Study, load
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
 from hpsearch.sweep.sweep import Limits, Resources, Sweep
+from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Message, Task
 from tests.hpsearch.support.scripted import ScriptedBackend, done, events_of, run_scripted, sweep_of
 

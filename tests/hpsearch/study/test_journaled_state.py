@@ -17,7 +17,7 @@ from hpsearch.events import Entry, Extended, Failed, Retried, Saved, Started
 from hpsearch.journal import file
 from hpsearch.journal.event_codec import decode, decode_followed, encode, encode_followed
 from hpsearch.journal.journal import Journal
-from hpsearch.report.study import load
+from hpsearch.results.study import load
 from hpsearch.run.study_run import create_study
 from hpsearch.study.extension import extended
 from hpsearch.study.journaled_state import JournaledState

@@ -9,11 +9,11 @@ import pytest
 
 import hpsearch
 from hpsearch.errors import HpsearchError, TellError
-from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.telling import AskedTrial
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.trials import rows_to_csv
 from tests.hpsearch.support.scripted import events_of, sweep_of
 
 __all__ = ["PLAIN", "ask", "asked_sweep", "by_x", "finish", "halving", "refused", "reports", "table"]

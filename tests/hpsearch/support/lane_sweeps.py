@@ -11,8 +11,8 @@ import torch
 
 import hpsearch
 from hpsearch.events import Finished, Saved
-from hpsearch.report.study import Study
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.results.study import Study
+from hpsearch.tables.trials import rows_to_csv
 from tests.hpsearch.support import lane_trainables
 from tests.hpsearch.support.scripted import events_of
 

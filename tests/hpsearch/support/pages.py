@@ -10,15 +10,15 @@ from typing import Any
 import hpsearch
 from hpsearch.charts import Picture
 from hpsearch.charts.picture import Area, Box, Dot, Line, Shape, Words
-from hpsearch.report.page.brackets import brackets
-from hpsearch.report.page.goals import front
-from hpsearch.report.page.importance import importance
-from hpsearch.report.page.networks import networks
-from hpsearch.report.page.params import parallel
-from hpsearch.report.page.progress import curves, history
-from hpsearch.report.page.section import Section
-from hpsearch.report.page.trials import trials
-from hpsearch.report.page.workers import workers
+from hpsearch.page.brackets import brackets
+from hpsearch.page.goals import front
+from hpsearch.page.importance import importance
+from hpsearch.page.networks import networks
+from hpsearch.page.params import parallel
+from hpsearch.page.progress import curves, history
+from hpsearch.page.section import Section
+from hpsearch.page.trials import trials
+from hpsearch.page.workers import workers
 
 VOID = {"meta", "br"}
 

@@ -13,7 +13,7 @@ from hpsearch.events import Event
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.observers.display import Silent
-from hpsearch.report.study import Study
+from hpsearch.results.study import Study
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.space import Space, Uniform

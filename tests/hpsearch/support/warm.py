@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import hpsearch
 from hpsearch.objective import values_of
-from hpsearch.report.study import Study
+from hpsearch.results.study import Study
 from hpsearch.searchers import Past, Suggestion
 from hpsearch.sweep.sweep import Sweep
 from tests.hpsearch.support.climbing import Climbing

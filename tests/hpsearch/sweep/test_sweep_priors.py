@@ -11,14 +11,14 @@ import pytest
 
 from hpsearch.backends.base import Backend
 from hpsearch.errors import SweepError
-from hpsearch.report.optuna_distributions import optuna_parameter
-from hpsearch.report.study import Study, load
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.results.optuna_distributions import optuna_parameter
+from hpsearch.results.study import Study, load
 from hpsearch.simulation.lookup import NearestRows
 from hpsearch.space import Categorical, Distribution, IntUniform, LogIntUniform, LogUniform, Space, Uniform
 from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.schema import json_schema
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Message, Task
 from tests.hpsearch.support.scripted import ScriptedBackend, done, run_scripted, sweep_of
 

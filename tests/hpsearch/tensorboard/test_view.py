@@ -15,7 +15,7 @@ from tensorboard.plugins.hparams import api_pb2
 import hpsearch
 from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.journal.journal import Journal
-from hpsearch.report.course import Moment
+from hpsearch.results.course import Moment
 from hpsearch.run.study_run import create_study
 from hpsearch.tensorboard.address import MOST_RUNS
 from hpsearch.tensorboard.repeats import spread_tags

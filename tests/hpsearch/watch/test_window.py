@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch.report.layout import display_width
 from hpsearch.space import Space, Uniform
+from hpsearch.tables.layout import display_width
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.watch.columns import Columns, TrialColumn
 from hpsearch.watch.window import GAP, Widths, Window, window_of

@@ -17,8 +17,8 @@ from hpsearch.backends.ray.worker_pool import WorkerPool
 from hpsearch.events import Failed, Lost, Started
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
-from hpsearch.report.study import Study
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.results.study import Study
+from hpsearch.tables.trials import rows_to_csv
 from hpsearch.trial import TrialState
 from tests.hpsearch.support import backend_trainables as trainables
 from tests.hpsearch.support.conditions import beside, gone, limits, wait_until

@@ -12,7 +12,7 @@ import pytest
 import hpsearch
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.events import Failed, Finished, Lost, Started
-from hpsearch.report.study import Study
+from hpsearch.results.study import Study
 from hpsearch.run import verdicts
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import Gone, Result, TimedOut, WorkerShare

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import hpsearch
-from hpsearch.report.segments import SegmentRow
-from hpsearch.report.study import Study
+from hpsearch.results.segments import SegmentRow
+from hpsearch.results.study import Study
 from hpsearch.trial import TrialState
 from hpsearch_trainers.strategies import STRATEGIES
 from tests.hpsearch.support.strategy_trainables import Killed

@@ -1,0 +1,1 @@
+"""A study written for other tools, or its best trial for use."""

@@ -1,0 +1,183 @@
+"""A study as a journal file of Optuna's, for optuna-dashboard and Optuna's own plots."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpsearch.errors import HpsearchError
+from hpsearch.objective import Objective, excesses_of
+from hpsearch.results.optuna_distributions import OptunaParameter, optuna_parameter
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.formats import strict_json
+from hpsearch.trial import TrialRow, TrialState
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+__all__ = ["MARK", "check_replaceable", "is_journal_file", "write_optuna_storage"]
+
+MARK = "hpsearch"
+"""User attribute of a study that holds the identity of ours."""
+
+
+def write_optuna_storage(
+    path: Path,
+    rows: Sequence[TrialRow],
+    sweep: Sweep,
+    curves: Mapping[int, Sequence[tuple[int, float]]],
+    times: Mapping[int, tuple[float, float | None]],
+    identity: str,
+) -> None:
+    """Write a new journal file with one study.
+
+    Not SQLite, where Optuna's API takes minutes for 10,000 trials: it makes several queries for each value.
+
+    Stopped trials become PRUNED, and failed ones, or those that ended without a value, FAIL: Optuna's own best trial is
+    therefore the best of those that ran to their end. Constraints on outcomes become those that `Trial.set_constraint`
+    sets. The rest of a row is in user attributes, and so is a parameter whose values Optuna would bend:
+    `params.<name>`, in JSON.
+
+    Args:
+        path: Must not exist.
+        rows: All trials, numbered from 0 without a gap.
+        sweep: Gives the distributions, the metric's name and direction, and the study's name in the storage.
+        curves: Trial number to (iteration, metric): the intermediate values, which Optuna has of one goal only.
+        times: Trial number to when it began and ended, in seconds since the epoch.
+        identity: Of our study: marks the storage as its export.
+    """
+    with _quiet_optuna():
+        import optuna
+        from optuna.storages.journal import JournalFileBackend
+
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        goals = sweep.objective.goals
+        directions = [goal.goal for goal in goals]
+        study = optuna.create_study(storage=storage, study_name=sweep.name, directions=directions)
+        study.set_metric_names([goal.name for goal in goals])
+        study.set_user_attr(MARK, identity)
+        parameters = {
+            name: optuna_parameter(parameter.distribution, [row.params[name] for row in rows if name in row.params])
+            for name in sweep.parameters.columns(row.params for row in rows)
+            if (parameter := sweep.parameters.find(name)) is not None
+        }
+        trials = [
+            _trial(row, parameters, curves.get(row.number, ()), times.get(row.number), sweep.objective) for row in rows
+        ]
+        # Study.add_trials refuses a trial that was pruned before it started, and so has no times.
+        study_id = storage.get_study_id_from_name(sweep.name)
+        for trial in trials:
+            storage.create_new_trial(study_id, template_trial=trial)
+
+
+@contextmanager
+def _quiet_optuna() -> Iterator[None]:
+    """Keep Optuna's lines off the screen, and leave its settings as they were."""
+    import optuna
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+
+
+def check_replaceable(path: Path, identity: str) -> None:
+    """See that a file is free, or holds a former export of this study and nothing else.
+
+    Raises:
+        HpsearchError: It holds something else, which would be lost.
+    """
+    if not path.exists():
+        return
+    if not is_journal_file(path):
+        raise _not_ours(path, "a file that isn't a journal of Optuna's")
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    try:
+        studies = JournalStorage(JournalFileBackend(str(path))).get_all_studies()
+    except Exception as error:
+        raise _not_ours(path, f"a file that Optuna can't read ({type(error).__name__}: {error})") from error
+    foreign = [known.study_name for known in studies if known.user_attrs.get(MARK) != identity]
+    if foreign:
+        raise _not_ours(path, f"the Optuna study {foreign[0]!r}")
+
+
+def is_journal_file(path: Path) -> bool:
+    """Return whether a file is a journal of Optuna's."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(64).lstrip().startswith(b'{"op_code"')
+
+
+def _not_ours(path: Path, found: str) -> HpsearchError:
+    return HpsearchError(
+        f"{path}: expected no file, or a former export of this very study; got {found}, which is left as it is. "
+        "Export to another folder (--to), or move the file away."
+    )
+
+
+def _trial(
+    row: TrialRow,
+    parameters: Mapping[str, OptunaParameter | None],
+    curve: Sequence[tuple[int, float]],
+    times: tuple[float, float | None] | None,
+    objective: Objective,
+) -> FrozenTrial:
+    from optuna.trial import TrialState as OptunaState
+    from optuna.trial import create_trial
+
+    state = {
+        TrialState.WAITING: OptunaState.WAITING,
+        TrialState.RUNNING: OptunaState.RUNNING,
+        TrialState.COMPLETE: OptunaState.COMPLETE if row.values else OptunaState.FAIL,
+        TrialState.STOPPED: OptunaState.PRUNED,
+        TrialState.FAILED: OptunaState.FAIL,
+    }[row.state]
+    has_value = state in (OptunaState.COMPLETE, OptunaState.PRUNED)
+    held = {name: parameter for name, parameter in parameters.items() if parameter is not None and name in row.params}
+    attributes = {
+        "origin": row.origin,
+        "iterations": row.iterations,
+        "width": row.width,
+        "parent": row.parent,
+        "inherited": row.inherited,
+        "checkpoint": row.checkpoint,
+        "reason": row.reason,
+        "reverted": row.reverted,
+        "asynchronous": row.asynchronous or None,
+        "failure": None if row.failure is None else row.failure.message,
+        **{f"metrics.{name}": strict_json(value) for name, value in row.metrics.items()},
+        **{f"params.{name}": json.dumps(value) for name, value in row.params.items() if name not in held},
+    }
+    trial = create_trial(
+        state=state,
+        values=row.values if has_value and row.values else None,
+        params={name: parameter.value(row.params[name]) for name, parameter in held.items()},
+        distributions={name: parameter.distribution for name, parameter in held.items()},
+        user_attrs={name: value for name, value in attributes.items() if value not in (None, "")},
+        intermediate_values=dict(curve),
+    )
+    if row.score is not None:
+        for constraint, excess in zip(objective.constraints, excesses_of(row.score), strict=True):
+            trial.set_constraint(str(constraint), excess)
+    trial.number = row.number
+    began, ended = times or (None, None)
+    trial.datetime_start = None if state == OptunaState.WAITING else _local(began)
+    trial.datetime_complete = _local(ended) if state.is_finished() else None
+    return trial
+
+
+def _local(when: float | None) -> datetime | None:
+    """Give a time as Optuna's trials hold it: of the local clock, without saying so."""
+    return None if when is None else datetime.fromtimestamp(when)

@@ -1,0 +1,215 @@
+"""The best trial as a folder of its own, with its params and its checkpoint as it was written; or as one file."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpsearch.errors import HpsearchError
+from hpsearch.results.study import BestTrial, Study
+from hpsearch.tables.formats import strict_json
+
+__all__ = ["save_file", "save_trial"]
+
+_RECORD = "trial.json"
+_ENDINGS = (".pt", ".pth")
+
+
+def save_trial(study: Study, found: BestTrial, target: Path, force: bool = False) -> list[Path]:
+    """Write a trial's params and its checkpoint, and give the paths of what was written.
+
+    Args:
+        study: Its study.
+        found: The trial.
+        target: A file where the name ends in `.pt` or `.pth`, for `torch.load(weights_only=True)`: a dictionary with
+            `study`, `name`, `trial`, `values`, `iteration`, `params` and `state`. Else a folder: `trial.json` with the
+            same, and beside it the checkpoint, the file or folder that the trial saved, under its own name. Folders
+            are made where they aren't there.
+        force: Replace what was saved there before; nothing else is touched.
+
+    Raises:
+        HpsearchError: The trial has no checkpoint, or none that can be put into one file; something is there; or it
+            can't be written.
+    """
+    if found.checkpoint is None:
+        raise HpsearchError(
+            f"--save: trial {found.number} must have a checkpoint, but {study.why_no_checkpoint(found.number)}: see "
+            "checkpoints in docs/sweep-file.md"
+        )
+    if not os.path.lexists(found.checkpoint):
+        raise HpsearchError(
+            f"--save: the checkpoint of trial {found.number} must be written out of the file in which it lies with "
+            f"others, {found.checkpoint}, but {study.directory} can't be written. Copy that directory to where it can, "
+            "and save it there"
+        )
+    told = {
+        "study": str(study.directory),
+        "name": study.sweep.name,
+        "trial": found.number,
+        "values": found.values,
+        "iteration": study.trials[found.number].value_iteration,
+        "params": found.params,
+    }
+    if is_one_file(target):
+        save_file(told, found.checkpoint, target, force)
+        return [target]
+    return _save_folder(told, found.checkpoint, target, force)
+
+
+def _save_folder(told: Mapping[str, Any], checkpoint: Path, folder: Path, force: bool) -> list[Path]:
+    """Write `trial.json`, which names the checkpoint. It comes last, so that what it names is there and whole."""
+    name = checkpoint.name
+    record, copy = folder / _RECORD, folder / (f"checkpoint-{name}" if name == _RECORD else name)
+    if not force and (taken := next((path for path in (record, copy) if os.path.lexists(path)), None)) is not None:
+        raise HpsearchError(f"--save: {taken} must not be there yet: name another folder, or replace it with --force")
+    text = (
+        json.dumps(strict_json({**told, "checkpoint": copy.name}), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    )
+    partial = folder / f".{secrets.token_hex(4)}.partial"
+    try:
+        former = _former(record) if force else None
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            _copy(checkpoint, partial)
+            record.unlink(missing_ok=True)
+            for old in {copy, *([folder / former] if former else [])}:
+                _delete(old)
+            partial.rename(copy)
+            partial.write_text(text, encoding="utf-8")
+            partial.rename(record)
+        finally:
+            _delete(partial)
+    except OSError as error:
+        raise HpsearchError(
+            f"--save: {folder} must be a folder that can be written to, got: {error.strerror or error}. Name another."
+        ) from error
+    return [record, copy]
+
+
+def _former(record: Path) -> str | None:
+    """Give the name of the checkpoint that was saved beside a record before."""
+    try:
+        name = json.loads(record.read_text(encoding="utf-8"))["checkpoint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return name if isinstance(name, str) and Path(name).name == name and name not in ("", "..") else None
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, symlinks=True)
+    else:
+        shutil.copy2(source, target)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def is_one_file(target: Path) -> bool:
+    """Say whether the name given to `--save` is that of a file for torch, and not of a folder."""
+    return target.suffix.lower() in _ENDINGS
+
+
+def save_file(told: Mapping[str, Any], checkpoint: Path, target: Path, force: bool = False) -> None:
+    """Write what is told of a trial and, as `state`, what its checkpoint holds, for `torch.load(weights_only=True)`.
+
+    Tensors are on the CPU. The file is written beside its place, read back, and moved there.
+
+    Args:
+        told: Plain values by name.
+        checkpoint: What the trial saved, as the user reads it.
+        target: The file; the folder it lies in is made where it isn't there.
+        force: Replace a file that is there.
+
+    Raises:
+        HpsearchError: The checkpoint can't be read so; something is there; or the file can't be written.
+    """
+    if target.is_dir():
+        raise HpsearchError(
+            f"--save: {target} must be a file, as it ends in {target.suffix}, but is a folder: name another file"
+        )
+    if not force and os.path.lexists(target):
+        raise _taken(target)
+    state = _state_of(told, checkpoint, target)
+    partial = target.with_name(f".{secrets.token_hex(4)}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _write({**told, "state": state}, partial)
+            _move(partial, target, force)
+        finally:
+            partial.unlink(missing_ok=True)
+    except FileExistsError as error:
+        if error.filename2 is None:  # a folder that was to be made
+            raise _unwritable(target, error) from error
+        raise _taken(target) from error
+    except OSError as error:
+        raise _unwritable(target, error) from error
+
+
+def _state_of(told: Mapping[str, Any], checkpoint: Path, target: Path) -> Any:
+    """Read what the trial saved, where it is one state."""
+    import torch
+
+    found = "a folder"
+    if not checkpoint.is_dir():
+        try:
+            with checkpoint.open("rb") as file:
+                return torch.load(file, weights_only=True, map_location="cpu")
+        except (MemoryError, OSError) as error:
+            raise HpsearchError(f"--save: the checkpoint {checkpoint} must be read, but: {error}") from error
+        except Exception as error:  # torch.load raises RuntimeError, UnpicklingError, EOFError and others
+            found = f"a file that it can't read: {str(error).strip().partition(chr(10))[0]}"
+    raise HpsearchError(
+        f"--save: to be put into one file, the checkpoint of trial {told['trial']} must be what "
+        f"torch.load(weights_only=True) reads, but {checkpoint} is {found}\n  save it as it is, into a folder: "
+        f"--save {target.with_suffix('')}"
+    )
+
+
+def _write(record: Mapping[str, Any], path: Path) -> None:
+    import torch
+
+    try:
+        with path.open("wb") as file:  # torch.save makes a RuntimeError of what the system refuses
+            torch.save(dict(record), file)
+    except RuntimeError as error:
+        cause = error.__cause__ or error.__context__
+        if isinstance(cause, OSError):
+            raise cause from error
+        raise
+    torch.load(path, weights_only=True, mmap=True, map_location="cpu")  # only what is sure to be read is put in place
+
+
+def _move(partial: Path, target: Path, force: bool) -> None:
+    """Move the whole file to its place; without force never onto another that has come there since."""
+    if force:
+        partial.replace(target)
+        return
+    try:
+        os.link(partial, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if os.path.lexists(target):
+            raise FileExistsError(0, "", str(partial), None, str(target)) from None
+        partial.rename(target)
+
+
+def _taken(target: Path) -> HpsearchError:
+    return HpsearchError(f"--save: {target} must not be there yet: name another file, or replace it with --force")
+
+
+def _unwritable(target: Path, error: OSError) -> HpsearchError:
+    return HpsearchError(
+        f"--save: {target} must be a file that can be written, got: {error.strerror or error}. Name another."
+    )

@@ -1,0 +1,171 @@
+"""The axes of parallel coordinates: each spans what the search space has, on its scale, or names what there is."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from hpsearch.charts import Names, Scale, between
+from hpsearch.results.study import Study
+from hpsearch.space import Categorical, Distribution, LogIntUniform, LogNormal, LogUniform, Normal
+from hpsearch.space.distribution import Numeric
+from hpsearch.space.structures import Copies, Repeated
+from hpsearch.tables.formats import param_cell
+from hpsearch.tables.wording import number
+from hpsearch.trial import Value
+
+__all__ = ["Axis", "axis_of", "told_name", "told_of", "varies"]
+
+_MOST_NAMES = 12
+_DEVIATIONS = 3.0
+"""Sigmas that an axis spans at either side where a range has no ends."""
+_FOOT = 0.15
+"""Share of an axis of numbers that is kept for trials that have none."""
+_NEAR = 0.06
+"""Shares of an axis: a mark that is nearer to one of its ends has no room beside that one's."""
+
+
+class _Absent:
+    """What stands for the value of a parameter that a trial doesn't have."""
+
+
+_ABSENT: Final = _Absent()
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Numbers from one end of the space to the other, and below them a place for trials that have none."""
+
+    scale: Scale
+    low: float
+    high: float
+    absent: str
+    """What that place is called; empty where each trial has a number."""
+
+    def share(self, value: object) -> float:
+        if value == self.absent:
+            return 0.0
+        share = min(max(self.scale.share(value), 0.0), 1.0)
+        return _FOOT + (1 - _FOOT) * share if self.absent else share
+
+    def ticks(self, most: int = 6) -> list[tuple[object, str]]:
+        """Mark both ends, and between them what is apart from them."""
+        ends: list[tuple[object, str]] = [(end, number(end)) for end in dict.fromkeys((self.low, self.high))]
+        marks = self.scale.ticks(most)
+        inside = [(value, text) for value, text in marks if _NEAR < self.scale.share(value) < 1 - _NEAR]
+        if len(ends) == 1:
+            inside = []  # it stands in the middle
+        return [*ends, *inside, *([(self.absent, self.absent)] if self.absent else [])]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis."""
+
+    name: str
+    scale: Scale
+    values: Sequence[float | str]
+    """Of each trial that has one, as the scale takes it; those without a value have none of a goal."""
+
+
+def varies(name: str, points: Sequence[Mapping[str, Value]]) -> bool:
+    """Say whether trials differ in a parameter, however little."""
+    return len({_exactly(point.get(name, _ABSENT)) for point in points}) > 1
+
+
+def told_name(name: str, study: Study) -> str:
+    """Give the name of a parameter, and of a structure that is repeated that it says how many parts it has."""
+    parameter = study.sweep.parameters.find(name)
+    is_count = parameter is not None and isinstance(parameter.holder, Repeated)
+    return f"{name} (count)" if is_count else name
+
+
+def axis_of(name: str, distribution: Distribution | None, points: Sequence[Mapping[str, Value]]) -> Axis | None:
+    """Give an axis with each trial's value on it; None where there are too many to be told apart.
+
+    Args:
+        name: Of the parameter.
+        distribution: What it is drawn from; None: that isn't known.
+        points: The params of each trial, which need not have this one.
+    """
+    values = [point.get(name, _ABSENT) for point in points]
+    listed = distribution.values if isinstance(distribution, Categorical) else ()
+    known = [float(value) for value in values if _is_number(value)]
+    has_absent = _ABSENT in values
+    if not 0 < len(listed) <= _MOST_NAMES and len(known) + values.count(_ABSENT) == len(values):
+        span = _span(distribution, known, "absent" if has_absent else "")
+        return Axis(name, span, [float(value) if _is_number(value) else span.absent for value in values])
+    unlisted = sorted({_exactly(value): value for value in values}.items())
+    every = {_exactly(value): value for value in listed} | dict(unlisted)
+    if len(every) > _MOST_NAMES:
+        return None
+    texts = dict(zip(every, _apart(list(every.values())), strict=True))
+    return Axis(name, Names(tuple(texts.values())), [texts[_exactly(value)] for value in values])
+
+
+def told_of(axis: Axis, best: int) -> str:
+    """Say in which range the first trials are, or which values they have."""
+    values = axis.values[:best]
+    if isinstance(axis.scale, Names):
+        return f"{axis.name} {', '.join(sorted(set(map(str, values)), key=axis.scale.names.index))}"
+    numbers = [value for value in values if not isinstance(value, str)]
+    known = [_range(min(numbers), max(numbers))] if numbers else []
+    absent = ["absent"] if len(numbers) < len(values) else []
+    return f"{axis.name} {' or '.join([*known, *absent])}"
+
+
+def _span(distribution: Distribution | None, values: Sequence[float], absent: str) -> _Span:
+    """Give an axis over all that may be drawn; over what was drawn where that has no ends."""
+    ends = [*values, *(float(end) for end in _ends(distribution) if _is_number(end))]
+    low, high = min(ends), max(ends)
+    log = isinstance(distribution, LogUniform | LogIntUniform | LogNormal)
+    whole = isinstance(distribution, Numeric) and distribution.whole
+    return _Span(between(low, high, log, whole), low, high, absent)
+
+
+def _ends(distribution: Distribution | None) -> Sequence[Value]:
+    match distribution:
+        case Normal() | LogNormal():
+            return [distribution.at_deviations(sigmas) for sigmas in (-_DEVIATIONS, _DEVIATIONS)]
+        case Copies():
+            return [distribution.min]  # there may be any number
+        case Numeric():
+            return list(distribution.ends)
+        case Categorical():
+            return list(distribution.values)
+    return []
+
+
+def _is_number(value: Value | _Absent) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float is near
+        return False
+
+
+def _exactly(value: Value | _Absent) -> str:
+    """Give a text that differs wherever values do: 1, 1.0, "1" and true are four."""
+    return "" if isinstance(value, _Absent) else json.dumps(value)
+
+
+def _apart(values: Sequence[Value | _Absent]) -> list[str]:
+    """Give a text for each value as people read it, of those that would read alike as JSON has it."""
+    texts = ["absent" if isinstance(value, _Absent) else _read(value) for value in values]
+    return [
+        text if texts.count(text) == 1 else "(absent)" if isinstance(value, _Absent) else _exactly(value)
+        for value, text in zip(values, texts, strict=True)
+    ]
+
+
+def _read(value: Value) -> str:
+    return value if isinstance(value, str) else param_cell(value)
+
+
+def _range(least: float, greatest: float) -> str:
+    low, high = number(least), number(greatest)
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,238 @@
+"""Brackets as a picture: trials narrow from rung to rung, and workers per trial grow from a part of one to many."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from hpsearch.charts import Key, Picture, legend, width_of
+from hpsearch.charts.picture import Box, Ink, Shape, Words
+from hpsearch.events import Finished, Started
+from hpsearch.page.endings import has_rungs, rung_inks, rung_title
+from hpsearch.page.section import Section, Table
+from hpsearch.results.study import Study
+from hpsearch.schedulers.base import RungView
+from hpsearch.tables.wording import by_width, counted, up_to
+
+__all__ = ["brackets"]
+
+_MOST_BRACKETS = 12
+_WIDTH, _LEFT, _ALL = 760.0, 100.0, 620.0
+"""Pixels of the picture, those left of the rungs, and those that they share."""
+_TRIALS, _WORKERS, _LABEL, _APART = 30.0, 18.0, 18.0, 8.0
+"""Pixels that the most trials are high, those of the most workers, what a label takes below them, and between rows."""
+_SIZE = 11.0
+"""Of a label's letters."""
+_LEAST = 2.0
+"""Pixels that a bar is high at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What a trial had of the workers while it was trained."""
+
+    workers: int
+    lanes: int = 1
+    """Trials that its worker trained as one computation, itself among them."""
+
+    @property
+    def part(self) -> float:
+        """Workers that trained it at a time."""
+        return self.workers / self.lanes
+
+
+_Shares = Mapping[tuple[int | None, int | None], Counter[_Share]]
+"""By bracket and rung: how many trials had such a share."""
+
+
+def brackets(study: Study) -> Section | None:
+    """Draw the rungs of each bracket: how many trials began in each, and on how many workers they ran."""
+    if not has_rungs(study):
+        return None
+    every, shares = study.rungs, _shares(study)
+    numbers = sorted({rung.bracket for rung in every})
+    rungs = [rung for rung in every if rung.bracket in numbers[:_MOST_BRACKETS]]
+    had = {share for counts in shares.values() for share in counts}
+    told = f"{counted(len(numbers), 'bracket')}, the largest rung with {counted(max(map(_size, every)), 'trial')}."
+    words = ["A trial goes from left to right until it is stopped."]
+    is_told = any(share != _Share(1) for share in had)
+    if is_told:
+        told += _told(had)
+        words.append(
+            "The higher a grey bar, the more workers trained a trial at a time, on average, each as many as last in "
+            "this rung."
+        )
+        if any(share.lanes > 1 for share in had):
+            words.append("One of four that a worker trained as one computation had a fourth of it.")
+    words[0] = f"{told} {words[0]}"
+    if len(numbers) > _MOST_BRACKETS:
+        words.append(f"The first {_MOST_BRACKETS} brackets are drawn, and stand in the table.")
+    drawn = {(rung.bracket, rung.rung) for rung in rungs} & shares.keys() if is_told else ()
+    ends = {rung.until for rung in rungs}
+    inks = {until: ink for until, ink in rung_inks(every).items() if until in ends}
+    picture = _picture(rungs, inks, {rung: shares[rung] for rung in drawn}, told)
+    return Section("Brackets", words, picture, _table(rungs, shares, had), folded=True)
+
+
+def _shares(study: Study) -> _Shares:
+    """Count the trials of each rung by the share that they had last there.
+
+    With how many others a trial was trained is known when its segment has ended.
+    """
+    last: defaultdict[tuple[int | None, int | None], dict[int, _Share]] = defaultdict(dict)
+    began: dict[tuple[int, int], Started] = {}
+    for event in study.events():
+        if isinstance(event, Started):
+            began[event.segment.trial, event.segment.attempt] = event
+            if event.segment.width > 1 or study.sweep.resources.lanes == 1:
+                last[event.bracket, event.rung][event.segment.trial] = _Share(event.segment.width)
+        elif isinstance(event, Finished) and (start := began.get((event.trial, event.attempt))) is not None:
+            last[start.bracket, start.rung][event.trial] = _Share(start.segment.width, event.lanes)
+    return {rung: Counter(trials.values()) for rung, trials in last.items()}
+
+
+def _told(shares: Collection[_Share]) -> str:
+    """Say what shares trials had at least and at most."""
+    workers = [share.workers for share in shares]
+    least, most, lanes = min(workers), max(workers), max(share.lanes for share in shares)
+    told = f" A trial had {counted(most, 'worker') if least == most else f'{least} to {most} workers'}."
+    shared = f" Up to {lanes} trials were trained together on a worker."
+    return shared if most == 1 else told if lanes == 1 else told + shared
+
+
+def _table(rungs: Sequence[RungView], shares: _Shares, had: Collection[_Share]) -> Table:
+    of_each = [shares.get((rung.bracket, rung.rung), Counter[_Share]()) for rung in rungs]
+    columns = [
+        ("bracket", [str(rung.bracket) for rung in rungs]),
+        ("rung", [rung_title(rung.rung, rung.until) for rung in rungs]),
+        ("trials begun", [_begun(rung) for rung in rungs]),
+    ]
+    if any(share.lanes > 1 for share in had):
+        columns.append(("trained together", [_lanes(counts) for counts in of_each]))
+    if any(share.workers > 1 for share in had):
+        columns.append(("workers per trial", [_widths(counts) for counts in of_each]))
+    columns.append(("finished", [f"{rung.finished:,}" for rung in rungs]))
+    head, cells = zip(*columns, strict=True)
+    return Table(head, list(zip(*cells, strict=True)))
+
+
+def _widths(shares: Counter[_Share]) -> str:
+    """Say how many trials had how many workers."""
+    counts = Counter[int]()
+    for share, count in shares.items():
+        counts[share.workers] += count
+    return by_width(counts, "trial")
+
+
+def _lanes(shares: Collection[_Share]) -> str:
+    """Say how many trials were trained as one computation."""
+    lanes = {share.lanes for share in shares}
+    return "" if not lanes else str(*lanes) if len(lanes) == 1 else f"{min(lanes)} to {max(lanes)}"
+
+
+def _picture(rungs: Sequence[RungView], inks: Mapping[int | None, Ink], shares: _Shares, told: str) -> Picture:
+    """Draw a row for each bracket, a column for each iteration that rungs end at.
+
+    Args:
+        rungs: Of the brackets that are drawn.
+        inks: Of the iterations that they end at, in order.
+        shares: Of their trials; none where each had one worker.
+        told: What is to be seen.
+    """
+    keys = [Key("s0", "trials that began in a rung", "box"), Key("muted", "workers per trial", "box")]
+    above, top = (legend(keys, _LEFT, _LEFT + _ALL, 18)[0], 62.0) if shares else ([], 40.0)
+    row = _TRIALS + _LABEL + (_WORKERS + _LABEL if shares else 0.0) + _APART
+    bars = _Bars(inks, max(map(_size, rungs)), shares, max(map(_mean, shares.values()), default=1.0))
+    numbers = sorted({rung.bracket for rung in rungs})
+    picture = Picture(_WIDTH, top + row * len(numbers) + 4, "Brackets", told)
+    picture.draw(*above, *bars.heads(top - 16))
+    for line, bracket in enumerate(numbers):
+        y = top + row * line
+        picture.draw(Words(_LEFT - 14, y + _TRIALS / 2 + 4, f"bracket {bracket}", "end"))
+        for rung in (rung for rung in rungs if rung.bracket == bracket):
+            picture.draw(*bars.trials(rung, y), *bars.workers(rung, y + _TRIALS + _LABEL))
+    return picture
+
+
+@dataclass(frozen=True)
+class _Bars:
+    """What is drawn of a rung, each kind on one scale in all brackets."""
+
+    inks: Mapping[int | None, Ink]
+    """Of each column: the iteration that its rungs end at, None where they have no end, and their colour."""
+    most: int
+    """Trials of the largest rung."""
+    shares: _Shares
+    widest: float
+    """Workers of a trial on average, in the rung where these are most."""
+
+    @property
+    def columns(self) -> Sequence[int | None]:
+        """What the columns end at, in order."""
+        return list(self.inks)
+
+    @property
+    def step(self) -> float:
+        """Pixels from one column to the next."""
+        return _ALL / len(self.columns)
+
+    @property
+    def wide(self) -> float:
+        """Pixels of a bar."""
+        return self.step - min(4.0, self.step / 4)
+
+    def heads(self, y: float) -> Iterator[Shape]:
+        """Say how far each column's trials run; of more than there is room for some."""
+        texts = [up_to(until) for until in self.columns]
+        if max(width_of(text, _SIZE) for text in texts) > self.wide:
+            texts = ["the end" if until is None else f"{until:,}" for until in self.columns]
+        every = math.ceil((max(width_of(text, _SIZE) for text in texts) + 6) / self.step)
+        for place in range(0, len(texts), every):
+            yield Words(_LEFT + self.step * (place + 0.5), y, texts[place], "middle", "muted", _SIZE)
+
+    def trials(self, rung: RungView, y: float) -> Iterator[Shape]:
+        """Draw how many trials began, around the middle of their room."""
+        place, begun = self.columns.index(rung.until), _begun(rung)
+        high = max(_LEAST, _TRIALS * rung.started / max(self.most, 1))
+        tip = f"bracket {rung.bracket}, {rung_title(rung.rung, rung.until)}: {begun} begun, {rung.finished:,} finished"
+        yield Box(self._left(place), y + (_TRIALS - high) / 2, self.wide, high, self.inks[rung.until], tip)
+        count = counted(rung.started, "trial") if begun == f"{rung.started:,}" else f"{begun} trials"
+        yield from self._label(place, y + _TRIALS, (f"rung {rung.rung}: {count}", f"rung {rung.rung}: {begun}", begun))
+
+    def workers(self, rung: RungView, y: float) -> Iterator[Shape]:
+        """Draw how many workers a trial had on average, from the bottom of their room."""
+        shares = self.shares.get((rung.bracket, rung.rung))
+        if not shares:
+            return
+        place, mean = self.columns.index(rung.until), _mean(shares)
+        high = max(_LEAST, _WORKERS * mean / self.widest)
+        shared = "" if all(share.lanes == 1 for share in shares) else f", {_lanes(shares)} on a worker"
+        yield Box(self._left(place), y + _WORKERS - high, self.wide, high, "muted", _widths(shares) + shared)
+        texts = [f"{mean:.3g} {'worker' if mean == 1 else 'workers'} each", f"{mean:.3g} each", f"{mean:.3g}"]
+        if mean < 1:
+            texts = [f"{1 / mean:.3g} on a worker", f"1/{1 / mean:.3g} each", f"1/{1 / mean:.3g}"]
+        yield from self._label(place, y + _WORKERS, texts)
+
+    def _left(self, place: int) -> float:
+        return _LEFT + self.step * place + (self.step - self.wide) / 2
+
+    def _label(self, place: int, y: float, texts: Sequence[str]) -> Iterator[Words]:
+        """Give the first of some texts that has room below a bar, if any; what it says stands in the table, too."""
+        if text := next((text for text in texts if width_of(text, _SIZE) <= self.step), ""):
+            yield Words(_LEFT + self.step * (place + 0.5), y + 13, text, "middle", "text", _SIZE)
+
+
+def _mean(shares: Counter[_Share]) -> float:
+    return fmean(share.part for share in shares.elements())
+
+
+def _size(rung: RungView) -> int:
+    return max(rung.started, rung.size or 0)
+
+
+def _begun(rung: RungView) -> str:
+    size = "" if rung.size is None or rung.size == rung.started else f" of {rung.size:,}"
+    return f"{rung.started:,}{size}"

@@ -1,0 +1,166 @@
+"""Several studies beside each other, at the head of a page, and the best of each drawn over what it had cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple
+from itertools import pairwise
+
+from hpsearch.charts import Chart, Linear, Picture
+from hpsearch.charts.picture import series
+from hpsearch.page.good_scale import scale_of_good
+from hpsearch.page.section import Section, Table
+from hpsearch.results.comparison import AXES, Axis, Comparison, Side
+from hpsearch.tables.comparison import (
+    amount_told,
+    comparison_title,
+    cost_rows,
+    difference_time,
+    difference_unknown,
+    equal_cost_rows,
+    pairing_lines,
+    param_rows,
+    setting_rows,
+    side_lines,
+)
+from hpsearch.tables.wording import number
+
+__all__ = ["beside", "courses"]
+
+_MOST_STEPS = 1000
+"""More than a picture has pixels across."""
+
+_HEIGHTS = 200
+"""How many places across say which values there are: those that hold for long count more than those that don't."""
+
+_ACROSS: dict[Axis, str] = {
+    "trials": "trials begun",
+    "iterations": "iterations",
+    "seconds": "seconds since the first trial began",
+}
+
+
+def beside(compared: Comparison) -> list[Section]:
+    """Compare what was found and what it cost, draw the best over the cost, and say what differs and by how much."""
+    sides = [side.label for side in compared.sides]
+
+    def table(head: str, rows: Sequence[tuple[str, Sequence[str]]]) -> Table:
+        return Table((head, *sides), [(name, *cells) for name, cells in rows])
+
+    equal = equal_cost_rows(compared)
+    medians = ["Of each side's studies the median, with the quartiles."] if len(compared.runs) > len(sides) else []
+    found = [
+        Section(
+            "What each found",
+            [f"All are to {comparison_title(compared)}.", *(line.strip() for line in side_lines(compared)), *medians],
+            table=table("what", cost_rows(compared)),
+        ),
+        *([Section("Best at equal cost", medians, table=table("best after", equal))] if equal else []),
+        *(Section(picture.title, [picture.told], picture) for picture in courses(compared).values()),
+    ]
+    if not compared.objective.several:
+        params = table("best trial", param_rows(compared))
+        is_marked = any(name.startswith("* ") for name, *_ in params.rows)
+        found.append(Section("Best trials", ["A * marks what differs."] if is_marked else [], table=params))
+    if settings := setting_rows(compared):
+        head = ("side", "key", f"in {sides[0]}", "in this side")
+        found.append(Section("How the sweeps differ", table=Table(head, settings)))
+    return [*found, _differences(compared)]
+
+
+def _differences(compared: Comparison) -> Section:
+    """Say by how much each side is better than the first one, and how sure that is."""
+    first = compared.sides[0].label
+    title = f"Better than {first}"
+    if len(compared.sides) < 2:
+        return Section("Better or worse", ["One side: these studies differ in their seed alone."])
+    has_p = any(one.p_value is not None for one in compared.differences)
+    rows = [
+        (
+            one.side,
+            difference_time(one),
+            difference_unknown(one) if one.mean is None else f"{one.mean:+.4g}",
+            "" if one.interval is None else f"{one.interval[0]:+.4g} to {one.interval[1]:+.4g}",
+            str(one.pairs or ""),
+            *([] if not has_p else ["" if one.p_value is None else f"{one.p_value:.2g}"]),
+        )
+        for one in compared.differences
+    ]
+    words = [f"By how much each side is better than {first}: above 0 where it is."]
+    if any(one.mean is not None and one.interval is None for one in compared.differences):
+        words.append("A side of one study says nothing of chance, so it has no interval: run both with more seeds.")
+    words += [f"{told}." for told in pairing_lines(compared)]
+    head = ("side", "when", "mean", "95 % interval", "seeds paired", *(["Wilcoxon p"] if has_p else []))
+    return Section(title, words, table=Table(head, rows))
+
+
+def courses(compared: Comparison) -> dict[Axis, Picture]:
+    """Draw each side's best over what it had cost, in steps, as far as all of its runs went."""
+    objective = compared.objective
+    what = "hypervolume" if objective.several else objective.goals[0].name
+    told = f"Median of each side's best {what}"
+    told += ", within its quartiles." if len(compared.runs) > len(compared.sides) else "."
+    pictures: dict[Axis, Picture] = {}
+    for axis in AXES:
+        far = [min(float(getattr(run.course.end, axis)) for run in side.runs) for side in compared.sides]
+        bests = [_bests(side, axis, end) for side, end in zip(compared.sides, far, strict=True)]
+        up, beyond = scale_of_good(_heights(bests), not objective.several and objective.goals[0].goal == "minimize")
+        across = Linear(0.0, max([*far, 1e-9]))
+        ends = ", ".join(
+            f"{side.label} {number(best[-1][1])} after {amount_told(axis, end)}"
+            for side, best, end in zip(compared.sides, bests, far, strict=True)
+            if best and not math.isnan(best[-1][1])
+        )
+        words = [told, *([f"{ends}."] if ends else [])]
+        if beyond:
+            far_off = f"what was worse, as far as {number(beyond[-1])}, lies on its edge"
+            words.append(f"The scale is that of the good values; {far_off}.")
+        chart = Chart(f"Best over {axis}", " ".join(words), across, up, (_ACROSS[axis], f"best {what}"))
+        for place, (side, best) in enumerate(zip(compared.sides, bests, strict=True)):
+            ink, dashed = series(place)
+            for part in _within(best):
+                chart.band(part, ink)
+            chart.line([(x, median) for x, median, _, _ in best], ink, 2, dashed)
+            chart.key(ink, side.label, "dashed" if dashed else "line")
+        pictures[axis] = chart.picture
+    return pictures
+
+
+def _bests(side: Side, axis: Axis, far: float) -> list[tuple[float, float, float, float]]:
+    """Give (amount, median, lower quartile, upper one) at both ends of each step; NaN where there is none."""
+    changes = {float(getattr(moment, axis)) for run in side.runs for moment in run.course.changes}
+    marks = sorted(mark for mark in changes if mark <= far)
+    apart, found = math.ceil(len(marks) / _MOST_STEPS) or 1, []
+    for mark, end in pairwise([*marks[::apart], far]):
+        spread = side.spread([run.at(axis, mark) for run in side.runs])
+        median, low, high = (math.nan if value is None else value for value in astuple(spread))
+        found += [(mark, median, low, high), (end, median, low, high)]
+    return found
+
+
+def _heights(bests: Sequence[Sequence[tuple[float, float, float, float]]]) -> list[float]:
+    """Give the finite values of all sides at even places across; of none 0."""
+    found = []
+    for best in bests:
+        first, last = (best[0][0], best[-1][0]) if best else (0.0, 0.0)
+        place = 0
+        for step in range(_HEIGHTS + 1):
+            at = first + (last - first) * step / _HEIGHTS
+            while place + 1 < len(best) and best[place + 1][0] <= at:
+                place += 1
+            found += [value for value in best[place][1:] if math.isfinite(value)] if best else []
+    return found or [0.0]
+
+
+def _within(best: Sequence[tuple[float, float, float, float]]) -> Iterator[list[tuple[float, float, float]]]:
+    """Give (amount, lower quartile, upper one) in parts that have both all along."""
+    part: list[tuple[float, float, float]] = []
+    for x, _, low, high in best:
+        if math.isfinite(low) and math.isfinite(high):
+            part.append((x, low, high))
+        elif part:
+            yield part
+            part = []
+    if part:
+        yield part

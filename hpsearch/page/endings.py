@@ -1,0 +1,76 @@
+"""Rungs and why trials ended, in the words and colours that all pictures of a study use."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from hpsearch.charts.picture import SERIES, Ink
+from hpsearch.events import Event, Started
+from hpsearch.results.study import Study
+from hpsearch.schedulers.base import RungView
+from hpsearch.tables.wording import up_to
+from hpsearch.trial import TrialRow
+
+__all__ = ["Endings", "endings_of", "has_rungs", "rung_inks", "rung_title"]
+
+_RUNG = re.compile(r"rung (\d+)(?=: )")
+
+
+def has_rungs(study: Study) -> bool:
+    """Say whether trials go from one rung to the next."""
+    return any(rung.rung > 0 for rung in study.rungs)
+
+
+def rung_title(rung: int, until: int | None) -> str:
+    """Name a rung: `rung 1 (to iteration 3)`."""
+    return f"rung {rung} ({up_to(until)})"
+
+
+def rung_inks(rungs: Iterable[RungView]) -> Mapping[int | None, Ink]:
+    """Give a colour for each iteration that rungs end at, in order, None behind them for one that has no end.
+
+    Of more rungs than there are colours, neighbours share one.
+    """
+    untils = sorted({rung.until for rung in rungs}, key=lambda until: math.inf if until is None else until)
+    each = max(len(untils), len(SERIES))
+    return {until: SERIES[place * len(SERIES) // each] for place, until in enumerate(untils)}
+
+
+@dataclass(frozen=True)
+class Endings:
+    """Why trials ended, and where."""
+
+    brackets: Mapping[int, int]
+    """Of each trial that ran in one; none where there are no rungs."""
+    _until: Mapping[tuple[int, int], int | None]
+    """Of each rung of each bracket."""
+
+    def why(self, row: TrialRow) -> str:
+        """Say why a trial ended: what failed, or the scheduler's reason with the iterations of its rung."""
+        if row.failure is not None:
+            return row.failure.message
+        bracket = self.brackets.get(row.number)
+        found = None if bracket is None else _RUNG.match(row.reason)
+        if bracket is None or found is None or (bracket, int(found[1])) not in self._until:
+            return row.reason
+        rung = int(found[1])
+        return rung_title(rung, self._until[bracket, rung]) + row.reason[found.end() :]
+
+    def bracket(self, row: TrialRow) -> str:
+        """Give the bracket of a trial for a table; empty where it ran in none."""
+        return str(self.brackets.get(row.number, ""))
+
+
+def endings_of(study: Study) -> Endings:
+    """Read why the trials of a study ended, and where."""
+    until = {(rung.bracket, rung.rung): rung.until for rung in study.rungs}
+    return Endings(_brackets(study.events()) if has_rungs(study) else {}, until)
+
+
+def _brackets(events: Iterable[Event]) -> dict[int, int]:
+    """Give the bracket that each trial ran in last."""
+    started = (event for event in events if isinstance(event, Started))
+    return {event.segment.trial: event.bracket for event in started if event.bracket is not None}

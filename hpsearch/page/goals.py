@@ -1,0 +1,157 @@
+"""What several goals gave: their front, and how it grew."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from hpsearch.charts import FAR, Chart, Linear, Picture, scale_of
+from hpsearch.objective import hypervolume
+from hpsearch.page.section import Section, Table
+from hpsearch.page.trials import table_of
+from hpsearch.results.best import reference_point
+from hpsearch.results.study import Study
+from hpsearch.tables.wording import counted, number
+from hpsearch.trial import TrialRow
+
+T = TypeVar("T")
+
+__all__ = ["evenly", "front", "growth"]
+
+_MOST_ROWS = 100
+_MOST_CHANGES = 40
+_MOST_MEASURED = 200
+"""Changes of the front that are drawn."""
+_MOST_STEPS = 30_000_000
+"""Steps that measuring their hypervolumes may take: some ten seconds."""
+
+
+def front(study: Study) -> Section | None:
+    """Draw the first two of several goals over each other, and show the front's trials with their parameters."""
+    objective = study.sweep.objective
+    rows = [row for row in study.trials if row.values]
+    if not objective.several or not rows:
+        return None
+    one = objective.goals[0]
+    # From the best of the first goal on: a trial's second value can be had wherever the first one may be worse.
+    leaders = sorted((row for row in study.leaders if row.feasible), key=lambda row: one.signed(row.values[0]))
+    told = f"{len(leaders):,} of {len(rows):,} trials are on the front: none is better than another in all."
+    if not leaders:
+        least = study.leaders[0]
+        told = (
+            f"No trial is on the front, as all break constraints; trial {least.number} least: {_broken(study, least)}."
+        )
+    words = [told, *_remarks(study, rows, leaders)]
+    picture = _scattered(study, rows, leaders, told)
+    if not leaders:
+        return Section("Front", words, picture)
+    table, same = table_of(study, leaders[:_MOST_ROWS], checkpoints=True)
+    return Section("Front", [*words, *same], picture, table)
+
+
+def _remarks(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow]) -> Iterator[str]:
+    """Say what else is to be known of the front, and what the picture and the table lack."""
+    goals = study.sweep.objective.goals
+    if not all(row.feasible for row in rows):
+        yield "What breaks a constraint, in red, is never on it."
+    if len(goals) > 2:
+        yield "Of more than two goals the first two are drawn."
+    if far := sum(any(abs(value) >= FAR for value in row.values[:2]) for row in rows):
+        yield f"On an edge, or not drawn where a value is infinite: {counted(far, 'trial')}."
+    if len(leaders) > 1:
+        weights = ",".join(f"{goal.name}=WEIGHT" for goal in goals)
+        yield (
+            "Which of these is best depends on what a unit of each goal is worth. To choose by that: "
+            f"hpsearch best {shlex.quote(str(study.directory))} --weights {shlex.quote(weights)}"
+        )
+    if len(leaders) > _MOST_ROWS:
+        yield f"The first {_MOST_ROWS} of them by {goals[0].name} stand in the table."
+
+
+def _scattered(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow], told: str) -> Picture:
+    """Draw a dot for each trial, and of two goals a line below the front."""
+    goals = study.sweep.objective.goals
+    across, up = (scale_of([row.values[place] for row in rows]) for place in (0, 1))
+    chart = Chart("Front", told, across, up, (goals[0].name, goals[1].name))
+    best = {row.number for row in leaders}
+    others = [row for row in rows if row.number not in best]
+    for row in others:
+        tip = f"trial {row.number}" if row.feasible else f"trial {row.number} breaks {_broken(study, row)}"
+        chart.dot((row.values[0], row.values[1]), "muted" if row.feasible else "bad", 2.5, True, tip)
+    if len(goals) == 2:
+        chart.steps([(row.values[0], row.values[1]) for row in leaders], "s0", 1.0, dashed=True)
+    for row in leaders:
+        chart.dot((row.values[0], row.values[1]), "s0", 4, tip=f"trial {row.number}")
+    if leaders:
+        chart.key("s0", "front", "dot")
+    if any(row.feasible for row in others):
+        chart.key("muted", "others", "ring")
+    if not all(row.feasible for row in others):
+        chart.key("bad", "breaks a constraint", "ring")
+    return chart.picture
+
+
+def _broken(study: Study, row: TrialRow) -> str:
+    return " and ".join(study.sweep.objective.broken(row.score))
+
+
+def growth(study: Study) -> Section | None:
+    """Draw how the hypervolume of the front grew over the trials."""
+    objective = study.sweep.objective
+    moments = study.course().changes
+    if not any(moment.front for moment in moments):
+        return None
+    size, goals = len(moments[-1].front), len(objective.goals)
+    most = min(_MOST_MEASURED, _MOST_STEPS // max(len(moment.front) for moment in moments) ** (goals - 1))
+    if most < 2:
+        told = f"{size:,} trials are on the front. With {goals} goals, measuring its hypervolume would take too long."
+        return Section("How it got there", [told])
+    reference = reference_point(objective.goals, {}, [score for moment in moments for score in moment.front])
+    grown = [
+        (float(moment.trials - 1), hypervolume([objective.point(score) for score in moment.front], reference))
+        for moment in evenly(moments, most)
+    ]
+    count = len(study.trials)
+    last = grown[-1][1]
+    told = f"The front's hypervolume is {number(last)} after {counted(count, 'trial')}, with {size} on it."
+    chart = Chart(
+        "Hypervolume of the front",
+        told,
+        Linear(-0.5, max(count - 0.5, 0.5), whole=True),
+        scale_of([0.0, *(value for _, value in grown)]),
+        ("trial", "hypervolume"),
+    )
+    chart.steps(grown, "s0", until=count - 1.0)
+    for point in grown:
+        chart.dot(point, "s0", 2.5, tip=f"{number(point[1])} when trial {point[0]:.0f} was the newest")
+    chart.key("s0", "hypervolume of the front")
+    words = [told, _measured(study, reference)]
+    if last == 0:
+        words.append("It is 0 as no trial is better than that in every goal.")
+    words.append("The line is what was known by the time the next trial began. More is better.")
+    if len(grown) < len(moments):
+        words.append(f"Of {len(moments):,} changes of the front {len(grown)} are drawn.")
+    table = [(f"{trial:.0f}", number(value)) for trial, value in grown][-_MOST_CHANGES:]
+    return Section("How it got there", words, chart.picture, Table(("newest trial", "hypervolume"), table), folded=True)
+
+
+def evenly(items: Sequence[T], most: int) -> Sequence[T]:
+    """Return at most so many items, spread evenly, the first and the last among them.
+
+    Args:
+        items: In order.
+        most: At least 2.
+    """
+    if len(items) <= most:
+        return items
+    return [items[index * (len(items) - 1) // (most - 1)] for index in range(most)]
+
+
+def _measured(study: Study, reference: tuple[float, ...]) -> str:
+    """Say what a hypervolume is, and which point it is measured from."""
+    parts = []
+    for goal, value in zip(study.sweep.objective.goals, reference, strict=True):
+        whose = "the worst that any trial of the front had" if goal.reference is None else "its metric.reference"
+        parts.append(f"{goal.name} {number(goal.signed(value))} ({whose})")
+    return f"That is how much of the room the front dominates, measured from {', '.join(parts)}."

@@ -1,0 +1,173 @@
+"""Sections as one HTML file that needs nothing else: no script, no font, no address."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from hpsearch.charts import STYLE, svg
+from hpsearch.page.section import Section, Table
+
+__all__ = ["fragment", "page"]
+
+_PHONE = 358.0
+"""Pixels that a page has on a phone, without its margins."""
+_LEAST = 0.72
+"""Of its size: a picture that would become smaller on a screen scrolls instead."""
+_LETTER, _CELL, _WORDS, _PADDING = 7.5, 48.0, 224.0, 13.0
+"""Pixels of a table: of a letter, of a cell at least, of one of many words, and beside a cell."""
+_LONG = 30
+"""Letters of a cell that is given room for its words."""
+_MOST_LETTERS = 14
+"""Of a word that needn't be broken."""
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #24292f; --soft: #57606a; --ground: #ffffff; --line: #d8dee4;
+  --raised: #f6f8fa; --more: #aeb6bf; --link: #0969da }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9198a1; --ground: #0d1117; --line: #30363d;
+  --raised: #161b22; --more: #4a535d; --link: #58a6ff } }
+body { margin: 0 auto; padding: 1rem; max-width: 62rem; color: var(--ink); background: var(--ground);
+  font: 16px/1.5 system-ui, sans-serif; overflow-wrap: break-word }
+a { color: var(--link) } :focus-visible { outline: 3px solid var(--link); outline-offset: 2px }
+h1 { font-size: 1.6rem; margin: 0.5rem 0 }
+main h1 { border-top: 1px solid var(--line); margin-top: 3rem; padding-top: 1rem }
+main h1:first-child { border-top: 0; margin-top: 0; padding-top: 0 }
+h2 { font-size: 1.25rem; margin: 2rem 0 0.5rem }
+nav ul { display: flex; flex-wrap: wrap; gap: 0.25rem 1rem; list-style: none; padding: 0 }
+.skip { position: absolute; left: -100rem } .skip:focus { position: static }
+figure { margin: 1rem 0 } figure svg { width: min(100%, calc(1.3 * var(--width))); height: auto; display: block;
+  border: 1px solid var(--line); border-radius: 6px } .scroll { overflow-x: auto }
+.scroll svg { min-width: calc(LEAST * var(--width)) }
+.wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem }
+caption { text-align: left; color: var(--soft) } th, td { text-align: left; padding: 0.2rem 0.8rem 0.2rem 0;
+  border-bottom: 1px solid var(--line); vertical-align: top } td { min-width: CELL; max-width: 24rem }
+tbody th { font-weight: normal } td.words { min-width: WORDS } .wide:not(.scroll) td { overflow-wrap: anywhere }
+.scroll td.short { white-space: nowrap } .scroll tbody th { position: sticky; left: 0; background: var(--ground) }
+.wide { background: linear-gradient(to left, var(--ground) 2rem, transparent) right / 4rem 100% no-repeat local,
+  linear-gradient(to left, var(--more), transparent) right / 1rem 100% no-repeat scroll }
+pre { overflow-x: auto; background: var(--raised); border: 1px solid var(--line); border-radius: 6px; padding: 0.8rem;
+  font-size: 0.85rem } summary { cursor: pointer; color: var(--link) } footer { color: var(--soft); margin-top: 3rem }
+@media (max-width: 36rem) { .scroll::before { content: "↔ scroll sideways"; position: sticky; left: 0;
+  color: var(--soft); font-size: 0.8rem } }
+@media print { nav, .skip { display: none } .wide { overflow: visible } table { font-size: 0.55rem }
+  th, td { padding-right: 0.4rem } td, .scroll svg { min-width: 0 } td.words { min-width: 7rem }
+  .scroll td.short { white-space: normal } pre { white-space: pre-wrap; overflow-wrap: anywhere }
+  h2 { break-after: avoid } }
+"""
+_STYLE = _STYLE.replace("LEAST", f"{_LEAST}").replace("CELL", f"{_CELL:.0f}px").replace("WORDS", f"{_WORDS:.0f}px")
+
+_FRAGMENT = """
+.hpsearch table th, .hpsearch table td, .hpsearch caption { text-align: left; vertical-align: top }
+.hpsearch .wide { overflow-x: auto } .hpsearch svg { width: min(100%, var(--width)); height: auto }
+.hpsearch td.words { min-width: 14em; white-space: normal }
+"""
+"""What a notebook's own style must not decide: some put the cells of tables to the right."""
+
+
+def page(title: str, parts: Sequence[tuple[str, Sequence[Section]]], footer: str) -> str:
+    """Give the page.
+
+    Args:
+        title: Of all of it.
+        parts: (heading, sections); a single one needs no heading of its own.
+        footer: The last line.
+    """
+    links, bodies = [], []
+    for number, (heading, sections) in enumerate(parts, 1):
+        name = f"part-{number}"
+        if len(parts) > 1:
+            links.append(f'<li><a href="#{name}">{_text(heading)}</a></li>')
+            bodies.append(f'<h1 id="{name}">{_text(heading)}</h1>')
+        for place, section in enumerate(sections, 1):
+            if len(parts) == 1:
+                links.append(f'<li><a href="#{name}-{place}">{_text(section.title)}</a></li>')
+            bodies.append(_section(section, f"{name}-{place}"))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{_text(title)}</title>
+<style>{_STYLE}{STYLE}</style>
+</head>
+<body>
+<a class="skip" href="#content">To the content</a>
+<header><h1>{_text(title)}</h1></header>
+<nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>
+<main id="content">
+{"".join(bodies)}
+</main>
+<footer>{_text(footer)}</footer>
+</body>
+</html>
+"""
+
+
+def fragment(sections: Sequence[Section]) -> str:
+    """Give sections for a notebook's cell."""
+    inside = "".join(_section(section, "") for section in sections)
+    return f'<style>{STYLE}{_FRAGMENT}</style><div class="hpsearch">{inside}</div>'
+
+
+def _section(section: Section, name: str) -> str:
+    parts = [f"<section><h2{_id(name)}>{_text(section.title)}</h2>"]
+    parts += [f"<p>{_text(words)}</p>" for words in section.words]
+    if section.picture is not None:
+        drawn = svg(section.picture)
+        if section.picture.width * _LEAST > _PHONE:
+            drawn = _region("scroll", f"{section.title}, picture", drawn)
+        parts.append(f"<figure>{drawn}</figure>")
+    if section.table is not None and section.table.rows:
+        table = _table(section.table, f"{section.title}, as a table")
+        parts.append(f"<details><summary>As a table</summary>{table}</details>" if section.folded else table)
+    if section.code:
+        label = _text(f"{section.title}, lines")
+        parts.append(f'<pre tabindex="0" role="region" aria-label="{label}">{_text(section.code)}</pre>')
+    return "\n".join([*parts, "</section>\n"])
+
+
+def _cell(text: str) -> str:
+    """Give a cell; many words get room, or a phone would show one below the other; a few stay in one line."""
+    kind = ' class="words"' if _is_long(text) else ' class="short"' if " " in text else ""
+    return f"<td{kind}>{_text(text)}</td>"
+
+
+def _table(table: Table, label: str) -> str:
+    caption = f"<caption>{_text(table.caption)}</caption>" if table.caption else ""
+    head = "".join(f'<th scope="col">{_text(name)}</th>' for name in table.head)
+    body = "".join(
+        f'<tr><th scope="row">{_text(first)}</th>{"".join(map(_cell, rest))}</tr>\n' for first, *rest in table.rows
+    )
+    inside = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+    return _region("wide scroll" if _least_width(table) > _PHONE else "wide", table.caption or label, inside)
+
+
+def _is_long(text: str) -> bool:
+    return len(text) >= _LONG and " " in text
+
+
+def _least_width(table: Table) -> float:
+    """Say about how many pixels a table needs: only words that are long are broken."""
+    return sum(
+        _PADDING + max(_WORDS if _is_long(cell) else max(_CELL, _LETTER * _word(cell)) for cell in column)
+        for column in zip(table.head, *table.rows, strict=True)
+    )
+
+
+def _word(text: str) -> int:
+    return min(max(map(len, text.split()), default=0), _MOST_LETTERS)
+
+
+def _region(kind: str, label: str, inside: str) -> str:
+    """Give what may be wider than the screen: by keyboard it is reached, and scrolled with the arrows."""
+    return f'<div class="{kind}" tabindex="0" role="region" aria-label="{_text(label)}">{inside}</div>'
+
+
+def _id(name: str) -> str:
+    return f' id="{name}"' if name else ""
+
+
+def _text(text: str) -> str:
+    """Give a text for an element or an attribute, without what neither holds: control characters, lone surrogates."""
+    kept = (letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    return escape("".join(kept))

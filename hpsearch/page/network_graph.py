@@ -1,0 +1,184 @@
+"""Structures as graphs: chains, cells on edges and on nodes, and what stands inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpsearch.space import Cell, Choice
+from hpsearch.space.choices import Categorical
+from hpsearch.space.parameter import Declared, Group, Structure
+from hpsearch.space.structures import Repeated
+from hpsearch.tables.outline import written
+from hpsearch.trial import Value
+
+__all__ = ["NONE", "Graph", "Node", "graph_of", "operations_of", "structures_of"]
+
+NONE = frozenset({"none", "zero"})
+"""Operations that give zeros: an edge with one is as good as none."""
+
+_MOST_LAYERS = 30
+"""Of a chain."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A box: an operation, or a place where values come together."""
+
+    name: str
+    settings: Sequence[str] = ()
+    operation: str = ""
+    """Which one; empty where it is none that has a name."""
+    is_place: bool = False
+
+
+@dataclass
+class Graph:
+    """What leads where; sources stand before their targets."""
+
+    nodes: list[Node] = field(default_factory=list)
+    edges: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, node: Node, *before: int) -> int:
+        """Add a node behind others; give its place."""
+        self.nodes.append(node)
+        self.edges += [(one, len(self.nodes) - 1) for one in dict.fromkeys(before)]
+        return len(self.nodes) - 1
+
+
+def structures_of(name: str, holds: object, value: Value) -> Iterator[tuple[str, Value]]:
+    """Give the chains, repeats and cells of a declared parameter's value, with their names: in groups and choices, too.
+
+    Args:
+        name: Of the parameter.
+        holds: What the space has there.
+        value: As a trainable sees it.
+    """
+    inside: Sequence[Declared] = ()
+    match holds:
+        case Repeated() | Cell():
+            yield name, value
+        case Group():
+            inside = holds.declared
+        case Choice():
+            ((branch, value),) = value.items()
+            name, inside = f"{name}.{branch}", holds.branches[branch]
+    for one in inside:
+        held = value
+        for part in one.path:
+            held = held.get(part) if isinstance(held, Mapping) else None
+        if held is not None:
+            yield from structures_of(".".join((name, *one.path)), one.holds, held)
+
+
+def operations_of(holds: object) -> Iterator[str]:
+    """Give the names of all operations that there may be in a structure, some of them several times."""
+    inside: Sequence[Declared] = ()
+    match holds:
+        case Repeated(block=inside) | Cell(operations=inside):
+            for one in inside:
+                match one.holds:
+                    case Categorical(values=values) if not one.path:
+                        yield from (value for value in values if isinstance(value, str))
+                    case Choice(branches=branches) if not one.path:
+                        yield from branches
+        case Structure():
+            inside = [one for _, group in holds.every_group() for one in group]
+    for one in inside:
+        yield from operations_of(one.holds)
+
+
+def graph_of(value: Value) -> Graph | None:
+    """Give the graph of a structure as a trainable sees it; None where it has nothing to draw."""
+    graph = Graph()
+    match value:
+        case [_, *_]:
+            graph.add(Node("output", is_place=True), _chain(graph, value, graph.add(Node("input", is_place=True))))
+        case dict() if _has_edges(value):
+            _edges(graph, value, graph.add(Node("0: input", is_place=True)), "output")
+        case dict() if _has_nodes(value):
+            inputs = min(map(int, value))
+            _nodes(graph, value, [graph.add(Node(f"{one}: input", is_place=True)) for one in range(inputs)])
+        case _:
+            return None
+    return graph
+
+
+def _part(graph: Graph, value: Value, before: int) -> int:
+    """Add what stands in a chain or a cell; give the node that has its result."""
+    match value:
+        case list():
+            return _chain(graph, value, before)
+        case dict() if _has_edges(value):
+            return _edges(graph, value, before)
+        case dict() if _has_nodes(value):
+            nodes = _nodes(graph, value, [before] * min(map(int, value)))
+            taken = {side["from"] for sides in value.values() for side in sides}
+            loose = [node for number, node in nodes.items() if number not in taken]
+            return graph.add(Node("of the cell", is_place=True), *loose)
+        case {"residual": {"body": body, **more}} if len(value) == 1:
+            made = _part(graph, body, before)
+            return graph.add(Node("residual", ("sum", *_settings(more)), "residual"), before, made)
+        case dict() if len(value) == 1 and all(isinstance(own, dict) for own in value.values()):
+            ((name, own),) = value.items()
+            return graph.add(Node(name, _settings(own), name), before)
+        case dict() if value:
+            return graph.add(Node(_settings(value)[0], _settings(value)[1:]), before)
+    return graph.add(Node(written(value), (), value if isinstance(value, str) else ""), before)
+
+
+def _settings(own: Mapping[Any, Value]) -> list[str]:
+    return [f"{name} {written(value)}" for name, value in own.items()]
+
+
+def _chain(graph: Graph, layers: Sequence[Value], before: int) -> int:
+    for layer in layers[:_MOST_LAYERS]:
+        before = _part(graph, layer, before)
+    more = len(layers) - _MOST_LAYERS
+    return graph.add(Node(f"and {more} more", is_place=True), before) if more > 0 else before
+
+
+def _edges(graph: Graph, cell: Mapping[str, Value], before: int, last_is: str = "") -> int:
+    """Add a cell with operations on edges: each node is the sum of what its edges bring."""
+    pairs = {edge: (int(edge.split("-")[0]), int(edge.split("-")[1])) for edge in cell}
+    places = {0: before}
+    last = max(end for _, end in pairs.values())
+    for node in range(1, last + 1):
+        edges = sorted((start, edge) for edge, (start, end) in pairs.items() if end == node)
+        ends = [_part(graph, cell[edge], places[start]) for start, edge in edges]
+        name = f"{node}: {last_is}" if node == last and last_is else str(node)
+        places[node] = graph.add(Node(name, is_place=True), *ends)
+    return places[last]
+
+
+def _nodes(graph: Graph, cell: Mapping[str, Sequence[Mapping[str, Value]]], inputs: Sequence[int]) -> dict[int, int]:
+    """Add a cell with operations on nodes; give where they are, by number."""
+    places, nodes = dict(enumerate(inputs)), {}
+    for number in sorted(map(int, cell)):
+        ends = [_part(graph, side["operation"], places[side["from"]]) for side in cell[str(number)]]
+        nodes[number] = places[number] = graph.add(Node(str(number), is_place=True), *ends)
+    return nodes
+
+
+def _has_edges(value: Mapping[str, Value]) -> bool:
+    ends = [edge.split("-") for edge in value]
+    return bool(ends) and all(
+        len(two) == 2 and all(end.isdecimal() for end in two) and int(two[0]) < int(two[1]) for two in ends
+    )
+
+
+def _has_nodes(value: Mapping[str, Value]) -> bool:
+    if not value or not all(number.isdecimal() for number in value):
+        return False
+    inputs = range(min(map(int, value)))
+    return all(
+        isinstance(sides, list)
+        and all(
+            isinstance(side, dict)
+            and {"from", "operation"} == set(side)
+            and (side["from"] in inputs or (str(side["from"]) in value and side["from"] < int(number)))
+            for side in sides
+        )
+        for number, sides in value.items()
+    )

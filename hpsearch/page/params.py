@@ -1,0 +1,189 @@
+"""All trials' parameters as parallel coordinates, on the scales of the space."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hpsearch.charts import Key, Picture, fitted, legend, scale_of
+from hpsearch.charts.picture import Line, Point, Shape, Words
+from hpsearch.page.axes import Axis, axis_of, told_name, told_of, varies
+from hpsearch.page.section import Section
+from hpsearch.results.study import Study
+from hpsearch.space import Distribution
+from hpsearch.tables.outline import written
+from hpsearch.trial import TrialRow, TrialState, Value
+
+__all__ = ["parallel"]
+
+_MOST_LINES = 300
+_MOST_WITHOUT = 100
+"""Lines of trials without a value."""
+_MOST_AXES = 10
+_TOP, _BOTTOM, _LEFT, _RIGHT = 40.0, 300.0, 70.0, 700.0
+_WIDTH, _HEIGHT = 760.0, 350.0
+_STUB = 20.0
+"""Pixels of the line of a trial without a value where there is one axis of parameters."""
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """Whose lines are drawn, and who there are."""
+
+    ranked: Sequence[TrialRow]
+    """With a finite value of each goal, the best first."""
+    without: Sequence[TrialRow]
+    """That ended without one."""
+
+    @property
+    def good(self) -> int:
+        """How many are among the best."""
+        return min(max(1, len(self.ranked) // 10), len(self.shown))
+
+    @property
+    def shown(self) -> Sequence[TrialRow]:
+        """Those with values that are drawn."""
+        return self.ranked[:_MOST_LINES]
+
+    @property
+    def broken(self) -> Sequence[TrialRow]:
+        """Those without that are drawn."""
+        return self.without[:_MOST_WITHOUT]
+
+    @property
+    def failed(self) -> int:
+        """How many of those without a value failed."""
+        return sum(row.state is TrialState.FAILED for row in self.without)
+
+
+def parallel(study: Study) -> Section | None:
+    """Draw each trial as a line through its parameters, on the scales of the space, to what it gave.
+
+    Trials that failed, or ended without a finite value, go as far as the last parameter.
+    """
+    if not study.sweep.objective.goals:
+        return None
+    trials = _trials(study)
+    points = [_point(row, study) for row in [*trials.shown, *trials.broken]]
+    if len(points) < 2:
+        return None
+    names = [name for name in dict.fromkeys(name for point in points for name in point) if varies(name, points)]
+    made = {name: axis_of(name, _distribution(study, name), points) for name in names}
+    made = {name: axis and replace(axis, name=told_name(name, study)) for name, axis in made.items()}
+    params = [axis for axis in made.values() if axis is not None]
+    crowded = [name for name, axis in made.items() if axis is None]
+    lacks = [f"Not drawn, as they have too many values to be told apart: {', '.join(crowded)}."] if crowded else []
+    if not params:
+        return Section("Parameters", lacks) if lacks else None
+    axes = params[:_MOST_AXES]
+    if trials.ranked or len(axes) == 1:  # nothing goes to a goal that no trial has a value of
+        axes += _goals(study, trials.shown)
+    told = _told(trials, axes)
+    words = [*told, "A line is a trial; axes of parameters span the search space, on its scales.", *_left_out(trials)]
+    if more := [axis.name for axis in params[_MOST_AXES:]]:
+        words.append(f"Not drawn for want of room: {', '.join(more)}.")
+    words += lacks
+    picture = Picture(_WIDTH, _HEIGHT, "Parallel coordinates", " ".join(told))
+    picture.draw(*_lines(axes, trials), *_axes(axes), *legend(_keys(trials), _LEFT, _WIDTH, 340)[0])
+    return Section("Parameters", words, picture)
+
+
+def _trials(study: Study) -> _Trials:
+    valued = [row for row in study.ranked if row.values and all(map(math.isfinite, row.values))]
+    numbers = {row.number for row in valued}
+    ended = (TrialState.COMPLETE, TrialState.STOPPED, TrialState.FAILED)
+    return _Trials(valued, [row for row in study.trials if row.number not in numbers and row.state in ended])
+
+
+def _point(row: TrialRow, study: Study) -> dict[str, Value]:
+    """Give a trial's params, of each structure which one it is, or how many parts it has."""
+    return {
+        name: row.params.get(name, written(value)) if is_structure else value
+        for name, value, is_structure in study.sweep.parameters.top(row.params)
+    }
+
+
+def _distribution(study: Study, name: str) -> Distribution | None:
+    parameter = study.sweep.parameters.find(name)
+    return None if parameter is None else parameter.distribution
+
+
+def _goals(study: Study, rows: Sequence[TrialRow]) -> Iterator[Axis]:
+    for place, goal in enumerate(study.sweep.objective.goals):
+        values = [row.values[place] for row in rows]
+        yield Axis(goal.name, scale_of(values), values)
+
+
+def _told(trials: _Trials, axes: Sequence[Axis]) -> list[str]:
+    """Say where the best are, and which have no place on the axes of goals."""
+    told = ["No trial has a finite value."]
+    if trials.ranked:
+        tenth = "tenth " if trials.good == len(trials.ranked) // 10 else ""
+        ranges = "; ".join(told_of(axis, trials.good) for axis in axes)
+        told = [f"The best {tenth}({trials.good:,} of {len(trials.ranked):,}) in green: {ranges}."]
+    if trials.without:
+        parts = [f"{trials.failed:,} failed"] if trials.failed else []
+        if trials.failed < len(trials.without):
+            parts.append(f"{len(trials.without) - trials.failed:,} ended without a finite value")
+        told.append(f"In red, dashed, as far as the parameters: {' and '.join(parts)}.")
+    return told
+
+
+def _left_out(trials: _Trials) -> Iterator[str]:
+    if len(trials.ranked) > len(trials.shown):
+        yield f"The {len(trials.shown)} best of {len(trials.ranked):,} are drawn."
+    if len(trials.without) > len(trials.broken):
+        yield f"The first {len(trials.broken)} of {len(trials.without):,} without a value are drawn."
+
+
+def _lines(axes: Sequence[Axis], trials: _Trials) -> Iterator[Shape]:
+    """Draw the trials, the best ones on top; of those without a value what there is."""
+    valued = len(trials.shown)
+    for trial in reversed(range(trials.good, valued)):
+        yield Line(_line(axes, trial), "muted", 0.8, faint=True)
+    for trial in range(valued, valued + len(trials.broken)):
+        points = _line(axes, trial)
+        if len(points) == 1:
+            points.append((points[0][0] + _STUB, points[0][1]))
+        yield Line(points, "bad", 1, dashed=True)
+    for trial in reversed(range(trials.good)):
+        yield Line(_line(axes, trial), "good", 1.6)
+
+
+def _line(axes: Sequence[Axis], trial: int) -> list[Point]:
+    placed = zip(_places(axes), axes, strict=True)
+    return [(x, _up(axis, axis.values[trial])) for x, axis in placed if trial < len(axis.values)]
+
+
+def _axes(axes: Sequence[Axis]) -> Iterator[Shape]:
+    places = _places(axes)
+    apart = places[1] - places[0]
+    for place, (x, axis) in enumerate(zip(places, axes, strict=True)):
+        yield Line([(x, _TOP), (x, _BOTTOM)], "text")
+        # Names stand in two rows by turns, so that each has the room of two axes, at an edge twice what is left there.
+        room = min(2 * apart, 2 * x, 2 * (_WIDTH - x)) - 6
+        yield Words(x, 24 if place % 2 == 0 else 12, fitted(axis.name, room, 12), "middle")
+        for value, text in axis.scale.ticks(5):
+            y = _up(axis, value)
+            yield Line([(x - 3, y), (x + 3, y)], "text")
+            yield Words(x + 5, y + 4, fitted(text, min(apart, _WIDTH - x) - 8, 10), "start", "text", 10, halo=True)
+
+
+def _places(axes: Sequence[Axis]) -> list[float]:
+    return [_LEFT + (_RIGHT - _LEFT) * place / (len(axes) - 1) for place in range(len(axes))]
+
+
+def _up(axis: Axis, value: object) -> float:
+    share = min(max(axis.scale.share(value), 0.0), 1.0)  # immense values of a goal lie beyond its axis
+    return _BOTTOM - (_BOTTOM - _TOP) * share
+
+
+def _keys(trials: _Trials) -> list[Key]:
+    keys = [Key("good", "the best")] if trials.good else []
+    if trials.good < len(trials.shown):
+        keys.append(Key("muted", "others"))
+    if trials.without:
+        is_failed = trials.failed == len(trials.without)
+        keys.append(Key("bad", "failed" if is_failed else "failed, or without a finite value", "dashed"))
+    return keys

@@ -1,0 +1,226 @@
+"""How the search went: the best over the trials, and every trial's learning curve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from hpsearch.charts import Chart, Linear, Log, Marked
+from hpsearch.charts.picture import SERIES, Ink
+from hpsearch.objective import Metric, values_of
+from hpsearch.page.endings import Endings, endings_of, rung_inks
+from hpsearch.page.goals import evenly, growth
+from hpsearch.page.good_scale import scale_of_good
+from hpsearch.page.section import Section, Table
+from hpsearch.results.study import Study
+from hpsearch.tables.wording import counted, number
+from hpsearch.trial import TrialRow, TrialState
+
+__all__ = ["curves", "history"]
+
+_MOST_CURVES = 300
+_MOST_POINTS = 60
+"""Of one curve."""
+_MOST_ROWS = 40
+
+_KINDS: dict[str, tuple[Ink, bool]] = {
+    "complete": ("text", False),
+    "stopped": ("muted", True),
+    "not ended": ("s4", True),
+    "breaks a constraint": ("bad", True),
+}
+"""How a trial's dot is drawn, and whether it is hollow; in no colour that is a rung's in other pictures."""
+
+
+def history(study: Study) -> Section | None:
+    """Draw every trial's value in the order of their beginning, and the best so far; of several goals the front's."""
+    objective = study.sweep.objective
+    if objective.several:
+        return growth(study)
+    rows = [row for row in study.trials if row.values and math.isfinite(row.values[0])]
+    if not rows:
+        return None
+    goal, last, best = objective.goals[0], len(study.trials) - 1.0, _best(study)
+    told = _found(study, rows)
+    up, beyond = _scale([row.values[0] for row in rows] + [value for _, value in best], goal.goal == "minimize")
+    chart = Chart("Best so far", told, Linear(-0.5, last + 0.5, whole=True), up, ("trial", goal.name))
+    for name, (ink, hollow) in _KINDS.items():
+        chosen = [row for row in rows if _kind(row) == name]
+        for row in chosen:
+            tip = f"trial {row.number}: {number(row.values[0])} at iteration {row.value_iteration}"
+            chart.dot((float(row.number), row.values[0]), ink, 2.5, hollow, tip)
+        if chosen:
+            chart.key(ink, name, "ring" if hollow else "dot")
+    if best:
+        chart.steps(best, "s0", until=last)
+        chart.key("s0", "best so far")
+    table = [(f"{newest:.0f}", number(value)) for newest, value in best][-_MOST_ROWS:]
+    head = ("newest trial", f"best {goal.name}")
+    words = [told, *_said(best, last), *beyond]
+    return Section("How it got there", words, chart.picture, Table(head, table), folded=True)
+
+
+def _best(study: Study) -> list[tuple[float, float]]:
+    """Give (newest trial, best value) whenever that changed to a finite one."""
+    found = []
+    for moment in study.course().changes:
+        values = values_of(moment.front[0]) if moment.front else ()
+        found += [(moment.trials - 1.0, value) for value in values if math.isfinite(value)]
+    return found
+
+
+def _found(study: Study, rows: Sequence[TrialRow]) -> str:
+    """Say which values there are, and which is the best."""
+    values, leader, goal = [row.values[0] for row in rows], study.leaders[0], study.sweep.objective.goals[0]
+    told = f"{counted(len(rows), 'trial')} with {goal.name} from {number(min(values))} to {number(max(values))}; "
+    value = f"{number(leader.values[0])}, is trial {leader.number} of {len(study.trials):,}."
+    if leader.feasible:
+        return f"{told}the best, {value}"
+    broken = " and ".join(study.sweep.objective.broken(leader.score))
+    return f"{told}all break constraints, and the one that breaks {broken} least, {value}"
+
+
+def _said(best: Sequence[tuple[float, float]], last: float) -> Iterator[str]:
+    """Say what is drawn, and how the best changed when no other trial began any more."""
+    if not best:
+        yield "A dot is what a trial has in the end."
+        return
+    yield (
+        "A dot is what a trial has in the end; the line is what was known to be best by the time the next trial began."
+    )
+    former, later = ([value for newest, value in best if (newest < last) is earlier] for earlier in (True, False))
+    if former and later:
+        yield f"After the last trial had begun it went from {number(former[-1])} to {number(later[-1])}."
+
+
+def _kind(row: TrialRow) -> str:
+    if not row.feasible:
+        return "breaks a constraint"
+    return str(row.state) if str(row.state) in _KINDS else "not ended"
+
+
+def curves(study: Study, goals: Sequence[Metric] | None = None) -> list[Section]:
+    """Draw the learning curves of each goal, coloured by how far the trial came; none where no trial has two points.
+
+    Args:
+        study: Whose trials.
+        goals: Those that are drawn; None: all.
+    """
+    objective = study.sweep.objective
+    scores, endings = study.scores(), endings_of(study)
+    drawn = []
+    for place, goal in enumerate(objective.goals):
+        if goals is None or goal in goals:
+            values = {
+                trial: [(iteration, values_of(score)[place]) for iteration, score in curve]
+                for trial, curve in scores.items()
+            }
+            drawn.append(_curves(study, place, values, endings))
+    return [section for section in drawn if section is not None]
+
+
+def _curves(
+    study: Study, place: int, curves: Mapping[int, Sequence[tuple[int, float]]], endings: Endings
+) -> Section | None:
+    """Draw the learning curves of one goal, those of the best trial, or of the front, thicker.
+
+    Args:
+        study: Whose trials.
+        place: The goal's, among those of the sweep.
+        curves: Its values over the iterations, by trial.
+        endings: Why the trials ended.
+    """
+    objective = study.sweep.objective
+    goal = objective.goals[place]
+    rows = {row.number: row for row in study.trials}
+    known = {trial: curve for trial, curve in curves.items() if any(math.isfinite(y) for _, y in curve)}
+    if not known or max(len(curve) for curve in known.values()) < 2:
+        return None
+    shown = [row.number for row in study.ranked if row.number in known][:_MOST_CURVES]
+    levels = sorted({rows[trial].iterations for trial in shown})
+    shades = _levels(study, levels)
+    values = [y for trial in shown for _, y in known[trial] if math.isfinite(y)]
+    up, beyond = _scale(values, goal.goal == "minimize")
+    last = max(x for trial in shown for x, _ in known[trial])
+    scale = Log(1, last) if last >= 30 else Linear(1, max(last, 2), whole=True)
+    across = Marked(scale, (float(last), 1.0, *reversed(shades)))
+    thick = {row.number for row in study.leaders}
+    told = _told(shown, known, rows, study, place)
+    title = f"Learning curves: {goal.name}" if objective.several else "Learning curves"
+    chart = Chart(title, told, across, up, ("iteration", goal.name))
+    for trial in reversed(shown):
+        row = rows[trial]
+        ink = SERIES[_shade(row.iterations, shades)]
+        tip = f"trial {trial}: {row.state} at {row.iterations}. {endings.why(row)}"
+        points = [(float(x), y) for x, y in evenly(known[trial], _MOST_POINTS)]
+        best = trial in thick
+        chart.line(points, ink, 3.0 if best else 1.2, faint=not best and len(shown) > 30, tip=tip)
+    for step, level in enumerate(shades):
+        exact = {one for one in levels if _shade(one, shades) == step} <= {level}
+        chart.key(SERIES[step], f"{'' if exact else '<= '}{counted(level, 'iteration')}")
+    words = [told, *beyond]
+    if len(known) > len(shown):
+        words.append(f"The {len(shown)} best of {len(known):,} are drawn.")
+    table = [
+        (str(trial), str(rows[trial].iterations), *_ends(known[trial]), endings.why(rows[trial]))
+        for trial in shown[:_MOST_ROWS]
+    ]
+    head = ("trial", "iterations", f"first {goal.name}", f"last {goal.name}", "why it ended")
+    return Section(title, words, chart.picture, Table(head, table), folded=True)
+
+
+def _told(
+    shown: Sequence[int],
+    known: Mapping[int, Sequence[tuple[int, float]]],
+    rows: Mapping[int, TrialRow],
+    study: Study,
+    place: int,
+) -> str:
+    objective = study.sweep.objective
+    leaders = [row for row in study.leaders if row.number in known]
+    if objective.several and leaders and leaders[0].feasible:
+        goal = objective.goals[place]
+        best = min(leaders, key=lambda row: goal.signed(row.values[place])).number
+        told = f"Of the front, whose curves are thicker, trial {best} has the best {goal.name}: it"
+    elif leaders:
+        best = leaders[0].number
+        told = (
+            f"Trial {best}, the best,"
+            if leaders[0].feasible
+            else f"All break constraints; trial {best}, which does so least,"
+        )
+    else:
+        best = shown[0]
+        told = f"No trial has a value; trial {best}"
+        if study.leaders:
+            told = f"Of the trials with a finite curve the best, trial {best},"
+    first, last = _ends(known[best])
+    told += f" went from {first} to {last} at iteration {known[best][-1][0]}."
+    stopped = sum(row.state is TrialState.STOPPED for row in rows.values())
+    return told + (f" {counted(stopped, 'trial')} of {len(rows):,} were stopped before their end." if stopped else "")
+
+
+def _ends(curve: Sequence[tuple[int, float]]) -> tuple[str, str]:
+    return number(curve[0][1]), number(curve[-1][1])
+
+
+def _levels(study: Study, levels: Sequence[int]) -> list[int]:
+    """Give at most as many levels as there are inks: the last ones that have the inks of the rungs, or even shares."""
+    inks = rung_inks(study.rungs)
+    ends = {ink: until for until, ink in inks.items() if until is not None}
+    if ends and None not in inks and max(ends.values()) >= levels[-1]:
+        return list(ends.values())
+    return sorted({levels[(place + 1) * (len(levels) - 1) // len(SERIES)] for place in range(len(SERIES))})
+
+
+def _shade(iterations: int, shades: Sequence[int]) -> int:
+    return next((place for place, level in enumerate(shades) if iterations <= level), len(shades) - 1)
+
+
+def _scale(values: Sequence[float], less_is_better: bool) -> tuple[Linear | Log, list[str]]:
+    """Give a scale on which the good values can be told apart; say what it leaves out."""
+    scale, beyond = scale_of_good(values, less_is_better)
+    if not beyond:
+        return scale, []
+    left_out = counted(len(beyond), "value")
+    return scale, [f"The scale is that of the good values; on its edge: {left_out}, as far as {number(beyond[-1])}."]

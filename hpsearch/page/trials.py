@@ -1,0 +1,107 @@
+"""Trials in tables: what they gave and why they ended, by strategy, and what failed by cause."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from hpsearch.page.endings import endings_of
+from hpsearch.page.section import Section, Table
+from hpsearch.results.study import Study
+from hpsearch.tables.formats import param_cell
+from hpsearch.tables.groups import by_strategy
+from hpsearch.tables.outline import outline
+from hpsearch.tables.status import failures_by_kind
+from hpsearch.tables.wording import counted, numbers
+from hpsearch.trial import Params, TrialRow
+
+__all__ = ["failures", "strategies", "table_of", "trials"]
+
+_MOST_ROWS = 20
+_MOST_KINDS = 10
+_MOST_NAMED = 20
+
+
+def trials(study: Study) -> Section | None:
+    """Show the best trials, with their parameters and why they ended."""
+    rows, ranked = study.trials, study.ranked[:_MOST_ROWS]
+    if not ranked:
+        return None
+    table, same = table_of(study, ranked)
+    if not any(row.values for row in ranked):
+        told = (
+            f"The first {len(ranked)} of {len(rows):,}; none has a value." if len(rows) > len(ranked) else "All trials."
+        )
+    else:
+        told = f"The {len(ranked)} best of {len(rows):,}." if len(rows) > len(ranked) else "All trials, the best first."
+    return Section("Trials", [told, *same], table=table)
+
+
+def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) -> tuple[Table, list[str]]:
+    """Give a table of trials, and sentences on what it leaves out: what all have alike, and where checkpoints lie.
+
+    Args:
+        study: Whose trials they are.
+        rows: One at least.
+        checkpoints: Whether there is a column of them.
+    """
+    goals, endings = study.sweep.objective.goals, endings_of(study)
+    points = [outline(row.params, study.sweep.parameters) for row in rows]
+    names = list(dict.fromkeys(name for point in points for name in point))
+    params = {name: [param_cell(point[name]) if name in point else "" for point in points] for name in names}
+    same = [name for name in names if len(rows) > 1 and _is_same(name, points)]
+    columns: list[tuple[str, Sequence[str]]] = [
+        ("trial", [str(row.number) for row in rows]),
+        ("state", [str(row.state) for row in rows]),
+        ("iterations", [str(row.iterations) for row in rows]),
+    ]
+    for place, goal in enumerate(goals):
+        columns.append((goal.name, numbers([row.values[place] if row.values else None for row in rows])))
+    columns += [(name, cells) for name, cells in params.items() if name not in same]
+    if any(row.asynchronous for row in rows):
+        columns.append(("asynchronous", ["yes" if row.asynchronous else "" for row in rows]))
+    if endings.brackets:
+        columns.append(("bracket", [endings.bracket(row) for row in rows]))
+    columns.append(("why it ended", [endings.why(row) for row in rows]))
+    told = [f"The same in all of these: {', '.join(f'{name} = {params[name][0]}' for name in same)}."] if same else []
+    if checkpoints:
+        paths = [study.checkpoint_path(row) for row in rows]
+        kept = ["" if path is None else str(path.relative_to(study.directory)) for path in paths]
+        columns.append(("checkpoint", kept))
+        told.append(f"Checkpoints lie in {study.directory}." if any(kept) else "None of these has a checkpoint.")
+    head, cells = zip(*columns, strict=True)
+    return Table(head, list(zip(*cells, strict=True))), told
+
+
+def _is_same(name: str, points: Sequence[Params]) -> bool:
+    """Say whether all have one value: two that a cell shows alike may differ."""
+    return len({json.dumps(point[name]) if name in point else None for point in points}) == 1
+
+
+def strategies(study: Study) -> Section | None:
+    """Compare them in a table."""
+    columns = by_strategy(study)
+    if not columns or not columns[0].cells:
+        return None
+    told = ["How the workers of a trial trained it together; the strategy of the best trial comes first."]
+    if study.sweep.strategies.asynchronous:
+        told.append("A trial of an asynchronous one gives other numbers when it runs once more.")
+    rows = list(zip(*(column.cells for column in columns), strict=True))
+    return Section("Strategies", told, table=Table([column.head for column in columns], rows))
+
+
+def failures(study: Study) -> Section | None:
+    """Show each kind of failure once, the trials that it struck, and one traceback of the most frequent."""
+    kinds = sorted(failures_by_kind(study).values(), key=lambda kind: -len(kind[1]))
+    if not kinds:
+        return None
+    rows = []
+    for first, struck in kinds[:_MOST_KINDS]:
+        more = f" and {len(struck) - _MOST_NAMED} more" if len(struck) > _MOST_NAMED else ""
+        rows.append((str(len(struck)), first.kind, first.message, ", ".join(map(str, struck[:_MOST_NAMED])) + more))
+    failed = sum(len(struck) for _, struck in kinds)
+    words = [
+        f"{counted(failed, 'trial')} failed, of {counted(len(kinds), 'cause')}. The most frequent one's traceback:"
+    ]
+    table = Table(("trials", "what", "message", "which"), rows)
+    return Section("Failures", words, table=table, code=kinds[0][0].traceback.strip() or kinds[0][0].message)

@@ -1,0 +1,225 @@
+"""Where the time went: what the workers did."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hpsearch.charts import Key, Linear, Picture, legend
+from hpsearch.charts.legend import ROW
+from hpsearch.charts.picture import Box, Ink, Line, Words
+from hpsearch.events import Ended, Failed, Finished, Lost, Opened, Reverted, Started, Steered
+from hpsearch.page.endings import has_rungs, rung_inks
+from hpsearch.page.section import Section
+from hpsearch.results.study import Study
+from hpsearch.tables.wording import counted, duration, up_to
+
+__all__ = ["workers"]
+
+_MOST_LANES = 64
+_MOST_BOXES = 4000
+_HEARD = 0.5
+"""Seconds in which a trial's end is heard of at the latest."""
+_BAD = ("failed", "lost")
+_UNITS = (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds")
+_LEAST_UNITS = 5.0
+"""So many of a unit that time is told in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Busy:
+    """A segment on one of its workers."""
+
+    trial: int
+    began: float
+    ended: float
+    kind: str
+    until: int | None
+    """Iteration that its rung ends at; None: it has none, or none is known."""
+
+
+def workers(study: Study) -> Section | None:
+    """Draw what ran when. Which worker it was isn't recorded: lanes are filled from the first one on."""
+    if study.is_told:
+        return None
+    inks = rung_inks(study.rungs) if has_rungs(study) else {}
+    segments, spans = _segments(study)
+    if not segments or not spans:
+        return None
+    of_worker, count = study.sweep.resources.lanes, max(workers for *_, workers in spans)
+    lanes = _lanes(segments, count * of_worker)
+    count = max(math.ceil(len(lanes) / of_worker), count)
+    busy = sum(_busy_seconds(segments, *span) for span in spans)
+    there = sum((ended - began) * workers for began, ended, workers in spans)
+    idle = max(0.0, there - busy)
+    share = f"{idle / there:.0%}" if there else "none"
+    told = f"{counted(count, 'worker')}: idle for {duration(idle)} of {duration(there)} ({share})."
+    shown = lanes[:_MOST_LANES]
+    first, last = spans[0][0], max(spans[-1][1], max(one.ended for one in segments))
+    begun = min(one.began for one in segments)
+    is_late = begun - first > (last - first) / 2
+    first = begun if is_late else first
+    second, unit = _unit(last - first)
+    across = Linear(0.0, max(last - first, 1e-9) / second)
+    row, left, wide = (20 if len(shown) <= 24 else 10), 60, 680
+    keys = _keys(segments, inks)
+    above, rows = legend(keys, left, left + wide, 16)
+    top = 14 + ROW * rows
+    bottom = top + row * len(shown)
+    picture = Picture(760, bottom + 46, "Workers", told)
+    picture.draw(*above)
+    for value, text in across.ticks(8):
+        x = left + wide * across.share(value)
+        picture.draw(Line([(x, top), (x, bottom)], "grid"))
+        picture.draw(Words(x, bottom + 16, text, "middle", "muted", 11))
+    what = "first trial" if is_late else "first process"
+    picture.draw(Words(left + wide / 2, bottom + 36, f"{unit} since the {what} began", "middle"))
+    rows_are = "worker" if len(lanes) <= count else "trials at once"
+    picture.draw(Words(14, (top + bottom) / 2, rows_are, "middle", upright=True))
+    every = math.ceil(sum(map(len, shown)) / _MOST_BOXES)
+    for place, lane in enumerate(shown):
+        y = top + row * place
+        if row > 10 or place % 8 == 0:
+            picture.draw(Words(left - 8, y + row / 2 + 4, str(place), "end", "muted", 11))
+        for one in lane[::every]:
+            x = left + wide * (one.began - first) / second / across.high
+            width = wide * (one.ended - one.began) / second / across.high
+            ink = "bad" if one.kind in _BAD else inks.get(one.until, "s0")
+            rung = f" ({up_to(one.until)})" if inks else ""
+            tip = f"trial {one.trial}{rung}, {one.kind}, {duration(one.ended - one.began)}"
+            gap = min(1.0, width / 4)  # one segment is told from the next by it
+            picture.draw(Box(x, y + 2, max(width - gap, 0.6), row - 4, ink, tip))
+    starting = sum(_before_the_first(segments, *span) for span in spans)
+    if starting > 0.05 * there:
+        told += f" Of that, {duration(starting)} passed before the first trial began: workers were started meanwhile."
+    words = [told, f"A bar is a segment of a trial{', in the colour of its rung' if inks else ''}."]
+    if is_late:
+        words.append("Drawn is what came after that: it is less than half of the time.")
+    if any(one.kind in _BAD for one in segments):
+        words.append("Red are segments that failed, or were lost.")
+    if len(lanes) > count:
+        words.append(f"Rows are trials beside each other: up to {of_worker} on each worker.")
+    if len(lanes) > len(shown):
+        words.append(f"The first {len(shown)} are drawn.")
+    if every > 1:
+        words.append(f"Of every {every} segments one is drawn.")
+    return Section("Workers", words, picture)
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    """Give what so long a time is told in: the seconds of a unit, and its name."""
+    return next((unit for unit in _UNITS if seconds >= _LEAST_UNITS * unit[0]), _UNITS[-1])
+
+
+def _keys(segments: Sequence[_Busy], inks: Mapping[int | None, Ink]) -> list[Key]:
+    """Say what colours stand for; nothing where there is but one."""
+    untils = {one.until for one in segments if one.kind not in _BAD}
+    keys = [Key(ink, up_to(until), "box") for until, ink in inks.items() if until in untils]
+    bad = [kind for kind in _BAD if any(one.kind == kind for one in segments)]
+    return [*keys, *([Key("bad", " or ".join(bad), "box")] if bad else [])]
+
+
+def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]]:
+    """Give every segment on each of its workers, and when there were how many workers; none while it is paused."""
+    found: list[_Busy] = []
+    spans: list[tuple[float, float, int]] = []
+    running: dict[tuple[int, int], tuple[float, int, int | None]] = {}
+    untils = {(rung.bracket, rung.rung): rung.until for rung in study.rungs}
+    opened: tuple[float, int] | None = None
+    there = 0
+    is_paused = False
+    last = 0.0
+
+    def rest(when: float) -> None:
+        nonlocal opened
+        if opened is not None:
+            spans.append((opened[0], when, opened[1]))
+        opened = None
+
+    def close(when: float) -> None:
+        for (trial, _), (began, width, until) in running.items():
+            found.extend([_Busy(trial, began, when, "interrupted", until)] * width)
+        running.clear()
+        rest(when)
+
+    for entry in study.entries():
+        when = entry.time
+        match event := entry.event:
+            case Opened(workers=workers):
+                close(last)
+                opened, there, is_paused = (when, workers or 0), workers or 0, False
+            case Started(segment=segment, bracket=bracket, rung=rung):
+                until = None if bracket is None or rung is None else untils.get((bracket, rung))
+                running[segment.trial, segment.attempt] = when, segment.width, until
+            case Finished() | Failed() | Lost() | Reverted():
+                began, width, until = running.pop((event.trial, event.attempt), (when, 0, None))
+                kind = {Failed: "failed", Lost: "lost", Reverted: "taken back"}.get(type(event), "finished")
+                found.extend([_Busy(event.trial, began, when, kind, until)] * width)
+            case Steered(request=None):  # by a command, when no process ran the study any more
+                close(last)
+            case Steered(verb="pause" | "resume" as verb, refused=""):
+                is_paused = verb == "pause"
+                opened = opened or (when, there)
+            case Ended():
+                close(when)
+        if is_paused and not running:
+            rest(when)  # nobody is idle who isn't asked to work
+        last = when
+    close(last)
+    most = math.ceil(_most_at_once(found) / study.sweep.resources.lanes)
+    return found, [(began, ended, workers or most) for began, ended, workers in spans if ended > began]
+
+
+def _before_the_first(segments: list[_Busy], began: float, ended: float, workers: int) -> float:
+    """Give the workers' seconds in which none had begun yet."""
+    first = min((one.began for one in segments if began <= one.began < ended), default=began)
+    return (first - began) * workers
+
+
+def _busy_seconds(segments: list[_Busy], began: float, ended: float, workers: int) -> float:
+    """Add up the seconds in which workers had something to do: trials spread over all before any has two."""
+    changes = sorted([(one.began, 1) for one in segments] + [(one.ended, -1) for one in segments])
+    seconds, last, running = 0.0, began, 0
+    for when, change in [*changes, (ended, 0)]:
+        here = min(max(when, began), ended)
+        seconds += (here - last) * min(running, workers)
+        last, running = here, running + change
+    return seconds
+
+
+def _most_at_once(segments: list[_Busy]) -> int:
+    changes = sorted([(one.began, 1) for one in segments] + [(one.ended, -1) for one in segments])
+    most = now = 0
+    for _, change in changes:
+        now += change
+        most = max(most, now)
+    return most
+
+
+def _lanes(segments: list[_Busy], most: int) -> list[list[_Busy]]:
+    """Put segments into as few lanes as there ran at once.
+
+    A worker of several that a trial had may have the next one some milliseconds before the trial's end is journaled.
+
+    Args:
+        segments: Of all trials.
+        most: How many lanes there are as far as that was told; none is added to them where one is about to be free.
+    """
+    lanes: list[list[_Busy]] = []
+    free: list[int] = []
+    ends: list[tuple[float, int]] = []
+    for one in sorted(segments, key=lambda one: (one.began, one.ended)):
+        while ends and ends[0][0] <= one.began:
+            heapq.heappush(free, heapq.heappop(ends)[1])
+        if free:
+            lane = heapq.heappop(free)
+        elif len(lanes) >= most and ends[0][0] - one.began <= _HEARD:
+            lane = heapq.heappop(ends)[1]
+        else:
+            lane = len(lanes)
+            lanes.append([])
+        lanes[lane].append(one)
+        heapq.heappush(ends, (one.ended, lane))
+    return lanes

@@ -1,1 +1,0 @@
-"""What came of a sweep: studies as they are loaded, tables and exports."""

@@ -1,0 +1,157 @@
+"""The best trials of a study: of several goals the front, by weights one of them; and how the front grew."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpsearch.config.checks import nearest
+from hpsearch.errors import HpsearchError
+from hpsearch.events import Entry
+from hpsearch.objective import Metric, Objective, hypervolume, values_of
+from hpsearch.results.course import course
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import Score, TrialRow, TrialState
+
+__all__ = ["BestTrial", "hypervolumes", "no_best", "reference_point", "weighted"]
+
+
+@dataclass(frozen=True, slots=True)
+class BestTrial:
+    """The best trial of a study, or one of the best."""
+
+    number: int
+    values: dict[str, float]
+    """Those of the metrics that decide, by name."""
+    params: dict[str, Any]
+    """As the trainable saw them, groups nested."""
+    checkpoint: Path | None
+    """A file for `torch.load`, or what the trainable wrote; None where none was saved, or it was deleted."""
+
+    @property
+    def value(self) -> float:
+        """The value of the only metric that decides.
+
+        Raises:
+            HpsearchError: Several do.
+        """
+        if len(self.values) != 1:
+            raise HpsearchError(f"trial {self.number} has a value of each of {', '.join(self.values)}: see `values`")
+        return next(iter(self.values.values()))
+
+
+def no_best(
+    directory: Path, objective: Objective, rows: Sequence[TrialRow], leaders: Sequence[TrialRow]
+) -> HpsearchError:
+    """Say why a study has no best trial.
+
+    Args:
+        directory: The study's.
+        objective: What decides.
+        rows: All trials.
+        leaders: Those that are best though they break constraints.
+    """
+    look = f"hpsearch trials {shlex.quote(str(directory))}"
+    if not objective.goals:
+        return HpsearchError(
+            f"{directory}: the sweep names no metric, so no trial is the best. `{look}` shows what each reported."
+        )
+    if not leaders:
+        failed = sum(row.state is TrialState.FAILED for row in rows)
+        told = " and ".join(repr(goal.name) for goal in objective.goals)
+        return HpsearchError(
+            f"{directory}: no trial has a value of {told} yet ({failed} failed). `{look}` shows what became of each."
+        )
+    broken = " and ".join(objective.broken(leaders[0].score))
+    return HpsearchError(
+        f"{directory}: no trial keeps all outcome_constraints; trial {leaders[0].number} breaks them least "
+        f"({broken}). `{look}` shows all: loosen the constraint, or give the search more trials."
+    )
+
+
+def weighted(rows: Sequence[TrialRow], objective: Objective, weights: Mapping[str, float]) -> dict[int, float]:
+    """Give the worth of each trial that keeps all constraints: the sum of its values by weight, more is better.
+
+    Values of metrics that are to be minimized count as less than nothing.
+
+    Args:
+        rows: The trials.
+        objective: What decides.
+        weights: What one unit of a metric is worth, at least 0; one that isn't named is worth nothing.
+
+    Raises:
+        HpsearchError: The weights aren't right.
+    """
+    known = [goal.name for goal in objective.goals]
+    if not known:
+        raise HpsearchError("weights: expected metrics that decide, but the sweep names none")
+    for name, weight in weights.items():
+        if name not in known:
+            raise HpsearchError(f"weights: expected metrics that decide, got {name!r}; {nearest(name, known)}")
+        if not 0 <= weight < math.inf:
+            raise HpsearchError(f"weights: expected a finite number of at least 0 for {name}, got {weight!r}")
+    if not any(weights.values()):
+        raise HpsearchError("weights: expected a weight of more than 0, got none")
+    worth = [(place, weights[goal.name], goal) for place, goal in enumerate(objective.goals) if weights.get(goal.name)]
+    sums = {
+        row.number: 0.0 - sum(weight * goal.signed(row.values[place]) for place, weight, goal in worth)
+        for row in rows
+        if row.feasible
+    }
+    # What is infinitely good in one and infinitely bad in another is worth nothing that could be compared.
+    return {number: -math.inf if math.isnan(total) else total for number, total in sums.items()}
+
+
+def hypervolumes(
+    sweep: Sweep, entries: Iterator[Entry], created: float, given: Mapping[str, float] | None
+) -> list[tuple[float, int, float]]:
+    """Give how the hypervolume of a study's front grew: (seconds since it was made, iterations in all, hypervolume).
+
+    Args:
+        sweep: Says what decides.
+        entries: The study's journal.
+        created: When it was made, in seconds since the epoch.
+        given: The worst value of each metric that is worth anything; of those that it doesn't name the sweep's
+            `metric.reference`, or the worst value that any trial of the front had.
+
+    Raises:
+        HpsearchError: It names another metric, or what isn't finite.
+    """
+    objective = sweep.objective
+    moments = course(sweep, entries).changes
+    scores = [score for moment in moments for score in moment.front]
+    reference = reference_point(objective.goals, given or {}, scores)
+    return [
+        (moment.time - created, moment.iterations, hypervolume(list(map(objective.point, moment.front)), reference))
+        for moment in moments
+    ]
+
+
+def reference_point(goals: Sequence[Metric], given: Mapping[str, float], scores: Sequence[Score]) -> tuple[float, ...]:
+    """Give the point that a hypervolume is measured from, signed so that less is better.
+
+    Args:
+        goals: What decides.
+        given: The worst value of each metric that is worth anything; of those that it doesn't name the goal's own
+            `reference`, or the worst finite value of the scores.
+        scores: Of all fronts.
+
+    Raises:
+        HpsearchError: It names another metric, or what isn't finite.
+    """
+    known = [goal.name for goal in goals]
+    for name, value in given.items():
+        if name not in known:
+            raise HpsearchError(f"reference: expected metrics that decide, got {name!r}; {nearest(name, known)}")
+        if not math.isfinite(value):
+            raise HpsearchError(f"reference: expected a finite number for {name}, got {value!r}")
+    points = []
+    for place, goal in enumerate(goals):
+        seen = [value for score in scores if math.isfinite(value := goal.signed(values_of(score)[place]))]
+        told = given.get(goal.name, goal.reference)
+        points.append(max(seen, default=0.0) if told is None else goal.signed(told))
+    return tuple(points)

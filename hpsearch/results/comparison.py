@@ -1,0 +1,327 @@
+"""Studies beside each other: those that differ in their seed alone are runs of one side."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import attrgetter
+from pathlib import Path
+from typing import Literal
+
+from hpsearch.errors import HpsearchError, StorageError
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.objective import Objective, OutcomeConstraint, hypervolume, values_of
+from hpsearch.results.best import reference_point
+from hpsearch.results.course import Course, Moment
+from hpsearch.results.samples import Spread, mean_of_pairs, mean_of_two, signed_rank, spread
+from hpsearch.results.study import Study, load
+from hpsearch.sweep.difference import differing
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import TrialRow
+
+__all__ = [
+    "AXES",
+    "Axis",
+    "Comparison",
+    "Difference",
+    "Run",
+    "Side",
+    "compare",
+    "same_but_for_seed",
+]
+
+Axis = Literal["trials", "iterations", "seconds"]
+AXES: tuple[Axis, ...] = ("trials", "iterations", "seconds")
+"""What a search costs: trials begun, iterations that counted, seconds in which it ran from its first trial on."""
+
+_SHARES = (0.25, 0.5, 1.0)
+"""Of what all runs have spent, at which they are compared."""
+
+_LEAST_FOR_WILCOXON = 6
+"""Pairs: of fewer no outcome of the test is below 5 %."""
+
+
+_LARGEST = 1e300
+"""Beyond it sums of values are no floats."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One study of a comparison."""
+
+    study: Study
+    course: Course
+    values: tuple[float, ...]
+    """What was best after each change of the course: a value of the goal, of several goals the hypervolume; NaN where
+    there was none."""
+
+    def at(self, axis: Axis, amount: float) -> float | None:
+        """Give what was best when so much was spent."""
+        place = bisect_right(self.course.changes, amount, key=attrgetter(axis))
+        return None if not place or math.isnan(self.values[place - 1]) else self.values[place - 1]
+
+    @property
+    def value(self) -> float | None:
+        """What is best as it stands."""
+        return self.at("seconds", math.inf)
+
+    @property
+    def seed(self) -> int:
+        """The sweep's."""
+        return self.study.sweep.seed
+
+    @cached_property
+    def worker_seconds(self) -> float:
+        """Seconds in workers, of every segment that was started, times its width."""
+        return sum((segment.seconds or 0.0) * segment.width for segment in self.study.segments())
+
+    @cached_property
+    def best(self) -> TrialRow | None:
+        """The best trial; None where there is none, or where several goals decide."""
+        leaders = [] if self.study.sweep.objective.several else self.study.leaders
+        return leaders[0] if leaders and leaders[0].feasible else None
+
+
+@dataclass(frozen=True)
+class Side:
+    """Studies that differ in their seed alone."""
+
+    label: str
+    runs: tuple[Run, ...]
+    more_is_better: bool
+
+    def spread(self, values: Sequence[float | None]) -> Spread:
+        """Give median and quartiles; a run without a value is worse than all others."""
+        return spread(values, self.more_is_better)
+
+    @property
+    def best_run(self) -> Run:
+        """The run with the best value; of equal ones the first."""
+        sign = -1.0 if self.more_is_better else 1.0
+        return min(self.runs, key=lambda run: math.inf if run.value is None else sign * run.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """By how much a side is better than the first one; of studies of a side with one seed by their mean."""
+
+    side: str
+    by: Axis | None
+    """What both have spent equally much of; None: as they stand."""
+    amount: float | None
+    mean: float | None = None
+    """Above 0 where it is better; None where `without` names a run."""
+    interval: tuple[float, float] | None = None
+    """95 %, by Student's t over the pairs, or by Welch's where seeds don't pair; None of too few seeds."""
+    pairs: int = 0
+    """Seeds that both have; 0 where the runs aren't paired."""
+    p_value: float | None = None
+    """By Wilcoxon's signed-rank test, from six pairs on."""
+    left_out: tuple[Run, ...] = ()
+    """Those of both sides whose seed the other one doesn't have, where others pair."""
+    without: tuple[Run, ...] = ()
+    """Those that have no value there, or none that can be added to others, as an infinite one."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Sides beside each other."""
+
+    objective: Objective
+    sides: tuple[Side, ...]
+    reference: tuple[float, ...] | None
+    """Of several goals the point, signed so that less is better, that hypervolumes are measured from."""
+
+    @property
+    def runs(self) -> list[Run]:
+        """Those of all sides."""
+        return [run for side in self.sides for run in side.runs]
+
+    def text(self) -> str:
+        """Give what the command prints."""
+        from hpsearch.tables.comparison import comparison_text
+
+        return comparison_text(self)
+
+    def plots(self, directory: str | Path) -> list[Path]:
+        """Draw the best over trials, iterations and seconds, as SVG; give the files.
+
+        Raises:
+            StorageError: They can't be written.
+        """
+        from hpsearch.page.comparing import courses
+
+        folder, paths = Path(directory), []
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for axis, picture in courses(self).items():
+                paths.append(folder / f"best-by-{axis}.svg")
+                picture.save(paths[-1])
+        except OSError as error:
+            raise StorageError(f"{folder}: expected a place for plots that can be written: {error}") from error
+        return paths
+
+    def amounts(self, axis: Axis) -> list[float]:
+        """Give what is compared at: shares of what every run has spent."""
+        least = min(getattr(run.course.end, axis) for run in self.runs)
+        marks = [least * share for share in _SHARES]
+        if axis == "seconds":
+            return marks if least else []
+        return list(dict.fromkeys(float(int(mark)) for mark in marks if mark >= 1))
+
+    def differing(self, side: Side) -> dict[str, tuple[str, str]]:
+        """Give the keys in which a side's sweep differs from the first one's, and what each has there."""
+        return _without_seed(self.sides[0].runs[0].study.sweep, side.runs[0].study.sweep)
+
+    @cached_property
+    def differences(self) -> list[Difference]:
+        """Of every side but the first: as they stand, and at equal cost."""
+        found = []
+        for side in self.sides[1:]:
+            found.append(self._difference(side, None, None))
+            found += [self._difference(side, axis, marks[-1]) for axis in AXES if (marks := self.amounts(axis))]
+        return found
+
+    def _difference(self, side: Side, axis: Axis | None, amount: float | None) -> Difference:
+        sides = self.sides[0], side
+        shared = {run.seed for run in sides[0].runs} & {run.seed for run in side.runs}
+        pairs = len(shared) if len(shared) > 1 else 0
+        left_out = tuple(run for one in sides for run in one.runs if pairs and run.seed not in shared)
+        first, other = (_values([run for run in one.runs if run not in left_out], axis, amount) for one in sides)
+        without = tuple(run for run, value in [*first.items(), *other.items()] if value is None)
+        found = Difference(side.label, axis, amount, pairs=pairs, left_out=left_out, without=without)
+        if without:
+            return found
+        sign = 1.0 if side.more_is_better else -1.0
+        left, right = _by_seed(first, sign), _by_seed(other, sign)
+        if not pairs:
+            mean, interval = mean_of_two(list(right.values()), list(left.values()))
+            return replace(found, mean=mean, interval=interval)
+        both = [(right[seed], value) for seed, value in left.items()]
+        mean, interval = mean_of_pairs([better - worse for better, worse in both])
+        p_value = signed_rank(both) if pairs >= _LEAST_FOR_WILCOXON else None
+        return replace(found, mean=mean, interval=interval, p_value=p_value)
+
+
+def compare(*given: Study | str | Path) -> Comparison:
+    """Compare studies; those whose sweeps differ in the seed alone are one side.
+
+    Args:
+        given: Studies, or their directories, one at least.
+
+    Raises:
+        HpsearchError: They don't search for the same, or one is there twice.
+        JournalError: One can't be read.
+    """
+    studies = [one if isinstance(one, Study) else load(one) for one in given]
+    if not studies:
+        raise HpsearchError("compare: expected studies, or their directories, got none")
+    first = studies[0]
+    for place, study in enumerate(studies):
+        if (twice := next((other for other in studies[:place] if _is_same(study, other)), None)) is not None:
+            there = "" if twice.directory == study.directory else f", in {twice.directory} too"
+            raise HpsearchError(
+                f"{study.directory}: expected different studies, got this one twice{there}; name it once"
+            )
+        wanted, got = first.sweep.objective, study.sweep.objective
+        if _aims(wanted) != _aims(got):
+            raise HpsearchError(
+                f"{study.directory}: expected a study that is to {_aim(wanted)}, as {first.directory} is, got one that "
+                f"is to {_aim(got)}; compare those apart"
+            )
+    objective = first.sweep.objective
+    if not objective.goals:
+        raise HpsearchError(
+            f"{first.directory}: expected studies with a metric to compare by, but its sweep names none"
+        )
+    courses = [study.course() for study in studies]
+    fronts = [score for known in courses for moment in known.changes for score in moment.front]
+    worst = _references(study.sweep.objective for study in studies)
+    reference = reference_point(objective.goals, worst, fronts) if objective.several else None
+    runs = [
+        Run(study, known, tuple(_value(moment, objective, reference) for moment in known.changes))
+        for study, known in zip(studies, courses, strict=True)
+    ]
+    groups = [[runs[place] for place in places] for places in same_but_for_seed([one.sweep for one in studies])]
+    more = objective.several or objective.goals[0].goal == "maximize"
+    labels = _labels([group[0].study for group in groups])
+    sides = tuple(Side(label, tuple(group), more) for label, group in zip(labels, groups, strict=True))
+    return Comparison(objective, sides, reference)
+
+
+def same_but_for_seed(sweeps: Sequence[Sweep]) -> list[list[int]]:
+    """Give the places of those that differ in their seed alone together, in their order."""
+    groups: list[list[int]] = []
+    for place, sweep in enumerate(sweeps):
+        same = next((group for group in groups if not _without_seed(sweeps[group[0]], sweep)), None)
+        if same is None:
+            groups.append([place])
+        else:
+            same.append(place)
+    return groups
+
+
+def _values(runs: Iterable[Run], axis: Axis | None, amount: float | None) -> dict[Run, float | None]:
+    """Give what was best when so much was spent, or as it stands; None where it can't be added to others."""
+    found = {run: run.value if axis is None or amount is None else run.at(axis, amount) for run in runs}
+    return {run: None if value is None or abs(value) > _LARGEST else value for run, value in found.items()}
+
+
+def _by_seed(values: Mapping[Run, float | None], sign: float) -> dict[int, float]:
+    """Give the mean of each seed's values: studies with one seed tell of it alone, however many they are."""
+    found: dict[int, list[float]] = {}
+    for run, value in values.items():
+        if value is not None:
+            found.setdefault(run.seed, []).append(sign * value)
+    return {seed: statistics.fmean(of_seed) for seed, of_seed in found.items()}
+
+
+def _is_same(one: Study, other: Study) -> bool:
+    """Say whether two are one study: under another path, by a link, or a copy, which would count as a run of its own.
+
+    Those that were run in memory have no place, and nothing else tells them apart.
+    """
+    if one is other or not StudyDirectory(one.directory).exists():
+        return one is other
+    is_known = one.created > 0 and one.identity == other.identity  # a study of an early version doesn't say when
+    return is_known or one.directory.resolve() == other.directory.resolve()
+
+
+def _aims(objective: Objective) -> tuple[list[tuple[str, str, str]], set[OutcomeConstraint]]:
+    return [(goal.name, goal.goal, goal.scope) for goal in objective.goals], set(objective.constraints)
+
+
+def _aim(objective: Objective) -> str:
+    """Put into words what makes an objective another one."""
+    best = [goal.name for goal in objective.goals if goal.scope == "best"]
+    told = objective.aim + (f", of all reports of a trial the best {' and '.join(best)}" if best else "")
+    return told + (f", where {' and '.join(map(str, objective.constraints))}" if objective.constraints else "")
+
+
+def _references(objectives: Iterable[Objective]) -> dict[str, float]:
+    """Give the worst value of each goal that any objective says is worth anything, whichever comes first."""
+    found: dict[str, float] = {}
+    for goal in (goal for objective in objectives for goal in objective.goals):
+        if goal.reference is not None:
+            found[goal.name] = max(found.get(goal.name, goal.reference), goal.reference, key=goal.signed)
+    return found
+
+
+def _without_seed(one: Sweep, other: Sweep) -> dict[str, tuple[str, str]]:
+    found = differing(one.to_json(), other.to_json())
+    return {key: both for key, both in found.items() if key != "seed"}
+
+
+def _labels(studies: Sequence[Study]) -> list[str]:
+    names = [study.sweep.name for study in studies]
+    return names if len(set(names)) == len(names) else [str(study.directory) for study in studies]
+
+
+def _value(moment: Moment, objective: Objective, reference: tuple[float, ...] | None) -> float:
+    if reference is not None:
+        return hypervolume([objective.point(score) for score in moment.front], reference)
+    return values_of(moment.front[0])[0] if moment.front else math.nan

@@ -1,0 +1,170 @@
+"""How much each parameter of a study matters: fANOVA, Hutter et al., ICML 2014, through Optuna."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hpsearch.objective import values_of
+from hpsearch.results.optuna_distributions import OptunaParameter, optuna_parameter
+from hpsearch.results.study import Study
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import TrialRow, Value
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+__all__ = ["Importance", "importance_of"]
+
+_MOST_FITTED = 300
+_LEAST_FITTED = 20
+
+_TREES = 32
+"""Half of Optuna's default, which takes half of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Importance:
+    """How much each parameter matters."""
+
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Of the variance that each parameter explains, the greatest first; none where that isn't known."""
+    iteration: int = 0
+    """At which trials are compared."""
+    reached: int = 0
+    """Trials that reached it."""
+    fitted: int = 0
+    """Those of them that were looked at."""
+    missing: str = ""
+    """Why there are no shares, in a sentence."""
+
+
+def importance_of(study: Study, place: int = 0) -> Importance:
+    """Say what mattered, by what was reported at the highest iteration that 20 trials reached: like with like.
+
+    Args:
+        study: Its trials are compared.
+        place: Of the goal by which they are, among those of the sweep.
+    """
+    goals = study.sweep.objective.goals
+    if not goals:
+        return Importance(missing="The sweep names no metric.")
+    name = goals[place].name
+    curves = {
+        trial: {iteration: value for iteration, score in scores if math.isfinite(value := values_of(score)[place])}
+        for trial, scores in study.scores().items()
+    }
+    reached = Counter(iteration for curve in curves.values() for iteration in curve)
+    iteration = max((one for one, count in reached.items() if count >= _LEAST_FITTED), default=None)
+    if iteration is None:
+        return Importance(missing=f"{_needed(name)}: {_had(reached)}.")
+    rows = [row for row in study.trials if iteration in curves.get(row.number, {})]
+    chosen = rows[:: math.ceil(len(rows) / _MOST_FITTED)]
+    values = [curves[row.number][iteration] for row in chosen]
+    if len(set(values)) < 2:
+        return Importance(missing=f"The {len(chosen)} trials that reached iteration {iteration} have one {name}.")
+
+    shares = _shares_of(study.sweep, chosen, values)
+    if not shares:
+        missing = f"No parameter varies that all of the {len(chosen)} trials have that reached iteration {iteration}."
+        return Importance(missing=missing)
+    return Importance(shares, iteration, len(rows), len(chosen))
+
+
+def _needed(name: str) -> str:
+    return f"This takes {_LEAST_FITTED} trials with a finite {name} at one iteration"
+
+
+def _had(reached: Mapping[int, int]) -> str:
+    """Say at which iteration most trials have a value."""
+    if not reached:
+        return "so far none has any"
+    iteration = min(reached, key=lambda one: (-reached[one], one))
+    count = reached[iteration]
+    return f"so far {count} {'has' if count == 1 else 'have'} one at iteration {iteration}, and no more at any other"
+
+
+def _shares_of(sweep: Sweep, rows: Sequence[TrialRow], values: Sequence[float]) -> dict[str, float]:
+    """Give the share of the variance that each parameter explains, the greatest first.
+
+    Only parameters that all of these trials have, and that vary, are looked at. Equal trials give equal shares.
+
+    Args:
+        sweep: Says what the parameters are.
+        rows: Trials.
+        values: Of each.
+    """
+    import warnings
+
+    import optuna
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+
+    common = set.intersection(*(set(row.params) for row in rows))
+    names = [name for name in sweep.parameters.columns(row.params for row in rows) if name in common]
+    known: dict[str, _Known] = {}
+    for name in names:
+        parameter, own = sweep.parameters.find(name), [row.params[name] for row in rows]
+        if parameter is None or all(value == own[0] for value in own):
+            continue
+        if (counterpart := optuna_parameter(parameter.distribution, own)) is not None:
+            known[name] = _known(counterpart, own)
+    if not known or len(set(values)) < 2:
+        return {}
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            study = optuna.create_study()
+            distributions = {name: one.distribution for name, one in known.items()}
+            for place, value in enumerate(_shares(values)):
+                params = {name: one.values[place] for name, one in known.items()}
+                study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=value))
+            evaluator = FanovaImportanceEvaluator(n_trees=_TREES, seed=0)
+            found = get_param_importances(study, evaluator=evaluator, params=list(known))
+    finally:
+        optuna.logging.set_verbosity(level)
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A parameter as the trees see it."""
+
+    distribution: BaseDistribution
+    values: Sequence[Value]
+    """Of each trial."""
+
+
+def _known(parameter: OptunaParameter, values: Sequence[Value]) -> _Known:
+    """Give numbers as shares of their range, or as steps from its lower end, which changes nothing that trees find.
+
+    Trees take 32-bit floats, which hold neither 1e300 nor what tells 1e9 and 1e9 + 1 apart.
+    """
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    distribution = parameter.distribution
+    if isinstance(distribution, FloatDistribution | IntDistribution) and (
+        distribution.log or distribution.step is None
+    ):
+        beyond = 0.5 if isinstance(distribution, IntDistribution) else 0.0  # an integer has as much room as others
+        ends = [distribution.low - beyond, distribution.high + beyond]
+        numbers = [*ends, *(float(value) for value in values)]
+        shares = _shares([math.log(number) for number in numbers] if distribution.log else numbers)
+        return _Known(FloatDistribution(0.0, 1.0), shares[2:])
+    if isinstance(distribution, FloatDistribution | IntDistribution):
+        step = distribution.step or 1
+        last = round((distribution.high - distribution.low) / step)
+        places = [min(max(round((value - distribution.low) / step), 0), last) for value in values]
+        return _Known(IntDistribution(0, last), places)
+    return _Known(parameter.distribution, [parameter.value(value) for value in values])
+
+
+def _shares(values: Sequence[float]) -> list[float]:
+    """Give where numbers lie between the least and the greatest of them, from 0 to 1."""
+    low, high = min(values), max(values)
+    half = (high / 2 - low / 2) or 1.0
+    return [min(max((value / 2 - low / 2) / half, 0.0), 1.0) for value in values]

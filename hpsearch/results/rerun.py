@@ -1,0 +1,210 @@
+"""What came of running configurations again: mean and spread of each."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from hpsearch.errors import HpsearchError
+from hpsearch.objective import is_valid
+from hpsearch.results.study import Study
+from hpsearch.trial import Params, Score, TrialRow, TrialState
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hpsearch.tables.layout import Screen
+
+__all__ = ["OWN", "SPREAD", "Configuration", "Rerun", "identity", "result_of"]
+
+OWN = ("trial", "value", "iterations")
+"""What a configuration has of the former study's trial."""
+SPREAD = ("mean", "std", "min", "max")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Params that were run several times, with other seeds."""
+
+    trial: int
+    """The one of the former study that they are of; of several with these params the best."""
+    value: float
+    """Its value there."""
+    iterations: int
+    """Its iterations there."""
+    params: Params
+    """Flat names to values."""
+    asked: int
+    """How many runs there are to be."""
+    runs: tuple[TrialRow, ...]
+    """The trials of the new study that were begun."""
+
+    @cached_property
+    def values(self) -> list[float]:
+        """What the runs gave that came to their end with a value: the others count nowhere."""
+        return [row.value for row in self.ended if row.value is not None]
+
+    @property
+    def ended(self) -> list[TrialRow]:
+        """The runs that came to their end with a value."""
+        return [row for row in self.runs if row.state is TrialState.COMPLETE and row.value is not None]
+
+    @property
+    def succeeded(self) -> int:
+        """How many those are."""
+        return len(self.values)
+
+    @cached_property
+    def mean(self) -> float | None:
+        """The values' mean; None where there are none, NaN where they hold both infinities."""
+        return statistics.mean(self.values) if self.values else None
+
+    @cached_property
+    def std(self) -> float | None:
+        """Their sample standard deviation (n - 1); None of fewer than two, NaN where one isn't finite."""
+        if self.succeeded < 2:
+            return None
+        try:
+            return statistics.stdev(self.values) if all(map(math.isfinite, self.values)) else math.nan
+        except OverflowError:
+            return math.inf
+
+    @property
+    def min(self) -> float | None:
+        """The least value."""
+        return min(self.values, default=None)
+
+    @property
+    def max(self) -> float | None:
+        """The greatest value."""
+        return max(self.values, default=None)
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A study that runs the best configurations of a former one again.
+
+    Args:
+        study: The new one.
+        origin: What it recorded of where it comes from.
+    """
+
+    study: Study
+    origin: Mapping[str, Any]
+
+    @property
+    def directory(self) -> str:
+        """Where the former study lay."""
+        return str(self.origin["directory"])
+
+    @property
+    def metric(self) -> str:
+        """The metric that decides."""
+        return self.study.sweep.objective.goals[0].name
+
+    @cached_property
+    def former(self) -> tuple[Configuration, ...]:
+        """The configurations as the former study ranked them: the first has its best trial."""
+        told, points = self.origin["configurations"], self.study.sweep.points_to_try
+        runs: dict[str, list[TrialRow]] = {}
+        for row in self.study.trials:
+            if row.origin == "points_to_try":  # not a point that was added, which comes before those that are left
+                runs.setdefault(identity(row.params), []).append(row)
+        return tuple(
+            Configuration(
+                **{name: known[name] for name in OWN},
+                params=points[place],
+                asked=self.origin["seeds"],
+                runs=tuple(runs.get(identity(points[place]), ())),
+            )
+            for place, known in enumerate(told)
+        )
+
+    @cached_property
+    def configurations(self) -> tuple[Configuration, ...]:
+        """The configurations by their mean, best first; those without any value last.
+
+        Behind those whose means keep the constraints on outcomes stand the others.
+        """
+        scores = {place: self._score(known) for place, known in enumerate(self.former)}
+        return tuple(self.former[place] for place in self.study.sweep.objective.rank(scores))
+
+    def _score(self, known: Configuration) -> Score | None:
+        """Give what the means of a configuration are worth."""
+        objective = self.study.sweep.objective
+        if known.mean is None:
+            return None
+        told = [self.study.metrics_of(row) for row in known.ended] if objective.constraints else []
+        means = {name: statistics.mean(metrics[name] for metrics in told) for name in objective.names[1:]}
+        return objective.reported({**means, self.metric: known.mean})
+
+    @property
+    def best(self) -> Configuration:
+        """The configuration with the best mean.
+
+        Raises:
+            HpsearchError: None has one.
+        """
+        first = self.configurations[0]
+        if not is_valid(first.mean):
+            raise HpsearchError(
+                f"{self.study.directory}: no configuration has a mean of {self.metric!r} yet. "
+                f"`hpsearch trials {shlex.quote(str(self.study.directory))}` shows what became of each run."
+            )
+        return first
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """The params that the sweep varies: all but its constants."""
+        space = self.study.sweep.parameters
+        known = ((name, space.find(name)) for name in self.study.names)
+        return tuple(name for name, parameter in known if parameter is not None and parameter.distribution.searched)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Give the rows of `dataframe` as objects, with all params, groups nested, as an object in each."""
+        nest = self.study.sweep.parameters.nest
+        return [
+            {**{name: getattr(one, name) for name in OWN}, "params": nest(one.params), **result_of(one)}
+            for one in self.configurations
+        ]
+
+    def dataframe(self) -> pd.DataFrame:
+        """Give every configuration as a row, by its mean, best first.
+
+        The columns are `trial, value, iterations, params.<name>, mean, std, min, max, succeeded, runs`; the first three
+        are those of the former study's trial. NaN stands where there is no such number, and NaN or NA, as the column's
+        type has it, where a configuration doesn't have the param.
+        """
+        from hpsearch.tables.rerun import rerun_dataframe
+
+        return rerun_dataframe(self)
+
+    def text(self, screen: Screen | None = None) -> str:
+        """Give the table for a terminal, what isn't in it, and which configuration is best.
+
+        Args:
+            screen: What it is printed on; None: a file.
+        """
+        from hpsearch.tables.rerun import rerun_text
+
+        return rerun_text(self, screen)
+
+    def broken(self, known: Configuration) -> list[str]:
+        """Name the constraints on outcomes that the means of a configuration break."""
+        return list(self.study.sweep.objective.broken(self._score(known)))
+
+
+def identity(params: Params) -> str:
+    """Tell 1 from 1.0 and True, which Python's == doesn't."""
+    return json.dumps(dict(params), sort_keys=True)
+
+
+def result_of(one: Configuration) -> dict[str, Any]:
+    """Return mean and spread of a configuration, and how many runs it had."""
+    return {**{name: getattr(one, name) for name in (*SPREAD, "succeeded")}, "runs": one.asked}

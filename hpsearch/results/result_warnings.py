@@ -1,0 +1,114 @@
+"""What of a search's results points to a mistake in the trainable: no values, or parameters that change nothing."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from hpsearch.results.study import Study
+from hpsearch.space import Derived, Space
+from hpsearch.sweep.parallel import SECTION
+from hpsearch.trial import TrialRow, TrialState
+
+__all__ = ["FEWEST", "all_alike", "result_warnings", "without_value"]
+
+FEWEST = 5
+"""Trials that must have come to the same before that is remarkable."""
+
+_MOST = 5_000
+"""Trials that are compared, the first ones."""
+
+Group = list[list[TrialRow]]
+"""Trials whose params are equal but for one, by the value of that one."""
+
+
+def result_warnings(study: Study) -> list[str]:
+    """Return what a person should look at, each in a sentence; empty if there is nothing."""
+    title = study.sweep.objective.title
+    if study.rerun is not None or not study.sweep.objective.goals or not study.count:
+        return []
+    rows = [row for row in study.trials if row.score is not None]
+    if not rows:
+        if not any(row.failure or row.metrics for row in study.trials):  # it was ended too early to say
+            return []
+        return [f"{study.directory}: {without_value(study)}{_first_failure(study)}"]
+    if all_alike(rows):
+        return [f"the params made no difference to {title}: does the training get them?"]
+    return [
+        f"{name} changed nothing: trials that differ in {name} alone reported the same {title}, to the last digit: "
+        "does the training get it?"
+        for name in _without_effect(study, [row for row in rows[:_MOST] if row.parent is None])
+    ]
+
+
+def without_value(study: Study) -> str:
+    """Return how trials ended of which none has a value, in words."""
+    counts = Counter(row.state for row in study.trials)
+    told = ", ".join(f"{count} {state}" for state, count in counts.items())
+    # Every report holds the metrics, as numbers: one that is no value is NaN.
+    reported = sum(bool(row.metrics) for row in study.trials if row.state is not TrialState.FAILED)
+    return f"no trial has a value ({told})" + (f"; {reported} reported NaN" if reported else "")
+
+
+def _first_failure(study: Study) -> str:
+    failed = next((row for row in study.trials if row.failure is not None), None)
+    return "" if failed is None or failed.failure is None else f"; trial {failed.number}: {failed.failure.message}"
+
+
+def all_alike(rows: Sequence[TrialRow]) -> bool:
+    """Say whether trials of different params have the same values wherever two of them ran for equally long.
+
+    Args:
+        rows: Those that have values.
+    """
+    found: defaultdict[int, set[tuple[float, ...]]] = defaultdict(set)
+    for row in rows:
+        found[row.iterations].add(row.values)
+    params = {json.dumps(row.params, sort_keys=True) for row in rows}
+    return (
+        len(params) >= FEWEST and len(params) >= 2 * len(found) and all(len(values) == 1 for values in found.values())
+    )
+
+
+def _without_effect(study: Study, rows: Sequence[TrialRow]) -> list[str]:
+    """Return the parameters of which different values always gave the same curve, all others being equal."""
+    candidates = {
+        name: groups
+        for name, groups in _differing_in_one(rows, study.sweep.parameters)
+        if sum(len(same) for group in groups for same in group) >= FEWEST
+        and all(_is_one(row.values for same in group for row in same) for group in groups)
+    }
+    if not candidates:
+        return []
+    curves = {trial: repr(curve) for trial, curve in study.scores().items()}  # in which NaN equals NaN
+    return [
+        name
+        for name, groups in candidates.items()
+        if all(_is_one(curves[row.number] for same in group for row in same) for group in groups)
+    ]
+
+
+def _differing_in_one(rows: Sequence[TrialRow], space: Space) -> Iterator[tuple[str, list[Group]]]:
+    """Yield for each parameter the groups of trials that ran equally long, and differ in it alone.
+
+    What is derived follows from the others, and how workers are parallel isn't the training's to read.
+    """
+    known: dict[str, bool] = {}
+    for name in (name for row in rows for name in row.params):
+        if name not in known:
+            parameter = space.find(name)
+            derived = parameter is None or isinstance(parameter.distribution, Derived)
+            known[name] = not derived and not name.startswith(f"{SECTION}.")
+    keys = [{name: hash((name, json.dumps(row.params[name]))) for name in row.params if known[name]} for row in rows]
+    wholes = [sum(own.values()) + hash(row.iterations) for row, own in zip(rows, keys, strict=True)]
+    for name in known:
+        groups: defaultdict[int, defaultdict[int, list[TrialRow]]] = defaultdict(lambda: defaultdict(list))
+        for row, own, whole in zip(rows, keys, wholes, strict=True):
+            if name in own:
+                groups[whole - own[name]][own[name]].append(row)
+        yield name, [list(by_value.values()) for by_value in groups.values() if len(by_value) > 1]
+
+
+def _is_one(values: Iterable[object]) -> bool:
+    return len(set(values)) == 1

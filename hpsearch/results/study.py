@@ -1,0 +1,497 @@
+"""What came of a sweep, read from its journal: by the process that ran it, or by any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hpsearch.errors import HpsearchError, UnreadableCheckpointError
+from hpsearch.events import Entry, Event
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.history import Step, steps
+from hpsearch.journal.journal import Journal
+from hpsearch.journal.labels import Labels, labels_of
+from hpsearch.journal.provenance import identity_of
+from hpsearch.objective import Objective
+from hpsearch.results.best import BestTrial, hypervolumes, no_best, weighted
+from hpsearch.results.course import Course, course
+from hpsearch.results.lineage import Stage, lineage
+from hpsearch.results.over_time import curves_of, over_iterations, times_of_trials
+from hpsearch.results.segments import SegmentRow, segment_rows
+from hpsearch.schedulers.base import RungView
+from hpsearch.study.journaled_state import JournaledState
+from hpsearch.study.no_collections import no_collections
+from hpsearch.study.standing import Standing
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import Report, Score, TrialRow, TrialState
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+    from hpsearch.page.plots import Picture
+    from hpsearch.results.rerun import Rerun
+
+T = TypeVar("T")
+_Entries = Callable[[], Iterator[Entry]]
+
+__all__ = ["BestTrial", "Study", "load", "study_of"]
+
+_MOST_IN_MEMORY = 512 * 1024**2
+"""Bytes of a journal whose entries are kept in memory."""
+
+
+@dataclass(eq=False)
+class Study:
+    """A study as its journal told it when it was read.
+
+    What formats, draws or writes it, and what is made from it as a whole, lies above: a method here calls it in a line.
+    """
+
+    directory: Path
+    sweep: Sweep
+    """The sweep, with what it was extended by."""
+    state: str
+    """How it stands, in one word that all use who tell of it: `Standing.ended` lists them."""
+    message: str
+    """Of `error` its text; of `target` and `patience`, why it ended; of `paused` and `cancelled`, when and by whom."""
+    provenance: dict[str, Any]
+    """Git commit, command line, packages and environment of the process that made the study."""
+    created: float
+    """When, in seconds since the epoch."""
+    _journaled: JournaledState
+    _entries: _Entries
+    """Reads the journal."""
+    _rerun: dict[str, Any] | None = None
+    """What it recorded of the study whose configurations it runs again."""
+
+    def __repr__(self) -> str:
+        counts = self._journaled.counts()
+        told = ", ".join(f"{counts[state]} {state}" for state in TrialState if counts.get(state))
+        return f"<Study {self.sweep.name} in {self.directory}: {self.state}; {told or 'no trials'}>"
+
+    @property
+    def identity(self) -> str:
+        """Which study this is, wherever it lies: its name, when it was made and by which process."""
+        return identity_of(self.sweep.name, self.created, self.provenance)
+
+    @property
+    def trials(self) -> list[TrialRow]:
+        """Every trial, by number."""
+        return list(self._rows)
+
+    @cached_property
+    def _rows(self) -> list[TrialRow]:
+        return self._journaled.rows()
+
+    @cached_property
+    def ranked(self) -> list[TrialRow]:
+        """Every trial, best first; those without a value come last."""
+        order = self.sweep.objective.rank({row.number: row.score for row in self._rows})
+        return [self._rows[number] for number in order]
+
+    @property
+    def count(self) -> int:
+        """How many trials there are."""
+        return len(self._journaled.records)
+
+    @property
+    def labels(self) -> Labels:
+        """Its `tags` and its `note`, as `hpsearch tag` and `hpsearch note` wrote them, up to now."""
+        place = StudyDirectory(self.directory)
+        return labels_of(place) if place.exists() else Labels()  # there is none where it was run in memory
+
+    @property
+    def rungs(self) -> list[RungView]:
+        """The rungs of the brackets begun so far."""
+        return list(self._journaled.rungs())
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that count, those run again from zero included."""
+        return self._journaled.iterations
+
+    @property
+    def total(self) -> tuple[int, int] | None:
+        """(trials, iterations) of the whole sweep; None where it has no bound, or never ran."""
+        return self._journaled.total
+
+    @property
+    def is_told(self) -> bool:
+        """Whether its trials run elsewhere, and are asked for and told of."""
+        return self._journaled.told
+
+    @property
+    def best_trial(self) -> BestTrial:
+        """The trial with the best value, of those that keep all constraints; ties go to the lower number.
+
+        Raises:
+            HpsearchError: There is none, or several metrics decide.
+        """
+        if self.sweep.objective.several:
+            raise HpsearchError(
+                f"{self.directory}: {self._title} decide together, so that there is no best trial: `best_trials` are "
+                "those that no other is better than, `best_by(weights)` is the best one by weights"
+            )
+        return self.best_trials[0]
+
+    @property
+    def _title(self) -> str:
+        return self.sweep.objective.title
+
+    @property
+    def best_trials(self) -> list[BestTrial]:
+        """The trials that no other one is better than (the front), by number; of one metric the best one.
+
+        Raises:
+            HpsearchError: No trial has a value and keeps all constraints.
+        """
+        leaders = self.leaders
+        if not leaders or not leaders[0].feasible:
+            raise no_best(self.directory, self.sweep.objective, self.trials, leaders)
+        return [self._best(row) for row in leaders]
+
+    @property
+    def leaders(self) -> list[TrialRow]:
+        """The rows of `best_trials`; of trials that all break constraints the one that does so least."""
+        return self._journaled.leaders()
+
+    def best_by(self, weights: Mapping[str, float]) -> BestTrial:
+        """Give the trial that is best by one number, of those that keep all constraints; ties go to the lower number.
+
+        Args:
+            weights: What one unit of a metric is worth, at least 0; one that isn't named is worth nothing.
+
+        Raises:
+            HpsearchError: No trial has a value and keeps all constraints; or the weights aren't right.
+        """
+        worth = weighted(self.trials, self.sweep.objective, weights)
+        if not worth:
+            raise no_best(self.directory, self.sweep.objective, self.trials, self.leaders)
+        return self._best(self.trials[min(worth, key=lambda number: (-worth[number], number))])
+
+    def hypervolumes(self, reference: Mapping[str, float] | None = None) -> list[tuple[float, int, float]]:
+        """Give how the hypervolume of the front grew: (seconds since the beginning, iterations in all, hypervolume).
+
+        There is one entry wherever the front changed by what counts of a trial: at a checkpoint or a segment's end, or
+        as it fails, is retried or taken back.
+
+        Args:
+            reference: The worst value of each metric that is worth anything; of those that it doesn't name the sweep's
+                `metric.reference`, or the worst value that any trial of the front had.
+
+        Raises:
+            HpsearchError: It names another metric, or what isn't finite.
+        """
+        return hypervolumes(self.sweep, self._entries(), self.created, reference)
+
+    def _best(self, row: TrialRow) -> BestTrial:
+        names = (goal.name for goal in self.sweep.objective.goals)
+        values = dict(zip(names, row.values, strict=True))
+        return BestTrial(row.number, values, self.sweep.parameters.nest(row.params), self.checkpoint_path(row))
+
+    def save_best(self, folder: str | Path, force: bool = False) -> list[Path]:
+        """Write the best trial's params and its checkpoint; give the paths of what was written.
+
+        Args:
+            folder: For `trial.json` and the checkpoint; or one file for `torch.load`, which ends in `.pt` or `.pth`.
+            force: Replace what was saved there before.
+
+        Raises:
+            HpsearchError: There is no best trial; it has no checkpoint, or none for one file; or it can't be written.
+        """
+        from hpsearch.export.saving import save_trial
+
+        return save_trial(self, self.best_trial, Path(folder), force)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Flat names of the params, in order: those that every trial has, and those that any has."""
+        return self.sweep.parameters.columns(row.params for row in self.trials)
+
+    @property
+    def best_params(self) -> dict[str, Any]:
+        """The best trial's params."""
+        return self.best_trial.params
+
+    @property
+    def best_value(self) -> float:
+        """The best trial's value."""
+        return self.best_trial.value
+
+    @property
+    def rerun(self) -> Rerun | None:
+        """What came of running the best configurations of another study again; None where this is no rerun."""
+        from hpsearch.results.rerun import Rerun
+
+        return None if self._rerun is None else Rerun(self, self._rerun)
+
+    def trials_dataframe(self, times: bool = False, metrics: bool = False) -> pd.DataFrame:
+        """Give every trial as a row: `trial, state, iterations, value, params.<name>, width`.
+
+        With several goals `values.<name>` stand in place of `value`; with constraints on outcomes there is `feasible`.
+
+        Args:
+            times: Add the running time in seconds.
+            metrics: Add all that was reported at `iterations`, as `metrics.<name>`.
+        """
+        from hpsearch.tables.trials import trials_dataframe
+
+        return trials_dataframe(self.trials, self.names, times, metrics, self.sweep.objective)
+
+    def checkpoint_path(self, row: TrialRow) -> Path | None:
+        """Give a trial's checkpoint as the user reads it; None where there is none, or it was deleted or is damaged.
+
+        Where it lies in one file with others, it is written out; who may not write there is given a path in that file.
+        """
+        try:
+            return self._checkpoint_path(row)
+        except UnreadableCheckpointError:
+            return None
+
+    def why_no_checkpoint(self, trial: int) -> str:
+        """Say why a trial has no checkpoint that could be read."""
+        try:
+            self._checkpoint_path(self.trials[trial])
+        except UnreadableCheckpointError as error:
+            return str(error)
+        return "none was saved with its value, or it was deleted as others were better"
+
+    def _checkpoint_path(self, row: TrialRow) -> Path | None:
+        from hpsearch.trainable.checkpoints import shown_path
+
+        address = row.address or row.checkpoint
+        return None if address is None else shown_path(self.directory / address)
+
+    def curves(self, metric: str | None = None) -> dict[int, list[tuple[int, float]]]:
+        """Give each trial's metric over its iterations, of the reports that count; NaN where NaN was reported.
+
+        Args:
+            metric: Any that was reported; iterations that didn't report it are left out. None: the only one that
+                decides.
+
+        Raises:
+            HpsearchError: No report holds this metric; or none is named, and several decide.
+        """
+        return curves_of(str(self.directory), self.sweep.objective, self._entries(), metric)
+
+    def reports(self) -> dict[int, list[Report]]:
+        """Give each trial's reports that count, by iteration."""
+        found = over_iterations(self._entries(), lambda report: report)
+        return {trial: [report for _, report in reports] for trial, reports in found.items()}
+
+    def scores(self, objective: Objective | None = None) -> dict[int, list[tuple[int, Score]]]:
+        """Give what each trial was worth over its iterations, of the reports that count, NaN where it was reported.
+
+        Args:
+            objective: What it is worth to; None: to the sweep. Reports that lack what decides are left out.
+        """
+        wanted = objective or self.sweep.objective
+        return over_iterations(self._entries(), lambda report: wanted.reported(report.metrics))
+
+    def course(self) -> Course:
+        """Return how the best trial, or the front, changed over trials, iterations and seconds."""
+        return self._course
+
+    @cached_property
+    def _course(self) -> Course:
+        return course(self.sweep, self._entries())
+
+    def row(self, trial: int | None = None) -> TrialRow:
+        """Give a trial.
+
+        Args:
+            trial: Its number; None: the best one's, where one metric decides.
+
+        Raises:
+            HpsearchError: There is no such trial; or none is named, and several metrics decide.
+        """
+        if trial is None and self.sweep.objective.several:
+            raise HpsearchError(f"{self.directory}: expected the number of a trial, as {self._title} decide together")
+        rows, number = self.trials, self.best_trial.number if trial is None else trial
+        if not 0 <= number < len(rows):
+            raise HpsearchError(f"{self.directory}: expected the number of one of {len(rows)} trials, got {number}")
+        return rows[number]
+
+    def network(self, trial: int | None = None) -> nn.Module:
+        """Give the network of a trial, with the weights that gave its value, on the CPU and in evaluation mode.
+
+        Args:
+            trial: Its number; None: the best one's, where one metric decides.
+
+        Raises:
+            HpsearchError: There is no such trial; it has no checkpoint, or not one of a network that
+                `hpsearch_trainers.architectures.network` made; or its weights don't fit it.
+        """
+        from hpsearch.results.trial_network import trial_network
+
+        return trial_network(self, trial).module()
+
+    def metrics_of(self, row: TrialRow) -> Mapping[str, float]:
+        """Give all that a trial reported with its value; where it has none, all that it reported last."""
+        if row.value_iteration in (0, row.iterations):
+            return row.metrics
+        reported = over_iterations(self._entries(), lambda report: report.metrics)
+        return dict(reported[row.number])[row.value_iteration]
+
+    def lineage(self, trial: int | None = None) -> tuple[Stage, ...]:
+        """Give what a trial was trained with: its ancestors' params and its own, each with its iterations.
+
+        Args:
+            trial: Its number; None: the best one's, where one metric decides.
+
+        Raises:
+            HpsearchError: There is no such trial; or none is named, and several metrics decide.
+        """
+        rows, number = self.trials, self.row(trial).number
+        names = {goal.name for goal in self.sweep.objective.goals}
+
+        def deciding(report: Report) -> dict[str, float]:
+            return {name: value for name, value in report.metrics.items() if name in names}
+
+        return lineage(rows, number, over_iterations(self._entries(), deciding))
+
+    def times(self) -> dict[int, tuple[float, float | None]]:
+        """Give when each trial's first segment began and its last one ended, in seconds since the epoch.
+
+        None stands for the end where no segment of it has ended.
+        """
+        return times_of_trials(self._entries())
+
+    def segments(self) -> list[SegmentRow]:
+        """Give every segment that was started, with its width and the reason for it, in the order of starting."""
+        return segment_rows(self.events(), live=self.state in ("running", "paused", "open"))
+
+    def history(self) -> list[Step]:
+        """Give who ran and steered the study, when, and what came of it."""
+        with Journal.read(StudyDirectory(self.directory).journal) as journal:
+            return steps(self._entries(), journal.all_requests())
+
+    def events(self) -> Iterator[Event]:
+        """Read what happened, from the first event on."""
+        return (entry.event for entry in self._entries())
+
+    def entries(self) -> Iterator[Entry]:
+        """Read what happened, and what followed from it, from the first event on."""
+        return self._entries()
+
+    @contextmanager
+    def entries_in_memory(self) -> Iterator[None]:
+        """Read the journal once for all that is asked of the study meanwhile; one above 512 MiB is read each time.
+
+        Decoding takes most of the time of a page. In memory the entries take about three times their size on disk.
+        """
+        read, journal = self._entries, StudyDirectory(self.directory).journal
+        if not journal.exists() or journal.stat().st_size <= _MOST_IN_MEMORY:
+            entries = list(read())
+            self._entries = lambda: iter(entries)
+        try:
+            yield
+        finally:
+            self._entries = read
+
+    def plot_history(self) -> Picture:
+        """Draw every trial's value and the best so far; of several goals how the front's hypervolume grew."""
+        from hpsearch.page.plots import plot_history
+
+        return plot_history(self)
+
+    def plot_curves(self, metric: str | None = None) -> Picture:
+        """Draw the learning curves, coloured by how far the trial came.
+
+        Args:
+            metric: One that decides; None: the first of them.
+        """
+        from hpsearch.page.plots import plot_curves
+
+        return plot_curves(self, metric)
+
+    def plot_front(self) -> Picture:
+        """Draw the front of several goals."""
+        from hpsearch.page.plots import plot_front
+
+        return plot_front(self)
+
+    def plot_parameters(self) -> Picture:
+        """Draw each trial as a line through its parameters."""
+        from hpsearch.page.plots import plot_parameters
+
+        return plot_parameters(self)
+
+    def plot_importance(self, metric: str | None = None) -> Picture:
+        """Draw which parameters matter, by fANOVA.
+
+        Args:
+            metric: One that decides; None: the first of them.
+        """
+        from hpsearch.page.plots import plot_importance
+
+        return plot_importance(self, metric)
+
+    def plot_brackets(self) -> Picture:
+        """Draw how brackets narrow, and workers per trial grow."""
+        from hpsearch.page.plots import plot_brackets
+
+        return plot_brackets(self)
+
+    def plot_workers(self) -> Picture:
+        """Draw what the workers did when."""
+        from hpsearch.page.plots import plot_workers
+
+        return plot_workers(self)
+
+    def _repr_html_(self) -> str:
+        """Show the study in a notebook."""
+        from hpsearch.page.plots import notebook_html
+
+        return notebook_html(self)
+
+
+def load(directory: str | Path) -> Study:
+    """Read a study, also while another process runs it.
+
+    Raises:
+        JournalError: There is none in this directory, or this version can't read it.
+    """
+    place = StudyDirectory(Path(directory))
+    before = place.exists() and place.holder()
+
+    def entries() -> Iterator[Entry]:
+        with Journal.read(place.journal) as journal:
+            yield from journal.entries()
+
+    with Journal.read(place.journal) as journal:
+        # Asked before and after, as a process may begin or end while this reads.
+        return study_of(place.path, journal.study(), journal.entries(), lambda: bool(before or place.holder()), entries)
+
+
+def study_of(
+    path: Path, record: dict[str, Any], history: Iterable[Entry], is_live: Callable[[], bool], entries: _Entries
+) -> Study:
+    """Give a study from what a journal holds.
+
+    Args:
+        path: Where it lies.
+        record: What was known of it before it ran.
+        history: The journal's entries, as they are now.
+        is_live: Says whether a process runs it, when the history has been read.
+        entries: Reads the journal again, when the study is asked for more.
+    """
+    sweep = Sweep.from_json(record["sweep"])
+    journaled, standing = JournaledState(sweep), Standing(sweep)
+    with no_collections():
+        for entry in journaled.read(history):
+            standing.take(entry)
+    # As the process that runs it does after each commit: what nothing needs is gone, or about to go.
+    journaled.obsolete()
+    ended = standing.ended(live := is_live())
+    if not live and ended.state != "open":
+        journaled.leave(ended)
+    provenance, created = record.get("provenance", {}), record.get("created", 0.0)
+    return Study(
+        path, standing.sweep, ended.state, ended.message, provenance, created, journaled, entries, record.get("rerun")
+    )

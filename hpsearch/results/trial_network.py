@@ -1,0 +1,265 @@
+"""The network of a trial: what it was made from, what it costs, and the weights that gave the trial's value.
+
+A checkpoint says both where it is a mapping with "model" and "architecture", as a Trainer's is. Where it doesn't, or is
+gone, a Trainer is asked to build the network again, without its weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hpsearch.errors import HpsearchError, Interrupted, TrainableError, UnreadableCheckpointError, exception_line
+from hpsearch.sweep.table_name import is_table
+from hpsearch.trainable.checkpoints import read_state
+from hpsearch.trainable.trainables import resolve_trainable
+from hpsearch.trial import TrialRow
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from hpsearch.results.study import Study
+    from hpsearch_trainers.architectures import Costs, Layer
+
+__all__ = ["TrainingStep", "TrialNetwork", "trial_network"]
+
+T = TypeVar("T")
+
+_ARGUMENTS = frozenset({"value", "inputs", "outputs", "stem", "head"})
+_DEFAULT_ROWS = 32
+_HOW = (
+    "a function's checkpoint may have it as {'model': model.state_dict(), 'architecture': architecture_of(model)}, of "
+    "a network that hpsearch_trainers.architectures.network made"
+)
+_NONE_KEPT = (
+    "no checkpoint was saved with its value, or it wasn't kept: in a sweep, checkpoints.keep: all keeps those of all "
+    "trials, and checkpoints.every: 1 saves one after each iteration"
+)
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """What is taken for granted of a training step, where its memory is estimated."""
+
+    rows: int
+    """On one worker."""
+    reported: bool
+    """Whether the trial said how many rows there are."""
+    optimizer: str
+    """Its class; empty where nothing tells."""
+    copies: int
+    """Numbers that it keeps for each weight."""
+
+
+@dataclass(frozen=True)
+class TrialNetwork:
+    """What is known of a trial's network."""
+
+    study: Study
+    row: TrialRow
+    checkpoint: Path | None
+    """Of the state that gave its value, as the user reads it."""
+    architecture: Mapping[str, Any] | None
+    """Keyword arguments of `network`, `costs`, `layers` and `standalone`."""
+    built_again: bool
+    """Whether it is what the trainable builds now, as no checkpoint says what was built."""
+    weights: Mapping[str, Tensor] | None
+    """The `state_dict` that was validated."""
+    weights_are: str
+    """"average" or "model", as the checkpoint calls them."""
+    step: TrainingStep
+    unknown: str
+    """Why there is no architecture, and what to do; empty where there is."""
+    no_weights: str
+    """Why there are no weights; empty where there are."""
+
+    @property
+    def where(self) -> str:
+        """The trial, to begin an error with."""
+        return f"{self.study.directory}: trial {self.row.number}"
+
+    def layers(self) -> Layer:
+        """Give the parts of the network.
+
+        Raises:
+            HpsearchError: Nothing is known of it, or it can't be built any more.
+        """
+        from hpsearch_trainers.architectures import layers
+
+        return self._built(layers)
+
+    def costs(self) -> Costs:
+        """Give what the network costs.
+
+        Raises:
+            HpsearchError: Nothing is known of it, or it can't be built any more.
+        """
+        from hpsearch_trainers.architectures import costs
+
+        return self._built(costs, batch=self.step.rows, optimizer_copies=self.step.copies)
+
+    def source(self) -> str:
+        """Give the source of a file that builds it with torch alone.
+
+        Raises:
+            HpsearchError: Nothing is known of it, or it can't be written down.
+        """
+        from hpsearch_trainers.architectures import standalone
+
+        return self._built(standalone)
+
+    def module(self) -> nn.Module:
+        """Build it, with its weights, on the CPU and in evaluation mode.
+
+        Raises:
+            HpsearchError: There are no weights, or they don't fit what is built.
+        """
+        import torch
+
+        from hpsearch_trainers.architectures import network
+
+        if self.architecture is None or self.weights is None:
+            raise HpsearchError(f"{self.where} must have a network with its weights: {self.unknown or self.no_weights}")
+        with torch.random.fork_rng(devices=[]):  # the weights that are drawn aren't kept
+            made: nn.Module = self._built(network)
+        try:
+            made.load_state_dict(dict(self.weights))
+        except RuntimeError as error:
+            told = " ".join(line.strip() for line in str(error).splitlines()[1:3]) or str(error)
+            raise HpsearchError(
+                f"{self.checkpoint}: the weights of trial {self.row.number} must fit the network that its architecture "
+                f"builds now, but: {told} Has an operation of your own changed since it was trained? Put it back as it "
+                "was then."
+            ) from error
+        return made.eval()
+
+    def _built(self, build: Callable[..., T], **more: Any) -> T:
+        from hpsearch_trainers.architectures import ArchitectureError
+
+        if self.architecture is None:
+            raise HpsearchError(f"{self.where}: {self.unknown}")
+        try:
+            try:
+                return build(**self.architecture, **more)
+            except ArchitectureError as unknown:
+                # An operation of the user's own is registered by importing the module where the trainable is.
+                try:
+                    _trainable(self.study)
+                except TrainableError as error:
+                    raise HpsearchError(f"{self.where}: {unknown}. Operations of your own: {error}") from error
+                return build(**self.architecture, **more)
+        except ValueError as error:
+            raise HpsearchError(f"{self.where}: {error}") from error
+
+
+def trial_network(study: Study, trial: int | None = None) -> TrialNetwork:
+    """Read what is known of a trial's network.
+
+    Args:
+        study: Its study.
+        trial: Its number; None: the best one's, where one metric decides.
+
+    Raises:
+        HpsearchError: There is no such trial, or the storage doesn't give its checkpoint.
+    """
+    from hpsearch_trainers.architectures import weights_in
+
+    row = study.row(trial)
+    path, state, no_weights = study.checkpoint_path(row), None, ""
+    if path is None:
+        lost = row.checkpoint is not None
+        no_weights = "its checkpoint was deleted or is damaged" if lost else _NONE_KEPT
+    else:
+        try:
+            state = read_state(study.directory / str(row.address or row.checkpoint))
+        except UnreadableCheckpointError as error:
+            path, no_weights = None, str(error)
+    found = state if isinstance(state, Mapping) else {}
+    architecture, weights = found.get("architecture"), weights_in(found)
+    if weights is None and not no_weights:
+        no_weights = "its checkpoint has no mapping of weights as 'model'"
+    unknown, built_again = "", architecture is None
+    if built_again:
+        architecture, built, unknown = _built_again(study, row)
+        found = {**built, **found}
+    elif not isinstance(architecture, Mapping) or set(architecture) - _ARGUMENTS or "value" not in architecture:
+        architecture, unknown = None, f"'architecture' in {path} must be what architecture_of gives: {_HOW}"
+    name, kept = ("", None) if weights is None else weights
+    step = _training_step(study, row, found)
+    return TrialNetwork(study, row, path, architecture, built_again, kept, name, step, unknown, no_weights)
+
+
+def _built_again(study: Study, row: TrialRow) -> tuple[Mapping[str, Any] | None, Mapping[str, Any], str]:
+    """Build a trial's Trainer again, for the architecture of its network.
+
+    Returns:
+        The architecture; of its optimizer what a checkpoint would have; and why there is no architecture.
+    """
+    from hpsearch_trainers.architectures import architecture_of
+    from hpsearch_trainers.trainer import Trainer
+
+    sweep = study.sweep
+    if sweep.program is not None or sweep.command is not None:
+        return None, {}, "what a script trains isn't known; its checkpoint is what the script wrote"
+    if sweep.trainable is None:
+        return (
+            None,
+            {},
+            "nothing is known of the networks of trials that are asked for and told of",
+        )
+    if is_table(sweep.trainable):
+        return None, {}, "a recorded table trains nothing"
+    try:
+        trainable = _trainable(study)
+    except TrainableError as error:
+        return None, {}, str(error)
+    if not (isinstance(trainable, type) and issubclass(trainable, Trainer)):
+        return None, {}, f"{sweep.trainable} isn't a Trainer, and no checkpoint names an architecture: {_HOW}"
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            made = trainable(SimpleNamespace(params=sweep.parameters.nest(row.params)))
+            for parameter in made.model.parameters():
+                parameter.grad = parameter.detach().clone().zero_()
+            made.optimizer.step()  # what it keeps isn't there before
+    except Interrupted:
+        raise
+    except Exception as error:  # a user's own code
+        return None, {}, f"{sweep.trainable} can't build it again: {exception_line(error)}"
+    architecture = architecture_of(made.model)
+    if architecture is None:
+        return None, {}, f"the model of {sweep.trainable} isn't one that hpsearch_trainers.architectures.network made"
+    kept = {"optimizer": made.optimizer.state_dict(), "optimizer_class": type(made.optimizer).__qualname__}
+    return architecture, kept, ""
+
+
+def _trainable(study: Study) -> Any:
+    spec, source = study.sweep.trainable, study.sweep.source
+    if spec is None or is_table(spec):
+        raise TrainableError("import the module that registers them first; this study names none")
+    if spec.startswith("__main__:"):
+        raise TrainableError(f"the trainable {spec!r} was given from Python and can't be imported: put it into a file")
+    folder = study.provenance.get("directory", "")
+    beside = "" if source is None else str(Path(folder, source).resolve().parent)
+    folders = [path for path in (str(Path.cwd()), folder, beside) if path]
+    with contextlib.redirect_stdout(sys.stderr):
+        return resolve_trainable(spec, folders)
+
+
+def _training_step(study: Study, row: TrialRow, state: Mapping[str, Any]) -> TrainingStep:
+    """Find rows and optimizer of a step: in what was reported, and in the checkpoint or what was built again."""
+    rows = study.metrics_of(row).get("global_batch", math.nan)
+    reported = math.isfinite(rows) and rows >= 1
+    on_one = math.ceil(rows / row.width) if reported else _DEFAULT_ROWS
+    optimizer = state.get("optimizer")
+    kept = optimizer.get("state") if isinstance(optimizer, Mapping) else None
+    if not isinstance(kept, Mapping):
+        return TrainingStep(on_one, reported, "", 1)
+    # Tensors but for counters.
+    copies = max((sum(getattr(one, "dim", int)() > 0 for one in own.values()) for own in kept.values()), default=0)
+    return TrainingStep(on_one, reported, str(state.get("optimizer_class", "")), copies)

@@ -1,0 +1,299 @@
+"""A comparison of studies for people, as text, and for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from hpsearch.results.comparison import AXES, Comparison, Difference, Run, Side
+from hpsearch.tables.formats import csv_text, param_cell, strict_json
+from hpsearch.tables.layout import Column, table_text
+from hpsearch.tables.outline import outline
+from hpsearch.tables.wording import counted, duration, number
+from hpsearch.trial import Value
+
+__all__ = [
+    "amount_told",
+    "comparison_json",
+    "comparison_text",
+    "comparison_title",
+    "cost_rows",
+    "courses_csv",
+    "difference_time",
+    "difference_unknown",
+    "equal_cost_rows",
+    "pairing_lines",
+    "param_rows",
+    "setting_rows",
+    "side_lines",
+]
+
+Rows = Sequence[tuple[str, Sequence[str]]]
+"""Lines of a table: what each is of, and a cell of each side."""
+
+
+def comparison_text(compared: Comparison) -> str:
+    """Give the whole comparison: what it cost, the best over the course, the best params, the differences.
+
+    Of several studies on a side each value is their median, with the quartiles.
+    """
+    head = "".join(f"{line}\n" for line in [comparison_title(compared), *side_lines(compared)])
+    parts = [
+        head,
+        _beside(compared, "", cost_rows(compared)),
+        _beside(compared, "best after", equal_cost_rows(compared)),
+    ]
+    if not compared.objective.several:
+        parts.append(_beside(compared, "best trial", param_rows(compared)))
+    parts += [_settings(compared), _differences(compared)]
+    return "\n".join(part for part in parts if part)
+
+
+def comparison_title(compared: Comparison) -> str:
+    """Say what is searched for; of several goals also from where hypervolumes are measured."""
+    point = _reference(compared)
+    if point is None:
+        return compared.objective.aim
+    told = ", ".join(f"{name} {number(value)}" for name, value in point.items())
+    return f"{compared.objective.aim}: hypervolume from {told}"
+
+
+def _reference(compared: Comparison) -> dict[str, float] | None:
+    """Give the point that hypervolumes are measured from, as it is reported."""
+    if compared.reference is None:
+        return None
+    signed = zip(compared.objective.goals, compared.reference, strict=True)
+    return {goal.name: goal.signed(value) for goal, value in signed}
+
+
+def side_lines(compared: Comparison) -> list[str]:
+    """Say which studies each side has, and which of them aren't finished."""
+    lines = []
+    for side in compared.sides:
+        named = _named(side.runs)
+        seeds = f"{len(side.runs)} studies: " if len(side.runs) > 1 else ""
+        lines.append(f"  {side.label}: {seeds}{named}" if side.label != named else f"  {named}")
+        unfinished = [run for run in side.runs if run.study.state != "finished"]
+        lines += [f"    {run.study.directory} is {run.study.state}" for run in unfinished]
+    return lines
+
+
+def cost_rows(compared: Comparison) -> Rows:
+    """Give what is best, and what it cost: of several runs on a side their medians."""
+    rows = [("best", [_spread(side, [run.value for run in side.runs]) for side in compared.sides])]
+    costs: Sequence[tuple[str, Callable[[Run], float], Callable[[float], str]]] = (
+        ("trials", lambda run: run.course.end.trials, number),
+        ("iterations", lambda run: run.course.end.iterations, number),
+        ("time to start", lambda run: run.course.end.starting, duration),
+        ("time from then on", lambda run: run.course.end.seconds, duration),
+        ("time in workers", lambda run: run.worker_seconds, duration),
+    )
+    for name, cost, told in costs:
+        rows.append((name, [told(statistics.median(map(cost, side.runs))) for side in compared.sides]))
+    return rows
+
+
+def equal_cost_rows(compared: Comparison) -> Rows:
+    """Give what was best at equal cost."""
+    rows = []
+    for axis in AXES:
+        for amount in compared.amounts(axis):
+            rows.append(
+                (
+                    amount_told(axis, amount),
+                    [_spread(side, [run.at(axis, amount) for run in side.runs]) for side in compared.sides],
+                )
+            )
+    return rows
+
+
+def param_rows(compared: Comparison) -> Rows:
+    """Give the best trial of each side, what differs marked with `*`."""
+    bests = [side.best_run for side in compared.sides]
+    points = [_point(run) for run in bests]
+    names = list(dict.fromkeys(name for point in points for name in point))
+    rows = [("trial", [_trial(side, run) for side, run in zip(compared.sides, bests, strict=True)])]
+    for name in names:
+        values = [json.dumps(point[name]) if name in point else None for point in points]  # 1, 1.0 and true are three
+        cells = [param_cell(point[name]) if name in point else "-" for point in points]
+        rows.append((name if len(set(values)) == 1 else f"* {name}", cells))
+    return rows
+
+
+def _trial(side: Side, run: Run) -> str:
+    if run.best is None:
+        return "none"
+    return str(run.best.number) + (f" (seed {run.seed})" if len(side.runs) > 1 else "")
+
+
+def _point(run: Run) -> dict[str, Value]:
+    return {} if run.best is None else outline(run.best.params, run.study.sweep.parameters)
+
+
+def setting_rows(compared: Comparison) -> list[tuple[str, str, str, str]]:
+    """Give in which keys the sweeps differ from the first one's: (side, key, what the first one has, what it has)."""
+    return [
+        (side.label, key, one, other)
+        for side in compared.sides[1:]
+        for key, (one, other) in compared.differing(side).items()
+    ]
+
+
+def _settings(compared: Comparison) -> str:
+    first = compared.sides[0].label
+    lines = [f"  {key}: {one} in {first}, {other} in {side}" for side, key, one, other in setting_rows(compared)]
+    return "".join(f"{line}\n" for line in ["sweeps differ in", *lines]) if lines else ""
+
+
+def _differences(compared: Comparison) -> str:
+    if len(compared.sides) < 2:
+        alone = len(compared.runs) < 2
+        return "" if alone else "One side: these studies differ in their seed alone.\n"
+    lines = [f"better than {compared.sides[0].label} by (mean, 95 % interval)"]
+    lines += [f"  {_difference(one)}" for one in compared.differences]
+    return "".join(f"{line}\n" for line in [*lines, *(f"  {told}" for told in pairing_lines(compared))])
+
+
+def pairing_lines(compared: Comparison) -> list[str]:
+    """Say which seeds were left out of the differences, and which ones several studies share."""
+    lines = []
+    for side in compared.sides[1:]:
+        left_out = next((one.left_out for one in compared.differences if one.side == side.label), ())
+        told = [_seeds(one, left_out) for one in (compared.sides[0], side) if {*one.runs} & {*left_out}]
+        if told:
+            lines.append(f"{side.label}, left out, as the other side has no such seed: {' and '.join(told)}")
+    return lines + [told for told in map(_repeated, compared.sides) if told]
+
+
+def _seeds(side: Side, left_out: Sequence[Run]) -> str:
+    own = sorted({run.seed for run in side.runs if run in left_out})
+    return f"{'seed' if len(own) == 1 else 'seeds'} {', '.join(map(str, own))} of {side.label}"
+
+
+def _repeated(side: Side) -> str:
+    """Say which seeds several studies of a side have; empty where none."""
+    seeds = Counter(run.seed for run in side.runs)
+    told = ", ".join(f"{count} with seed {seed}" for seed, count in seeds.items() if count > 1)
+    return f"{side.label}: studies with the same seed count as one, by their mean: {told}" if told else ""
+
+
+def difference_time(one: Difference) -> str:
+    """Say when sides are compared: as they stand, or at equal cost."""
+    return "as they stand" if one.by is None or one.amount is None else f"after {amount_told(one.by, one.amount)}"
+
+
+def difference_unknown(one: Difference) -> str:
+    """Say why a difference has no mean."""
+    return f"unknown, as there is no value to reckon with in {_named(one.without, 3)}"
+
+
+def _difference(one: Difference) -> str:
+    when = difference_time(one)
+    if one.mean is None:
+        return f"{one.side}, {when}: {difference_unknown(one)}"
+    told = f"{one.side}, {when}: {one.mean:+.4g}"
+    if one.interval is None:
+        return f"{told}; a side with one seed says nothing of chance: run both with more seeds"
+    told += f" [{one.interval[0]:+.4g}, {one.interval[1]:+.4g}]"
+    told += f", {one.pairs} seeds paired" if one.pairs else ", seeds not paired"
+    return told if one.p_value is None else f"{told}, Wilcoxon p = {one.p_value:.2g}"
+
+
+def amount_told(axis: str, amount: float) -> str:
+    """Put what a search had cost into words: `40 trials`, `12 s`."""
+    if axis == "seconds":
+        return duration(amount) if amount >= 1 else f"{number(amount, 2)} s"
+    return counted(int(amount), axis.removesuffix("s"))
+
+
+def _named(runs: Sequence[Run], most: int = 8) -> str:
+    named = ", ".join(str(run.study.directory) for run in runs[:most])
+    return named + (f" and {len(runs) - most} more" if len(runs) > most else "")
+
+
+def _spread(side: Side, values: Sequence[float | None]) -> str:
+    found = side.spread(values)
+    if len(values) == 1 or (found.median, found.low, found.high) == (None, None, None):
+        return _shown(found.median)
+    return f"{_shown(found.median)} [{_shown(found.low)}, {_shown(found.high)}]"
+
+
+def _shown(value: float | None) -> str:
+    return "none" if value is None else number(value)
+
+
+def _beside(compared: Comparison, head: str, rows: Rows) -> str:
+    columns = [Column(head, [name for name, _ in rows], is_text=True)]
+    columns += [Column(side.label, [cells[place] for _, cells in rows]) for place, side in enumerate(compared.sides)]
+    return table_text(columns).strip("\n") + "\n"
+
+
+def courses_csv(compared: Comparison) -> str:
+    """Give a line for each change of each study's best: what it had cost, and the value."""
+    names = ("side", "directory", "seed", "trials", "iterations", "seconds", "value")
+    return csv_text(names, _course_rows(compared))
+
+
+def _course_rows(compared: Comparison) -> Iterable[Sequence[Value]]:
+    for side in compared.sides:
+        for run in side.runs:
+            for moment, value in zip(run.course.changes, run.values, strict=True):
+                cost = moment.trials, moment.iterations, moment.seconds
+                yield side.label, str(run.study.directory), run.seed, *cost, None if math.isnan(value) else value
+
+
+def comparison_json(compared: Comparison) -> dict[str, Any]:
+    """Give all of it as JSON."""
+    told = {
+        "goals": [{"name": goal.name, "goal": goal.goal} for goal in compared.objective.goals],
+        "reference": _reference(compared),
+        "sides": [_side_json(compared, side) for side in compared.sides],
+        "differences": [_difference_json(one) for one in compared.differences],
+    }
+    found: dict[str, Any] = strict_json(told)
+    return found
+
+
+def _side_json(compared: Comparison, side: Side) -> dict[str, Any]:
+    return {
+        "label": side.label,
+        "differs": {key: {"first": one, "here": other} for key, (one, other) in compared.differing(side).items()},
+        "best": asdict(side.spread([run.value for run in side.runs])),
+        "after": [
+            {axis: amount, **asdict(side.spread([run.at(axis, amount) for run in side.runs]))}
+            for axis in AXES
+            for amount in compared.amounts(axis)
+        ],
+        "studies": [_run_json(run) for run in side.runs],
+    }
+
+
+def _difference_json(one: Difference) -> dict[str, Any]:
+    shown = {field.name: getattr(one, field.name) for field in fields(one)}
+    named = {"left_out": one.left_out, "without": one.without}
+    return shown | {
+        name: [{"directory": str(run.study.directory), "seed": run.seed} for run in runs]
+        for name, runs in named.items()
+    }
+
+
+def _run_json(run: Run) -> dict[str, Any]:
+    end = run.course.end
+    return {
+        "directory": str(run.study.directory),
+        "seed": run.seed,
+        "state": run.study.state,
+        "value": run.value,
+        "best_trial": None if run.best is None else run.best.number,
+        "params": None if run.best is None else dict(run.best.params),
+        "trials": end.trials,
+        "iterations": end.iterations,
+        "starting_seconds": end.starting,
+        "seconds": end.seconds,
+        "worker_seconds": run.worker_seconds,
+    }

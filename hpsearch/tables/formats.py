@@ -1,0 +1,88 @@
+"""Rows as CSV, as JSON and as a DataFrame, and values as cells.
+
+JSON has no numbers for what isn't finite: there they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hpsearch.tables.wording import number
+from hpsearch.trial import Value
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["csv_field", "csv_text", "frame_of", "json_text", "param_cell", "strict_json"]
+
+
+def csv_text(columns: Iterable[str], rows: Iterable[Sequence[Value]]) -> str:
+    r"""Give rows below their columns' names as CSV with `\n` line ends."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    # A carriage return inside a value ends the line for most readers unless it is quoted; whether csv quotes
+    # it by itself depends on Python's version.
+    careful = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    writer.writerow(columns)
+    for row in rows:
+        fields = [csv_field(value) for value in row]
+        chosen = careful if any("\r" in field for field in fields) else writer
+        chosen.writerow(fields)
+    return text.getvalue()
+
+
+def csv_field(value: Value) -> str:
+    """Put a param's value, or another cell, as the CSV holds it."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
+
+
+def json_text(entries: Iterable[Mapping[str, Value]]) -> str:
+    """Give objects as a JSON array, each on a line."""
+    lines = [json.dumps(strict_json(entry), ensure_ascii=False, allow_nan=False) for entry in entries]
+    return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
+
+
+def strict_json(value: Value) -> Value:
+    """Give a value with the strings `"NaN"`, `"Infinity"` and `"-Infinity"` for floats that aren't finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {name: strict_json(entry) for name, entry in value.items()}
+    return [strict_json(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def param_cell(value: Value) -> str:
+    """Put a param's value as a table for a terminal holds it."""
+    if value is None:
+        return "null"
+    return number(value) if isinstance(value, float) else csv_field(value)
+
+
+def frame_of(columns: Mapping[str, list[Any]]) -> pd.DataFrame:
+    """Give columns as a DataFrame that keeps their values as they are."""
+    import pandas as pd
+
+    return pd.DataFrame({name: _series(values) for name, values in columns.items()})
+
+
+def _series(values: list[Any]) -> pd.Series[Any]:
+    """Keep every value as it is, where pandas would turn [1, None] into floats."""
+    import pandas as pd
+
+    present = [value for value in values if value is not pd.NA]
+    kinds = {type(value) for value in present}
+    if len(kinds) != 1 or not kinds <= {bool, int, float, str}:
+        return pd.Series(values, dtype=object)
+    if len(present) == len(values):
+        return pd.Series(values)
+    dtype = {bool: "boolean", int: "Int64", float: "float64"}.get(kinds.pop())
+    return pd.Series([None if value is pd.NA else value for value in values], dtype=dtype)

@@ -1,0 +1,132 @@
+"""Trials by what they have in common: a line for each value of a parameter, or of another column."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from hpsearch.objective import Objective
+from hpsearch.results.study import Study
+from hpsearch.space.expressions import ABSENT
+from hpsearch.sweep.parallel import STRATEGY
+from hpsearch.tables.formats import csv_text, json_text, param_cell
+from hpsearch.tables.layout import Column
+from hpsearch.tables.selection import Field, best_first
+from hpsearch.tables.wording import duration, number, numbers
+from hpsearch.trial import TrialRow, TrialState, Value
+
+__all__ = ["Group", "by_strategy", "group_columns", "groups_of", "groups_to_csv", "groups_to_json"]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The trials that have one value somewhere."""
+
+    value: Value
+    """`ABSENT` of those that have none."""
+    trials: int
+    failed: int
+    asynchronous: bool
+    """Whether all of them give other numbers when they run once more."""
+    best: Sequence[float | None]
+    """Of each goal, the best of the trials that have a value and keep all constraints; None where none does."""
+    median: Sequence[float | None]
+    """Of the same trials."""
+    seconds: float | None
+    """Median running time of the trials that have ended and not failed."""
+
+
+def groups_of(rows: Sequence[TrialRow], field: Field, objective: Objective) -> list[Group]:
+    """Put trials with equal values together; groups stand in the order of their best trials.
+
+    Args:
+        rows: The trials.
+        field: What they are grouped by.
+        objective: What decides.
+    """
+    found: dict[str, list[TrialRow]] = {}
+    for row in best_first(rows, objective):
+        value = field.read(row)
+        found.setdefault("" if value is ABSENT else json.dumps(value, sort_keys=True), []).append(row)
+    return [_group(field.read(members[0]), members, objective) for members in found.values()]
+
+
+def _group(value: Value, rows: Sequence[TrialRow], objective: Objective) -> Group:
+    scored = [row.values for row in rows if row.feasible]
+    ended = [row.seconds for row in rows if row.state in (TrialState.COMPLETE, TrialState.STOPPED)]
+    columns = list(zip(*scored, strict=True)) if scored else [()] * len(objective.goals)
+    pairs = list(zip(objective.goals, columns, strict=True))
+    return Group(
+        value=value,
+        trials=len(rows),
+        failed=sum(row.state is TrialState.FAILED for row in rows),
+        asynchronous=all(row.asynchronous for row in rows),
+        best=[min(values, key=goal.signed, default=None) for goal, values in pairs],
+        median=[median(values) if values else None for _, values in pairs],
+        seconds=median(ended) if ended else None,
+    )
+
+
+def by_strategy(study: Study) -> list[Column]:
+    """Give a table by strategy, with running times; nothing where the sweep doesn't search over strategies."""
+    sweep = study.sweep
+    if len(sweep.strategies.possible) < 2:
+        return []
+    # Not the parameter of that name, which a condition may keep from a trial.
+    field = Field(STRATEGY, STRATEGY, lambda row: sweep.strategies.of(row.params)["strategy"])
+    return group_columns(groups_of(study.trials, field, sweep.objective), field, sweep.objective, times=True)
+
+
+def group_columns(groups: Sequence[Group], field: Field, objective: Objective, times: bool = False) -> list[Column]:
+    """Give groups as columns of a table for people.
+
+    Args:
+        groups: In the order of the lines.
+        field: What they are grouped by.
+        objective: What decides.
+        times: Add the running time.
+    """
+    values = ["" if group.value is ABSENT else param_cell(group.value) for group in groups]
+    columns = [
+        Column(field.head, values, is_text=True, is_kept=True),
+        Column("trials", [str(group.trials) for group in groups]),
+    ]
+    if any(group.failed for group in groups):
+        columns.append(Column("failed", [str(group.failed) for group in groups]))
+    for place, goal in enumerate(objective.goals):
+        columns.append(Column(f"best {goal.name}", numbers([group.best[place] for group in groups]), is_kept=True))
+        medians = [group.median[place] for group in groups]
+        columns.append(Column("median", ["" if value is None else number(value) for value in medians]))
+    if any(group.asynchronous for group in groups):
+        cells = ["yes" if group.asynchronous else "" for group in groups]
+        columns.append(Column("asynchronous", cells, is_text=True))
+    if times:
+        spent = ["" if group.seconds is None else duration(group.seconds) for group in groups]
+        columns.append(Column("median time", spent))
+    return columns
+
+
+def groups_to_csv(groups: Sequence[Group], field: Field, objective: Objective, times: bool = False) -> str:
+    r"""Give groups as CSV with `\n` line ends; None is empty."""
+    entries = [_entry(group, field, objective, times) for group in groups]
+    return csv_text(entries[0] if entries else [field.name], [list(entry.values()) for entry in entries])
+
+
+def groups_to_json(groups: Sequence[Group], field: Field, objective: Objective, times: bool = False) -> str:
+    """Give groups as a JSON array of objects, one on a line."""
+    return json_text(_entry(group, field, objective, times) for group in groups)
+
+
+def _entry(group: Group, field: Field, objective: Objective, times: bool) -> dict[str, Value]:
+    goals = [goal.name for goal in objective.goals]
+    return {
+        field.name: None if group.value is ABSENT else group.value,
+        "trials": group.trials,
+        "failed": group.failed,
+        **{f"best.{name}": group.best[place] for place, name in enumerate(goals)},
+        **{f"median.{name}": group.median[place] for place, name in enumerate(goals)},
+        "asynchronous": group.asynchronous,
+        **({"seconds": group.seconds} if times else {}),
+    }

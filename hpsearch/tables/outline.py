@@ -1,0 +1,64 @@
+"""Points with one text for each structure, as people read them: a column for each value inside would be too many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from hpsearch.config.masking import MASK, looks_secret
+from hpsearch.space import Space
+from hpsearch.space.parameter import Structure
+from hpsearch.tables.formats import param_cell
+from hpsearch.trial import Params, TrialRow, Value
+
+__all__ = ["constants_of", "outline", "outlined", "written"]
+
+
+def outlined(rows: Sequence[TrialRow], space: Space) -> tuple[list[TrialRow], tuple[str, ...]]:
+    """Give rows whose params hold a text for each structure, and the names of these params, in order."""
+    # Where nothing is a structure each value stands as it is; of thousands of trials that is found out at once.
+    flat = not any(isinstance(one.holds, Structure) for one in space.declared)
+    written = list(rows) if flat else [replace(row, params=outline(row.params, space)) for row in rows]
+    names = [".".join(one.path) for one in space.declared]
+    return written, tuple(dict.fromkeys([*names, *(name for row in written for name in row.params)]))
+
+
+def constants_of(names: Iterable[str], space: Space) -> tuple[str, ...]:
+    """Give those params that the space doesn't vary; those that are derived from others may differ all the same."""
+    known = ((name, space.find(name)) for name in names)
+    return tuple(name for name, parameter in known if parameter is not None and not parameter.distribution.searched)
+
+
+def outline(params: Params, space: Space) -> dict[str, Value]:
+    """Return a configuration with a text for each structure, such as `[conv(channels=32 kernel=3) pool]`.
+
+    A constant that is named as secrets are is masked.
+    """
+    return {
+        name: MASK if _is_secret(name, space) else written(value) if is_structure else value
+        for name, value, is_structure in space.top(params)
+    }
+
+
+def _is_secret(name: str, space: Space) -> bool:
+    return looks_secret(name) and name in constants_of([name], space)
+
+
+def written(value: Value) -> str:
+    """Give a structure, or a part of one, as a text."""
+    match value:
+        case list():
+            return f"[{' '.join(map(written, value))}]"
+        case {"from": source, "operation": operation} if len(value) == 2:
+            return f"{written(operation)}~{source}"
+        case dict() if len(value) == 1 and all(isinstance(own, dict) for own in value.values()):
+            ((name, own),) = value.items()
+            return f"{name}({_settings(own)})" if own else name
+        case dict():
+            return _settings(value)
+    return param_cell(value)
+
+
+def _settings(own: Mapping[str, Value]) -> str:
+    """Write names and values."""
+    return " ".join(f"{name}={written(value)}" for name, value in own.items())

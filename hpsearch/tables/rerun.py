@@ -1,0 +1,103 @@
+"""What came of running configurations again, as a DataFrame and for a terminal."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hpsearch.objective import is_valid
+from hpsearch.results.rerun import OWN, SPREAD, Configuration, Rerun, result_of
+from hpsearch.tables.formats import frame_of, param_cell
+from hpsearch.tables.layout import WHOLE, Column, Screen, table_text
+from hpsearch.tables.wording import LONGEST_CELL, counted, numbers, shortened
+from hpsearch.trial import TrialState
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["rerun_dataframe", "rerun_text"]
+
+_MOST_NAMED = 10
+
+
+def rerun_dataframe(rerun: Rerun) -> pd.DataFrame:
+    """Give every configuration as a row: `Rerun.dataframe` says which columns."""
+    import pandas as pd
+
+    known = rerun.configurations
+    columns = {
+        **{name: [getattr(one, name) for one in known] for name in OWN},
+        **{f"params.{name}": [one.params.get(name, pd.NA) for one in known] for name in rerun.varying},
+    }
+    came = [result_of(one) for one in known]
+    frame = frame_of(columns | {name: [one[name] for one in came] for name in came[0]})
+    return frame.astype({name: "float64" for name in ("value", "mean", "std", "min", "max")})
+
+
+def rerun_text(rerun: Rerun, screen: Screen | None = None) -> str:
+    """Give the table for a terminal, what isn't in it, and which configuration is best."""
+    known, metric = rerun.configurations, rerun.metric
+    columns = [
+        Column("trial", [str(one.trial) for one in known], is_kept=True),
+        Column(f"its {metric}", numbers([one.value for one in known])),
+        Column("iterations", [str(one.iterations) for one in known]),
+        *(Column(name, [_cell(one, name) for one in known], is_text=True) for name in rerun.varying),
+        *(Column(name, numbers([getattr(one, name) for one in known]), is_kept=True) for name in SPREAD),
+        Column("runs", [f"{one.succeeded} of {one.asked}" for one in known], is_kept=True),
+    ]
+    table = table_text(columns, screen or WHOLE, "with hpsearch best --format json")
+    return table + "".join(f"{line}\n" for line in [*_missing(rerun), *_verdict(rerun)])
+
+
+def _missing(rerun: Rerun) -> list[str]:
+    """Name the runs that no mean holds."""
+    unended, lines = 0, []
+    for one in rerun.former:
+        unended += one.asked - len(one.runs)
+        for row in one.runs:
+            which = f"run {row.number} (of trial {one.trial})"
+            if row.failure is not None:
+                lines.append(f"failed:       {which}: {shortened(row.failure.message, LONGEST_CELL)}")
+            elif row.state is not TrialState.COMPLETE:
+                unended += 1
+            elif not is_valid(row.value):
+                lines.append(f"no value:     {which}: {rerun.metric} is NaN")
+    if len(lines) > _MOST_NAMED:
+        more = counted(len(lines) - _MOST_NAMED, "more run")
+        lines[_MOST_NAMED:] = [f"              and {more}: hpsearch trials {shlex.quote(str(rerun.study.directory))}"]
+    if unended:
+        total = sum(one.asked for one in rerun.former)
+        lines.append(f"not ended:    {unended} of {counted(total, 'run')}")
+    return lines
+
+
+def _verdict(rerun: Rerun) -> Sequence[str]:
+    best, first = rerun.configurations[0], rerun.former[0]
+    if not is_valid(best.mean):
+        return ["best by mean: none, no run has a value"]
+    broken = " and ".join(rerun.broken(best))
+    line = f"best by mean: trial {best.trial} of {rerun.directory}, {_told(rerun.metric, best)}"
+    line += f", but the means break {broken}, as all do" if broken else ""
+    if best is first:
+        return [line, "              which was the best trial there, too"]
+    place = rerun.configurations.index(first) + 1
+    return [
+        line,
+        f"              not trial {first.trial}, the best there: place {place} by mean, {_told(rerun.metric, first)}",
+    ]
+
+
+def _told(metric: str, one: Configuration) -> str:
+    if one.mean is None:
+        return f"none of {counted(one.asked, 'run')} has a value"
+    spread = "" if one.std is None else f" ± {_shown(one.std)}"
+    return f"{metric} {_shown(one.mean)}{spread} over {one.succeeded} of {one.asked} runs"
+
+
+def _cell(one: Configuration, name: str) -> str:
+    return param_cell(one.params[name]) if name in one.params else ""
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"

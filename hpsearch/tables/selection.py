@@ -1,0 +1,214 @@
+"""What of a trial can be named: to choose trials by, to sort them by, and to show."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpsearch.config.checks import InvalidKey, nearest
+from hpsearch.errors import HpsearchError
+from hpsearch.objective import Objective
+from hpsearch.space.expressions import ABSENT, Expression, Uncomputable
+from hpsearch.tables.trials import metric_names, value_columns
+from hpsearch.trial import TrialRow, TrialState, Value
+
+__all__ = ["Field", "Fields", "best_first", "ordered", "where"]
+
+_Read = Callable[[TrialRow], Value]
+
+_OWN: Mapping[str, _Read] = {
+    "trial": lambda row: row.number,
+    "state": lambda row: str(row.state),
+    "iterations": lambda row: row.iterations,
+    "width": lambda row: row.width,
+    "lanes": lambda row: row.lanes,
+    "asynchronous": lambda row: row.asynchronous,
+    "parent": lambda row: row.parent,
+    "inherited": lambda row: row.inherited,
+    "seconds": lambda row: row.seconds,
+    "origin": lambda row: row.origin,
+    "reason": lambda row: row.reason or None,
+    "reverted": lambda row: row.reverted or None,
+    "failure": lambda row: None if row.failure is None else row.failure.message,
+    "checkpoint": lambda row: row.checkpoint,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Something of a trial that has a name."""
+
+    name: str
+    """As CSV has it: `params.lr`."""
+    head: str
+    """As tables show it: `lr`."""
+    read: _Read
+    """Gives its value, or `ABSENT` where a trial doesn't have it."""
+    reported: _Read | None = None
+    """Gives NaN, too, where that is why there is no value: what an expression reads."""
+
+
+class Fields:
+    """All that can be named of some trials.
+
+    Args:
+        rows: All trials of a study.
+        params: Flat names of their params.
+        objective: What decides.
+    """
+
+    def __init__(self, rows: Sequence[TrialRow], params: Sequence[str], objective: Objective) -> None:
+        own = {name: Field(name, name, _given(read)) for name, read in _OWN.items()}
+        self.state = own["state"]
+        goals = [goal.name for goal in objective.goals]
+        values = {
+            column: Field(column, goal, _value(place), _value_or_nan(place, goal))
+            for place, (column, goal) in enumerate(zip(value_columns(goals) if goals else [], goals, strict=True))
+        }
+        if objective.constraints:
+            own["feasible"] = Field("feasible", "feasible", lambda row: row.feasible if row.values else ABSENT)
+        self._whole = {
+            **own,
+            **values,
+            **{f"params.{name}": Field(f"params.{name}", name, _param(name)) for name in params},
+            **{f"metrics.{name}": Field(f"metrics.{name}", name, _metric(name)) for name in metric_names(rows)},
+        }
+        self._meant: dict[str, list[Field]] = {f"trial.{name}": [field] for name, field in own.items()}
+        for field in self._whole.values():
+            self._meant.setdefault(field.name, []).append(field)
+        for field in self._whole.values():
+            known = self._meant.setdefault(field.head, [])
+            # What decides is reported, too: its name alone means the value that a trial is judged by.
+            judged = field.name.startswith("metrics.") and any(one in values.values() for one in known)
+            if field not in known and not judged:
+                known.append(field)
+
+    def find(self, name: str, option: str) -> Field:
+        """Give what a name means: a column of the CSV, or a column's head in the table.
+
+        Raises:
+            HpsearchError: There is no such name; or it is the name of two.
+        """
+        meant = self._meant.get(name, [])
+        if len(meant) > 1:
+            names = " or ".join(map(self._unmistakable, meant))
+            raise HpsearchError(f"{option}: {name!r} must say which is meant: {names}")
+        if meant:
+            return meant[0]
+        known = dict.fromkeys([*(field.head for field in self._whole.values()), *self._whole])
+        raise HpsearchError(f"{option}: must name what trials have, got {name!r}; {nearest(name, known)}")
+
+    def copies(self, name: str) -> list[Field]:
+        """Give the params that a name with `*` in place of numbers means."""
+        pattern = re.compile(re.escape(name).replace(r"\*", r"\d+"))
+        return [
+            field
+            for field in self._whole.values()
+            if pattern.fullmatch(field.name) or (field.name.startswith("params.") and pattern.fullmatch(field.head))
+        ]
+
+    def _unmistakable(self, field: Field) -> str:
+        """Give a name that means this alone, where it has one."""
+        names = field.name, f"trial.{field.name}", field.head
+        return next((name for name in names if self._meant.get(name) == [field]), field.name)
+
+
+def where(rows: Sequence[TrialRow], fields: Fields, text: str) -> list[TrialRow]:
+    """Give the trials for which an expression holds; not those that don't have what it reads.
+
+    Raises:
+        HpsearchError: It is no expression, names what no trial has, or makes no sense for some trial.
+    """
+    option = "--where"
+    try:
+        expression = Expression(text)
+    except InvalidKey as error:
+        raise HpsearchError(f"{option}: {error}") from None
+    readers: dict[str, _Read] = {}
+    for name in expression.names:
+        if "*" in name and (copies := fields.copies(name)):
+            readers[name] = _all_of(copies)
+        else:
+            field = fields.find(name, option)
+            readers[name] = field.reported or field.read
+    for name, value in expression.compared:
+        if readers[name] is fields.state.read and value not in set(TrialState):
+            states = nearest(str(value), TrialState)
+            raise HpsearchError(f"{option}: {name} must be one that trials have, got {value!r}; {states}")
+    chosen = []
+    for row in rows:
+        try:
+            if expression.holds(lambda name, row=row: readers[name](row)):  # type: ignore[misc]
+                chosen.append(row)
+        except Uncomputable:
+            continue
+        except InvalidKey as error:
+            raise HpsearchError(f"{option}: of trial {row.number}: {error}") from None
+    return chosen
+
+
+def ordered(rows: Sequence[TrialRow], fields: Fields, sort: str) -> list[TrialRow]:
+    """Sort by `NAME` or `NAME:desc`; trials that don't have it, or have NaN or null there, come last.
+
+    Raises:
+        HpsearchError: There is no such name.
+    """
+    name, _, order = sort.rpartition(":") if sort.endswith((":asc", ":desc")) else (sort, "", "asc")
+    field = fields.find(name, "--sort")
+    keyed = [(key, row) for row in rows if (key := _key(field.read(row))) is not None]
+    having = [row for _, row in sorted(keyed, key=lambda pair: pair[0], reverse=order == "desc")]
+    known = {row.number for row in having}
+    return having + [row for row in rows if row.number not in known]
+
+
+def best_first(rows: Sequence[TrialRow], objective: Objective) -> list[TrialRow]:
+    """Sort by what decides, the best first; trials without a value come last."""
+    scored = {row.number: row for row in rows if row.score is not None}
+    ranked = objective.rank({number: row.score for number, row in scored.items()})
+    return [scored[number] for number in ranked] + [row for row in rows if row.score is None]
+
+
+def _key(value: Value) -> Any:
+    """Give what values are sorted by: numbers first, then texts, then lists and mappings by how they are written."""
+    if value is ABSENT or value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, int | float):
+        return 0, value, ""
+    return 1, 0, value if isinstance(value, str) else repr(value)
+
+
+def _given(read: _Read) -> _Read:
+    def found(row: TrialRow) -> Value:
+        value = read(row)
+        return ABSENT if value is None else value
+
+    return found
+
+
+def _value(place: int) -> _Read:
+    return lambda row: row.values[place] if row.values else ABSENT
+
+
+def _value_or_nan(place: int, goal: str) -> _Read:
+    def found(row: TrialRow) -> Value:
+        if row.values:
+            return row.values[place]
+        is_nan = row.failure is None and math.isnan(row.metrics.get(goal, 0.0))
+        return math.nan if is_nan else ABSENT
+
+    return found
+
+
+def _param(name: str) -> _Read:
+    return lambda row: row.params.get(name, ABSENT)
+
+
+def _metric(name: str) -> _Read:
+    return lambda row: row.metrics.get(name, ABSENT)
+
+
+def _all_of(copies: Sequence[Field]) -> _Read:
+    return lambda row: [value for field in copies if (value := field.read(row)) is not ABSENT]

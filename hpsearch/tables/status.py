@@ -1,0 +1,263 @@
+"""How a study stands: in words, and for programs as plain JSON with the keys that docs/looking.md lists."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from hpsearch.results.study import Study
+from hpsearch.study.enough import ENOUGH
+from hpsearch.tables.layout import one_line
+from hpsearch.tables.wording import (
+    amount_of,
+    by_state,
+    by_width,
+    counted,
+    duration,
+    front_line,
+    params_line,
+    shortened,
+    up_to,
+)
+from hpsearch.trial import Failure, TrialRow, TrialState
+
+__all__ = ["failures_by_kind", "status_record", "status_text", "way_on"]
+
+_MOST_FAILURES = 5
+_MOST_REVERTED = 5
+_MOST_NAMED = 10
+_MOST_RUNGS = 8
+
+_WIDTH = 160
+
+
+def status_text(study: Study, holder: str | None) -> str:
+    """Describe a study.
+
+    Args:
+        study: As it was read.
+        holder: The process that runs it now, None when there is none.
+    """
+    rows = study.trials
+    lines = [f"{study.sweep.name}  {study.directory}", f"state       {_state(study, holder)}"]
+    labels = study.labels
+    if labels.tags:
+        lines.append(f"tags        {' '.join(labels.tags)}")
+    if labels.note:
+        lines.append(f"note        {one_line(labels.note)}")
+    if study.rerun is not None:
+        count, seeds = len(study.rerun.former), study.rerun.origin["seeds"]
+        lines.append(
+            f"rerun of    {study.rerun.directory}: {counted(count, 'configuration')}, {counted(seeds, 'run')} each"
+        )
+    told = by_state(Counter(row.state for row in rows))
+    total = study.total
+    lines.append(f"trials      {told or 'none yet'}" + ("" if total is None else f"; {total[0]:,} in all"))
+    iterations = amount_of(study.iterations, None if total is None else total[1])
+    where = "from ask to tell" if study.is_told else "in workers"
+    lines.append(f"iterations  {iterations}, {duration(sum(row.seconds for row in rows))} {where}")
+    lines += _leaders(study)
+    lines += _widths(study)
+    lines += _rungs(study)
+    lines += _reverted(study)
+    lines += _failures(study)
+    return "\n".join(lines) + "\n"
+
+
+def _leaders(study: Study) -> list[str]:
+    """Say which trial is best, or which ones are the front."""
+    objective, leaders = study.sweep.objective, study.leaders
+    if not leaders:
+        return []
+    if objective.several:
+        lines = [f"front       {front_line(leaders, objective)}"]
+        if leaders[0].feasible:
+            pasted = shlex.quote(str(study.directory))
+            lines.append(f"            look at it with: hpsearch trials {pasted} --front")
+        return lines
+    (best,) = leaders
+    goal = objective.goals[0].name
+    broken = "" if best.feasible else f", which breaks {' and '.join(objective.broken(best.score))}, as all do"
+    lines = [f"best        trial {best.number}: {goal} {best.values[0]!r} at {best.value_iteration}{broken}"]
+    lines.append(f"            {params_line(best.params)}")
+    others = {name: value for name, value in study.metrics_of(best).items() if name != goal}
+    return [*lines, f"            reports {params_line(others)}"] if others else lines
+
+
+def _open(study: Study) -> str:
+    """Say which trials were asked for and not told."""
+    numbers = [row.number for row in study.trials if row.state is TrialState.RUNNING]
+    named = ", ".join(map(str, numbers[:_MOST_NAMED]))
+    more = f" and {len(numbers) - _MOST_NAMED} more" if len(numbers) > _MOST_NAMED else ""
+    waits = f"{'trial' if len(numbers) == 1 else 'trials'} {named}{more} to be told; " if numbers else ""
+    return f"open: {waits}ask with: hpsearch ask {shlex.quote(str(study.directory))}"
+
+
+def way_on(study: Study, directory: Path | str) -> str:
+    """Say how a study that has ended before it was finished goes on, whose directory is shown so."""
+    state = study.state
+    resume = f"hpsearch resume {shlex.quote(str(directory))}"
+    command = f"go on with: {resume}"
+    if state == "max_time":
+        return f"its limits.max_time, which is over all runs, is used up; {command} --set limits.max_time=TIME"
+    if state in ENOUGH:
+        changed = f"{_target_key(study)}=VALUE" if state == "target" else "limits.patience=TRIALS"
+        return f"go on with another one, or null for none: {resume} --set {changed}"
+    return command
+
+
+def _target_key(study: Study) -> str:
+    """Give the key of a target: of several metrics the first one that has any."""
+    objective = study.sweep.objective
+    place = next((place for place, goal in enumerate(objective.goals) if goal.target is not None), 0)
+    return f"metric.{place}.target" if objective.several else "metric.target"
+
+
+def _state(study: Study, holder: str | None) -> str:
+    if study.state == "running":
+        return f"running in {holder}"
+    if study.state == "paused":
+        return f"paused {study.message}, in {holder}\n            {way_on(study, study.directory)}"
+    if study.state == "cancelled":
+        return f"cancelled {study.message}; {way_on(study, study.directory)}"
+    if study.state == "not begun":
+        return f"not begun; begin with: hpsearch resume {shlex.quote(str(study.directory))}"
+    if study.state == "killed":
+        return f"killed: its process ended without a word; {way_on(study, study.directory)}"
+    if study.state == "open":
+        return _open(study)
+    if study.state == "finished":
+        return "finished"
+    if study.state in ENOUGH:
+        return f"{study.state}: {study.message}\n            {way_on(study, study.directory)}"
+    if study.message:
+        return f"{study.state}: {study.message}\n            mend it and {way_on(study, study.directory)}"
+    return f"{study.state}; {way_on(study, study.directory)}"
+
+
+def _rungs(study: Study) -> list[str]:
+    open_rungs = [rung for rung in study.rungs if rung.size is None or rung.finished < rung.size]
+    lines = [
+        f"rung        bracket {rung.bracket}, {up_to(rung.until)}: {rung.finished:,}{_of(rung.size)} finished, "
+        f"{rung.started:,} started"
+        for rung in open_rungs[:_MOST_RUNGS]
+    ]
+    if len(open_rungs) > _MOST_RUNGS:
+        lines.append(f"            and {counted(len(open_rungs) - _MOST_RUNGS, 'more rung')} open")
+    return lines
+
+
+def _of(size: int | None) -> str:
+    return "" if size is None else f" of {size:,}"
+
+
+def _widths(study: Study) -> list[str]:
+    """Count the segments by width, where a trial could have more than one worker."""
+    if study.sweep.resources.widest == 1 and all(row.width == 1 for row in study.trials):
+        return []
+    segments = study.segments()
+    told = by_width(Counter(segment.width for segment in segments), "segment")
+    running = Counter(segment.width for segment in segments if segment.ended == "running")
+    now = f"; running now: {by_width(running, 'trial')}" if running else ""
+    return [f"widths      {told or 'no segment yet'}{now}"]
+
+
+def _reverted(study: Study) -> list[str]:
+    """Show which trials were taken back from more workers, and why."""
+    rows = [row for row in study.trials if row.reverted]
+    lines = [f"taken back  trial {row.number}: {shortened(row.reverted, _WIDTH)}" for row in rows[:_MOST_REVERTED]]
+    if len(rows) > _MOST_REVERTED:
+        lines.append(
+            f"            and {len(rows) - _MOST_REVERTED} more: hpsearch trials {shlex.quote(str(study.directory))}"
+        )
+    return lines
+
+
+def _failures(study: Study) -> list[str]:
+    """Show each kind of failure once, with one traceback, and the trials that it struck."""
+    kinds = failures_by_kind(study)
+    lines = []
+    for first, struck in list(kinds.values())[:_MOST_FAILURES]:
+        named = ", ".join(map(str, struck[:_MOST_NAMED]))
+        more = f" and {len(struck) - _MOST_NAMED} more" if len(struck) > _MOST_NAMED else ""
+        lines.append(f"failed      {shortened(first.message, _WIDTH)}")
+        lines.append(f"            {'trial' if len(struck) == 1 else 'trials'} {named}{more}")
+        lines += [f"            | {line}" for line in first.traceback.strip().splitlines()]
+    if len(kinds) > _MOST_FAILURES:
+        more = counted(len(kinds) - _MOST_FAILURES, "more kind")
+        lines.append(f"            and {more}: hpsearch trials {shlex.quote(str(study.directory))}")
+    return lines
+
+
+def failures_by_kind(study: Study) -> dict[str, tuple[Failure, list[int]]]:
+    """Give the failed trials by what failed, in the order of the first: its failure, and the trials' numbers."""
+    kinds: dict[str, tuple[Failure, list[int]]] = {}
+    for row in study.trials:
+        if row.failure is not None:
+            kinds.setdefault(_kind(row.failure), (row.failure, []))[1].append(row.number)
+    return kinds
+
+
+def _kind(failure: Failure) -> str:
+    """Give what the failures of one kind share: where it was raised, or the message where that isn't known."""
+    where, _, _ = failure.traceback.strip().rpartition("\n")
+    return where or failure.message
+
+
+def status_record(study: Study, holder: str | None) -> dict[str, Any]:
+    """Give how a study stands.
+
+    Args:
+        study: As it was read.
+        holder: The process that runs it now, `user@host:pid`; None when there is none.
+    """
+    rows, objective, total, labels = study.trials, study.sweep.objective, study.total, study.labels
+    counts = Counter(row.state.value for row in rows)
+    leaders = [row for row in study.leaders if row.feasible]
+    return {
+        "directory": str(study.directory),
+        "name": study.sweep.name,
+        "state": study.state,
+        "message": study.message or None,
+        "process": holder,
+        "created": study.created,
+        "tags": list(labels.tags),
+        "note": labels.note or None,
+        "goals": [{"name": goal.name, "goal": goal.goal, "target": goal.target} for goal in objective.goals],
+        "trials": {state: counts.get(state, 0) for state in ("waiting", "running", "complete", "stopped", "failed")},
+        "trials_in_all": None if total is None else total[0],
+        "iterations": study.iterations,
+        "iterations_in_all": None if total is None else total[1],
+        "seconds": sum(row.seconds for row in rows),
+        "best": [_best_record(study, row) for row in leaders],
+        "rungs": [
+            {
+                "bracket": rung.bracket,
+                "rung": rung.rung,
+                "until": rung.until,
+                "trials": rung.size,
+                "started": rung.started,
+                "finished": rung.finished,
+            }
+            for rung in study.rungs
+        ],
+        "failed": [
+            {"trial": row.number, "kind": row.failure.kind, "message": row.failure.message}
+            for row in rows
+            if row.failure is not None
+        ],
+    }
+
+
+def _best_record(study: Study, row: TrialRow) -> dict[str, Any]:
+    checkpoint = study.checkpoint_path(row)
+    names = (goal.name for goal in study.sweep.objective.goals)
+    return {
+        "trial": row.number,
+        "values": dict(zip(names, row.values, strict=True)),
+        "iteration": row.value_iteration,
+        "params": study.sweep.parameters.nest(row.params),
+        "checkpoint": None if checkpoint is None else str(checkpoint),
+    }

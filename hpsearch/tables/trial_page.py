@@ -1,0 +1,243 @@
+"""All that is known of one trial, on a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hpsearch.decision import Decision
+from hpsearch.events import Entry, Started
+from hpsearch.objective import values_of
+from hpsearch.results.over_time import over_iterations
+from hpsearch.results.segments import SegmentRow, segment_rows
+from hpsearch.results.study import Study
+from hpsearch.results.trial_logs import last_lines, logs_of
+from hpsearch.tables.curve_plot import curve_lines
+from hpsearch.tables.layout import Screen, cut_to, one_line
+from hpsearch.tables.segments import segments_to_table
+from hpsearch.tables.wording import counted, duration, number
+from hpsearch.trial import Report, Score, TrialRow, TrialState
+
+__all__ = ["Cut", "TrialPage", "page_lines", "page_record", "trial_page"]
+
+_WIDTH = 80
+_HEIGHT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a rung was cut: who was the last to go on."""
+
+    bracket: int
+    rung: int
+    trials: int
+    """That ended this rung so far, failed ones not counted."""
+    promoted: int
+    """Of these, those that went on."""
+    last: int | None
+    """The worst trial that went on; None: none did."""
+    value: float | None
+    """Its value at the end of this rung."""
+
+
+@dataclass(frozen=True)
+class TrialPage:
+    """What a page shows."""
+
+    study: Study
+    row: TrialRow
+    segments: Sequence[SegmentRow]
+    decisions: Sequence[Decision]
+    """What the scheduler made of it, in that order."""
+    curves: dict[str, list[tuple[int, float]]]
+    """Of each metric that decides."""
+    cut: Cut | None
+    """Of the rung that it ended last; None where several metrics decide, or there are no rungs."""
+    log: Path | None
+    """What its last attempt that printed something printed."""
+    checkpoint: Path | None
+
+
+def trial_page(study: Study, trial: int) -> TrialPage:
+    """Gather what is known of a trial.
+
+    Raises:
+        HpsearchError: There is no such trial.
+    """
+    row = study.row(trial)
+    objective, entries = study.sweep.objective, list(study.entries())  # read once: there may be many
+    goals = [goal.name for goal in objective.goals]
+
+    def worth(report: Report) -> Score | None:
+        return objective.reported(report.metrics)
+
+    scores: dict[int, list[tuple[int, Score]]] = over_iterations(entries, worth)
+    curves: dict[str, list[tuple[int, float]]] = {name: [] for name in goals}
+    for at, score in scores.get(trial, ()):
+        for name, value in zip(goals, values_of(score), strict=True):
+            curves[name].append((at, value))
+    decisions = [decision for entry in entries for decision in entry.followed.decisions if decision.trial == trial]
+    segments = segment_rows((entry.event for entry in entries), live=study.state in ("running", "paused", "open"))
+    logs = [log for log in logs_of(study.directory, trial) if log.rank == 0]
+    return TrialPage(
+        study,
+        row,
+        [segment for segment in segments if segment.trial == trial],
+        decisions,
+        curves,
+        None if len(objective.goals) != 1 else _cut(study, trial, entries, scores),
+        logs[-1].path if logs else None,
+        study.checkpoint_path(row),
+    )
+
+
+def _cut(study: Study, trial: int, entries: Sequence[Entry], scores: dict[int, list[tuple[int, Score]]]) -> Cut | None:
+    """Find where the rung was cut that a trial ended last."""
+    objective = study.sweep.objective
+    started: dict[int, dict[tuple[int, int], int | None]] = {}
+    """Trials to the rungs that they began, each with its last iteration."""
+    for entry in entries:
+        event = entry.event
+        if isinstance(event, Started) and event.bracket is not None and event.rung is not None:
+            started.setdefault(event.segment.trial, {})[event.bracket, event.rung] = event.segment.end
+    if not started.get(trial):
+        return None
+    bracket, rung = max(started[trial])
+    at_rung: dict[int, Score | None] = {}
+    promoted = []
+    for row in study.trials:
+        rungs = started.get(row.number, {})
+        until = rungs.get((bracket, rung))
+        if (
+            until is None
+            or row.state is TrialState.FAILED
+            or not any(at >= until for at, _ in scores.get(row.number, ()))
+        ):
+            continue
+        best: Score | None = None
+        for at, score in scores[row.number]:
+            if at <= until and objective.replaces(score, best):
+                best = score
+        at_rung[row.number] = best
+        if (bracket, rung + 1) in rungs:
+            promoted.append(row.number)
+    if trial not in at_rung:
+        return None
+    last = objective.rank({number: at_rung[number] for number in promoted})[-1] if promoted else None
+    value = None if last is None else at_rung[last]
+    return Cut(bracket, rung, len(at_rung), len(promoted), last, None if value is None else values_of(value)[0])
+
+
+def page_record(page: TrialPage, log_lines: int) -> dict[str, Any]:
+    """Give a page for programs."""
+    row, study = page.row, page.study
+    names = [goal.name for goal in study.sweep.objective.goals]
+    value: dict[str, Any] = (
+        {"value": row.value} if len(names) == 1 else {"values": dict(zip(names, row.values, strict=False))}
+    )
+    return {
+        "trial": row.number,
+        "state": row.state.value,
+        "iterations": row.iterations,
+        **value,
+        "value_iteration": row.value_iteration,
+        "params": study.sweep.parameters.nest(row.params),
+        "metrics": dict(row.metrics),
+        "origin": row.origin,
+        "parent": row.parent,
+        "inherited": row.inherited,
+        "reason": row.reason or None,
+        "cut": None if page.cut is None else asdict(page.cut),
+        "decisions": [{"action": made.action, "reason": made.reason} for made in page.decisions],
+        "failure": None if row.failure is None else asdict(row.failure),
+        "reverted": row.reverted or None,
+        "asynchronous": row.asynchronous,
+        "segments": [asdict(segment) for segment in page.segments],
+        "seconds": row.seconds,
+        "curves": {name: [list(point) for point in curve] for name, curve in page.curves.items()},
+        "checkpoint": None if page.checkpoint is None else str(page.checkpoint),
+        "log": None if page.log is None else str(page.log),
+        "log_end": [] if page.log is None else last_lines(page.log, log_lines),
+    }
+
+
+def page_lines(page: TrialPage, pasted: str, log_lines: int, screen: Screen) -> Iterator[str]:
+    """Give a page for people; `pasted` is the study's directory as a shell takes it."""
+    row, study = page.row, page.study
+    yield f"trial       {row.number} of {study.directory}"
+    yield f"state       {_state(page)}"
+    if page.cut is not None and row.state is TrialState.STOPPED:
+        yield from _told_cut(page.cut, study.sweep.objective.goals[0].name)
+    if row.reverted:
+        yield f"taken back  {one_line(row.reverted)}"
+    if row.asynchronous:
+        yield "repeats     never: its workers didn't wait for each other"
+    if row.parent is not None:
+        yield f"forked      from trial {row.parent}" + (
+            "" if row.inherited is None else f" at iteration {row.inherited}"
+        )
+    yield f"origin      {row.origin}"
+    names = [goal.name for goal in study.sweep.objective.goals]
+    for name, reached in zip(names, row.values, strict=False):
+        yield f"{name:<11} {reached!r} after iteration {row.value_iteration}"
+    yield "params"
+    for name, value in study.sweep.parameters.nest(row.params).items():
+        yield f"  {name:<20} {value!r}"
+    if row.metrics:
+        yield f"reported    at iteration {row.iterations}"
+        yield from (f"  {name:<20} {told!r}" for name, told in row.metrics.items())
+    yield f"ran         {counted(row.iterations, 'iteration')} in {duration(row.seconds)}"
+    yield segments_to_table(page.segments, screen, "with --format json").strip("\n")
+    yield from _curves(page, screen)
+    if len(page.decisions) > 1:
+        yield "decisions"
+        yield from (f"  {made.action:<9} {one_line(made.reason)}" for made in page.decisions)
+    if row.failure is not None:
+        yield f"failure     {row.failure.kind}: {one_line(row.failure.message)}"
+        yield from (f"            | {line}" for line in row.failure.traceback.strip().splitlines())
+    yield f"checkpoint  {page.checkpoint or 'none: none was saved with its value, or it was deleted'}"
+    yield from _log(page, log_lines, screen)
+    more = [f"hpsearch logs {pasted} {row.number}", f"hpsearch show {pasted} {row.number}"]
+    if row.parent is not None:
+        more.append(f"hpsearch lineage {pasted} {row.number}")
+    yield from (f"{head:<11} {command}" for head, command in zip(("more", "", ""), more, strict=False))
+
+
+def _state(page: TrialPage) -> str:
+    row = page.row
+    if row.state is TrialState.FAILED:
+        return "failed"
+    return f"{row.state}: {one_line(row.reason)}" if row.reason else row.state.value
+
+
+def _told_cut(cut: Cut, metric: str) -> Iterator[str]:
+    if cut.last is not None and cut.value is not None:
+        yield (
+            f"            of {counted(cut.trials, 'trial')} in rung {cut.rung} of bracket {cut.bracket}, "
+            f"{cut.promoted:,} went on; the last of these, trial {cut.last}, had {metric} {number(cut.value)} there"
+        )
+
+
+def _curves(page: TrialPage, screen: Screen) -> Iterator[str]:
+    width = min(screen.width or _WIDTH, _WIDTH)
+    for name, curve in page.curves.items():
+        lines = curve_lines(curve, width, _HEIGHT, screen.draws) if len(curve) > 1 else []
+        if not lines:
+            continue
+        odd = sum(not math.isfinite(value) for _, value in curve)
+        yield ""
+        yield name + (f", without {counted(odd, 'report')} that are no finite numbers" if odd else "")
+        yield from lines
+        yield ""
+
+
+def _log(page: TrialPage, count: int, screen: Screen) -> Iterator[str]:
+    if page.log is None:
+        yield "log         none: it printed nothing"
+        return
+    yield f"log         {page.log}"
+    room = (screen.width or 10_000) - 14
+    yield from (f"            | {cut_to(one_line(line), room, screen.draws)}" for line in last_lines(page.log, count))

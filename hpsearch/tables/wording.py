@@ -1,0 +1,154 @@
+"""How durations, numbers, params and paths are put for a person; nothing here is read back by a program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpsearch.objective import Objective
+from hpsearch.trial import Params, TrialRow, TrialState, Value
+
+__all__ = [
+    "LONGEST_CELL",
+    "amount_of",
+    "by_state",
+    "by_width",
+    "bytes_text",
+    "counted",
+    "duration",
+    "front_line",
+    "number",
+    "numbers",
+    "params_line",
+    "shortened",
+    "shown_path",
+    "up_to",
+]
+
+LONGEST_CELL = 100
+"""Letters of a reason or message that a cell shows."""
+
+
+def duration(seconds: float) -> str:
+    """Put a duration into words: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    minutes, rest = divmod(whole, 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if not hours:
+        return f"{minutes} min {rest} s"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if days else f"{hours} h {minutes} min"
+
+
+def number(value: float, digits: int = 4) -> str:
+    """Give so many significant digits, or all digits of an integer."""
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.{digits}g}" if abs(value) < 1e4 or abs(value) >= 1e15 else f"{value:.0f}"
+
+
+def numbers(values: Sequence[float | None]) -> list[str]:
+    """Give a column of numbers, alike in digits: four, or as many as tell different ones apart, but no more than six.
+
+    None is an empty cell.
+    """
+    different = {value for value in values if value is not None and value == value}
+    told = next(
+        (digits for digits in (4, 5) if len({number(value, digits) for value in different}) == len(different)), 6
+    )
+    return ["" if value is None else number(value, told) for value in values]
+
+
+def bytes_text(count: int) -> str:
+    """Give a number of bytes in a unit that leaves few digits."""
+    size, unit = float(count), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.4g} {unit}"
+
+
+def amount_of(done: int, total: int | None) -> str:
+    """Put progress into words: `48 of 51`; where iterations were run again, so that there are more, `60 (51 planned)`.
+
+    Args:
+        done: So many.
+        total: As many as were planned; None: nobody knows.
+    """
+    if total is None:
+        return f"{done:,}"
+    return f"{done:,} of {total:,}" if done <= total else f"{done:,} ({total:,} planned)"
+
+
+def counted(count: int, what: str) -> str:
+    """Put a count into words: `1 trial`, `1,024 trials`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def up_to(until: int | None) -> str:
+    """Say how far a rung's trials run; None: the sweep names no last iteration."""
+    return "to their end" if until is None else f"to iteration {until}"
+
+
+def params_line(params: Params) -> str:
+    """Give params in one line: `lr=0.01234  layers=3  activation=relu`."""
+    return "  ".join(f"{name}={_value(value)}" for name, value in params.items())
+
+
+def front_line(leaders: Sequence[TrialRow], objective: Objective) -> str:
+    """Put a front into words: `7 trials, accuracy 0.91 to 0.98, latency_ms 3.1 to 20`."""
+    if not leaders:
+        return f"no {objective.title} yet"
+    if not leaders[0].feasible:
+        broken = " and ".join(objective.broken(leaders[0].score))
+        return f"none: trial {leaders[0].number} breaks {broken} least"
+    told = [counted(len(leaders), "trial")]
+    for goal, values in zip(objective.goals, zip(*(row.values for row in leaders), strict=True), strict=True):
+        low, high = number(min(values)), number(max(values))
+        told.append(f"{goal.name} {low}" if low == high else f"{goal.name} {low} to {high}")
+    return ", ".join(told)
+
+
+def by_state(counts: Mapping[TrialState, int]) -> str:
+    """Put counts of trials into words: `2 waiting, 1,024 complete`."""
+    return ", ".join(f"{counts[state]:,} {state}" for state in TrialState if counts.get(state))
+
+
+def by_width(counts: Mapping[int, int], what: str) -> str:
+    """Put counts by width into words: `27 segments on 1 worker each, 1 on 3`."""
+    parts = [f"{count} on {width}" for width, count in sorted(counts.items())]
+    if not parts:
+        return ""
+    width, count = min(counts.items())
+    each = "" if count == 1 else " each"
+    parts[0] = f"{counted(count, what)} on {counted(width, 'worker')}{each}"
+    return ", ".join(parts)
+
+
+def shortened(text: str, width: int) -> str:
+    """Give the first line of a text, at most `width` characters of it."""
+    line = next(iter(text.splitlines()), "")
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def shown_path(path: Path, here: Path) -> str:
+    """Give a path by its shortest name from a folder, which a command takes for a path and not for an option.
+
+    Args:
+        path: A file or a directory, absolute, or as it is named from here.
+        here: The folder, absolute.
+    """
+    name = str(path.relative_to(here) if path.is_relative_to(here) and path != here else path)
+    return f"./{name}" if name.startswith("-") else name
+
+
+def _value(value: Value) -> str:
+    if isinstance(value, float):
+        return number(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
