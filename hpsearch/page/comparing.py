@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 from itertools import pairwise
+from pathlib import Path
 
 from hpsearch.charts import Chart, Linear, Picture
 from hpsearch.charts.picture import series
+from hpsearch.errors import StorageError
 from hpsearch.page.good_scale import scale_of_good
 from hpsearch.page.section import Section, Table
 from hpsearch.results.comparison import AXES, Axis, Comparison, Side
@@ -26,7 +28,7 @@ from hpsearch.tables.comparison import (
 )
 from hpsearch.tables.wording import number
 
-__all__ = ["beside", "courses"]
+__all__ = ["beside", "courses", "save_courses"]
 
 _MOST_STEPS = 1000
 """More than a picture has pixels across."""
@@ -125,6 +127,23 @@ def courses(compared: Comparison) -> dict[Axis, Picture]:
             chart.key(ink, side.label, "dashed" if dashed else "line")
         pictures[axis] = chart.picture
     return pictures
+
+
+def save_courses(compared: Comparison, folder: Path) -> list[Path]:
+    """Write the pictures of `courses` into a folder as SVG; give the files.
+
+    Raises:
+        StorageError: They can't be written.
+    """
+    paths = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for axis, picture in courses(compared).items():
+            paths.append(folder / f"best-by-{axis}.svg")
+            picture.save(paths[-1])
+    except OSError as error:
+        raise StorageError(f"{folder}: expected a place for plots that can be written: {error}") from error
+    return paths
 
 
 def _bests(side: Side, axis: Axis, far: float) -> list[tuple[float, float, float, float]]:

@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
-from hpsearch.errors import HpsearchError, StorageError
+from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.objective import Objective, OutcomeConstraint, hypervolume, values_of
 from hpsearch.results.best import reference_point
@@ -153,17 +153,9 @@ class Comparison:
         Raises:
             StorageError: They can't be written.
         """
-        from hpsearch.page.comparing import courses
+        from hpsearch.page.comparing import save_courses
 
-        folder, paths = Path(directory), []
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for axis, picture in courses(self).items():
-                paths.append(folder / f"best-by-{axis}.svg")
-                picture.save(paths[-1])
-        except OSError as error:
-            raise StorageError(f"{folder}: expected a place for plots that can be written: {error}") from error
-        return paths
+        return save_courses(self, Path(directory))
 
     def amounts(self, axis: Axis) -> list[float]:
         """Give what is compared at: shares of what every run has spent."""
