@@ -20,7 +20,7 @@ from hpsearch.run.steering import answer
 from hpsearch.run.telling import AskedTrial, Metrics, Told, asked_trial, open_segment, reports_of, taken
 from hpsearch.run.turns import Turn, Turns
 from hpsearch.run.verdicts import Rules, verdict
-from hpsearch.study.failure_limit import too_many
+from hpsearch.study.enough import too_many
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.sweep import Sweep

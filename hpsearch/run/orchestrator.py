@@ -22,9 +22,8 @@ from hpsearch.run.steering import answer, refusal
 from hpsearch.run.time_limit import TimeLimit
 from hpsearch.run.verdicts import Rules, broken_off, verdict
 from hpsearch.schedulers.base import Done
-from hpsearch.study.enough import ENOUGH, Enough
+from hpsearch.study.enough import ENOUGH, Enough, mistake_of
 from hpsearch.study.extension import extended
-from hpsearch.study.failure_limit import mistake_of
 from hpsearch.study.state import Next, StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Gone, Message, Notice, Progress, Result, Task, TimedOut

@@ -1,6 +1,7 @@
-"""When a sweep has what it came for: a trial reached the target, or no better one has come for long enough.
+"""When a sweep ends by itself: it has what it came for, or too many of its trials have failed.
 
-Both follow from the journal's events alone, so that a resumed study counts as one that wasn't interrupted.
+It has that when a trial reached the target, or no better one has come for long enough. All of it follows from the
+journal's events alone, so that a resumed study counts as one that wasn't interrupted.
 """
 
 from __future__ import annotations
@@ -9,15 +10,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hpsearch.decision import Decision
+from hpsearch.errors import TrainableError
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Reverted, Saved, Started
 from hpsearch.objective import Objective, values_of
+from hpsearch.sweep.parts import MaxFailures
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score
 
-__all__ = ["ENOUGH", "Enough", "Patience", "Reached", "Target"]
+__all__ = ["ENOUGH", "Enough", "Patience", "Reached", "Tally", "Target", "mistake_of", "too_many"]
 
 ENOUGH = ("target", "patience")
 """How sweeps end that have what they came for: names of states, as `Ended` has them."""
+
+_FIRST_FAILED = 5
+"""Trials that fail before any other comes through say that the next one would fail, too."""
+
+_LEAST_TRIED = 20
+"""Trials from which on a share of failures says something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,3 +281,45 @@ class Enough:
 
 def _shown(score: Score) -> str:
     return ", ".join(map(repr, values_of(score)))
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many trials failed."""
+
+    failed: int
+    tried: int
+    """Those that failed or reached the end of a segment, each once."""
+
+
+def too_many(tally: Tally, limit: MaxFailures) -> bool:
+    """Say whether so many trials failed that the sweep should end."""
+    if limit == "none":
+        return False
+    if limit == "auto":
+        least = _FIRST_FAILED if tally.failed == tally.tried else _LEAST_TRIED
+        return tally.tried >= least and 2 * tally.failed >= tally.tried
+    return tally.failed >= limit
+
+
+def mistake_of(event: Failed, tally: Tally, limit: MaxFailures) -> TrainableError | None:
+    """Give the mistake for which a sweep ends, now that a trial has failed; None: it goes on.
+
+    Args:
+        event: The failure, for good.
+        tally: With this failure.
+        limit: `limits.max_failures`.
+    """
+    failure = event.failure
+    if failure.kind == "contract" and tally.failed == tally.tried:
+        # Every trial would break it the same way.
+        return TrainableError(failure.message)
+    if not too_many(tally, limit):
+        return None
+    traceback = f"\n{failure.traceback.strip()}" if failure.traceback.strip() else ""
+    return TrainableError(
+        f"{tally.failed} of the {tally.tried} trials that were tried have failed; the last one, trial {event.trial}: "
+        f"{failure.message}{traceback}\n"
+        "they will run again when the sweep goes on, but for those whose rung is decided; to go on whatever fails: "
+        "--set limits.max_failures=none"
+    )

@@ -20,7 +20,7 @@ from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Sch
 from hpsearch.searchers import Past, Suggestion
 from hpsearch.searchers.points import STAND_IN
 from hpsearch.study.build import build_scheduler
-from hpsearch.study.failure_limit import Tally
+from hpsearch.study.enough import Tally
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.new_trials import Requested, first_start, record_of_parent
 from hpsearch.study.suggestions import CallsOf, NotYet, Suggestions, direct_calls
