@@ -68,10 +68,10 @@ class Started:
     """The trial, when this is its first segment."""
     reason: str = ""
     """Why the segment has this width, in words; empty where it could have no other."""
-    bracket: int | None = None
-    """Of the scheduler's brackets, from 0; None in journals of former versions, which didn't tell."""
-    rung: int | None = None
-    """Of the bracket's rungs, from 0; None likewise."""
+    bracket: int = 0
+    """Of the scheduler's brackets, from 0."""
+    rung: int = 0
+    """Of the bracket's rungs, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Failed:
     """The segment is requeued; False: the trial has failed, and `reports` count."""
     reports: tuple[Report, ...]
     seconds: float = 0.0
-    """Wall time in the worker; 0 in a journal of a version that didn't write it."""
+    """Wall time in the worker."""
 
 
 NO_MEMORY = "not enough memory: "

@@ -110,12 +110,9 @@ _ROWS: Mapping[type, _Layout] = {
 out where it says no more than that."""
 
 _LACKING: Mapping[type, Mapping[str, Any]] = {
-    Opened: {"workers_per_trial": None, "code": ""},
-    Started: {"new": None, "reason": "", "bracket": None, "rung": None, "checkpoint": None, "width": 1},
+    Opened: {"code": ""},
     Finished: {"stopped": "", "lanes": 1},
-    Failed: {"seconds": 0.0},
     Lost: {"seconds": 0.0, "then": "", "company": ()},
-    Extended: {"settings": {}},
     Trial: {"parent": None, "start": 0},
     Parent: {"params": {}},
     Report: {"lanes": 1},

@@ -73,4 +73,4 @@ def endings_of(study: Study) -> Endings:
 def _brackets(events: Iterable[Event]) -> dict[int, int]:
     """Give the bracket that each trial ran in last."""
     started = (event for event in events if isinstance(event, Started))
-    return {event.segment.trial: event.bracket for event in started if event.bracket is not None}
+    return {event.segment.trial: event.bracket for event in started}

@@ -151,7 +151,7 @@ def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]
                 close(last)
                 opened, there, is_paused = (when, workers or 0), workers or 0, False
             case Started(segment=segment, bracket=bracket, rung=rung):
-                until = None if bracket is None or rung is None else untils.get((bracket, rung))
+                until = untils.get((bracket, rung))
                 running[segment.trial, segment.attempt] = when, segment.width, until
             case Finished() | Failed() | Lost() | Reverted():
                 began, width, until = running.pop((event.trial, event.attempt), (when, 0, None))

@@ -93,7 +93,7 @@ class _Counter(Nobody):
             if (segment.trial, until) not in self.segments:
                 self.segments.add((segment.trial, until))
                 self.from_zero += until
-            self.widths.setdefault((event.bracket or 0, event.rung or 0), set()).add(segment.width)
+            self.widths.setdefault((event.bracket, event.rung), set()).add(segment.width)
         elif isinstance(event, Finished):
             self.worked += event.seconds * self._running[event.trial]
 

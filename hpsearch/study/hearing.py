@@ -161,7 +161,7 @@ class Lagging(Hearing):
     def _former(self, number: int, bracket: int) -> Iterator[int]:
         """Give the trials of brackets two or more before this one, but for those of which all was told."""
         for trial in range(self._whole, self._until(number - 1)):
-            if (self._records.of(trial).bracket or 0) > bracket - 2:
+            if self._records.of(trial).bracket > bracket - 2:
                 return
             yield trial
 

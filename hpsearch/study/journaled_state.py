@@ -68,8 +68,8 @@ class JournaledState:
         """(trials, iterations with resume) of the whole sweep; None where it has no bound, or never ran."""
         self.brackets: dict[int, Rungs] = {}
         """The plan of each bracket begun so far."""
-        self._started: Counter[tuple[int | None, int | None]] = Counter()  # trials by (bracket, rung)
-        self._finished: Counter[tuple[int | None, int | None]] = Counter()
+        self._started: Counter[tuple[int, int]] = Counter()  # trials by (bracket, rung)
+        self._finished: Counter[tuple[int, int]] = Counter()
 
     def read(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Move on by a journal's entries, and pass them on.

@@ -102,8 +102,7 @@ class TrialRecord:
         """Attempts lost in a row, without a checkpoint or a finished segment between them."""
         self.seconds = 0.0
         """Wall time in workers, of all attempts that told it."""
-        self.bracket: int | None = None
-        self.rung: int | None = None
+        self.bracket = self.rung = 0
         self.excused = 0.0
         """Those of `seconds` that don't count towards its timeout: lost with a worker, or before it was retried."""
         self.former_result = _NOTHING

@@ -101,7 +101,7 @@ def _cut(study: Study, trial: int, entries: Sequence[Entry], scores: dict[int, l
     """Trials to the rungs that they began, each with its last iteration."""
     for entry in entries:
         event = entry.event
-        if isinstance(event, Started) and event.bracket is not None and event.rung is not None:
+        if isinstance(event, Started):
             started.setdefault(event.segment.trial, {})[event.bracket, event.rung] = event.segment.end
     if not started.get(trial):
         return None

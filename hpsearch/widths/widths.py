@@ -301,7 +301,7 @@ class Widths:
 
     def _rung(self, start: Started) -> _Rung:
         """Give what those have in common that run alike: the rung, but for trials that may not be as wide as others."""
-        return start.bracket or 0, start.segment.end, self._widest(start.segment.trial)
+        return start.bracket, start.segment.end, self._widest(start.segment.trial)
 
     def _seconds_left(self, running: _Running, width: int) -> float:
         """Seconds from its next report to its end, at a width."""

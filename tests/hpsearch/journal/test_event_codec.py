@@ -128,7 +128,6 @@ REPORTS = (Report(7, 1, {"loss": 2.0}, 0.5),)
 @pytest.mark.parametrize(
     ("kind", "body", "event"),
     [
-        ("opened", {"backend": "ray", "workers": None, "process": "p", "command": "c"}, Opened("ray", None, "p", "c")),
         (
             "opened",
             {"backend": "ray", "workers": 2, "process": "p", "command": "c", "workers_per_trial": 2},
@@ -136,12 +135,18 @@ REPORTS = (Report(7, 1, {"loss": 2.0}, 0.5),)
         ),
         (
             "started",
-            {"attempt": 2, "start": 1, "end": 3, "checkpoint": "c"},
-            Started(Segment(7, 1, 3, "c", 2, 1), None, ""),
+            {
+                **{"attempt": 2, "start": 1, "end": 3, "checkpoint": "c", "width": 1},
+                **{"reason": "", "new": None, "bracket": 2, "rung": 1},
+            },
+            Started(Segment(7, 1, 3, "c", 2, 1), None, "", 2, 1),
         ),
         (
             "started",
-            {"attempt": 1, "start": 0, "end": None, "width": 4, "reason": "free", "new": TRIAL},
+            {
+                **{"attempt": 1, "start": 0, "end": None, "checkpoint": None, "width": 4},
+                **{"reason": "free", "new": TRIAL, "bracket": 0, "rung": 0},
+            },
             Started(Segment(7, 0, None, None, 1, 4), Trial(7, {"x": 1}, 9, "random"), "free"),
         ),
         ("saved", {"attempt": 1, "iteration": 1, "checkpoint": "c", "reports": ROWS}, Saved(7, 1, 1, "c", REPORTS)),
@@ -152,8 +157,8 @@ REPORTS = (Report(7, 1, {"loss": 2.0}, 0.5),)
         ),
         (
             "failed",
-            {"attempt": 1, "failure": ["raised", "m", "t"], "retry": True, "reports": []},
-            Failed(7, 1, Failure("raised", "m", "t"), True, ()),
+            {"attempt": 1, "failure": ["raised", "m", "t"], "retry": True, "reports": [], "seconds": 0.5},
+            Failed(7, 1, Failure("raised", "m", "t"), True, (), 0.5),
         ),
         ("lost", {"attempt": 1, "reason": "r", "counts_against_trial": False}, Lost(7, 1, "r", False)),
         (
@@ -189,9 +194,7 @@ def test_a_field_is_never_made_up_and_never_passed_over():
         )
 
 
-def test_a_journal_from_before_failures_told_their_time_is_read():
-    body = {"attempt": 2, "failure": ["raised", "no", ""], "retry": False, "reports": []}
-    assert decode("failed", 7, json.dumps(body)) == Failed(7, 2, Failure("raised", "no", ""), False, (), 0.0)
+def test_a_journal_from_before_losses_told_their_time_is_read():
     body = {"attempt": 2, "reason": "gone", "counts_against_trial": False}
     assert decode("lost", 7, json.dumps(body)) == Lost(7, 2, "gone", False, 0.0)
 

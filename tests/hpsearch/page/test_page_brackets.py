@@ -51,7 +51,6 @@ def counted(study: hpsearch.Study) -> dict[tuple[int, int], dict[int, int]]:
     found: defaultdict[tuple[int, int], dict[int, int]] = defaultdict(dict)
     for event in study.events():
         if isinstance(event, Started):
-            assert event.bracket is not None
             assert event.rung is not None
             found[event.bracket, event.rung][event.segment.trial] = event.segment.width
     return found
@@ -128,7 +127,6 @@ def test_one_of_several_that_a_worker_trained_together_had_its_part(tmp_path_fac
             began[event.segment.trial, event.segment.attempt] = event
         elif isinstance(event, Finished):
             start = began[event.trial, event.attempt]
-            assert start.bracket is not None
             assert start.rung is not None
             had[start.bracket, start.rung][event.trial] = start.segment.width, event.lanes
     means = {rung: fmean(width / others for width, others in one.values()) for rung, one in had.items()}

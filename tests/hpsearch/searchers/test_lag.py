@@ -128,7 +128,7 @@ def test_a_suggestion_knows_just_what_its_number_says(sweep, lag):
                 ends.setdefault(event.trial, []).append(event.iteration)
             elif isinstance(event, Failed) and not event.retry:
                 ends.setdefault(event.trial, []).append(event.reports[-1].iteration)
-        of = {e.new.number: e.bracket or 0 for e in life.events if isinstance(e, Started) and e.new is not None}
+        of = {e.new.number: e.bracket for e in life.events if isinstance(e, Started) and e.new is not None}
         for number, (started, observed) in made[-1].known.items():
             bracket = of.get(number)
             if bracket is None:  # it was asked for, and there was no trial left

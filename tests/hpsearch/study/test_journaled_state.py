@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +13,8 @@ from hypothesis import strategies as st
 from hpsearch.decision import Decision, Followed, Plan
 from hpsearch.errors import JournalError
 from hpsearch.events import Entry, Extended, Failed, Retried, Saved, Started
-from hpsearch.journal import file
 from hpsearch.journal.event_codec import decode, decode_followed, encode, encode_followed
-from hpsearch.journal.journal import Journal
 from hpsearch.results.study import load
-from hpsearch.run.study_run import create_study
 from hpsearch.study.extension import extended
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.state import StudyState
@@ -114,35 +110,6 @@ def test_a_decision_on_a_trial_that_isnt_there_is_one_error():
     entry = Entry(1.0, OPENED, Followed((Decision(3, "stop", "no"),)))
     with pytest.raises(JournalError, match="can't have happened there"):
         list(JournaledState(sweep_of()).read([entry]))
-
-
-@pytest.mark.parametrize("until", [3, 10, 22])
-def test_a_journal_of_format_1_is_read_by_replay_and_its_upgrade_writes_what_followed(tmp_path: Path, until: int):
-    life = Life(sweep_of(), 3, 2, 0.3)
-    while len(life.events) < until and life.step():
-        pass
-    place = create_study(life.sweep, tmp_path / "study")
-    with Journal.open(place.journal) as journal:
-        execute = journal._connection.execute
-        for seq, event in enumerate(life.events, 1):
-            kind, trial, body = encode(event)
-            older = {key: value for key, value in json.loads(body).items() if key not in ("bracket", "rung")}
-            execute("INSERT INTO events VALUES (?, 1.0, ?, ?, ?, '', 0)", (seq, kind, trial, json.dumps(older)))
-        execute("ALTER TABLE events DROP COLUMN followed")
-        execute("ALTER TABLE events DROP COLUMN checksum")
-        execute("DELETE FROM study WHERE key = 'checksum'")
-        execute("PRAGMA user_version=1")
-    followed = [entry.followed for entry in map(journaled, life.entries)]
-    with Journal.read(place.journal) as journal:
-        assert [entry.followed for entry in journal.entries()] == [entry.followed for entry in life.entries]
-    former = load(place.path)
-    with Journal.open(place.journal) as journal:
-        journal.append([])
-        assert [entry.followed for entry in journal.entries()] == followed
-    today = load(place.path)
-    assert sum(rung.started for rung in today.rungs) > 0
-    assert (today.trials, today.rungs, today.total) == (former.trials, former.rungs, former.total)
-    assert file.FORMAT == 2
 
 
 def test_loading_builds_neither_searcher_nor_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
