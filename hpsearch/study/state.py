@@ -383,7 +383,7 @@ class StudyState:
         known = self._journaled.brackets
         match event:
             case Started():
-                touched: Iterable[int | None] = (event.bracket,)
+                touched: Iterable[int] = (event.bracket,)
             case Finished() | Failed() | Retried():
                 touched = (self._records.of(event.trial).bracket,)
             case Exhausted() | Extended() | Added():
@@ -391,7 +391,7 @@ class StudyState:
             case _:
                 touched = ()
         touched = (*touched, *(self._records.of(trial).bracket for trial in self._journaled.pruned))
-        plans = {bracket: self._scheduler.plan(bracket) for bracket in touched if bracket is not None}
+        plans = {bracket: self._scheduler.plan(bracket) for bracket in touched}
         changed = {bracket: rungs for bracket, rungs in plans.items() if rungs != known.get(bracket, ())}
         total = self.total()
         return Plan(total, changed) if changed or total != self._journaled.total else None
