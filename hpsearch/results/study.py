@@ -23,8 +23,7 @@ from hpsearch.results.lineage import Stage, lineage
 from hpsearch.results.over_time import curves_of, over_iterations, times_of_trials
 from hpsearch.results.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.journaled_state import JournaledState
-from hpsearch.study.no_collections import no_collections
+from hpsearch.study.journaled_state import JournaledState, no_collections
 from hpsearch.study.standing import Standing
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score, TrialRow, TrialState
