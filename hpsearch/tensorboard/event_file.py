@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import time
@@ -11,8 +12,7 @@ from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-
-from hpsearch.tensorboard.records import frame
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 __all__ = ["EventFiles"]
 
@@ -101,7 +101,9 @@ class EventFiles:
         self._held_back_bytes = 0
 
     def _append(self, run: str, event: Event) -> None:
-        records = frame(event.SerializeToString())
+        buffer = io.BytesIO()
+        RecordWriter(buffer).write(event.SerializeToString())
+        records = buffer.getvalue()
         if run in self._aside:
             self._aside[run] += records
             return
