@@ -8,8 +8,8 @@ from pathlib import Path
 from hpsearch.benchmark.results import Results
 from hpsearch.benchmark.suite import Suite
 from hpsearch.benchmark.summary import At, hits_at, over_tasks, paired, regret_at
-from hpsearch.charts import Chart, Linear, scale_of
-from hpsearch.charts.picture import series
+from hpsearch.page.charts import Chart, Linear, scale_of
+from hpsearch.page.charts.picture import series
 
 __all__ = ["markdown", "plot", "table"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hpsearch.charts import Names, Scale, between
+from hpsearch.page.charts import Names, Scale, between
 from hpsearch.results.study import Study
 from hpsearch.space import Categorical, Distribution, LogIntUniform, LogNormal, LogUniform, Normal
 from hpsearch.space.distribution import Numeric

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from hpsearch.charts import Key, Picture, legend, width_of
-from hpsearch.charts.picture import Box, Ink, Shape, Words
 from hpsearch.events import Finished, Started
+from hpsearch.page.charts import Key, Picture, legend, width_of
+from hpsearch.page.charts.picture import Box, Ink, Shape, Words
 from hpsearch.page.endings import has_rungs, rung_inks, rung_title
 from hpsearch.page.section import Section, Table
 from hpsearch.results.study import Study

@@ -8,10 +8,9 @@ from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
 
-from hpsearch.charts import Chart, Linear, Picture
-from hpsearch.charts.picture import series
 from hpsearch.errors import StorageError
-from hpsearch.page.good_scale import scale_of_good
+from hpsearch.page.charts import Chart, Linear, Picture, scale_of_good
+from hpsearch.page.charts.picture import series
 from hpsearch.page.section import Section, Table
 from hpsearch.results.comparison import AXES, Axis, Comparison, Side
 from hpsearch.tables.comparison import (

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hpsearch.charts.picture import SERIES, Ink
 from hpsearch.events import Event, Started
+from hpsearch.page.charts.picture import SERIES, Ink
 from hpsearch.results.study import Study
 from hpsearch.schedulers.base import RungView
 from hpsearch.tables.wording import up_to

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from hpsearch.charts import FAR, Chart, Linear, Picture, scale_of
 from hpsearch.objective import hypervolume
+from hpsearch.page.charts import FAR, Chart, Linear, Picture, scale_of
 from hpsearch.page.section import Section, Table
 from hpsearch.page.trials import table_of
 from hpsearch.results.best import reference_point

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from hpsearch.charts import STYLE, svg
+from hpsearch.page.charts import STYLE, svg
 from hpsearch.page.section import Section, Table
 
 __all__ = ["fragment", "page"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpsearch.charts import Picture, fitted, width_of
-from hpsearch.charts.picture import Box, Words
 from hpsearch.objective import Metric
 from hpsearch.page.axes import told_name
+from hpsearch.page.charts import Picture, fitted, width_of
+from hpsearch.page.charts.picture import Box, Words
 from hpsearch.page.section import Section
 from hpsearch.results.importance import importance_of
 from hpsearch.results.study import Study

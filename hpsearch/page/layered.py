@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpsearch.charts.picture import Point
+from hpsearch.page.charts.picture import Point
 
 __all__ = ["Layout", "layered"]
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpsearch.charts import Picture, width_of
-from hpsearch.charts.picture import SERIES, Area, Ink, Line, Point, Shape, Words
+from hpsearch.page.charts import Picture, width_of
+from hpsearch.page.charts.picture import SERIES, Area, Ink, Line, Point, Shape, Words
 from hpsearch.page.layered import Layout, layered
 from hpsearch.page.network_graph import NONE, Graph, Node
 from hpsearch.tables.wording import shortened

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hpsearch.charts import Key, Picture, fitted, legend, scale_of
-from hpsearch.charts.picture import Line, Point, Shape, Words
 from hpsearch.page.axes import Axis, axis_of, told_name, told_of, varies
+from hpsearch.page.charts import Key, Picture, fitted, legend, scale_of
+from hpsearch.page.charts.picture import Line, Point, Shape, Words
 from hpsearch.page.section import Section
 from hpsearch.results.study import Study
 from hpsearch.space import Distribution

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpsearch.charts import Picture
 from hpsearch.config.checks import nearest
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import Metric
 from hpsearch.page.brackets import brackets
+from hpsearch.page.charts import Picture
 from hpsearch.page.goals import front
 from hpsearch.page.html import fragment
 from hpsearch.page.importance import importance

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from hpsearch.charts import Chart, Linear, Log, Marked
-from hpsearch.charts.picture import SERIES, Ink
 from hpsearch.objective import Metric, values_of
+from hpsearch.page.charts import Chart, Linear, Log, Marked, scale_of_good
+from hpsearch.page.charts.picture import SERIES, Ink
 from hpsearch.page.endings import Endings, endings_of, rung_inks
 from hpsearch.page.goals import evenly, growth
-from hpsearch.page.good_scale import scale_of_good
 from hpsearch.page.section import Section, Table
 from hpsearch.results.study import Study
 from hpsearch.tables.wording import counted, number

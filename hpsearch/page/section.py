@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpsearch.charts import Picture
+from hpsearch.page.charts import Picture
 
 __all__ = ["Section", "Table"]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch.page.good_scale import scale_of_good
+from hpsearch.page.charts import scale_of_good
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

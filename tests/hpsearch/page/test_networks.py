@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import hpsearch
-from hpsearch.charts import svg
-from hpsearch.charts.picture import Area, Line, Words
+from hpsearch.page.charts import svg
+from hpsearch.page.charts.picture import Area, Line, Words
 from hpsearch.page.network_graph import Graph, graph_of, operations_of, structures_of
 from hpsearch.page.network_picture import Drawn, Look, looks_of, network_picture
 from hpsearch.page.networks import networks

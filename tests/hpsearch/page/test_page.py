@@ -11,9 +11,9 @@ from xml.etree import ElementTree as Tree
 import pytest
 
 import hpsearch
-from hpsearch.charts.picture import Line, Words
 from hpsearch.errors import HpsearchError
 from hpsearch.page.brackets import brackets
+from hpsearch.page.charts.picture import Line, Words
 from hpsearch.page.endings import endings_of
 from hpsearch.page.goals import front
 from hpsearch.page.page import page_of

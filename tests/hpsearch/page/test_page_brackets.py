@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpsearch
-from hpsearch.charts.picture import Box, Words
 from hpsearch.events import Finished, Started
 from hpsearch.page.brackets import brackets
+from hpsearch.page.charts.picture import Box, Words
 from hpsearch.page.endings import endings_of
 from hpsearch.page.section import Section
 from hpsearch.page.trials import trials

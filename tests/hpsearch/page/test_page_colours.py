@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import hpsearch
-from hpsearch.charts.picture import SERIES, Box, Line, Words
 from hpsearch.page.brackets import brackets
+from hpsearch.page.charts.picture import SERIES, Box, Line, Words
 from hpsearch.page.endings import rung_inks
 from hpsearch.page.progress import curves, history
 from hpsearch.page.section import Section

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hpsearch
-from hpsearch.charts.picture import COLOURS, Area, Ink, Words
+from hpsearch.page.charts.picture import COLOURS, Area, Ink, Words
 from hpsearch.page.comparing import beside
 from hpsearch.page.networks import looks_in, networks
 from hpsearch.page.page import page_of

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpsearch
-from hpsearch.charts.picture import Dot, Line
 from hpsearch.errors import HpsearchError
+from hpsearch.page.charts.picture import Dot, Line
 from hpsearch.page.goals import evenly, front, growth
 from hpsearch.page.importance import importance
 from hpsearch.page.page import page_of

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import hpsearch
-from hpsearch.charts import Picture
+from hpsearch.page.charts import Picture
 from hpsearch.page.html import fragment, page
 from hpsearch.page.section import Section, Table
 from tests.hpsearch.support.pages import Reader, simulated

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpsearch
-from hpsearch.charts import Names
-from hpsearch.charts.picture import Line, Words
 from hpsearch.page.axes import axis_of, told_of, varies
+from hpsearch.page.charts import Names
+from hpsearch.page.charts.picture import Line, Words
 from hpsearch.page.params import parallel
 from hpsearch.page.section import Section
 from hpsearch.seeds import DRAW_BITS

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpsearch
-from hpsearch.charts.picture import Dot, Line, Words
+from hpsearch.page.charts.picture import Dot, Line, Words
 from hpsearch.page.progress import curves, history
 from hpsearch.page.section import Section
 from tests.hpsearch.support.pages import simulated

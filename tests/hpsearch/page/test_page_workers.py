@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpsearch.charts.picture import Box, Words
 from hpsearch.events import Event, Failed
+from hpsearch.page.charts.picture import Box, Words
 from hpsearch.page.section import Section
 from hpsearch.page.workers import workers
 from hpsearch.trial import Failure

@@ -18,8 +18,8 @@ import pytest
 from scipy import stats
 
 import hpsearch
-from hpsearch.charts.picture import Area, Line
 from hpsearch.errors import HpsearchError
+from hpsearch.page.charts.picture import Area, Line
 from hpsearch.page.comparing import courses
 from hpsearch.results.comparison import AXES, Comparison, compare
 from hpsearch.tables.comparison import comparison_json, comparison_text, courses_csv

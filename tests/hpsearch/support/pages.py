@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import hpsearch
-from hpsearch.charts import Picture
-from hpsearch.charts.picture import Area, Box, Dot, Line, Shape, Words
 from hpsearch.page.brackets import brackets
+from hpsearch.page.charts import Picture
+from hpsearch.page.charts.picture import Area, Box, Dot, Line, Shape, Words
 from hpsearch.page.goals import front
 from hpsearch.page.importance import importance
 from hpsearch.page.networks import networks

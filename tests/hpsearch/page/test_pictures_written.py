@@ -6,9 +6,9 @@ from xml.etree import ElementTree as Tree
 
 import pytest
 
-from hpsearch.charts import Chart, Linear, Picture, svg
-from hpsearch.charts.picture import Area, Box, Dot, Line, Words, series
 from hpsearch.errors import HpsearchError
+from hpsearch.page.charts import Chart, Linear, Picture, svg
+from hpsearch.page.charts.picture import Area, Box, Dot, Line, Words, series
 
 SPACE = "{http://www.w3.org/2000/svg}"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from hpsearch.charts.legend import ROW, Key, Mark, legend
-from hpsearch.charts.letters import fitted, width_of
-from hpsearch.charts.picture import Area, Dot, Ink, Line, Picture, Point, Shape, Words, lowered
-from hpsearch.charts.scales import Scale
+from hpsearch.page.charts.legend import ROW, Key, Mark, legend
+from hpsearch.page.charts.letters import fitted, width_of
+from hpsearch.page.charts.picture import Area, Dot, Ink, Line, Picture, Point, Shape, Words, lowered
+from hpsearch.page.charts.scales import Scale
 
 __all__ = ["Chart"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hpsearch.charts.letters import fitted, width_of
-from hpsearch.charts.picture import Box, Dot, Ink, Line, Shape, Words
+from hpsearch.page.charts.letters import fitted, width_of
+from hpsearch.page.charts.picture import Box, Dot, Ink, Line, Shape, Words
 
 __all__ = ["ROW", "Key", "Mark", "legend"]
 

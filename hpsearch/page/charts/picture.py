@@ -1,0 +1,262 @@
+"""A picture: shapes in the order of drawing, what it shows in words, and how it is written as SVG."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+from xml.etree import ElementTree as Tree
+
+from hpsearch.errors import HpsearchError
+
+__all__ = [
+    "COLOURS",
+    "HALO",
+    "SERIES",
+    "STYLE",
+    "Anchor",
+    "Area",
+    "Box",
+    "Dot",
+    "Ink",
+    "Line",
+    "Picture",
+    "Point",
+    "Shape",
+    "Words",
+    "lowered",
+    "series",
+    "svg",
+]
+
+Point = tuple[float, float]
+Anchor = Literal["start", "middle", "end"]
+
+Ink = Literal["text", "muted", "grid", "paper", "s0", "s1", "s2", "s3", "s4", "s5", "good", "bad"]
+"""What a shape is drawn with."""
+
+COLOURS: dict[Ink, tuple[str, str]] = {
+    "text": ("#24292f", "#e6edf3"),
+    "muted": ("#57606a", "#9198a1"),
+    "grid": ("#d8dee4", "#30363d"),
+    "paper": ("#ffffff", "#0d1117"),
+    "s0": ("#0969da", "#58a6ff"),
+    "s1": ("#bc4c00", "#ffa657"),
+    "s2": ("#1a7f37", "#3fb950"),
+    "s3": ("#8250df", "#bc8cff"),
+    "s4": ("#9a6700", "#e3b341"),
+    "s5": ("#bf3989", "#ff7bc0"),
+    "good": ("#1a7f37", "#3fb950"),
+    "bad": ("#cf222e", "#ff7b72"),
+}
+"""On light pages, and on dark ones."""
+
+HALO = 2.0
+"""Pixels of paper around letters that have a halo."""
+
+SERIES: tuple[Ink, ...] = ("s0", "s1", "s2", "s3", "s4", "s5")
+"""Inks that tell things apart, also by who sees few colours."""
+
+_DARK = "\n".join(
+    f'.chart [{attribute}="{light}"] {{ {attribute}: {dark} }}'
+    for light, dark in dict.fromkeys(COLOURS.values())
+    for attribute in ("fill", "stroke")
+)
+
+STYLE = f"""
+.chart text {{ font-family: system-ui, sans-serif }}
+@media (prefers-color-scheme: dark) {{
+{_DARK}
+}}
+"""
+"""What a page that holds pictures needs. Shapes have the light colours themselves: most programs that convert SVG files
+know no variables of CSS.
+"""
+
+_numbers = itertools.count(1)
+
+
+def series(number: int) -> tuple[Ink, bool]:
+    """Return the ink of one of several lines, and whether it is dashed; the first twelve differ."""
+    around, colour = divmod(number, len(SERIES))
+    return SERIES[colour], (number + around) % 2 == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line through points."""
+
+    points: Sequence[Point]
+    ink: Ink
+    width: float = 1.0
+    dashed: bool = False
+    faint: bool = False
+    tip: str = ""
+    """Shown where a pointer rests on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A faintly filled polygon."""
+
+    points: Sequence[Point]
+    ink: Ink
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A filled rectangle, from its corner at the left above."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    ink: Ink
+    tip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A point; hollow ones are outlines."""
+
+    x: float
+    y: float
+    ink: Ink
+    radius: float = 3.0
+    hollow: bool = False
+    tip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A text whose baseline's anchor lies at a point."""
+
+    x: float
+    y: float
+    text: str
+    anchor: Anchor = "start"
+    ink: Ink = "text"
+    size: float = 12.0
+    upright: bool = False
+    """Reads from below to above."""
+    halo: bool = False
+    """The paper is around its letters, so that they can be read on top of lines; not of one that is upright."""
+
+
+Shape = Line | Area | Box | Dot | Words
+
+
+def lowered(shape: Shape, down: float) -> Shape:
+    """Give a shape so many pixels further down."""
+    if isinstance(shape, Line | Area):
+        return replace(shape, points=[(x, y + down) for x, y in shape.points])
+    return replace(shape, y=shape.y + down)
+
+
+@dataclass
+class Picture:
+    """Shapes on a white or dark ground; lengths are pixels, y grows downwards."""
+
+    width: float
+    height: float
+    title: str
+    told: str
+    """What is to be seen, for who doesn't see it."""
+    shapes: list[Shape] = field(default_factory=list)
+
+    def draw(self, *shapes: Shape) -> None:
+        """Draw on top of what is there."""
+        self.shapes.extend(shapes)
+
+    def save(self, path: str | Path) -> None:
+        """Write it to an SVG file.
+
+        Raises:
+            HpsearchError: The file's name doesn't end with `.svg`.
+        """
+        path = Path(path)
+        if path.suffix.lower() != ".svg":
+            raise HpsearchError(
+                f"{path}: a picture is saved as SVG, so its name must end with .svg. Other programs make a PNG of it: "
+                "rsvg-convert -z 2 picture.svg -o picture.png"
+            )
+        path.write_text(svg(self, alone=True), encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        """Show it in a notebook."""
+        return svg(self, alone=True)
+
+
+def svg(picture: Picture, alone: bool = False) -> str:
+    """Give a picture as SVG.
+
+    Args:
+        picture: What to write.
+        alone: It brings its own style, as a file or in a notebook; else the page must hold `STYLE`, and may lay it out
+            by `--width`, how many pixels wide it is by nature.
+    """
+    name = f"chart-{next(_numbers)}" if not alone else "chart-0"
+    size = f"0 0 {_number(picture.width)} {_number(picture.height)}"
+    root = Tree.Element("svg", {"class": "chart", "viewBox": size, "role": "img"})
+    root.set("aria-labelledby", f"{name}-title {name}-told")
+    if alone:
+        root.set("xmlns", "http://www.w3.org/2000/svg")
+        root.set("width", _number(picture.width))
+        Tree.SubElement(root, "style").text = STYLE
+    else:
+        root.set("style", f"--width: {_number(picture.width)}px")
+    Tree.SubElement(root, "title", {"id": f"{name}-title"}).text = _printable(picture.title)
+    Tree.SubElement(root, "desc", {"id": f"{name}-told"}).text = _printable(picture.told)
+    Tree.SubElement(root, "rect", {"width": "100%", "height": "100%", "fill": COLOURS["paper"][0]})
+    for shape in picture.shapes:
+        root.append(_element(shape))
+    return Tree.tostring(root, encoding="unicode")
+
+
+def _element(shape: Shape) -> Tree.Element:
+    ink = COLOURS[shape.ink][0]
+    match shape:
+        case Line(points=points):
+            element = Tree.Element("polyline", {"points": _points(points), "fill": "none", "stroke": ink})
+            element.set("stroke-width", _number(shape.width))
+            if shape.dashed:
+                element.set("stroke-dasharray", "6 4")
+            if shape.faint:
+                element.set("opacity", "0.35")
+        case Area(points=points):
+            element = Tree.Element("polygon", {"points": _points(points), "fill": ink, "opacity": "0.18"})
+        case Box(x=x, y=y, width=width, height=height):
+            corner = {"x": _number(x), "y": _number(y), "width": _number(width), "height": _number(height)}
+            element = Tree.Element("rect", {**corner, "fill": ink})
+        case Dot(x=x, y=y, radius=radius, hollow=hollow):
+            element = Tree.Element("circle", {"cx": _number(x), "cy": _number(y), "r": _number(radius)})
+            element.set("fill", "none" if hollow else ink)
+            if hollow:
+                element.set("stroke", ink)
+        case Words(x=x, y=y, text=text, anchor=anchor):
+            element = Tree.Element("text", {"x": _number(x), "y": _number(y), "text-anchor": anchor, "fill": ink})
+            element.set("font-size", _number(shape.size))
+            if shape.halo:
+                halo = {"stroke": COLOURS["paper"][0], "stroke-width": _number(2 * HALO), "stroke-linejoin": "round"}
+                element.attrib.update({**halo, "paint-order": "stroke"})
+            if shape.upright:
+                element.set("transform", f"rotate(-90 {_number(x)} {_number(y)})")
+            element.text = _printable(text)
+    if not isinstance(shape, Area | Words) and shape.tip:
+        Tree.SubElement(element, "title").text = _printable(shape.tip)
+    return element
+
+
+def _points(points: Sequence[Point]) -> str:
+    return " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _printable(text: str) -> str:
+    """Leave out what XML can't hold, such as control characters and lone surrogates."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
