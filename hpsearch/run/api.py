@@ -16,7 +16,6 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.observers.base import Observer
 from hpsearch.observers.callbacks import Callback
 from hpsearch.observers.screen import choose_progress
-from hpsearch.past.read import Given
 from hpsearch.results.rerun import Rerun
 from hpsearch.results.study import Study, load
 from hpsearch.run.called import run_called
@@ -36,6 +35,7 @@ from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Parallel, 
 from hpsearch.sweep.table_name import is_table, table_and_task
 from hpsearch.trainable.trainables import unwrapped
 from hpsearch.trial import Goal
+from hpsearch.warm_start.read import Given
 from hpsearch.worker.preflight import check_end
 
 __all__ = ["rerun", "search"]

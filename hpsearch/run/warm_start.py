@@ -8,9 +8,9 @@ from typing import Any
 from hpsearch.errors import SweepError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
-from hpsearch.past.read import Given, read_warm_start, source_name
 from hpsearch.study.warm_start import WarmStart, stored_warm_start
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.warm_start.read import Given, read_warm_start, source_name
 
 __all__ = ["recorded", "warm_start_of"]
 

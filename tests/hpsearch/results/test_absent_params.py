@@ -10,9 +10,9 @@ import pytest
 import hpsearch
 from hpsearch.cli import main
 from hpsearch.export.optuna_storage import write_optuna_storage
-from hpsearch.past.read import read_warm_start
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.space import Repeat, Space, Uniform, When
+from hpsearch.warm_start.read import read_warm_start
 from tests.hpsearch.support.optuna_journal import optuna_study
 from tests.hpsearch.support.scripted import ScriptedBackend, done, run_scripted, sweep_of
 from tests.hpsearch.support.structured import STRUCTURES, UNBOUNDED

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Union
 
 from hpsearch.errors import SweepError
 from hpsearch.journal.file import APPLICATION
-from hpsearch.past.found import Source, take
-from hpsearch.past.other_study import from_study
-from hpsearch.past.table import dataframe_name, from_csv, from_dataframe, from_parquet
 from hpsearch.results.study import Study, load
 from hpsearch.searchers import KNOWN, Past
 from hpsearch.study.warm_start import WarmStart
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.warm_start.found import Source, take
+from hpsearch.warm_start.other_study import from_study
+from hpsearch.warm_start.table import dataframe_name, from_csv, from_dataframe, from_parquet
 
 if TYPE_CHECKING:
     import optuna
@@ -80,7 +80,7 @@ def source_name(given: Given) -> str:
 
 def _name(given: str) -> str:
     if "://" in given:
-        from hpsearch.past.optuna_study import database_name
+        from hpsearch.warm_start.optuna_study import database_name
 
         url, mark, name = given.partition("#")
         return f"{database_name(url)}{mark}{name}"
@@ -130,7 +130,7 @@ def _read(given: Given, sweep: Sweep) -> Source:
             return _read_named(str(given), sweep)
     at_hand: Any = given
     if _is_of(at_hand, "optuna.", "Study"):
-        from hpsearch.past.optuna_study import from_optuna
+        from hpsearch.warm_start.optuna_study import from_optuna
 
         return from_optuna(at_hand, sweep)
     if _is_of(at_hand, "pandas.", "DataFrame"):
@@ -152,7 +152,7 @@ def _is_of(given: Any, package: str, name: str) -> bool:
 
 def _read_named(given: str, sweep: Sweep) -> Source:
     if "://" in given:
-        from hpsearch.past.optuna_study import from_database
+        from hpsearch.warm_start.optuna_study import from_database
 
         url, _, name = given.partition("#")
         return from_database(url, name or None, sweep)
@@ -171,7 +171,7 @@ def _read_named(given: str, sweep: Sweep) -> Source:
 
 def _read_file(path: Path, study: str | None, sweep: Sweep) -> Source:
     from hpsearch.export.optuna_storage import is_journal_file
-    from hpsearch.past.optuna_study import from_database, from_journal_file
+    from hpsearch.warm_start.optuna_study import from_database, from_journal_file
 
     try:
         with path.open("rb") as file:

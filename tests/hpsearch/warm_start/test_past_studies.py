@@ -14,12 +14,12 @@ import pytest
 import hpsearch
 from hpsearch.cli import main
 from hpsearch.errors import HpsearchError, SweepError
-from hpsearch.past.read import Given, read_warm_start
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Categorical, Space, Uniform
 from hpsearch.study.warm_start import WarmStart, stored_warm_start
 from hpsearch.sweep.sweep import Metric
 from hpsearch.trial import Goal
+from hpsearch.warm_start.read import Given, read_warm_start
 from tests.hpsearch.old_studies.test_old_studies import STUDIES, unpacked
 from tests.hpsearch.support.warm import SPACE, bowl_loss, search_bowl, warm_sweep
 

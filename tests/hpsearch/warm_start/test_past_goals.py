@@ -14,12 +14,12 @@ import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.export.export import export_study
 from hpsearch.objective import is_valid
-from hpsearch.past.read import Given, read_warm_start
 from hpsearch.searchers import Past
 from hpsearch.space import Space
 from hpsearch.study.warm_start import WarmStart, stored_warm_start
 from hpsearch.sweep.sweep import Metric
 from hpsearch.trial import Goal, JointScore, TrialRow
+from hpsearch.warm_start.read import Given, read_warm_start
 from tests.hpsearch.support.goals import CONSTRAINED, JOINT, SPACE, TWO_GOALS, study_of_goals
 from tests.hpsearch.support.scripted import sweep_of
 

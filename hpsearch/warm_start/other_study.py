@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpsearch.errors import SweepError
-from hpsearch.past.found import Found, LeftOut, Source
 from hpsearch.results.study import Study
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Score, TrialRow, TrialState
+from hpsearch.warm_start.found import Found, LeftOut, Source
 
 __all__ = ["from_study"]
 

@@ -19,12 +19,12 @@ import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.events import Asked
 from hpsearch.journal.journal import Journal
-from hpsearch.past.read import read_warm_start
 from hpsearch.run.study_run import create_study
 from hpsearch.run.warm_start import recorded, warm_start_of
 from hpsearch.searchers import Search, Searcher
 from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.tables.trials import rows_to_csv
+from hpsearch.warm_start.read import read_warm_start
 from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.command_line import Call, call, environment, write_sweep
 from tests.hpsearch.support.scripted import events_of
@@ -80,7 +80,7 @@ def test_it_goes_on_without_what_it_began_with(source, tmp_path):
     "events", [pytest.param(1, marks=pytest.mark.exhaustive), 6, pytest.param(11, marks=pytest.mark.exhaustive)]
 )
 def test_killed_it_makes_the_same_suggestions_with_the_source_gone(source, tmp_path, events):
-    call = f"from tests.hpsearch.past.test_warm_starts import die; die({str(tmp_path)!r}, {events})"
+    call = f"from tests.hpsearch.warm_start.test_warm_starts import die; die({str(tmp_path)!r}, {events})"
     dead = subprocess.run([sys.executable, "-c", call], env=environment(), capture_output=True, text=True)
     assert dead.returncode == -signal.SIGKILL, dead.stderr
     whole = warm(tmp_path / "whole", source, **INLINE)

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from hpsearch.errors import SweepError
-from hpsearch.past.read import read_warm_start
-from hpsearch.past.table import from_csv, from_dataframe
 from hpsearch.searchers import Past
 from hpsearch.space import Categorical, IntUniform, LogNormal, LogUniform, Normal, Space, Uniform
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.formats import csv_text
 from hpsearch.tables.trials import rows_to_csv, trials_dataframe
 from hpsearch.trial import TrialRow, TrialState
+from hpsearch.warm_start.read import read_warm_start
+from hpsearch.warm_start.table import from_csv, from_dataframe
 from tests.hpsearch.support.warm import SPACE, warm_sweep
 
 LEAVES = st.one_of(

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpsearch.config.checks import InvalidKey, key_text
-from hpsearch.past.cells import same_value
 from hpsearch.searchers import Past
 from hpsearch.space import Broken, Categorical, Derived, Missing, Parameter
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Params, Score, Value
+from hpsearch.warm_start.cells import same_value
 
 __all__ = ["Found", "LeftOut", "Source", "take"]
 

@@ -13,12 +13,12 @@ from hpsearch.config.checks import InvalidKey, key_text, nearest
 from hpsearch.errors import SweepError
 from hpsearch.export.optuna_storage import MARK
 from hpsearch.objective import Objective
-from hpsearch.past.cells import metric, param
-from hpsearch.past.found import Found, LeftOut, Source
 from hpsearch.results.optuna_distributions import optuna_parameter
 from hpsearch.space import Space
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import JointScore, Score
+from hpsearch.warm_start.cells import metric, param
+from hpsearch.warm_start.found import Found, LeftOut, Source
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.config.checks import InvalidKey, key_text, nearest
 from hpsearch.errors import SweepError
-from hpsearch.past import cells
-from hpsearch.past.found import Found, LeftOut, Source
 from hpsearch.space import Space
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Score, TrialState
+from hpsearch.warm_start import cells
+from hpsearch.warm_start.found import Found, LeftOut, Source
 
 if TYPE_CHECKING:
     import pandas as pd
