@@ -302,18 +302,6 @@ def test_segments_are_listed_while_they_run_and_when_they_were_interrupted(tmp_p
     assert study.segments() == [*live[:-1], replace(live[-1], ended="interrupted")]
 
 
-@pytest.mark.parametrize("asked", [sweep_of(), None])
-def test_a_study_from_before_there_were_widths_is_read_and_resumed(tmp_path, asked):
-    sweep = sweep_of().to_json()
-    del sweep["scaling"]
-    for key in ("workers_per_trial", "max_workers_per_trial", "elastic"):
-        del sweep["resources"][key]
-    StudyDirectory(tmp_path / "s").create({"sweep": sweep, "created": 0.0, "provenance": {}}, None)
-    assert load(tmp_path / "s").sweep == sweep_of()
-    study = run_scripted(tmp_path / "s", asked, ScriptedBackend(lambda task: [done(task)]))
-    assert study.state == "finished"
-
-
 def test_search_takes_the_widths_and_the_scaling(tmp_path):
     def search(name: str, scaling: object) -> Study:
         return hpsearch.search(
