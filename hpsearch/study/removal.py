@@ -29,7 +29,7 @@ _PARTIAL = re.compile(r"\.(trials\.csv|reports\.csv|mlflow\.db|report\.html|summ
 _WRITTEN = frozenset({"on_end.log", "report.html", "sight.token", "summary.json"})
 """What the command at the end printed, `hpsearch report` and `list` write, and a killed run on a cluster left."""
 _OURS = _OBSERVED | _WRITTEN | {"trials", "sweep.yaml", "run.lock", "workers.lock"}
-_EXPORT = frozenset({"trials.csv", "reports.csv", "trials.parquet", "optuna.db"})
+_EXPORT = frozenset({"trials.csv", "reports.csv", "trials.parquet", "optuna.log"})
 
 
 @dataclass(frozen=True)
