@@ -269,7 +269,7 @@ def row_of(place: int, bracket: Bracket, width: int) -> str:
 
 
 def test_contributing_is_short():
-    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) < 80
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) < 90
 
 
 def test_the_changelog_has_unreleased_on_top():
