@@ -47,7 +47,7 @@ def save_trial(study: Study, found: BestTrial, target: Path, force: bool = False
             f"others, {found.checkpoint}, but {study.directory} can't be written. Copy that directory to where it can, "
             "and save it there"
         )
-    told = {
+    values = {
         "study": str(study.directory),
         "name": study.sweep.name,
         "trial": found.number,
@@ -56,19 +56,20 @@ def save_trial(study: Study, found: BestTrial, target: Path, force: bool = False
         "params": found.params,
     }
     if is_one_file(target):
-        save_file(told, found.checkpoint, target, force)
+        save_file(values, found.checkpoint, target, force)
         return [target]
-    return _save_folder(told, found.checkpoint, target, force)
+    return _save_folder(values, found.checkpoint, target, force)
 
 
-def _save_folder(told: Mapping[str, Any], checkpoint: Path, folder: Path, force: bool) -> list[Path]:
+def _save_folder(values: Mapping[str, Any], checkpoint: Path, folder: Path, force: bool) -> list[Path]:
     """Write `trial.json`, which names the checkpoint. It comes last, so that what it names is there and whole."""
     name = checkpoint.name
     record, copy = folder / _RECORD, folder / (f"checkpoint-{name}" if name == _RECORD else name)
     if not force and (taken := next((path for path in (record, copy) if os.path.lexists(path)), None)) is not None:
         raise HpsearchError(f"--save: {taken} must not be there yet: name another folder, or replace it with --force")
     text = (
-        json.dumps(strict_json({**told, "checkpoint": copy.name}), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        json.dumps(strict_json({**values, "checkpoint": copy.name}), indent=2, ensure_ascii=False, allow_nan=False)
+        + "\n"
     )
     partial = folder / f".{secrets.token_hex(4)}.partial"
     try:
@@ -119,13 +120,13 @@ def is_one_file(target: Path) -> bool:
     return target.suffix.lower() in _ENDINGS
 
 
-def save_file(told: Mapping[str, Any], checkpoint: Path, target: Path, force: bool = False) -> None:
-    """Write what is told of a trial and, as `state`, what its checkpoint holds, for `torch.load(weights_only=True)`.
+def save_file(values: Mapping[str, Any], checkpoint: Path, target: Path, force: bool = False) -> None:
+    """Write values of a trial and, as `state`, what its checkpoint holds, for `torch.load(weights_only=True)`.
 
     Tensors are on the CPU. The file is written beside its place, read back, and moved there.
 
     Args:
-        told: Plain values by name.
+        values: Plain ones, by name.
         checkpoint: What the trial saved, as the user reads it.
         target: The file; the folder it lies in is made where it isn't there.
         force: Replace a file that is there.
@@ -139,12 +140,12 @@ def save_file(told: Mapping[str, Any], checkpoint: Path, target: Path, force: bo
         )
     if not force and os.path.lexists(target):
         raise _taken(target)
-    state = _state_of(told, checkpoint, target)
+    state = _state_of(values, checkpoint, target)
     partial = target.with_name(f".{secrets.token_hex(4)}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _write({**told, "state": state}, partial)
+            _write({**values, "state": state}, partial)
             _move(partial, target, force)
         finally:
             partial.unlink(missing_ok=True)
@@ -156,7 +157,7 @@ def save_file(told: Mapping[str, Any], checkpoint: Path, target: Path, force: bo
         raise _unwritable(target, error) from error
 
 
-def _state_of(told: Mapping[str, Any], checkpoint: Path, target: Path) -> Any:
+def _state_of(values: Mapping[str, Any], checkpoint: Path, target: Path) -> Any:
     """Read what the trial saved, where it is one state."""
     import torch
 
@@ -170,7 +171,7 @@ def _state_of(told: Mapping[str, Any], checkpoint: Path, target: Path) -> Any:
         except Exception as error:  # torch.load raises RuntimeError, UnpicklingError, EOFError and others
             found = f"a file that it can't read: {str(error).strip().partition(chr(10))[0]}"
     raise HpsearchError(
-        f"--save: to be put into one file, the checkpoint of trial {told['trial']} must be what "
+        f"--save: to be put into one file, the checkpoint of trial {values['trial']} must be what "
         f"torch.load(weights_only=True) reads, but {checkpoint} is {found}\n  save it as it is, into a folder: "
         f"--save {target.with_suffix('')}"
     )

@@ -284,13 +284,13 @@ _NOTHING = Followed()
 
 
 def encode_followed(followed: Followed) -> str:
-    """Give what followed as text; of most events nothing did, which is written as ''."""
-    given: dict[str, object] = {}
+    """Return what followed an event as text; empty where nothing did, as for most events."""
+    values: dict[str, object] = {}
     if followed.decisions:
-        given["decisions"] = [(made.trial, made.action, made.reason) for made in followed.decisions]
+        values["decisions"] = [(made.trial, made.action, made.reason) for made in followed.decisions]
     if followed.plan is not None:
-        given["plan"] = (followed.plan.total, list(followed.plan.brackets.items()))
-    return _dump_followed(given) if given else ""
+        values["plan"] = (followed.plan.total, list(followed.plan.brackets.items()))
+    return _dump_followed(values) if values else ""
 
 
 def decode_followed(text: str) -> Followed:
