@@ -167,7 +167,9 @@ def test_a_process_that_is_stopped_for_longer_than_a_host_may_be_silent_is_waite
 @pytest.mark.parametrize("way", ["direct", "tcp-ring", "hierarchical"])
 def test_a_process_that_stays_stopped_is_given_up_after_the_timeout(ranks, way):
     def meet(soon: float) -> list[Outcome]:
-        found: list[Outcome] = ranks.call(3, "stopped_for_good", 1, timeout=soon, heartbeat_timeout=soon / 2, **WAYS[way])
+        found: list[Outcome] = ranks.call(
+            3, "stopped_for_good", 1, timeout=soon, heartbeat_timeout=soon / 2, **WAYS[way]
+        )
         return found
 
     # Ranks that take too long to begin give up before.
