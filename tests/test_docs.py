@@ -204,21 +204,21 @@ def test_a_command_can_be_given(place, line):
         assert words[0] in ("python3", "git") or words[0].startswith(".venv/bin/"), place
 
 
-def test_the_readme_tells_every_command_and_option():
-    readme = (ROOT / "README.md").read_text()
+def test_the_page_of_commands_has_every_command_and_option():
+    page = (ROOT / "docs/commands.md").read_text()
     subparsers = next(action for action in build_parser()._actions if action.choices)
     assert subparsers.choices is not None
     for name, parser in dict(subparsers.choices).items():
-        row = next(line for line in readme.splitlines() if line.startswith(f"| `hpsearch {name}"))
+        row = next(line for line in page.splitlines() if line.startswith(f"| `hpsearch {name}"))
         if name in ("run", "trials", "best", "export", "tensorboard"):
             options = {option for action in parser._actions for option in action.option_strings} - {"-h", "--help"}
             assert {option for option in options if option not in row} == set(), name
 
 
-def test_the_readme_tells_the_exit_codes_of_the_help():
-    told = re.findall(r"^\| (\d+) \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+def test_the_page_of_commands_has_the_exit_codes_of_the_help():
+    documented = re.findall(r"^\| (\d+) \| (.*) \|$", (ROOT / "docs/commands.md").read_text(), re.MULTILINE)
     listed = re.findall(r"^  (\d+) +(.*)$", build_parser().epilog or "", re.MULTILINE)
-    assert [(code, text.replace("`", "")) for code, text in told] == listed
+    assert [(code, text.replace("`", "")) for code, text in documented] == listed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

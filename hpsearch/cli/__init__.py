@@ -22,7 +22,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; answer its exit code (the README lists them)."""
+    """Run one command; answer its exit code (docs/commands.md lists them)."""
     began = time.time()  # before the command's own modules are imported
     parser = build_parser()
     if not (sys.argv[1:] if arguments is None else arguments):
