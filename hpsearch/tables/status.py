@@ -1,4 +1,4 @@
-"""How a study stands: in words, and for programs as plain JSON with the keys that docs/looking.md lists."""
+"""How a study stands: in words, and for programs as plain JSON with the keys that docs/results.md lists."""
 
 from __future__ import annotations
 
