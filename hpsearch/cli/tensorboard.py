@@ -16,10 +16,10 @@ from pathlib import Path
 
 from hpsearch.cli.which_study import each_a_study, newest
 from hpsearch.errors import StorageError
+from hpsearch.observers.tensorboard.address import COLOURS, MOST_RUNS, curves_address, studies_address
+from hpsearch.observers.tensorboard.serving import serve
+from hpsearch.observers.tensorboard.view import View
 from hpsearch.tables.wording import counted
-from hpsearch.tensorboard.address import COLOURS, MOST_RUNS, curves_address, studies_address
-from hpsearch.tensorboard.serving import serve
-from hpsearch.tensorboard.view import View
 
 __all__ = ["tensorboard"]
 

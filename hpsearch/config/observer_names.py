@@ -14,7 +14,7 @@ __all__ = ["KNOWN_OBSERVERS", "OPTIONAL", "check_observer", "check_once"]
 KNOWN_OBSERVERS: Mapping[str, str] = {
     "csv": "hpsearch.observers.csv_files:CsvObserver",
     "mlflow": "hpsearch.observers.mlflow_runs:MLflowObserver",
-    "tensorboard": "hpsearch.observers.tensorboard:TensorBoardObserver",
+    "tensorboard": "hpsearch.observers.tensorboard.observer:TensorBoardObserver",
     "wandb": "hpsearch.observers.wandb_runs:WandbObserver",
 }
 """Names to what makes each: called with the `Observed`. Imported when it is asked for."""

@@ -8,7 +8,7 @@ import pytest
 
 import hpsearch
 from hpsearch.errors import StorageError
-from hpsearch.tensorboard.event_file import EventFiles
+from hpsearch.observers.tensorboard.event_file import EventFiles
 from tests.hpsearch.support.asking import asked_sweep
 from tests.hpsearch.support.command_line import call
 from tests.hpsearch.support.warm import search_bowl

@@ -13,8 +13,8 @@ import hpsearch
 from hpsearch.cli import main
 from hpsearch.errors import HpsearchError
 from hpsearch.events import Extended
+from hpsearch.observers.tensorboard.view import View
 from hpsearch.study.extension import extended
-from hpsearch.tensorboard.view import View
 from tests.hpsearch.support.scripted import ScriptedBackend, done, run_scripted, sweep_of
 
 OWN = """

@@ -12,9 +12,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import hpsearch
 from hpsearch.events import Started
+from hpsearch.observers.tensorboard.study_runs import FRONT, HYPERVOLUME, STUDY_RUN, by_tag
 from hpsearch.results.study import Study
 from hpsearch.tables.trials import rows_to_csv
-from hpsearch.tensorboard.study_run import FRONT, HYPERVOLUME, STUDY_RUN, by_tag
 from tests.hpsearch.support.command_line import ROOT, environment
 from tests.hpsearch.support.conditions import wait_until
 from tests.hpsearch.support.killed_goals import TRIALS

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch.tensorboard.address import curves_address, pattern_of, studies_address
+from hpsearch.observers.tensorboard.address import curves_address, pattern_of, studies_address
 
 RUNS = ["digits-1/016", "digits-1/study", "a/digits (1+2).x/003", "a/digits (1+2).x/study"]
 FOLDERS = [["digits-1"], ["a/digits (1+2).x"]]

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from hpsearch.events import Entry, Failed, Finished, Lost, Reverted, Saved, Started
 from hpsearch.objective import is_valid, values_of
+from hpsearch.observers.tensorboard.event_file import EventFiles
+from hpsearch.observers.tensorboard.hparams import HParams, Known
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.tensorboard.event_file import EventFiles
-from hpsearch.tensorboard.hparams import HParams, Known
 from hpsearch.trial import Report, Score, Segment, Trial, TrialState
 
 __all__ = [

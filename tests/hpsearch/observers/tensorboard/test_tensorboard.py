@@ -16,7 +16,26 @@ from hpsearch.decision import Decision, Followed
 from hpsearch.events import Entry, Event, Failed, Finished, Lost, Opened, Retried, Reverted, Saved, Started
 from hpsearch.objective import Metric
 from hpsearch.observers.base import Observed, Record
-from hpsearch.observers.tensorboard import MOST_TRIALS, TensorBoardObserver
+from hpsearch.observers.tensorboard.event_file import EventFiles
+from hpsearch.observers.tensorboard.hparams import HParams
+from hpsearch.observers.tensorboard.observer import MOST_TRIALS, TensorBoardObserver
+from hpsearch.observers.tensorboard.study_runs import (
+    BUSY_TAG,
+    RUNNING_TAG,
+    STUDY_RUN,
+    StudyRuns,
+    best,
+    by_tag,
+    rung_tag,
+)
+from hpsearch.observers.tensorboard.trial_runs import (
+    ITERATIONS_TAG,
+    LANES_TAG,
+    SECONDS_TAG,
+    WIDTH_TAG,
+    best_tag,
+    trial_run,
+)
 from hpsearch.schedulers.base import RungView
 from hpsearch.schedulers.pbt import PBT
 from hpsearch.space import (
@@ -31,11 +50,6 @@ from hpsearch.space import (
     Uniform,
 )
 from hpsearch.sweep.sweep import Resources
-from hpsearch.tensorboard.event_file import EventFiles
-from hpsearch.tensorboard.hparams import HParams
-from hpsearch.tensorboard.study_run import BUSY_TAG, RUNNING_TAG, STUDY_RUN, best, by_tag, rung_tag
-from hpsearch.tensorboard.study_runs import StudyRuns
-from hpsearch.tensorboard.trial_runs import ITERATIONS_TAG, LANES_TAG, SECONDS_TAG, WIDTH_TAG, best_tag, trial_run
 from hpsearch.trial import Failure, Params, Parent, Report, Segment, Trial
 from tests.hpsearch.support.scripted import sweep_of
 from tests.hpsearch.support.tensorboards import Board
@@ -450,8 +464,7 @@ def test_replay_clears_what_a_former_run_wrote_and_nothing_else(tmp_path):
     tell(first, started(1, 0, 2), ())
     first.report(reports(0, 0, [0.5, 0.25]) + reports(1, 0, [0.5]))
     first.close()
-    for name in ("notes", "trial-00007"):  # the user's, and what former versions called a trial's
-        (tmp_path / "tensorboard" / name).mkdir()
+    (tmp_path / "tensorboard" / "notes").mkdir()
     again = observer(tmp_path)
     tell(again, Opened("inline", 1, "me@here:1", "hpsearch resume"), ())
     tell(again, started(0, 0, 2), ())

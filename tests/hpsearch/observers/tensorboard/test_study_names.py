@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpsearch.errors import HpsearchError
-from hpsearch.tensorboard.names import study_names
+from hpsearch.observers.tensorboard.view import study_names
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,24 @@
-"""The run of a study as a whole: its best over what it cost, its rungs, its workers."""
+"""All runs of one study: one for each trial, and one for the study as a whole."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 
 from hpsearch.events import Entry
 from hpsearch.objective import Objective, hypervolume, values_of
+from hpsearch.observers.tensorboard.event_file import EventFiles
+from hpsearch.observers.tensorboard.hparams import HParams
+from hpsearch.observers.tensorboard.trial_runs import TrialRuns, trial_run
 from hpsearch.results.comparison import AXES, Axis
 from hpsearch.results.course import CourseSoFar, Moment
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import counted
-from hpsearch.tensorboard.event_file import EventFiles
-from hpsearch.tensorboard.steps import Steps
-from hpsearch.trial import Score
+from hpsearch.trial import Report, Score
 
 __all__ = [
     "BUSY_TAG",
@@ -25,7 +26,9 @@ __all__ = [
     "HYPERVOLUME",
     "RUNNING_TAG",
     "STUDY_RUN",
+    "Steps",
     "StudyRun",
+    "StudyRuns",
     "amount_of",
     "best",
     "by_tag",
@@ -94,6 +97,59 @@ def found_by(objective: Objective, front: Sequence[Score]) -> dict[str, float]:
     return found
 
 
+class Steps:
+    """One scalar of a run. TensorBoard joins points by straight lines, so that a change has a point before it.
+
+    Of equal steps the last value counts: TensorBoard's data server drops what came before.
+
+    Args:
+        files: Where to.
+        run: Its run.
+        tag: Its name.
+    """
+
+    def __init__(self, files: EventFiles, run: str, tag: str) -> None:
+        self._files, self._run, self._tag = files, run, tag
+        self._held: tuple[float, int, float] | None = None  # (time, step, value) that isn't written
+        self._last: tuple[int, float] | None = None  # (step, value) that is
+        self._end = 0
+
+    def put(self, when: float, step: int, value: float) -> None:
+        """Set the value from a step on.
+
+        Args:
+            when: In seconds since the epoch.
+            step: A former one counts as the last: what was taken back had its cost all the same.
+            value: What it is.
+        """
+        step = self._end = max(step, self._end)
+        if self._held is not None and self._held[1] < step and self._changes(self._held[2]):
+            self.flush()
+        self._held = when, step, value
+
+    def flush(self) -> None:
+        """Write what is held back: the newest step."""
+        if self._held is None:
+            return
+        (when, step, value), self._held = self._held, None
+        if self._last is not None:
+            last_step, last = self._last
+            if step == last_step and not self._changes(value):
+                return
+            if last_step < step - 1:  # also where it is the same: this step may get another value yet
+                self._files.scalars(self._run, when, step - 1, [(self._tag, last)])
+        self._files.scalars(self._run, when, step, [(self._tag, value)])
+        self._last = step, value
+
+    def _changes(self, value: float) -> bool:
+        """Say whether a value is another one than was written last."""
+        return self._last is None or not _same(value, self._last[1])
+
+
+def _same(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))
+
+
 class StudyRun:
     """Follows a study, and writes what is to be said of it as a whole.
 
@@ -143,3 +199,69 @@ class StudyRun:
         if tag not in self._steps:
             self._steps[tag] = Steps(self._files, self._run, tag)
         self._steps[tag].put(self.course.now.time, step, value)
+
+
+class StudyRuns:
+    """Follows a study's journal, from its first entry on, and writes its runs.
+
+    Times are the journal's: a report's is that of its segment's start and the iterations since, so that what is
+    written live and what is written later say the same.
+
+    Args:
+        files: Where to.
+        sweep: What is run.
+        hparams: What is shown of params.
+        name: The study's, where there are several in one place; empty: its runs have no folder of their own.
+        wanted: Says which trials get a run.
+        column: How HParams calls the study; None: it doesn't.
+    """
+
+    def __init__(
+        self,
+        files: EventFiles,
+        sweep: Sweep,
+        hparams: HParams,
+        name: str = "",
+        wanted: Callable[[int], bool] = lambda _: True,
+        column: str | None = None,
+    ) -> None:
+        self._folder = f"{name}/" if name else ""
+        self.name = f"{self._folder}{STUDY_RUN}"
+        """Of the run of the study as a whole."""
+        self._trials, self._wanted = sweep.run_cap, wanted
+        self.journaled = JournaledState(sweep)
+        """How it stands."""
+        self.whole = StudyRun(files, self.name, sweep)
+        """The study as a whole."""
+        self._runs = TrialRuns(files, sweep, hparams, self.run_of, column)
+
+    def run_of(self, trial: int) -> str | None:
+        """Give a trial's run; None: it gets none."""
+        return f"{self._folder}{trial_run(trial, self._trials)}" if self._wanted(trial) else None
+
+    def take(self, entry: Entry) -> None:
+        """Take the next entry of the journal.
+
+        Raises:
+            JournalError: It isn't one of this sweep.
+        """
+        for _ in self.journaled.read([entry]):
+            self._runs.take(entry)
+            self.whole.take(entry, self.journaled)
+
+    def report(self, reports: Sequence[Report]) -> None:
+        """Take live reports of attempts that run now."""
+        self._runs.report(reports)
+
+    def rungs(self, rungs: Sequence[RungView]) -> None:
+        """Take the state of the rungs."""
+        self.whole.rungs(rungs)
+
+    def settle(self) -> None:
+        """Take it that nobody runs the study, so that what has failed stays so."""
+        self._runs.settle()
+
+    def flush(self) -> None:
+        """Write how it stands."""
+        self._runs.flush(self.journaled)
+        self.whole.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -11,21 +12,19 @@ from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.events import Finished
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import BEGINNING, Journal, Position
+from hpsearch.observers.tensorboard.address import COLOURS, MOST_RUNS
+from hpsearch.observers.tensorboard.event_file import EventFiles
+from hpsearch.observers.tensorboard.hparams import HParams
+from hpsearch.observers.tensorboard.layout import layout
+from hpsearch.observers.tensorboard.repeats import Repeats
+from hpsearch.observers.tensorboard.study_runs import HYPERVOLUME, STUDY_RUN, StudyRuns, by_tag, found_by
+from hpsearch.observers.tensorboard.trial_runs import metrics_of
 from hpsearch.results.comparison import same_but_for_seed
 from hpsearch.results.importance import importance_of
 from hpsearch.results.study import Study, load
 from hpsearch.tables.selection import best_first
-from hpsearch.tensorboard.address import COLOURS, MOST_RUNS
-from hpsearch.tensorboard.event_file import EventFiles
-from hpsearch.tensorboard.hparams import HParams
-from hpsearch.tensorboard.layout import layout
-from hpsearch.tensorboard.names import study_names
-from hpsearch.tensorboard.repeats import Repeats
-from hpsearch.tensorboard.study_run import HYPERVOLUME, STUDY_RUN, by_tag, found_by
-from hpsearch.tensorboard.study_runs import StudyRuns
-from hpsearch.tensorboard.trial_runs import metrics_of
 
-__all__ = ["View"]
+__all__ = ["View", "study_names"]
 
 _MOST_PINNED = 4
 
@@ -260,3 +259,25 @@ def _go_on(followed: _Followed) -> None:
         runs.rungs(runs.journaled.rungs())
     if place.holder() is None and not runs.journaled.told:
         runs.settle()
+
+
+def study_names(directories: Sequence[Path]) -> list[str]:
+    """Give each study's directory a name of its own: its last part, with as many before it as tell it from others.
+
+    Raises:
+        HpsearchError: One is there twice.
+    """
+    places = [directory.resolve() for directory in directories]
+    for directory, (place, count) in zip(directories, ((place, places.count(place)) for place in places), strict=True):
+        if count > 1:
+            raise HpsearchError(f"{directory}: expected different studies, got {place} {count} times; name it once")
+    parts = [place.parts[1:] or ("study",) for place in places]
+    lengths = [1] * len(places)
+    while True:
+        names = ["/".join(own[-length:]) for own, length in zip(parts, lengths, strict=True)]
+        counts = Counter(names)
+        same = [at for at, name in enumerate(names) if counts[name] > 1 and lengths[at] < len(parts[at])]
+        if not same:
+            return names
+        for at in same:
+            lengths[at] += 1

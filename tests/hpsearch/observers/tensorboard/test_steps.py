@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hpsearch.tensorboard.event_file import EventFiles
-from hpsearch.tensorboard.steps import Steps
+from hpsearch.observers.tensorboard.event_file import EventFiles
+from hpsearch.observers.tensorboard.study_runs import Steps
 
 PUTS = st.lists(st.tuples(st.integers(-1, 3), st.sampled_from([0.0, 1.0, 2.0, math.nan]), st.booleans()), min_size=1)
 

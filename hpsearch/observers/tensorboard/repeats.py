@@ -7,11 +7,11 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from hpsearch.objective import Objective
+from hpsearch.observers.tensorboard.event_file import EventFiles
+from hpsearch.observers.tensorboard.study_runs import FRONT, HYPERVOLUME, amount_of, best, by_tag, found_by
 from hpsearch.results.comparison import AXES, Axis
 from hpsearch.results.course import CourseSoFar, Moment
 from hpsearch.results.samples import spread
-from hpsearch.tensorboard.event_file import EventFiles
-from hpsearch.tensorboard.study_run import FRONT, HYPERVOLUME, amount_of, best, by_tag, found_by
 
 __all__ = ["Repeats", "spread_tags"]
 

@@ -8,15 +8,14 @@ from hpsearch.config.checks import InvalidKey
 from hpsearch.decision import Followed
 from hpsearch.events import Entry, Started
 from hpsearch.observers.base import Observed, Observer, Record
+from hpsearch.observers.tensorboard.event_file import EventFiles
+from hpsearch.observers.tensorboard.hparams import HParams
+from hpsearch.observers.tensorboard.layout import layout
+from hpsearch.observers.tensorboard.study_runs import STUDY_RUN, StudyRuns
+from hpsearch.observers.tensorboard.trial_runs import metrics_of
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.trial_record import DECIDED
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.tensorboard.event_file import EventFiles
-from hpsearch.tensorboard.hparams import HParams
-from hpsearch.tensorboard.layout import layout
-from hpsearch.tensorboard.study_run import STUDY_RUN
-from hpsearch.tensorboard.study_runs import StudyRuns
-from hpsearch.tensorboard.trial_runs import metrics_of
 from hpsearch.trial import Report
 
 __all__ = ["MOST_TRIALS", "TensorBoardObserver"]
@@ -50,7 +49,7 @@ class TensorBoardObserver(Observer):
 
     def seen(self) -> int:
         """Clear what former runs wrote: it is written anew from the first record on."""
-        self._files.clear([STUDY_RUN, "[0-9][0-9][0-9]*", "trial-[0-9]*"])  # the last: of former versions
+        self._files.clear([STUDY_RUN, "[0-9][0-9][0-9]*"])
         self._files.create(STUDY_RUN, self._created)
         experiment = self._hparams.experiment(self._sweep.name, metrics_of(self._sweep), self._created)
         for value in (experiment, layout([self._sweep], repeated=False)):

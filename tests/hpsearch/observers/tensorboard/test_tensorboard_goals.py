@@ -21,14 +21,14 @@ from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Observed, Record
 from hpsearch.observers.display import Snapshot
 from hpsearch.observers.progress import LiveTable, PlainLines
-from hpsearch.observers.tensorboard import TensorBoardObserver
+from hpsearch.observers.tensorboard.observer import TensorBoardObserver
+from hpsearch.observers.tensorboard.study_runs import FRONT, HYPERVOLUME, STUDY_RUN, best, by_tag, found_by
+from hpsearch.observers.tensorboard.trial_runs import ITERATIONS_TAG, SECONDS_TAG, best_tag, trial_run
 from hpsearch.results.best import hypervolumes
 from hpsearch.results.course import CourseSoFar
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
-from hpsearch.tensorboard.study_run import FRONT, HYPERVOLUME, STUDY_RUN, best, by_tag, found_by
-from hpsearch.tensorboard.trial_runs import ITERATIONS_TAG, SECONDS_TAG, best_tag, trial_run
 from hpsearch.trial import Failure, Report, Segment, Trial, TrialRow, TrialState
 from tests.hpsearch.support.lives import Life
 from tests.hpsearch.support.scripted import sweep_of

@@ -15,12 +15,12 @@ from tensorboard.plugins.hparams import api_pb2
 import hpsearch
 from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.journal.journal import Journal
+from hpsearch.observers.tensorboard.address import MOST_RUNS
+from hpsearch.observers.tensorboard.repeats import spread_tags
+from hpsearch.observers.tensorboard.study_runs import BUSY_TAG, best, by_tag
+from hpsearch.observers.tensorboard.view import View
 from hpsearch.results.course import Moment
 from hpsearch.run.study_run import create_study
-from hpsearch.tensorboard.address import MOST_RUNS
-from hpsearch.tensorboard.repeats import spread_tags
-from hpsearch.tensorboard.study_run import BUSY_TAG, best, by_tag
-from hpsearch.tensorboard.view import View
 from tests.hpsearch.support.tensorboards import Board
 
 SPACE: dict[str, Any] = {"lr": hpsearch.LogUniform(1e-3, 1), "x": hpsearch.Uniform(0, 1), "c": 3}
@@ -361,6 +361,6 @@ def test_a_study_in_whose_place_another_lies_is_followed_no_further(runs, tmp_pa
 
 
 def test_a_moment_is_at_whole_seconds():
-    from hpsearch.tensorboard.study_run import amount_of
+    from hpsearch.observers.tensorboard.study_runs import amount_of
 
     assert amount_of(Moment(0.0, 3, 7, 2.1, ()), "seconds") == 3

@@ -7,8 +7,8 @@ from typing import Any
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from hpsearch.observers.tensorboard.hparams import HParams, Known
 from hpsearch.space import Choice, Derived, Ordinal, Repeat, Space, Uniform
-from hpsearch.tensorboard.hparams import HParams, Known
 from hpsearch.trial import Trial
 
 SPACE = Space.from_parameters(

@@ -17,10 +17,10 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import (
     MultilineChartContent,
 )
 
+from hpsearch.observers.tensorboard.repeats import spread_tags
+from hpsearch.observers.tensorboard.study_runs import by_tag, found_by, load_tag
 from hpsearch.results.comparison import AXES, Axis
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.tensorboard.repeats import spread_tags
-from hpsearch.tensorboard.study_run import by_tag, found_by, load_tag
 
 __all__ = ["layout"]
 
