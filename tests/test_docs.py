@@ -27,7 +27,7 @@ from hpsearch_trainers.architectures import OPERATIONS
 from tests.hpsearch.support.command_line import call, environment
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"# (\S+\.(?:py|yaml|sh))\n")
