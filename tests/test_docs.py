@@ -28,10 +28,12 @@ from tests.hpsearch.support.command_line import call, environment
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
+RESULTS = sorted(ROOT.glob("tests/benchmarks/results/*.md"))
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"# (\S+\.(?:py|yaml|sh))\n")
-_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 _PATH = re.compile(r"`((?:hpsearch|comm|trainers|tests|configs|docs)/[\w./]+\.\w+)`")
 
 _SWEEP = {
@@ -221,11 +223,23 @@ def test_the_page_of_commands_has_the_exit_codes_of_the_help():
     assert [(code, text.replace("`", "")) for code, text in documented] == listed
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def anchors(page: Path) -> set[str]:
+    """Return what links to the headings of a page name, as GitHub makes it."""
+    found: dict[str, int] = {}
+    for heading in _HEADING.findall(_FENCE.sub("", page.read_text())):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        name = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        found[name] = found.get(name, -1) + 1
+    return {f"{name}-{number}" if number else name for name, last in found.items() for number in range(last + 1)}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *RESULTS], ids=name_of)
 def test_links_and_paths_lead_somewhere(page):
     text = _FENCE.sub("", page.read_text())
-    for target in _LINK.findall(text):
-        assert (page.parent / target).exists(), target
+    for target, fragment in _LINK.findall(text):
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        assert not fragment or fragment in anchors(linked), f"{target}#{fragment}"
     for target in _PATH.findall(text):
         assert (ROOT / target).exists(), target
 
