@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from hpsearch.events import Saved
 from hpsearch.trial import Failure, Report, Segment, Trial
 
 __all__ = [
@@ -15,8 +15,6 @@ __all__ = [
     "Place",
     "Progress",
     "Result",
-    "Save",
-    "SegmentResult",
     "Task",
     "TimedOut",
     "WholeWorker",
@@ -89,17 +87,29 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentResult:
-    """How an attempt ended by itself."""
+class Progress:
+    """Live reports of a running attempt: they are provisional until a `Saved` or its `Result` brings them again."""
 
+    trial: int
+    attempt: int
+    reports: tuple[Report, ...]
+    """New since the last `Progress` of this attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An attempt ended by itself."""
+
+    trial: int
+    attempt: int
     iteration: int
     """Last iteration that it reported; the segment's start when there was none."""
     checkpoint: str | None
     """At `iteration`, relative to the study's directory; None where the trainable saves none or it failed."""
     reports: tuple[Report, ...]
-    """Those since the last checkpoint that the channel was told of."""
+    """Those since the last `Saved` of this attempt."""
     cut: bool
-    """It ended early because the channel asked for it."""
+    """It ended early because the channel requested it."""
     seconds: float
     """Wall time of the attempt."""
     failure: Failure | None
@@ -113,37 +123,6 @@ class SegmentResult:
     """Trials of which it was trained as one computation, at most."""
     ignored_checkpoint: bool = False
     """It went on from a checkpoint that it never looked at."""
-
-
-class Save(NamedTuple):
-    """A checkpoint inside a segment."""
-
-    iteration: int
-    checkpoint: str
-    """Relative to the study's directory."""
-    reports: tuple[Report, ...]
-    """Those since the checkpoint before it, which count from now on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A running attempt went on: provisional reports, and perhaps a checkpoint that makes them count."""
-
-    trial: int
-    attempt: int
-    reports: tuple[Report, ...]
-    """New since the last `Progress` of this attempt."""
-    saved: Save | None
-    """A checkpoint written since."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """An attempt ended by itself."""
-
-    trial: int
-    attempt: int
-    result: SegmentResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +159,7 @@ class Notice:
     text: str
 
 
-Message = Progress | Result | TimedOut | Gone | Notice
+Message = Progress | Saved | Result | TimedOut | Gone | Notice
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hpsearch.task import Company, Gone, Result, SegmentResult, Task, TimedOut
+from hpsearch.task import Company, Gone, Result, Task, TimedOut
 from hpsearch.trial import Failure
 
 __all__ = ["CLOSE_SECONDS", "GRACE_SECONDS", "Gang", "Loss", "LossKind", "halved"]
@@ -58,11 +58,11 @@ class Gang:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self._results: dict[int, SegmentResult] = {}
+        self._results: dict[int, Result] = {}
         self._losses: dict[int, Loss] = {}  # in the order in which they were heard of
         self._alone_since: float | None = None
 
-    def landed(self, rank: int, result: SegmentResult, now: float) -> None:
+    def landed(self, rank: int, result: Result, now: float) -> None:
         """Note that a worker came back."""
         self._results[rank] = result
         if rank == 0 or result.failure is not None:
@@ -93,7 +93,7 @@ class Gang:
             if failure.kind != "peer":
                 return self._failed(rank, replace(failure, message=self._of(rank, failure.message)))
         if not failures:
-            return Result(*key, self._results[0])
+            return self._results[0]
         rank, failure = next(iter(failures.items()))
         in_order = [rank for rank in sorted(self._results) if rank not in failures]
         if in_order and not self._losses:  # one that is late may have died unnoticed, and be the one that was needed
@@ -107,7 +107,7 @@ class Gang:
     def _failed(self, rank: int, failure: Failure) -> Result:
         """Join the failure of a rank with what rank 0 reported, where that came back."""
         result = self._results.get(0, self._results[rank])
-        return Result(*self.task.key, replace(result, checkpoint=None, cut=False, failure=failure))
+        return replace(result, checkpoint=None, cut=False, failure=failure)
 
     def _unlike(self, ended: int, other: int) -> Failure:
         there = self._results[other]

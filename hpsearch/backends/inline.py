@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hpsearch.backends.base import Backend
 from hpsearch.errors import BackendError
+from hpsearch.events import Saved
 from hpsearch.task import (
     WHOLE_WORKER,
     Gone,
@@ -17,8 +18,6 @@ from hpsearch.task import (
     Place,
     Progress,
     Result,
-    Save,
-    SegmentResult,
     Task,
     TimedOut,
     Workers,
@@ -155,12 +154,12 @@ class InlineBackend(Backend):
             return False
         return all(other.company == task.company for other in self._lanes.values())
 
-    def _outcome(self, task: Task, result: SegmentResult, late: bool) -> Message:
+    def _outcome(self, task: Task, result: Result, late: bool) -> Message:
         self._cut.discard(task.key)
         if late and result.cut:
             message = f"ran over its trial_timeout; {task.timeout:g} s of it were left for this segment"
             return TimedOut(*task.key, Failure("timeout", message, ""), result.seconds)
-        return Result(*task.key, result)
+        return result
 
 
 class _Channel:
@@ -173,10 +172,10 @@ class _Channel:
         self.late = False
 
     def reported(self, report: Report) -> None:
-        self._backend._deliver(Progress(*self._key, (report,), None))
+        self._backend._deliver(Progress(*self._key, (report,)))
 
-    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
-        self._backend._deliver(Progress(*self._key, (), Save(iteration, checkpoint, reports)))
+    def saved(self, saved: Saved) -> None:
+        self._backend._deliver(saved)
 
     def cut_requested(self) -> bool:
         self.late = self._deadline is not None and self._backend.now() > self._deadline

@@ -13,7 +13,7 @@ from hpsearch.backends.base import Backend, refuse_share, tasks_on
 from hpsearch.errors import BackendError, TrainableError, UnreadableCheckpointError
 from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import RecordedFailure
-from hpsearch.task import WHOLE_WORKER, Message, Place, Progress, Result, SegmentResult, Task, TimedOut, Workers
+from hpsearch.task import WHOLE_WORKER, Message, Place, Progress, Result, Task, TimedOut, Workers
 from hpsearch.trainable.failures import bounded, failure_of
 from hpsearch.trial import Failure, Report
 from hpsearch.worker.attempt import attempt_directory
@@ -168,18 +168,21 @@ class SimulatedBackend(Backend):
         reports = running.hear(count)
         if count != running.last:
             self._note(running)
-            return Progress(*key, reports, None)
+            return Progress(*key, reports)
         self._end(running)
-        return Result(*key, self._result(running, count))
+        return self._result(running, count)
 
     def _end(self, running: _Attempt) -> None:
         running.ended = True
         del self._attempts[running.task.key]
         self._free += running.task.segment.width
 
-    def _result(self, running: _Attempt, count: int) -> SegmentResult:
-        return SegmentResult(
-            iteration=running.task.segment.start + count,
+    def _result(self, running: _Attempt, count: int) -> Result:
+        segment = running.task.segment
+        return Result(
+            trial=segment.trial,
+            attempt=segment.attempt,
+            iteration=segment.start + count,
             checkpoint=None if running.failure is not None else self._save(running, count),
             reports=tuple(running.reports),
             cut=running.is_cut,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.check.module_state import ModuleState
-from hpsearch.task import SegmentResult
+from hpsearch.task import Result
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.job import Job
@@ -59,7 +59,7 @@ class Opened:
 class SegmentRun:
     """A segment that ended."""
 
-    result: SegmentResult
+    result: Result
     reports: tuple[Report, ...]
     trace: Mapping[int, Mapping[str, Any]]
     """By iteration."""

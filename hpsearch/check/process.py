@@ -12,6 +12,7 @@ from pathlib import Path
 from hpsearch.check.messages import FindShapes, Open, Opened, Refused, RunSegment, SegmentRun
 from hpsearch.check.module_state import module_state
 from hpsearch.errors import HpsearchError
+from hpsearch.events import Saved
 from hpsearch.trainable.trace import TRACE, Trace, read_trace
 from hpsearch.trial import Report
 from hpsearch.worker.attempt import attempt_directory
@@ -107,7 +108,7 @@ class _Channel:
         if self._trace is not None:
             self._trace.reported(report.iteration)
 
-    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
+    def saved(self, saved: Saved) -> None:
         """Let it pass: there is one inside a segment only where the sweep names no last iteration."""
 
     def cut_requested(self) -> bool:

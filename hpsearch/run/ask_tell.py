@@ -24,7 +24,7 @@ from hpsearch.study.enough import too_many
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.task import Result, SegmentResult
+from hpsearch.task import Result
 from hpsearch.trial import Failure, TrialState
 
 __all__ = ["AskTell"]
@@ -287,8 +287,9 @@ def _fail(turn: Turn, record: TrialRecord, why: str, seconds: float) -> None:
     assert record.segment is not None
     line = next(iter(why.strip().splitlines()), "") or "told as failed"
     failure = Failure("raised", line, why if why.strip() != line else "")
-    result = SegmentResult(record.result.iterations, None, (), False, seconds, failure)
-    ended = Result(record.trial.number, record.segment.attempt, result)
+    ended = Result(
+        record.trial.number, record.segment.attempt, record.result.iterations, None, (), False, seconds, failure
+    )
     for event in verdict(ended, record, Rules(turn.sweep)).events:
         turn.note(event)
 

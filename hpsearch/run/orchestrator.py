@@ -272,14 +272,13 @@ class Orchestrator:
 
     def _take(self, message: Message) -> None:
         match message:
-            case Progress(trial=trial, attempt=attempt, reports=reports, saved=saved):
+            case Progress(reports=reports):
                 self._widths.report(reports)
                 self._enough.report(reports)
                 self._observers.report(reports)
                 self._watch(reports)
-                if saved is not None:
-                    iteration, checkpoint, counted = saved
-                    self._note(Saved(trial, attempt, iteration, checkpoint, counted))
+            case Saved():
+                self._note(message)
             case Result() | TimedOut() | Gone():
                 self._take_end(message)
             case Notice(text=text):
@@ -294,8 +293,8 @@ class Orchestrator:
     def _take_end(self, ended: Result | TimedOut | Gone) -> None:
         if isinstance(ended, Result):
             count, seconds = self._segment_seconds
-            self._segment_seconds = count + 1, seconds + ended.result.seconds
-            self._remarks.end(ended.trial, ended.result)
+            self._segment_seconds = count + 1, seconds + ended.seconds
+            self._remarks.end(ended)
         # A sweep that has enough may yet go on in this very run, which must not lose a trial's worker for ever.
         ending = self._ending is not None and self._ending not in ENOUGH
         stopped = self._stopping.pop((ended.trial, ended.attempt), "")

@@ -6,7 +6,7 @@ from hpsearch.events import Started
 from hpsearch.observers.base import Observers
 from hpsearch.searchers.points import STAND_IN
 from hpsearch.tables.wording import counted
-from hpsearch.task import SegmentResult
+from hpsearch.task import Result
 from hpsearch.trial import Trial
 
 __all__ = ["Remarks"]
@@ -37,18 +37,19 @@ class Remarks:
                 f"iteration {parent.iteration}, from which it was to be forked"
             )
 
-    def end(self, trial: int, result: SegmentResult) -> None:
+    def end(self, result: Result) -> None:
         """Remark on a segment that ended: what it changed of its process, and a checkpoint without use."""
-        self._settings(trial, result)
+        self._settings(result)
         if result.ignored_checkpoint and not self._told_ignored:
             self._told_ignored = True
             self._observers.say(
-                f"trial {trial} went on from a checkpoint without a look at trial.checkpoint: if it trained from zero, "
-                "what it reported isn't of the iterations that it counts for. Load the checkpoint before the loop, or "
-                "report without one: then each promotion starts from zero"
+                f"trial {result.trial} went on from a checkpoint without a look at trial.checkpoint: if it trained "
+                "from zero, what it reported isn't of the iterations that it counts for. Load the checkpoint before "
+                "the loop, or report without one: then each promotion starts from zero"
             )
 
-    def _settings(self, trial: int, result: SegmentResult) -> None:
+    def _settings(self, result: Result) -> None:
+        trial = result.trial
         new = [setting for setting in result.changed if setting not in self._told]
         self._told.update(new)
         if new:

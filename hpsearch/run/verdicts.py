@@ -9,7 +9,7 @@ from hpsearch.errors import BackendError, HpsearchError, SearcherError, StorageE
 from hpsearch.events import NO_MEMORY, Dropped, Ended, Event, Failed, Finished, Lost, Reverted
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.task import Gone, Result, SegmentResult, TimedOut
+from hpsearch.task import Gone, Result, TimedOut
 from hpsearch.trial import Failure
 from hpsearch.widths.divergence import diverged
 
@@ -74,20 +74,28 @@ def verdict(ended: Result | TimedOut | Gone, record: TrialRecord, rules: Rules) 
             return Verdict((Failed(trial, attempt, failure, False, (), seconds),))
         case Gone():
             return _of_loss(ended, record, rules)
-    result = ended.result
-    harm = _harm(result, record, rules)
+    harm = _harm(ended, record, rules)
     if harm is not None:
-        return _go_back(ended, record, harm, result.seconds, result.checkpoint)
-    if result.failure is None:
-        stopped = rules.stopped if result.cut else ""
-        cut = result.cut and not stopped
-        told = (result.iteration, result.checkpoint, result.reports, cut, result.seconds, stopped)
-        return Verdict((Finished(trial, attempt, *told, result.lanes),))
-    return _of_failure(ended, result.failure, record, rules)
+        return _go_back(ended, record, harm, ended.seconds, ended.checkpoint)
+    if ended.failure is None:
+        stopped = rules.stopped if ended.cut else ""
+        finished = Finished(
+            trial,
+            attempt,
+            ended.iteration,
+            ended.checkpoint,
+            ended.reports,
+            ended.cut and not stopped,
+            ended.seconds,
+            stopped,
+            ended.lanes,
+        )
+        return Verdict((finished,))
+    return _of_failure(ended, ended.failure, record, rules)
 
 
 def _of_failure(ended: Result, failure: Failure, record: TrialRecord, rules: Rules) -> Verdict:
-    trial, attempt, seconds = ended.trial, ended.attempt, ended.result.seconds
+    trial, attempt, seconds = ended.trial, ended.attempt, ended.seconds
     lost = Lost(trial, attempt, failure.message, counts_against_trial=False, seconds=seconds)
     if failure.kind == "checkpoint" and record.segment is not None and record.segment.checkpoint != record.source:
         said = f"trial {trial} starts again from {_beginning(record)}: {failure.message}"
@@ -107,7 +115,7 @@ def _of_failure(ended: Result, failure: Failure, record: TrialRecord, rules: Rul
     limits = rules.sweep.limits
     in_time = limits.trial_timeout is None or record.charged + seconds < limits.trial_timeout
     retry = failure.kind in ("raised", "memory") and record.failures < limits.max_retries and in_time
-    return Verdict((Failed(trial, attempt, failure, retry, () if retry else ended.result.reports, seconds),))
+    return Verdict((Failed(trial, attempt, failure, retry, () if retry else ended.reports, seconds),))
 
 
 def _with_more_memory(record: TrialRecord, rules: Rules) -> Literal["alone", "wider"] | None:
@@ -137,7 +145,7 @@ def _of_loss(gone: Gone, record: TrialRecord, rules: Rules) -> Verdict:
     return Verdict((Failed(gone.trial, gone.attempt, Failure("died", message, ""), False, (), gone.seconds),))
 
 
-def _harm(result: SegmentResult, record: TrialRecord, rules: Rules) -> str | None:
+def _harm(result: Result, record: TrialRecord, rules: Rules) -> str | None:
     """Say what more workers than before did to a trial; None: nothing."""
     rollback_point, failure = record.rollback_point, result.failure
     if rollback_point is None or record.segment is None or result.cut:

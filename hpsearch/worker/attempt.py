@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from hpsearch.events import Saved
 from hpsearch.trial import Report, Segment
 from hpsearch.worker.process_settings import Kept
 
@@ -95,7 +96,9 @@ class Attempt:
         self._saved = (iteration, path)
         if not self.ended:
             with self._channel_at_fault():
-                self._channel.saved(iteration, path, tuple(self.reports))
+                self._channel.saved(
+                    Saved(self._segment.trial, self._segment.attempt, iteration, path, tuple(self.reports))
+                )
             self.reports.clear()
 
     @contextlib.contextmanager

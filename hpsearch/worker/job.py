@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hpsearch.events import Saved
 from hpsearch.objective import Objective
 from hpsearch.space import Space
 from hpsearch.sweep.parallel import Strategies
@@ -70,7 +71,7 @@ class Channel(Protocol):
     def reported(self, report: Report) -> None:
         """Take a provisional report."""
 
-    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
+    def saved(self, saved: Saved) -> None:
         """Take note of a checkpoint inside the segment, and of the reports since the last one."""
 
     def cut_requested(self) -> bool:

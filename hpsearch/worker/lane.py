@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.errors import Interrupted
+from hpsearch.events import Saved
 from hpsearch.trainable import random_state
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.failures import failure_of
@@ -123,8 +124,8 @@ class _Charged:
     def reported(self, report: Report) -> None:
         self._channel.reported(report)
 
-    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
-        self._channel.saved(iteration, checkpoint, reports)
+    def saved(self, saved: Saved) -> None:
+        self._channel.saved(saved)
 
     def cut_requested(self) -> bool:
         lane = self._lane

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from hpsearch.errors import Interrupted, StorageError, UnwritableError
-from hpsearch.task import SegmentResult
+from hpsearch.task import Result
 from hpsearch.trainable import random_state
 from hpsearch.trainable.addresses import PACKS, place_of
 from hpsearch.trainable.assignment import Assignment
@@ -76,7 +76,7 @@ class Ended(NamedTuple):
     """A segment that has come to its end."""
 
     segment: Segment
-    result: SegmentResult
+    result: Result
     late: bool
     """It was cut because it ran over its timeout."""
 
@@ -370,7 +370,9 @@ class Lanes:
             self._modules_before = self._modules.look()
         words = "" if failure is None else failure.traceback
         lane.log.add(words + told_of(tuple(lane.changed), tuple(lane.stuck)) + told_of_modules(changes))
-        result = SegmentResult(
+        result = Result(
+            trial=lane.segment.trial,
+            attempt=lane.segment.attempt,
             iteration=attempt.iteration,
             checkpoint=None if failure else attempt.checkpoint,
             reports=tuple(attempt.reports),

@@ -13,7 +13,7 @@ from typing import Any
 
 from hpsearch.errors import BackendError, StorageError, UnwritableError
 from hpsearch.journal.directory import OUTPUT_AT_HAND
-from hpsearch.task import SegmentResult
+from hpsearch.task import Result
 from hpsearch.trainable.failures import bounded, failure_of
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Segment, Trial
@@ -110,7 +110,7 @@ class Worker:
         except ConfigurationError as error:
             raise BackendError(str(error)) from error
 
-    def run(self, trial: Trial, segment: Segment, channel: Channel, rank_info: RankInfo | None = None) -> SegmentResult:
+    def run(self, trial: Trial, segment: Segment, channel: Channel, rank_info: RankInfo | None = None) -> Result:
         """Run one segment. Output goes to `output.log` in the attempt's directory.
 
         The user's mistakes are failures in the result, never exceptions; `Interrupted` passes through, and so
@@ -144,7 +144,9 @@ class Worker:
             failure = failure_of(error)
         if attempt.channel_error is not None:
             raise attempt.channel_error
-        return SegmentResult(
+        return Result(
+            trial=segment.trial,
+            attempt=segment.attempt,
             iteration=attempt.iteration,
             checkpoint=None if failure else attempt.checkpoint,
             reports=tuple(attempt.reports),
@@ -157,7 +159,7 @@ class Worker:
             ignored_checkpoint=attempt.ignored_checkpoint,
         )
 
-    def _run_in_lanes(self, trial: Trial, segment: Segment, channel: Channel) -> SegmentResult:
+    def _run_in_lanes(self, trial: Trial, segment: Segment, channel: Channel) -> Result:
         """Run one segment by itself, as the only one of as many as there are places for."""
         self.enter(trial, segment, channel, None)
         ended: Sequence[Ended] = ()

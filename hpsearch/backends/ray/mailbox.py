@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpsearch.task import Save
+from hpsearch.events import Saved
 from hpsearch.trial import Report
 
 __all__ = ["Heartbeat", "HeartbeatReply", "Key", "Mailbox"]
@@ -30,7 +30,7 @@ class Heartbeat:
     key: Key
     """The attempt that runs there now."""
     reports: tuple[Report, ...]
-    saves: tuple[Save, ...]
+    saves: tuple[Saved, ...]
     packed: bytes | None
     """The newest checkpoint of `saves`, from a worker that doesn't see the study's directory."""
     recalled: tuple[Key, ...]

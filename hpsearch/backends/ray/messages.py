@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpsearch.task import Save, SegmentResult
+from hpsearch.events import Saved
+from hpsearch.task import Result
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.gang import RankInfo
 
@@ -62,8 +63,8 @@ class RunRequest:
 class RunResponse:
     """What a worker gives back for a segment."""
 
-    result: SegmentResult
-    saves: tuple[Save, ...]
+    result: Result
+    saves: tuple[Saved, ...]
     """All checkpoints inside the segment; the driver may have heard of them."""
     packed: bytes | None
     """The newest checkpoint, from a worker that doesn't see the study's directory."""

@@ -11,7 +11,8 @@ from hpsearch.backends.ray.mailbox import Heartbeat
 from hpsearch.backends.ray.messages import RunResponse
 from hpsearch.backends.slots import Flight
 from hpsearch.errors import UnreadableCheckpointError
-from hpsearch.task import Progress, Save, SegmentResult
+from hpsearch.events import Saved
+from hpsearch.task import Progress, Result
 from hpsearch.trainable.addresses import PACKS
 from hpsearch.trainable.checkpoints import pack, unpack
 from hpsearch.trainable.storage import writing
@@ -31,22 +32,21 @@ def pack_checkpoint(study: Path, segment: Segment) -> bytes | None:
     return None
 
 
-def read_heartbeat(study: Path, flight: Flight, heartbeat: Heartbeat) -> list[Progress]:
-    """Tell what happened since the last heartbeat."""
-    told = [Progress(*flight.task.key, heartbeat.reports, None)]
+def read_heartbeat(study: Path, flight: Flight, heartbeat: Heartbeat) -> list[Progress | Saved]:
+    """Return what happened since the last heartbeat."""
+    progress = Progress(*flight.task.key, heartbeat.reports)
     if not heartbeat.saves:
-        return told
+        return [progress]
     if heartbeat.packed is not None:
+        assert heartbeat.saves[-1].checkpoint is not None, "it was packed"
         unpack(heartbeat.packed, study / heartbeat.saves[-1].checkpoint)
     flight.counted = heartbeat.saves[-1].iteration
     saves = heartbeat.saves if heartbeat.packed is None else (_merged(heartbeat.saves),)
-    return told + _told(flight, saves)
+    return [progress, *saves]
 
 
-def read_response(
-    study: Path, flight: Flight, response: RunResponse, sees: bool
-) -> tuple[list[Progress], SegmentResult]:
-    """Tell of checkpoints whose heartbeats haven't come; give the result with the reports that no checkpoint covers.
+def read_response(study: Path, flight: Flight, response: RunResponse, sees: bool) -> tuple[list[Saved], Result]:
+    """Return the checkpoints whose heartbeats haven't come, and the result with the reports that none of them covers.
 
     Args:
         study: The study's directory.
@@ -75,13 +75,9 @@ def read_response(
         saves = [whole] if whole.checkpoint == newest else []
         if not saves:
             result = replace(result, reports=whole.reports + result.reports)
-    return _told(flight, saves), result
+    return saves, result
 
 
-def _told(flight: Flight, saves: Sequence[Save]) -> list[Progress]:
-    return [Progress(*flight.task.key, (), save) for save in saves]
-
-
-def _merged(saves: Sequence[Save]) -> Save:
-    """Give the newest of several checkpoints, with the reports of all: only that one travelled."""
-    return saves[-1]._replace(reports=tuple(report for save in saves for report in save.reports))
+def _merged(saves: Sequence[Saved]) -> Saved:
+    """Return the newest of several checkpoints, with the reports of all: only that one travelled."""
+    return replace(saves[-1], reports=tuple(report for save in saves for report in save.reports))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hpsearch.backends.gangs import CLOSE_SECONDS, LossKind
 from hpsearch.backends.slots import Flight, Slot, Slots
-from hpsearch.task import Notice, SegmentResult
+from hpsearch.task import Notice, Result
 
 __all__ = ["MODULE_CHANGES_STAY", "Overdue", "close_hung", "overdue", "why_replaced"]
 
@@ -71,7 +71,7 @@ def _silent(slot: Slot, now: float) -> Overdue | None:
     return Overdue(slot, reason="its worker was killed: a round of its lanes took longer than all of them may")
 
 
-def why_replaced(slot: Slot, result: SegmentResult, memory: int, scripts: bool) -> str | None:
+def why_replaced(slot: Slot, result: Result, memory: int, scripts: bool) -> str | None:
     """Say why a worker is to run nothing more after what it just ran; None: it goes on.
 
     Args:

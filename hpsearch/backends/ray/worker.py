@@ -20,9 +20,10 @@ from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key
 from hpsearch.backends.ray.messages import Hello, LaneEnd, Place, RoundsEnd, RunRequest, RunResponse
 from hpsearch.backends.ray.stand_in import StandIn
 from hpsearch.errors import HpsearchError
+from hpsearch.events import Saved
 from hpsearch.journal.directory import OUTPUT_AT_HAND, hold_as_worker
 from hpsearch.journal.locks import Lock
-from hpsearch.task import Save, SegmentResult
+from hpsearch.task import Result
 from hpsearch.trainable.addresses import PACKS, place_of
 from hpsearch.trainable.checkpoints import pack, unpack
 from hpsearch.trainable.failures import failure_of
@@ -206,7 +207,7 @@ class RayWorker:
         if packed is not None and segment.checkpoint is not None:
             unpack(packed, self._root / segment.checkpoint)
 
-    def _answer(self, segment: Segment, result: SegmentResult, channel: _Channel, rank: int) -> RunResponse:
+    def _answer(self, segment: Segment, result: Result, channel: _Channel, rank: int) -> RunResponse:
         """Give back a segment that ran, with what the driver can't read where it lies."""
         saves = tuple(channel.saves)
         if self._sees:
@@ -226,12 +227,13 @@ class RayWorker:
 
     def _undone(self, segment: Segment, error: HpsearchError) -> RunResponse:
         """Give back a segment whose checkpoint couldn't be put down here, or be taken up."""
-        return self._response(SegmentResult(segment.start, None, (), False, 0.0, failure_of(error)))
+        failure = failure_of(error)
+        return self._response(Result(segment.trial, segment.attempt, segment.start, None, (), False, 0.0, failure))
 
     def _response(
         self,
-        result: SegmentResult,
-        saves: tuple[Save, ...] = (),
+        result: Result,
+        saves: tuple[Saved, ...] = (),
         packed: bytes | None = None,
         log: bytes | None = None,
         log_of_lanes: bytes | None = None,
@@ -300,16 +302,16 @@ class _Channel:
         self._guard = threading.Lock()
         self._reports: list[Report] = []
         self._unsent = 0  # saves[_unsent:] have not been sent
-        self.saves: list[Save] = []
+        self.saves: list[Saved] = []
         self.cut = False
 
     def reported(self, report: Report) -> None:
         with self._guard:
             self._reports.append(report)
 
-    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
+    def saved(self, saved: Saved) -> None:
         with self._guard:
-            self.saves.append(Save(iteration, checkpoint, reports))
+            self.saves.append(saved)
 
     def cut_requested(self) -> bool:
         return self.cut
@@ -320,6 +322,7 @@ class _Channel:
             saves = tuple(self.saves[self._unsent :])
         packed = None
         if saves and not self._sees:
+            assert saves[-1].checkpoint is not None, "what is saved has an address"
             try:
                 packed = pack(self._root / saves[-1].checkpoint)
             except HpsearchError:

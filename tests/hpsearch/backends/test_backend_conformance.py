@@ -11,6 +11,7 @@ import pytest
 from hpsearch.backends.base import Backend
 from hpsearch.backends.inline import InlineBackend
 from hpsearch.errors import BackendError
+from hpsearch.events import Saved
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.objective import Metric, Objective
 from hpsearch.sweep.parts import Resources
@@ -148,7 +149,7 @@ def test_a_task_gives_one_result_with_every_report(place: Place):
     place.open()
     place.wait_for_capacity()
     place.start(0, 0, 3)
-    result = place.results(1)[0].result
+    result = place.results(1)[0]
     assert (result.iteration, result.cut, result.failure) == (3, False, None)
     assert [(report.iteration, dict(report.metrics)) for report in result.reports] == [
         (1, {"value": X}),
@@ -161,11 +162,11 @@ def test_a_segment_starts_from_the_checkpoint_of_the_one_before(place: Place):
     place.open()
     place.wait_for_capacity()
     place.start(0, 0, 2)
-    first = place.results(1)[0].result
+    first = place.results(1)[0]
     assert first.checkpoint is not None
     place.messages.clear()
     place.start(0, 2, 4, checkpoint=first.checkpoint, attempt=2)
-    second = place.results(1)[0].result
+    second = place.results(1)[0]
     assert [(report.iteration, dict(report.metrics)) for report in second.reports] == [
         (3, {"value": 3 * X}),
         (4, {"value": 4 * X}),
@@ -176,13 +177,13 @@ def test_a_fork_goes_on_from_another_trials_checkpoint_at_any_iteration(place: P
     place.open()
     place.wait_for_capacity()
     place.start(0, 0, 2)
-    first = place.results(1)[0].result
+    first = place.results(1)[0]
     for number, start in ((1, 2), (2, 0), (3, 1)):
         place.wait_for_capacity()
         parent = Parent(0, 2, first.checkpoint)
         trial = Trial(number, {"x": X, "folder": str(place.study)}, number, "random", parent, start)
         place.backend.start(Task(trial, Segment(number, start, start + 1, first.checkpoint, 1), timeout=None))
-        result = place.results(number + 1)[number].result
+        result = place.results(number + 1)[number]
         assert result.failure is None
         (report,) = result.reports
         assert report.iteration == start + 1
@@ -241,7 +242,7 @@ def test_a_cut_of_an_attempt_that_has_ended_does_nothing(place: Place):
     place.backend.cut(0, 1)
     place.messages.clear()
     place.start(1, 0, 2)
-    assert place.results(1)[1].result.iteration == 2
+    assert place.results(1)[1].iteration == 2
 
 
 def test_the_clock_never_goes_back(place: Place):
@@ -261,7 +262,7 @@ def test_a_wide_task_takes_as_many_workers_as_its_width_and_gives_one_result(wid
     wide.start(0, 0, 3, width=2)
     assert wide.backend.capacity() == wide.backend.capacity(WorkerGang(2)) == 0
     assert wide.backend.workers().busy == 2
-    result = wide.results(1)[0].result
+    result = wide.results(1)[0]
     assert [dict(report.metrics) for report in result.reports] == [{"value": X}, {"value": 2 * X}, {"value": 3 * X}]
     assert wide.backend.capacity() == 2
     assert sum(isinstance(message, Result) for message in wide.messages) == 1
@@ -273,7 +274,7 @@ def test_a_trial_goes_on_from_its_checkpoint_at_any_width(wide: Place):
     for attempt, width in enumerate([1, 2, 1, 2]):
         wide.wait_for_capacity(width)
         wide.start(0, attempt, attempt + 1, checkpoint, attempt + 1, width)
-        result = wide.results(1)[0].result
+        result = wide.results(1)[0]
         checkpoint = result.checkpoint
         values += [report.metrics["value"] for report in result.reports]
         wide.messages.clear()
@@ -292,12 +293,12 @@ def test_a_segment_ends_at_the_report_that_reaches_the_target(shipped: Place):
     shipped.open(target=3 * X)
     shipped.wait_for_capacity()
     shipped.start(0, 0, 9)
-    result = shipped.results(1)[0].result
+    result = shipped.results(1)[0]
     assert (result.failure, result.cut, result.iteration) == (None, True, 3)
     assert result.checkpoint is not None
     shipped.wait_for_capacity()
     shipped.start(1, 0, 3)
-    result = shipped.results(2)[1].result
+    result = shipped.results(2)[1]
     assert (result.failure, result.cut, result.iteration) == (None, False, 3)  # which is its end anyway
 
 
@@ -312,7 +313,7 @@ def test_a_cut_ends_an_attempt_at_a_report_with_a_checkpoint(real: Place):
         real.start(0, 0, 1000)
         real.wait_for(lambda messages: any(isinstance(m, Progress) for m in messages))
         real.backend.cut(0, 1)
-    result = real.results(1)[0].result
+    result = real.results(1)[0]
     assert result.cut
     assert 0 < result.iteration < 1000
     assert result.checkpoint is not None
@@ -323,10 +324,10 @@ def test_checkpoints_inside_a_segment_are_told_with_the_reports_that_they_cover(
     real.open(trainables.total, save_every=2)
     real.wait_for_capacity()
     real.start(0, 0, 5)
-    result = real.results(1)[0].result
-    saves = [message.saved for message in real.messages if isinstance(message, Progress) and message.saved]
-    assert [iteration for iteration, _, _ in saves] == [2, 4]
-    counted = [report.iteration for _, _, reports in saves for report in reports]
+    result = real.results(1)[0]
+    saves = [message for message in real.messages if isinstance(message, Saved)]
+    assert [saved.iteration for saved in saves] == [2, 4]
+    counted = [report.iteration for saved in saves for report in saved.reports]
     assert counted + [report.iteration for report in result.reports] == [1, 2, 3, 4, 5]
 
 
@@ -334,10 +335,10 @@ def test_a_class_is_kept_warm_between_two_segments_of_a_trial(real: Place):
     real.open(trainables.Counter)
     real.wait_for_capacity()
     real.start(0, 0, 2)
-    first = real.results(1)[0].result
+    first = real.results(1)[0]
     real.messages.clear()
     real.start(0, 2, 4, checkpoint=first.checkpoint, attempt=2)
-    second = real.results(1)[0].result
+    second = real.results(1)[0]
     assert second.reports[0].metrics["built"] == first.reports[0].metrics["built"]
     assert [report.metrics["value"] for report in second.reports] == [3 * X, 4 * X]
 
@@ -357,7 +358,7 @@ def test_a_trial_that_raises_is_data(real: Place):
     real.open(trainables.raises)
     real.wait_for_capacity()
     real.start(0, 0, 2)
-    failure = real.results(1)[0].result.failure
+    failure = real.results(1)[0].failure
     assert failure is not None
     assert (failure.kind, failure.message) == ("raised", "ValueError: this trial can't be run")
     assert "in raises" in failure.traceback

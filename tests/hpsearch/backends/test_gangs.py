@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpsearch.backends.gangs import GRACE_SECONDS, Gang, Loss, halved
-from hpsearch.task import Gone, Result, SegmentResult, Task, TimedOut
+from hpsearch.task import Gone, Result, Task, TimedOut
 from hpsearch.trial import Failure, Report, Segment, Trial
 
 KEY = (4, 2)
@@ -17,11 +17,11 @@ def make_gang(width: int) -> Gang:
     return Gang(Task(Trial(4, {}, 0, "random"), Segment(4, 0, 9, None, 2, width), None))
 
 
-def result(iteration: int = 9, kind: str = "", rank: int = 0) -> SegmentResult:
+def result(iteration: int = 9, kind: str = "", rank: int = 0) -> Result:
     failure = Failure(kind, f"what rank {rank} said", "text") if kind else None  # type: ignore[arg-type]
     reports = (Report(4, iteration, {"value": 1.0}, 1.0),) if rank == 0 else ()
     checkpoint = "trials/00004/2/hpsearch-checkpoint-9" if rank == 0 and not kind else None
-    return SegmentResult(iteration, checkpoint, reports, False, 1.0, failure)
+    return Result(*KEY, iteration, checkpoint, reports, False, 1.0, failure)
 
 
 def test_the_result_of_rank_0_is_the_gangs_once_all_are_back():
@@ -30,7 +30,7 @@ def test_the_result_of_rank_0_is_the_gangs_once_all_are_back():
     gang.landed(2, result(rank=2), 1.0)
     assert gang.outcome() is None
     gang.landed(1, result(rank=1), 1.0)
-    assert gang.outcome() == Result(*KEY, result())
+    assert gang.outcome() == result()
 
 
 def test_a_gang_of_one_speaks_of_no_ranks():
@@ -39,7 +39,7 @@ def test_a_gang_of_one_speaks_of_no_ranks():
     assert gang.outcome() == Gone(*KEY, "killed")
     gang = make_gang(1)
     gang.landed(0, result(kind="raised"), 0.0)
-    assert gang.outcome() == Result(*KEY, replace(result(kind="raised"), checkpoint=None))
+    assert gang.outcome() == replace(result(kind="raised"), checkpoint=None)
     gang = make_gang(1)
     gang.lost(0, Loss("its worker was replaced", "spared"), 0.0)
     assert gang.outcome() == Gone(*KEY, "its worker was replaced", counts_against_trial=False)
@@ -71,8 +71,8 @@ def test_the_failure_of_its_own_counts_and_not_those_that_it_caused():
     gang.landed(2, result(5, kind="raised", rank=2), 0.0)
     outcome = gang.outcome()
     assert isinstance(outcome, Result)
-    assert outcome.result.failure == Failure("raised", "rank 2 of 3: what rank 2 said", "text")
-    assert (outcome.result.iteration, outcome.result.reports) == (5, result(5).reports)
+    assert outcome.failure == Failure("raised", "rank 2 of 3: what rank 2 said", "text")
+    assert (outcome.iteration, outcome.reports) == (5, result(5).reports)
 
 
 def test_of_several_failures_of_their_own_the_lowest_ranks_counts():
@@ -82,8 +82,8 @@ def test_of_several_failures_of_their_own_the_lowest_ranks_counts():
     gang.landed(0, result(kind="checkpoint"), 0.0)
     outcome = gang.outcome()
     assert isinstance(outcome, Result)
-    assert outcome.result.failure is not None
-    assert outcome.result.failure.kind == "checkpoint"
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "checkpoint"
 
 
 def test_ranks_that_ran_unlike_break_the_contract():
@@ -92,11 +92,11 @@ def test_ranks_that_ran_unlike_break_the_contract():
     gang.landed(0, result(4, kind="peer"), 0.0)
     outcome = gang.outcome()
     assert isinstance(outcome, Result)
-    failure = outcome.result.failure
+    failure = outcome.failure
     assert failure is not None
     assert failure.kind == "contract"
     assert "rank 1 ended after iteration 3 and rank 0, at iteration 4, still needed it" in failure.message
-    assert outcome.result.checkpoint is None
+    assert outcome.checkpoint is None
 
 
 def test_where_all_blame_the_others_it_is_nobodys_fault():
@@ -128,15 +128,15 @@ def test_those_that_were_killed_for_being_late_change_nothing():
     gang = make_gang(2)
     gang.landed(0, result(), 0.0)
     gang.lost(1, Loss("it stayed", "late"), 20.0)
-    assert gang.outcome() == Result(*KEY, result())
+    assert gang.outcome() == result()
     gang = make_gang(2)
     gang.landed(1, result(7, kind="raised", rank=1), 0.0)
     gang.lost(0, Loss("it stayed", "late"), 20.0)
     outcome = gang.outcome()
     assert isinstance(outcome, Result)
-    assert outcome.result.failure is not None
-    assert outcome.result.failure.kind == "raised"
-    assert outcome.result.reports == ()
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "raised"
+    assert outcome.reports == ()
 
 
 def test_a_rank_that_was_late_may_be_the_one_that_others_needed():
@@ -172,15 +172,15 @@ def test_whatever_happens_there_is_one_outcome_when_all_have_ended(ends, order):
     assert outcome is not None
     assert (outcome.trial, outcome.attempt) == KEY
     lost = [end for end in ends if isinstance(end, Loss)]
-    failures = [end.failure for end in ends if isinstance(end, SegmentResult) and end.failure is not None]
+    failures = [end.failure for end in ends if isinstance(end, Result) and end.failure is not None]
     if lost:
         assert isinstance(outcome, Gone | TimedOut)
     elif not failures:
-        assert outcome == Result(*KEY, ends[0])
+        assert outcome == ends[0]
     else:
         blameless = len(failures) == len(ends) and all(failure.kind == "peer" for failure in failures)
         assert isinstance(outcome, Gone if blameless else Result)
-        assert not isinstance(outcome, Result) or outcome.result.failure is not None
+        assert not isinstance(outcome, Result) or outcome.failure is not None
 
 
 @given(st.sets(st.integers(0, 99), min_size=2))

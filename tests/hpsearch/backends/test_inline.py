@@ -37,7 +37,7 @@ def test_closing_an_object_is_no_part_of_the_next_trials_time(tmp_path: Path) ->
         backend.start(task)
         (outcome,) = backend.wait(None)
         assert isinstance(outcome, Result)
-        assert outcome.result.iteration == 3
+        assert outcome.iteration == 3
     assert StoppedClock.seconds == 100.0
     backend.close()
 
@@ -53,7 +53,7 @@ def test_trials_of_a_company_run_one_after_the_other_where_the_worker_can_have_b
     outcomes: list[Message] = []
     while len(outcomes) < 3:
         outcomes += [message for message in backend.wait(None) if not isinstance(message, Notice)]
-    assert all(isinstance(outcome, Result) and outcome.result.iteration == 3 for outcome in outcomes)
+    assert all(isinstance(outcome, Result) and outcome.iteration == 3 for outcome in outcomes)
     assert backend.capacity(share) == 1
     backend.close()
 

@@ -94,8 +94,8 @@ def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 def check_whole(outcome: Any, end: int = 3) -> None:
     assert isinstance(outcome, Result)
-    assert (outcome.result.iteration, outcome.result.cut, outcome.result.failure) == (end, False, None)
-    assert [report.iteration for report in outcome.result.reports] == list(range(1, end + 1))
+    assert (outcome.iteration, outcome.cut, outcome.failure) == (end, False, None)
+    assert [report.iteration for report in outcome.reports] == list(range(1, end + 1))
 
 
 def test_lanes_are_taken_one_by_one_and_come_back_one_by_one(place: Place):
@@ -118,7 +118,7 @@ def test_a_task_joins_others_that_run_and_leaves_before_them(place: Place):
     place.start(1, end=2)
     check_whole(place.driver.outcome(1), 2)
     place.backend.cut(0, 1)
-    assert place.driver.outcome(0).result.cut
+    assert place.driver.outcome(0).cut
 
 
 def test_a_cut_ends_one_lane_at_a_report_with_a_checkpoint(place: Place):
@@ -127,8 +127,8 @@ def test_a_cut_ends_one_lane_at_a_report_with_a_checkpoint(place: Place):
         place.driver.metrics(number)
     place.backend.cut(1, 1)
     cut = place.driver.outcome(1)
-    assert (cut.result.cut, cut.result.failure) == (True, None)
-    assert cut.result.checkpoint is not None
+    assert (cut.cut, cut.failure) == (True, None)
+    assert cut.checkpoint is not None
     before = [len(place.driver.reports(number)) for number in (0, 2)]
     place.driver.wait_for(lambda: all(len(place.driver.reports(n)) > b for n, b in zip((0, 2), before, strict=True)))
 
@@ -137,8 +137,8 @@ def test_a_failure_ends_one_lane(place: Place):
     for number, fault in enumerate(("", "step", "")):
         place.start(number, fault=fault)
     failed = place.driver.outcome(1)
-    assert failed.result.failure is not None
-    assert failed.result.failure.kind == "raised"
+    assert failed.failure is not None
+    assert failed.failure.kind == "raised"
     for number in (0, 2):
         check_whole(place.driver.outcome(number))
 
@@ -163,7 +163,7 @@ def test_a_task_that_is_to_have_a_worker_for_itself_waits_for_its_lanes_and_noth
     place.driver.outcome(0)
     alone = place.driver.outcome(2)
     check_whole(alone)
-    assert alone.result.lanes == 1
+    assert alone.lanes == 1
     place.driver.wait_for(lambda: place.backend.capacity(SHARE) == 3)
     assert place.backend.capacity(WHOLE_WORKER) == 1
 
@@ -184,7 +184,7 @@ def test_trials_of_a_company_run_beside_each_other_and_beside_no_others(place: P
     for number in (1, 2):
         place.backend.cut(number, 1)
         assert not place.driver.reports(3)
-        assert place.driver.outcome(number).result.cut
+        assert place.driver.outcome(number).cut
     check_whole(place.driver.outcome(3))
     place.driver.wait_for(lambda: place.backend.capacity(SHARE) == 3)
 
@@ -198,7 +198,7 @@ def test_what_waits_for_a_worker_and_is_cut_does_not_begin(place: Place):
     assert isinstance(gone, Gone)
     assert (gone.counts_against_trial, gone.company) == (False, ())
     place.backend.cut(0, 1)
-    assert place.driver.outcome(0).result.cut
+    assert place.driver.outcome(0).cut
     check_whole(place.driver.outcome(2))
     assert not place.driver.reports(1)
 

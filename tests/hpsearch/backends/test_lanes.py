@@ -53,7 +53,7 @@ def whole(messages: Sequence[Message]) -> None:
     """See that these attempts ran to their ends as if they had been alone."""
     for message in messages:
         assert isinstance(message, Result)
-        result = message.result
+        result = message
         assert (result.iteration, result.cut, result.failure) == (3, False, None)
         assert [report.metrics["value"] for report in result.reports] == [1.0, 2.0, 3.0]
 
@@ -109,7 +109,7 @@ def test_a_cut_ends_one_lane(packing):
     ended = outcomes(packing)
     cut = ended.pop(1)
     assert isinstance(cut, Result)
-    assert (cut.result.iteration, cut.result.cut) == (2, True)
+    assert (cut.iteration, cut.cut) == (2, True)
     whole(list(ended.values()))
     assert sorted(ended) == [0, 2]
 
@@ -128,7 +128,7 @@ def test_a_failure_ends_one_lane(packing):
     ended = outcomes(packing)
     failed = ended.pop(1)
     assert isinstance(failed, Result)
-    assert failed.result.failure is not None
+    assert failed.failure is not None
     whole(list(ended.values()))
     assert sorted(ended) == [0, 2]
 

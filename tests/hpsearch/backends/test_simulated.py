@@ -73,7 +73,7 @@ def test_reports_are_of_the_segments_own_iterations():
     simulated.start(task(0, 3.0, start=2, end=4))
     (message,) = simulated.wait(None)
     assert isinstance(message, Result)
-    result = message.result
+    result = message
     assert [(report.iteration, report.metrics, report.seconds) for report in result.reports] == [
         (3, {"loss": 8 / 3}, 3.0),
         (4, {"loss": 2.0}, 3.0),
@@ -95,13 +95,13 @@ def test_a_cut_ends_an_attempt_at_its_next_report():
     (message,) = simulated.wait(None)
     assert isinstance(message, Result)
     assert simulated.now() == 30.0  # in its third iteration
-    result = message.result
+    result = message
     assert (result.iteration, result.cut, result.checkpoint) == (4, True, "trials/00000/1/hpsearch-checkpoint-4")
     assert [report.iteration for report in result.reports] == [2, 3, 4]
     assert result.seconds == 30.0
     (message,) = simulated.wait(None)
     assert isinstance(message, Result)
-    assert (message.trial, message.result.cut, simulated.now()) == (2, False, 90.0)
+    assert (message.trial, message.cut, simulated.now()) == (2, False, 90.0)
     assert not simulated.wait(None)
     assert simulated.capacity() == 3
 
@@ -114,7 +114,7 @@ def test_a_cut_in_the_last_iteration_changes_nothing():
     simulated.cut(0, 1)
     (message,) = simulated.wait(None)
     assert isinstance(message, Result)
-    assert (message.result.iteration, message.result.cut, simulated.now()) == (2, False, 20.0)
+    assert (message.iteration, message.cut, simulated.now()) == (2, False, 20.0)
 
 
 def test_a_wide_task_takes_as_many_workers():
@@ -128,7 +128,7 @@ def test_a_wide_task_takes_as_many_workers():
     (message,) = simulated.wait(None)
     assert isinstance(message, Result)
     assert (simulated.now(), simulated.capacity()) == (4.0, 5)
-    assert [report.seconds for report in message.result.reports] == [2.0, 2.0]
+    assert [report.seconds for report in message.reports] == [2.0, 2.0]
 
 
 def test_each_iteration_is_told_of_at_its_own_time_and_the_last_one_by_the_result():
@@ -139,7 +139,7 @@ def test_each_iteration_is_told_of_at_its_own_time_and_the_last_one_by_the_resul
     while messages := simulated.wait(None):
         for message in messages:
             assert isinstance(message, Progress | Result)
-            reports = message.reports if isinstance(message, Progress) else message.result.reports
+            reports = message.reports
             told.append((simulated.now(), message.trial, [report.iteration for report in reports]))
     assert told == [
         (10.0, 0, [2]),
@@ -165,7 +165,7 @@ def test_an_attempt_that_runs_over_its_timeout_is_killed_at_that_very_moment(liv
     assert isinstance(killed, TimedOut)
     assert isinstance(cut, Result)
     assert isinstance(done, Result)
-    assert (cut.result.cut, killed.trial, killed.seconds, done.result.cut) == (True, 0, 25.0, False)
+    assert (cut.cut, killed.trial, killed.seconds, done.cut) == (True, 0, 25.0, False)
     assert "25 s of it were left" in killed.failure.message
     assert simulated.capacity() == 3
 
@@ -346,9 +346,9 @@ def test_a_cut_attempt_takes_the_time_of_its_checkpoint(live, fails):
     while messages := simulated.wait(None):
         results += [(simulated.now(), message) for message in messages if isinstance(message, Result)]
     when, cut = results[0]
-    assert (cut.trial, cut.result.cut, cut.result.iteration) == (0, True, 1)
-    assert cut.result.checkpoint is not None
-    assert when == cut.result.seconds == cut.result.reports[0].seconds + 1.0
+    assert (cut.trial, cut.cut, cut.iteration) == (0, True, 1)
+    assert cut.checkpoint is not None
+    assert when == cut.seconds == cut.reports[0].seconds + 1.0
 
 
 @settings(deadline=None, max_examples=30)

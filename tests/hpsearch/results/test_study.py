@@ -24,7 +24,7 @@ from hpsearch.space import Space, Uniform
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Metric
 from hpsearch.tables.status import status_text
-from hpsearch.task import Message, Result, Task
+from hpsearch.task import Message, Task
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trial import Failure, TrialState
 from tests.hpsearch.support.scripted import ScriptedBackend, done, events_of, failed, run_scripted, saved, sweep_of
@@ -178,9 +178,9 @@ def test_the_curve_of_a_trial_that_ran_again_holds_nothing_of_its_failed_attempt
     def answer(task: Task) -> Sequence[Message]:
         if task.segment.attempt > 1:
             return [failed(task)]
-        reported = done(task, at=3, counted=1).result
+        reported = done(task, at=3, counted=1)
         harm = Failure("raised", "ValueError: no", "")
-        return [saved(task, 1), Result(0, 1, replace(reported, checkpoint=None, failure=harm))]
+        return [saved(task, 1), replace(reported, checkpoint=None, failure=harm)]
 
     sweep = sweep_of(early_terminate=None, max_iter=4, run_cap=1)
     study = run_scripted(tmp_path / "s", sweep, ScriptedBackend(answer))

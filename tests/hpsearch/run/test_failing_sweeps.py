@@ -183,8 +183,8 @@ def test_reports_of_the_attempt_that_failed_count_no_more_when_its_trial_is_retr
 
     def answer(task: Task) -> Sequence[Message]:
         message = failed(task)
-        reports = done(task, loss=lambda trial, iteration: 0.001).result.reports[:3]
-        object.__setattr__(message.result, "reports", reports)
+        reports = done(task, loss=lambda trial, iteration: 0.001).reports[:3]
+        object.__setattr__(message, "reports", reports)
         return [message]
 
     sweep = sweep_of(**FLAT, run_cap=1)

@@ -81,10 +81,10 @@ def test_a_checkpoint_is_discarded_only_after_the_journal_names_its_successor(tm
             named = {event.checkpoint for event in of_kind(path, Saved, Finished)}
             assert name in named or checkpoint.exists()
         result = done(task)
-        assert result.result.checkpoint is not None
-        files[result.result.checkpoint] = path / result.result.checkpoint
-        files[result.result.checkpoint].mkdir(parents=True)
-        (files[result.result.checkpoint] / "state.pt").touch()
+        assert result.checkpoint is not None
+        files[result.checkpoint] = path / result.checkpoint
+        files[result.checkpoint].mkdir(parents=True)
+        (files[result.checkpoint] / "state.pt").touch()
         return [result]
 
     study = run_scripted(path, sweep_of(), ScriptedBackend(answer, 3))
@@ -183,7 +183,7 @@ def test_provisional_reports_and_notices_reach_the_audience_and_not_the_journal(
     report = Report(0, 1, {"loss": 3.0}, 0.1)
 
     def answer(task: Task) -> Sequence[Message]:
-        return [Notice("waits for ada's workers"), Progress(0, 1, (report,), None), done(task)]
+        return [Notice("waits for ada's workers"), Progress(0, 1, (report,)), done(task)]
 
     state, onlooker, batches = direct(sweep_of(**FLAT, run_cap=1), ScriptedBackend(answer))
     assert state == "finished"
@@ -198,7 +198,7 @@ def test_what_trials_change_of_their_process_is_said_once_for_each_setting():
         result = done(task)
         stuck = ("the locale (gone)",) if task.segment.trial == 2 else ()
         changed = changes[task.segment.trial]
-        return [replace(result, result=replace(result.result, changed=changed, stuck=stuck))]
+        return [replace(result, changed=changed, stuck=stuck)]
 
     _, onlooker, _ = direct(sweep_of(**FLAT, run_cap=3), ScriptedBackend(answer))
     assert [said.partition(";")[0] for said in onlooker.said] == [
@@ -214,7 +214,7 @@ def test_what_a_trial_changes_in_its_modules_is_said_once_unless_nothing_follows
 
     def answer(task: Task) -> Sequence[Message]:
         result = done(task)
-        return [replace(result, result=replace(result.result, module_changes=changes[task.segment.trial]))]
+        return [replace(result, module_changes=changes[task.segment.trial])]
 
     monkeypatch.setattr(ScriptedBackend, "module_changes_stay", stay)
     _, onlooker, _ = direct(sweep_of(**FLAT, run_cap=3), ScriptedBackend(answer))
@@ -225,7 +225,7 @@ def test_what_a_trial_changes_in_its_modules_is_said_once_unless_nothing_follows
 def test_a_checkpoint_that_is_never_looked_at_is_told_once():
     def answer(task: Task) -> Sequence[Message]:
         result = done(task)
-        return [replace(result, result=replace(result.result, ignored_checkpoint=task.segment.trial > 0))]
+        return [replace(result, ignored_checkpoint=task.segment.trial > 0)]
 
     _, onlooker, _ = direct(sweep_of(**FLAT, run_cap=3), ScriptedBackend(answer))
     (said,) = onlooker.said
@@ -346,7 +346,7 @@ def test_later_a_broken_contract_fails_its_trial_alone(tmp_path):
 def test_a_failed_trials_reports_count_unless_it_is_tried_again(tmp_path):
     def answer(task: Task) -> Sequence[Message]:
         message = failed(task)
-        return [replace(message, result=replace(message.result, reports=done(task).result.reports[:2], iteration=2))]
+        return [replace(message, reports=done(task).reports[:2], iteration=2)]
 
     study = run_scripted(
         tmp_path / "s", sweep_of(**FLAT, run_cap=1, limits=Limits(max_retries=2)), ScriptedBackend(answer)

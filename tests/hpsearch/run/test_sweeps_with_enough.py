@@ -49,7 +49,7 @@ def target(value: float | None, **more: Any) -> Metric:
 def live(task: Task, iteration: int, loss: float) -> Progress:
     """A running task told of an iteration."""
     trial, attempt = task.key
-    return Progress(trial, attempt, (Report(trial, iteration, {"loss": loss}, 1.0),), None)
+    return Progress(trial, attempt, (Report(trial, iteration, {"loss": loss}, 1.0),))
 
 
 class Scripted(ScriptedBackend):

@@ -12,7 +12,7 @@ from hpsearch.events import Dropped, Failed, Finished, Lost, Reverted
 from hpsearch.run.verdicts import MOST_LOSSES, Rules, Verdict, verdict
 from hpsearch.study.trial_record import RollbackPoint, TrialRecord, TrialResult
 from hpsearch.sweep.sweep import Limits, Metric, Resources, Scaling
-from hpsearch.task import Gone, Result, SegmentResult, TimedOut
+from hpsearch.task import Gone, Result, TimedOut
 from hpsearch.trial import Failure, Parent, Report, Segment, Trial
 from tests.hpsearch.support.scripted import sweep_of
 
@@ -35,8 +35,7 @@ def record(**changes: Any) -> TrialRecord:
 
 
 def result(failure: Failure | None = None, **changes: Any) -> Result:
-    given = SegmentResult(4, None, REPORTS, False, 1.5, failure)
-    return Result(3, 2, replace(given, **changes))
+    return replace(Result(3, 2, 4, None, REPORTS, False, 1.5, failure), **changes)
 
 
 def failure(kind: Any, message: str = "m") -> Failure:

@@ -106,7 +106,7 @@ class Driver:
         trial = Trial(number, params, seed=number, origin="random")
         segment = Segment(number, 0, end, None, attempt, width)
         if after is not None:
-            segment = Segment(number, after.result.iteration, end, after.result.checkpoint, after.attempt + 1, width)
+            segment = Segment(number, after.iteration, end, after.checkpoint, after.attempt + 1, width)
         self.backend.start(Task(trial, segment, timeout, share, company))
 
     def results(self) -> list[int]:

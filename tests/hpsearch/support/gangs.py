@@ -12,7 +12,7 @@ from typing import Any
 
 import hpsearch_comm
 from hpsearch.objective import Metric, Objective
-from hpsearch.task import SegmentResult
+from hpsearch.task import Result
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.job import Job
@@ -78,11 +78,11 @@ class Workers:
         for rank, rank_info in enumerate(self.rank_infos(part.width)):
             self._lines[rank].send(("run", trial, part, rank_info, cut_at[rank] if cut_at else None))
 
-    def results(self, ranks: Sequence[int]) -> list[tuple[SegmentResult, Listening]]:
+    def results(self, ranks: Sequence[int]) -> list[tuple[Result, Listening]]:
         """Wait for what these ranks give back, and what their channels heard."""
         return [self._lines[rank].recv() for rank in ranks]
 
-    def run(self, part: Segment, cut_at: Sequence[int | None] = (), trial: Trial = TRIAL) -> list[SegmentResult]:
+    def run(self, part: Segment, cut_at: Sequence[int | None] = (), trial: Trial = TRIAL) -> list[Result]:
         """Run a segment; give the ranks' results."""
         self.start(part, cut_at, trial)
         return [result for result, _ in self.results(range(part.width))]

@@ -23,7 +23,7 @@ from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Checkpoints, Metric, Sweep
-from hpsearch.task import Result, SegmentResult
+from hpsearch.task import Result
 from hpsearch.trainable.addresses import in_pack, pack_of, pack_of_all
 from hpsearch.trial import Failure, Report, Segment
 from hpsearch.worker.attempt import attempt_directory
@@ -242,8 +242,7 @@ class Life:
             if segment.checkpoint in {fork.source for fork in forks}:
                 return Lost(segment.trial, segment.attempt, "it is whole after all")
         failure = Failure("checkpoint", "gone", "")
-        result = SegmentResult(segment.start, None, (), False, 0.1, failure)
-        ended = Result(segment.trial, segment.attempt, result)
+        ended = Result(segment.trial, segment.attempt, segment.start, None, (), False, 0.1, failure)
         first, *self.owed = verdict(ended, record, Rules(self.sweep)).events
         return first
 

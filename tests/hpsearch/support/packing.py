@@ -17,7 +17,6 @@ from hpsearch.task import (
     Place,
     Progress,
     Result,
-    SegmentResult,
     Task,
     TimedOut,
     Workers,
@@ -172,27 +171,26 @@ class PackingBackend(Backend):
         ran, last = len(attempt.reports), segment.end or segment.start + 1
         if not self.memory(task, len(self._on(attempt.workers[0])) - 1):
             self._end(key)
-            return Result(*key, SegmentResult(segment.start, None, (), False, 0.0, Failure("memory", "no room", "")))
+            return Result(*key, segment.start, None, (), False, 0.0, Failure("memory", "no room", ""))
         if task.timeout is not None and ran + 1 > task.timeout:
             self._end(key)
             return TimedOut(*key, Failure("timeout", "ran over its trial_timeout", ""), task.timeout)
         if segment.trial in self._failing:
             self._end(key)
             failure = Failure("raised", "ValueError: no", "Traceback")
-            result = SegmentResult(segment.start + ran, None, attempt.reports, False, float(ran), failure)
-            return Result(*key, result)
+            return Result(*key, segment.start + ran, None, attempt.reports, False, float(ran), failure)
         iteration = segment.start + ran + 1
         metrics, lanes = {self._name: self._metric(task.trial, iteration)}, len(self._on(attempt.workers[0]))
         report = Report(segment.trial, iteration, metrics, 1.0 / (lanes * segment.width), lanes)
         attempt.reports += (report,)
         attempt.lanes = max(attempt.lanes, lanes)
         if iteration < last and not attempt.cut:
-            return Progress(*key, (report,), None)
+            return Progress(*key, (report,))
         self._end(key)
         checkpoint = f"{attempt_directory(segment)}/hpsearch-checkpoint-{iteration}"
         seconds = sum(report.seconds for report in attempt.reports)
         reports, cut = attempt.reports, iteration < last
-        return Result(*key, SegmentResult(iteration, checkpoint, reports, cut, seconds, None, lanes=attempt.lanes))
+        return Result(*key, iteration, checkpoint, reports, cut, seconds, None, lanes=attempt.lanes)
 
     def _end(self, key: tuple[int, int]) -> None:
         self._give_back(self._running.pop(key))

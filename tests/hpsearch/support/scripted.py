@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.backends.base import Backend, tasks_on
-from hpsearch.events import Event
+from hpsearch.events import Event, Saved
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.observers.display import Silent
@@ -23,10 +23,7 @@ from hpsearch.task import (
     Gone,
     Message,
     Place,
-    Progress,
     Result,
-    Save,
-    SegmentResult,
     Task,
     TimedOut,
     Workers,
@@ -152,7 +149,7 @@ def done(
     end = at if at is not None else segment.end or segment.start + 1
     reports = _reports(segment, segment.start if counted is None else counted, end, loss)
     checkpoint = f"{attempt_directory(segment)}/hpsearch-checkpoint-{end}" if checkpoints else None
-    return Result(segment.trial, segment.attempt, SegmentResult(end, checkpoint, reports, cut, 1.0, None))
+    return Result(segment.trial, segment.attempt, end, checkpoint, reports, cut, 1.0, None)
 
 
 def cut_at_next_report(backend: ScriptedBackend, task: Task) -> list[Message]:
@@ -162,20 +159,19 @@ def cut_at_next_report(backend: ScriptedBackend, task: Task) -> list[Message]:
     return [done(task)]
 
 
-def saved(task: Task, iteration: int, since: int | None = None) -> Progress:
+def saved(task: Task, iteration: int, since: int | None = None) -> Saved:
     """The task wrote a checkpoint at an iteration."""
     segment = task.segment
     reports = _reports(segment, segment.start if since is None else since, iteration, lambda _, i: 9.0 / i)
     checkpoint = f"{attempt_directory(segment)}/hpsearch-checkpoint-{iteration}"
-    return Progress(segment.trial, segment.attempt, (), Save(iteration, checkpoint, reports))
+    return Saved(segment.trial, segment.attempt, iteration, checkpoint, reports)
 
 
 def failed(task: Task, kind: str = "raised", message: str = "ValueError: no") -> Result:
     """The task failed before its first report."""
-    result = done(task).result
+    result = done(task)
     failure = Failure(kind, message, "Traceback")  # type: ignore[arg-type]
-    result = replace(result, iteration=task.segment.start, checkpoint=None, reports=(), failure=failure)
-    return Result(task.segment.trial, task.segment.attempt, result)
+    return replace(result, iteration=task.segment.start, checkpoint=None, reports=(), failure=failure)
 
 
 def gone(task: Task) -> Gone:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hpsearch.task import SegmentResult
+from hpsearch.events import Saved
+from hpsearch.task import Result
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.worker import Worker
 
@@ -22,15 +23,15 @@ class Listening:
     def __init__(self, cut_at: int | None = None) -> None:
         self.cut_at = cut_at
         self.reports: list[Report] = []
-        self.saves: list[tuple[int, str, tuple[Report, ...]]] = []
+        self.saves: list[tuple[int, str | None, tuple[Report, ...]]] = []
 
     def reported(self, report: Report) -> None:
         """Take a report down."""
         self.reports.append(report)
 
-    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
+    def saved(self, saved: Saved) -> None:
         """Take a checkpoint down."""
-        self.saves.append((iteration, checkpoint, reports))
+        self.saves.append((saved.iteration, saved.checkpoint, saved.reports))
 
     def cut_requested(self) -> bool:
         """Ask for a cut once the iteration was reported."""
@@ -59,6 +60,6 @@ def segment(start: int, end: int | None, checkpoint: str | None = None, attempt:
     return Segment(TRIAL.number, start, end, checkpoint, attempt)
 
 
-def run(worker: Worker, part: Segment, cut_at: int | None = None) -> SegmentResult:
+def run(worker: Worker, part: Segment, cut_at: int | None = None) -> Result:
     """Run a segment of the trial."""
     return worker.run(TRIAL, part, Listening(cut_at))

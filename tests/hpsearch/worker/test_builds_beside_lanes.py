@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import hpsearch_trainers.lanes
+from hpsearch.events import Saved
 from hpsearch.objective import Metric, Objective
-from hpsearch.task import SegmentResult
+from hpsearch.task import Result
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
 from hpsearch.worker.worker import Worker
@@ -38,7 +39,7 @@ class Deaf:
     def reported(self, report: Report) -> None:
         pass
 
-    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
+    def saved(self, saved: Saved) -> None:
         pass
 
     def cut_requested(self) -> bool:
@@ -56,12 +57,12 @@ def trial(number: int, puts: str) -> Trial:
     return Trial(number, {"puts": puts, "scale": SCALES[number]}, seed=number, origin="random")
 
 
-def segment(number: int, start: int, end: int, before: SegmentResult | None = None) -> Segment:
+def segment(number: int, start: int, end: int, before: Result | None = None) -> Segment:
     checkpoint = None if before is None else before.checkpoint
     return Segment(number, start, end, checkpoint, 1 if before is None else 2, 1)
 
 
-def told(result: SegmentResult) -> list[Any]:
+def told(result: Result) -> list[Any]:
     return [
         (one.iteration, {name: value for name, value in one.metrics.items() if name != "data_wait"})
         for one in result.reports
@@ -84,9 +85,9 @@ def alone(root: Path, puts: str, ends: tuple[int, ...] = (3,)) -> dict[int, list
     return found
 
 
-def ended(many: Worker) -> dict[int, SegmentResult]:
+def ended(many: Worker) -> dict[int, Result]:
     """Train what there is to its end."""
-    found: dict[int, SegmentResult] = {}
+    found: dict[int, Result] = {}
     while many._lanes is not None and (many._lanes._lanes or many._lanes._new):
         found |= {one.segment.trial: one.result for one in many.round()}
     return found
@@ -138,7 +139,7 @@ def test_a_trial_that_goes_on_after_another_was_built_is_built_again(tmp_path, p
     expected = alone(tmp_path, puts, (1, 3))
     many = worker(tmp_path / "together", 3)
     found: dict[int, list[Any]] = {}
-    before: dict[int, SegmentResult] = {}
+    before: dict[int, Result] = {}
     for start, end in ((0, 1), (1, 3)):
         for number in range(3):
             following = segment(number, start, end, before.get(number))

@@ -17,7 +17,7 @@ import pytest
 from hpsearch.objective import Metric, Objective
 from hpsearch.space import Space
 from hpsearch.sweep.parallel import Parallel, Strategies
-from hpsearch.task import SegmentResult
+from hpsearch.task import Result
 from hpsearch.trainable import checkpoints
 from hpsearch.trial import Parent, Segment, Trial
 from hpsearch.worker.job import CommandLine, Job
@@ -54,7 +54,7 @@ class Script:
 
     def run(
         self, start: int, end: int | None, checkpoint: str | None = None, channel: Listening | None = None
-    ) -> SegmentResult:
+    ) -> Result:
         """Run a segment as the attempt of its start's number plus one."""
         assert self.worker is not None
         return self.worker.run(TRIAL, Segment(3, start, end, checkpoint, start + 1), channel or Listening())
@@ -72,7 +72,7 @@ def script(tmp_path: Path) -> Iterator[Script]:
         made.worker.close()
 
 
-def iterations(result: SegmentResult) -> list[int]:
+def iterations(result: Result) -> list[int]:
     return [report.iteration for report in result.reports]
 
 
@@ -149,7 +149,8 @@ OVERWRITES = """
 """
 
 
-def saved_number(script: Script, checkpoint: str) -> int:
+def saved_number(script: Script, checkpoint: str | None) -> int:
+    assert checkpoint is not None
     path = checkpoints.user_path(script.root / checkpoint)
     return int((path / "count" if path.is_dir() else path).read_text())
 

@@ -14,8 +14,9 @@ import pytest
 
 import hpsearch_trainers.lanes
 from hpsearch.errors import UnwritableError
+from hpsearch.events import Saved
 from hpsearch.objective import Metric, Objective
-from hpsearch.task import SegmentResult
+from hpsearch.task import Result
 from hpsearch.trainable import random_state
 from hpsearch.trainable.addresses import in_pack, place_of
 from hpsearch.trainable.checkpoints import read_random_state, read_state, user_path
@@ -43,7 +44,7 @@ class Deaf:
     def reported(self, report: Report) -> None:
         pass
 
-    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
+    def saved(self, saved: Saved) -> None:
         pass
 
     def cut_requested(self) -> bool:
@@ -71,12 +72,12 @@ def enter(many: Worker, number: int, end: int, fault: str = "", former: str | No
     many.enter(trial, segment, Deaf(), None)
 
 
-def rounds(many: Worker, count: int) -> dict[int, SegmentResult]:
+def rounds(many: Worker, count: int) -> dict[int, Result]:
     """Train for so many epochs; give what came of those that ended."""
     return {ended.segment.trial: ended.result for _ in range(count) for ended in many.round()}
 
 
-def run(root: Path, ends: Sequence[int], faults: Sequence[str] = (), **given: Any) -> dict[int, SegmentResult]:
+def run(root: Path, ends: Sequence[int], faults: Sequence[str] = (), **given: Any) -> dict[int, Result]:
     many = worker(root, **given)
     for number, end in enumerate(ends):
         enter(many, number, end, faults[number] if faults else "")

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from hpsearch.objective import Metric, Objective
-from hpsearch.task import SegmentResult
+from hpsearch.task import Result
 from hpsearch.trainable import checkpoints
 from hpsearch.trial import Segment
 from hpsearch.worker.gang import RankInfo
@@ -46,11 +46,11 @@ class Gang:
         cut_at: Sequence[int | None] = (None, None),
         start: int = 0,
         checkpoint: str | None = None,
-    ) -> list[SegmentResult]:
+    ) -> list[Result]:
         """Run a segment as the attempt of its start's number plus one; give the ranks' results."""
         part = Segment(TRIAL.number, start, end, checkpoint, start + 1, width=2)
         addresses = tuple(worker.address for worker in self.workers)
-        results: dict[int, SegmentResult] = {}
+        results: dict[int, Result] = {}
 
         def work(rank: int) -> None:
             rank_info = RankInfo(rank, addresses, ("a", "a"), SECRET)
@@ -77,7 +77,7 @@ def gang(tmp_path: Path) -> Iterator[Gang]:
         worker.close()
 
 
-def kinds(results: list[SegmentResult]) -> list[str | None]:
+def kinds(results: list[Result]) -> list[str | None]:
     return [None if result.failure is None else result.failure.kind for result in results]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hpsearch.space import Space
 from hpsearch.sweep.parallel import Parallel, Strategies
-from hpsearch.task import SegmentResult
+from hpsearch.task import Result
 from hpsearch.trial import Segment, Trial
 from tests.hpsearch.support import wide_trainables as trainables
 from tests.hpsearch.support.gangs import Workers
@@ -20,11 +20,11 @@ def wide(start: int, end: int | None, checkpoint: str | None = None, attempt: in
     return Segment(TRIAL.number, start, end, checkpoint, attempt, width)
 
 
-def losses(result: SegmentResult) -> list[float]:
+def losses(result: Result) -> list[float]:
     return [report.metrics["loss"] for report in result.reports]
 
 
-def kinds(results: list[SegmentResult]) -> list[str | None]:
+def kinds(results: list[Result]) -> list[str | None]:
     return [None if result.failure is None else result.failure.kind for result in results]
 
 

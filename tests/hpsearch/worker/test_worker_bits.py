@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hpsearch.objective import Metric, Objective
-from hpsearch.task import SegmentResult
+from hpsearch.task import Result
 from hpsearch.trainable import checkpoints
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.worker.job import Job
@@ -83,7 +83,7 @@ class Train:
         self._job.load(state)
 
 
-def bits(root: Path, results: list[SegmentResult]) -> tuple[Any, ...]:
+def bits(root: Path, results: list[Result]) -> tuple[Any, ...]:
     """Give all reports and the final weights, as bits."""
     assert [result.failure for result in results] == [None] * len(results)
     reports = [
@@ -175,8 +175,8 @@ def test_a_checkpoint_of_an_earlier_version_is_gone_on_from_as_that_version_did(
 def test_warm_cold_and_uninterrupted_runs_give_the_same_bits(tmp_path: Path, trainable: Any) -> None:
     whole = [run(worker_on(tmp_path, trainable), segment(0, 6))]
 
-    def in_parts(worker_of: Callable[[], Worker], attempt: int) -> list[SegmentResult]:
-        results: list[SegmentResult] = []
+    def in_parts(worker_of: Callable[[], Worker], attempt: int) -> list[Result]:
+        results: list[Result] = []
         for start, end in ((0, 1), (1, 3), (3, 6)):
             checkpoint = results[-1].checkpoint if results else None
             part = segment(start, end, checkpoint, attempt + len(results))

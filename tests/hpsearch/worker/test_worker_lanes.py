@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 import hpsearch
 import hpsearch_trainers.lanes
+from hpsearch.events import Saved
 from hpsearch.objective import Metric, Objective
-from hpsearch.task import SegmentResult
+from hpsearch.task import Result
 from hpsearch.trainable.addresses import place_of
 from hpsearch.trainable.checkpoints import read_random_state, read_state, user_path
 from hpsearch.trial import Report, Segment, Trial
@@ -45,14 +46,14 @@ class Heard:
 
     def __init__(self, cut_at: int | None = None) -> None:
         self.reports: list[Report] = []
-        self.saves: list[tuple[int, str, tuple[Report, ...]]] = []
+        self.saves: list[tuple[int, str | None, tuple[Report, ...]]] = []
         self._cut_at = cut_at
 
     def reported(self, report: Report) -> None:
         self.reports.append(report)
 
-    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
-        self.saves.append((iteration, checkpoint, reports))
+    def saved(self, saved: Saved) -> None:
+        self.saves.append((saved.iteration, saved.checkpoint, saved.reports))
 
     def cut_requested(self) -> bool:
         return self.reports[-1].iteration == self._cut_at
@@ -77,7 +78,7 @@ def worker(
     return Worker(job, root, around_build=around_build)
 
 
-def told(root: Path, heard: Heard, result: SegmentResult) -> Any:
+def told(root: Path, heard: Heard, result: Result) -> Any:
     """Give all that came of a segment but for its times, and for how many it was trained with."""
 
     def plain(reports: Any) -> Any:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from hpsearch.backends.ray.mailbox import Heartbeat, Key, Mailbox
-from hpsearch.task import Save
+from hpsearch.events import Saved
 from hpsearch.trial import Report
 
 STUDY = "runs/x"
@@ -11,7 +11,7 @@ KEY = (STUDY, 3, 1)
 REPORT = Report(3, 1, {"loss": 0.5}, 0.1)
 
 
-def heartbeat(iteration: int = 1, saves: tuple[Save, ...] = ()) -> Heartbeat:
+def heartbeat(iteration: int = 1, saves: tuple[Saved, ...] = ()) -> Heartbeat:
     return Heartbeat("worker", KEY, (Report(3, iteration, {"loss": 0.5}, 0.1),), saves, None, ())
 
 
@@ -61,7 +61,9 @@ def test_an_empty_letter_only_asks(monkeypatch):
         assert (await mailbox.exchange(empty)).cut
         assert not (await mailbox.exchange(asking((KEY[0], 3, 2)))).cut  # another attempt
         assert not (await mailbox.exchange(asking(("runs/y", 3, 1)))).cut  # another study
-        assert (await mailbox.exchange(Heartbeat("worker", KEY, (), (Save(1, "c", (REPORT,)),), b"packed", ()))).cut
+        assert (
+            await mailbox.exchange(Heartbeat("worker", KEY, (), (Saved(*KEY[1:], 1, "c", (REPORT,)),), b"packed", ()))
+        ).cut
         assert [one.packed for one in await mailbox.collect(STUDY)] == [b"packed"]
 
     asyncio.run(ask())

@@ -30,8 +30,8 @@ X = 0.5
 def ended(outcome: Any) -> dict[str, float]:
     """Give the last metrics of a task that ended in good order."""
     assert isinstance(outcome, Result), outcome
-    assert outcome.result.failure is None, outcome.result.failure
-    return dict(outcome.result.reports[-1].metrics)
+    assert outcome.failure is None, outcome.failure
+    return dict(outcome.reports[-1].metrics)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_wide_task_is_run_by_several_workers_together_and_has_one_outcome(pair
     assert pair.backend.capacity() == 0
     outcome = pair.outcome(0)
     known = ended(outcome)
-    assert [report.metrics["value"] for report in outcome.result.reports] == [2 * X, 4 * X, 6 * X]
+    assert [report.metrics["value"] for report in outcome.reports] == [2 * X, 4 * X, 6 * X]
     assert (known["size"], known["hosts"]) == (2, 1)
     assert known["pid0"] != known["pid1"]
     assert pair.backend.capacity() == 2
@@ -79,9 +79,9 @@ def test_a_cut_ends_all_ranks_at_one_report_with_a_checkpoint(pair, tmp_path):
     pair.backend.cut(0, 1)
     outcome = pair.outcome(0)
     ended(outcome)
-    assert outcome.result.cut
-    assert 0 < outcome.result.iteration < 100_000
-    assert (tmp_path / "study" / outcome.result.checkpoint / "state.pt").is_file()
+    assert outcome.cut
+    assert 0 < outcome.iteration < 100_000
+    assert (tmp_path / "study" / outcome.checkpoint / "state.pt").is_file()
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.exhaustive), 1])
@@ -104,10 +104,10 @@ def test_a_rank_that_raises_fails_the_attempt_and_leaves_the_other_worker_warm(p
     known = ended(pair.outcome(0))
     pair.start(1, {"x": X, "raises": 1}, end=3, width=2)
     outcome = pair.outcome(1)
-    failure = outcome.result.failure
+    failure = outcome.failure
     assert (failure.kind, failure.message) == ("raised", "rank 1 of 2: ValueError: this rank can't go on")
-    assert outcome.result.checkpoint is None
-    assert outcome.result.iteration == 1
+    assert outcome.checkpoint is None
+    assert outcome.iteration == 1
     pair.start(2, {"x": X}, width=2)
     after = ended(pair.outcome(2))
     assert len({known["pid0"], known["pid1"]} & {after["pid0"], after["pid1"]}) == 1
@@ -206,7 +206,7 @@ def test_a_gang_with_a_worker_that_does_not_see_the_study_goes_on_from_a_checkpo
     driver.start(0, {"x": X}, end=4, width=3, after=first)
     second = driver.outcome(0, attempt=2)
     assert ended(second)["value"] == 12 * X
-    assert (study / second.result.checkpoint / "state.pt").is_file()
+    assert (study / second.checkpoint / "state.pt").is_file()
     logs = [study / "trials" / "00000" / "2" / folder / "output.log" for folder in ("", "rank-1", "rank-2")]
     assert [log.read_text() for log in logs] == [f"rank {rank}\n" * 2 for rank in range(3)]
     driver.backend.close(kill=True)
@@ -263,7 +263,7 @@ print(told()[0], flush=True)
 driver.wait_for(lambda: any(slot.node for slot in backend._slots.all))
 print("holds one", flush=True)
 driver.start(0, {{"x": 0.5}}, end=2, width=2)
-print(driver.outcome(0).result.reports[-1].metrics["value"], flush=True)
+print(driver.outcome(0).reports[-1].metrics["value"], flush=True)
 backend.close(kill=True)
 session.shut_down()
 """

@@ -215,12 +215,12 @@ def test_a_cut_ends_one_lane_at_a_report_with_a_checkpoint_and_no_other(ray_clus
         driver.metrics(number)
     backend.cut(1, 1)
     cut = driver.outcome(1)
-    assert (cut.result.cut, cut.result.failure) == (True, None)
-    assert (tmp_path / "study" / cut.result.checkpoint / "state.pt").is_file()
+    assert (cut.cut, cut.failure) == (True, None)
+    assert (tmp_path / "study" / cut.checkpoint / "state.pt").is_file()
     before = {number: len(driver.reports(number)) for number in (0, 2)}
     driver.wait_for(lambda: all(len(driver.reports(number)) > before[number] for number in (0, 2)))
-    driver.start(1, params, end=cut.result.iteration + 2, after=cut, share=share)
-    assert driver.outcome(1, 2).result.iteration == cut.result.iteration + 2
+    driver.start(1, params, end=cut.iteration + 2, after=cut, share=share)
+    assert driver.outcome(1, 2).iteration == cut.iteration + 2
     assert not [message for message in driver.messages if isinstance(message, Gone)]
     backend.close(kill=True)
 

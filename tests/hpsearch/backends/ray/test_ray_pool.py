@@ -64,7 +64,7 @@ def test_workers_that_are_still_being_made_are_left_to_the_next_search(ray_clust
     assert not nodes.others(slot.name for slot in backend._opened.slots.all), "another search started them"
     for number in range(2):
         driver.start(number, {"x": 1.0})
-        assert driver.outcome(number).result.failure is None
+        assert driver.outcome(number).failure is None
 
 
 @pytest.mark.exhaustive
@@ -233,7 +233,7 @@ class AsRecorded(SimulatedBackend):
     def wait(self, timeout: float | None) -> Sequence[Message]:
         order = list(self.ends)  # those of one round came one after the other, too
         results = [message for message in super().wait(timeout) if isinstance(message, Result)]
-        return sorted(results, key=lambda message: order.index((message.trial, message.result.iteration)))
+        return sorted(results, key=lambda message: order.index((message.trial, message.iteration)))
 
     def capacity(self, place: Place = WHOLE_WORKER) -> int:
         return self.starts[self.now()] if self.starts.total() else 1  # at last, to hear that nothing is left

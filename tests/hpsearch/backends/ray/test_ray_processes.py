@@ -54,8 +54,8 @@ def test_a_close_that_hangs_costs_the_next_trial_nothing_but_another_worker(ray_
         driver.start(2, params, timeout=60.0)
         second = driver.outcome(2)
         assert isinstance(second, Result)
-        assert second.result.failure is None
-        pids = {outcome.result.reports[-1].metrics["pid"] for outcome in (first, second)}
+        assert second.failure is None
+        pids = {outcome.reports[-1].metrics["pid"] for outcome in (first, second)}
         assert len(pids) == 2
     assert closed(tmp_path) == [0, 2]
 
@@ -90,8 +90,8 @@ def test_a_fresh_process_runs_each_segment_and_closes_its_object(ray_cluster, tm
         driver.start(0, params, end=2, after=first)
         driver.start(1, params)
         outcomes = [first, driver.outcome(0, 2), driver.outcome(1)]
-        assert [outcome.result.failure for outcome in outcomes] == [None] * 3
-        reports = [outcome.result.reports[-1].metrics for outcome in outcomes]
+        assert [outcome.failure for outcome in outcomes] == [None] * 3
+        reports = [outcome.reports[-1].metrics for outcome in outcomes]
         assert [report["built"] for report in reports] == [1, 1, 1]
         assert len({report["pid"] for report in reports}) == 3
     assert closed(tmp_path) == [0, 0, 1]

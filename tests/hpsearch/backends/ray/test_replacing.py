@@ -7,7 +7,7 @@ import pytest
 from hpsearch.backends.gangs import CLOSE_SECONDS, GRACE_SECONDS, Gang
 from hpsearch.backends.ray.replacing import Overdue, overdue, why_replaced
 from hpsearch.backends.slots import Flight, Slot, Slots
-from hpsearch.task import SegmentResult, Task, WorkerShare
+from hpsearch.task import Result, Task, WorkerShare
 from hpsearch.trial import Failure, Segment, Trial
 
 
@@ -44,7 +44,7 @@ def test_a_task_without_a_timeout_may_take_for_ever():
 
 def test_the_others_of_a_gang_that_is_done_are_given_some_time():
     flight = flight_of(0, None, width=2)
-    flight.gang.landed(0, SegmentResult(1, None, (), False, 1.0, None), 1.0)
+    flight.gang.landed(0, Result(0, 1, 1, None, (), False, 1.0, None), 1.0)
     slots, slot = pool(flight)
     assert not list(overdue(slots, 1.0 + GRACE_SECONDS))
     (late,) = overdue(slots, 1.1 + GRACE_SECONDS)
@@ -89,9 +89,9 @@ def test_one_lane_without_a_limit_lets_the_round_take_for_ever():
     assert not list(overdue(slots, 1e9))
 
 
-def result(kind: str = "", stuck: tuple[str, ...] = (), modules: tuple[str, ...] = ()) -> SegmentResult:
+def result(kind: str = "", stuck: tuple[str, ...] = (), modules: tuple[str, ...] = ()) -> Result:
     failure = Failure(kind, "said", "") if kind else None  # type: ignore[arg-type]
-    return SegmentResult(1, None, (), False, 1.0, failure, stuck=stuck, module_changes=modules)
+    return Result(0, 1, 1, None, (), False, 1.0, failure, stuck=stuck, module_changes=modules)
 
 
 @pytest.mark.parametrize(
