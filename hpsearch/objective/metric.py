@@ -18,17 +18,16 @@ class Metric(Settings):
     """A reported number that decides, alone or with others."""
 
     name: str
-    """A key of the mapping that the trainable reports."""
+    """A key of the reported mapping."""
     goal: Goal = "minimize"
     """Which values are better: `minimize` or `maximize`."""
     scope: Literal["last", "best"] = "last"
-    """Which of a trial's reports gives its value: the `last`, or the `best` so far, whatever came after it. Of several
-    metrics always the last."""
+    """Which report gives a trial's value: the `last`, or the `best` so far. With several metrics always the last."""
     target: Annotated[float | None, HOW] = None
-    """The sweep ends (exit code 0) as soon as any trial reports a value as good as this one, or better; of several
-    metrics those of one report must all be; none: it doesn't."""
+    """The sweep ends (exit code 0) when a report is this good or better; with several metrics, all in one report; none:
+    no target."""
     reference: Annotated[float | None, HOW] = None
-    """Of several metrics: the worst value that is worth anything. From here the hypervolume is measured."""
+    """With several metrics: the worst acceptable value, from which the hypervolume is measured."""
 
     def reached(self, value: float) -> bool:
         """Say whether a value is as good as the target or better; NaN never is, and without a target nothing is."""

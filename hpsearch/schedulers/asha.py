@@ -34,8 +34,8 @@ class ASHA(Halving):
     endless: ClassVar[bool] = True
 
     brackets: Count = 1
-    """Brackets that run side by side, each beginning a rung later than the one before. New trials are dealt out among
-    them in the proportion of Hyperband's."""
+    """Brackets that run in parallel, each beginning a rung later than the one before. New trials are divided among them
+    as in Hyperband."""
 
     def check(self) -> None:
         """Check that each bracket has a rung."""

@@ -40,18 +40,17 @@ class Bands(EarlyTerminate):
     course: ClassVar[str] = "the longest course of it: no trial is stopped"
 
     max_iter: Count | None = None  # type: ignore[assignment]  # the one scheduler under which a trial may end by itself
-    """Iterations that a trial gets at most; none: it runs until it ends by itself."""
+    """Iterations of a trial at most; none: it runs until it ends on its own."""
     min_iter: Count | None = None
     """The first band; the others are at `min_iter` times powers of `eta`, without end. Either this or `last_iter`."""
     eta: Annotated[float, AtLeast(1)] = 3
-    """At each band the best 1 of `eta` go on; more than 1."""
+    """At each band the best 1 of `eta` continue; more than 1."""
     last_iter: Count | None = None
-    """Bands are counted down from here: at `last_iter` divided by powers of `eta`. W&B calls it `max_iter`, and ends no
-    trial there either."""
+    """Bands are at `last_iter` divided by powers of `eta`. W&B calls it `max_iter`, and ends no trial there either."""
     bands: Count | None = None
-    """How many bands below `last_iter`; none: all. W&B calls it `s`."""
+    """Number of bands below `last_iter`; none: all. W&B calls it `s`."""
     strict: bool = False
-    """`true`: what a trial had at the band must be good enough; `false`: the best of all that it reported since."""
+    """`true`: the value at the band must be good enough; `false`: the best value since."""
 
     def check(self) -> None:
         """Check that there is a band."""

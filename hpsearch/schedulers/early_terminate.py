@@ -43,7 +43,7 @@ class EarlyTerminate(Settings, ABC):
     """What a plan of an endless one shows, in words."""
 
     max_iter: Count
-    """Iterations that the best trials get."""
+    """Iterations of the best trials."""
 
     @classmethod
     def unfit_for(cls, objective: Objective) -> str | None:

@@ -28,12 +28,12 @@ class Hyperband(Halving):
     raisable: ClassVar[tuple[str, ...]] = ("brackets",)
 
     min_iter: Count = 1
-    """Iterations of the first rung of the widest bracket: later brackets hedge against judging too early."""
+    """Iterations of the first rung of the first bracket."""
     variant: Variant = "paper"
-    """Trials per bracket: `paper` rounds up as Algorithm 1 does (81, 34, 15, 8, 5 for R=81), `table` down as the table
-    of its first version does (81, 27, 9, 6, 5)."""
+    """Trials per bracket: `paper` rounds up as Algorithm 1 (81, 34, 15, 8, 5 for R=81), `table` rounds down as the
+    table of its first version (81, 27, 9, 6, 5)."""
     brackets: Count | None = None
-    """Brackets to run in all, over all rounds; none: one round, or as many as `run_cap` fills."""
+    """Number of brackets, over all rounds; none: one round, or as many as `run_cap` fills."""
 
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
         """Build the scheduler."""

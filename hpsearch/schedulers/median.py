@@ -37,11 +37,11 @@ class MedianStopping(EarlyTerminate):
     endless: ClassVar[bool] = True
 
     min_iter: Count | None = None
-    """Iterations that each trial gets before the first look; none: `max_iter` / 10, rounded up."""
+    """Iterations before a trial is first judged; none: `max_iter` / 10, rounded up."""
     every: Count | None = None
-    """Iterations between two looks; none: as many as before the first. A look is a checkpoint."""
+    """Iterations between two judgements, each with a checkpoint; none: as many as before the first."""
     min_trials: Count = 5
-    """How many other trials must have come to a look before a trial is judged there."""
+    """How many other trials must have reached an iteration before a trial is judged there."""
 
     def check(self) -> None:
         """Check that the first look isn't after the end."""

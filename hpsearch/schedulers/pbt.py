@@ -34,12 +34,12 @@ class PBT(EarlyTerminate):
     outcome_constraints: ClassVar[bool] = True
 
     population: Annotated[int, AtLeast(2)] = 20
-    """Members that train side by side. With more of them than workers they take turns."""
+    """Number of members. With fewer workers than members, they take turns."""
     interval: Count | None = None
-    """Iterations between two looks at a member, each of which is a checkpoint; none: `max_iter` / 10, rounded up."""
+    """Iterations between two judgements of a member, each with a checkpoint; none: `max_iter` / 10, rounded up."""
     quantile: float = 0.2
-    """The share of the population that is replaced, and the share that is copied; at least one member once all are
-    known. Up to 0.5."""
+    """The share of the population that is replaced, and that is copied; at least one member once all are known. Up to
+    0.5."""
 
     def check(self) -> None:
         """Check that there is something to judge, and that nobody is best and worst at once."""

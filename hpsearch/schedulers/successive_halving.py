@@ -28,14 +28,13 @@ class Halving(EarlyTerminate):
     outcome_constraints: ClassVar[bool] = True
 
     min_iter: Count | None = None
-    """Iterations of the first rung; where there are several brackets, of the widest one's. none: `max_iter` /
-    `eta`^3, rounded up, as a trial rarely shows after one iteration what it is worth."""
+    """Iterations of the first rung (of the first bracket); none: `max_iter` / `eta`^3, rounded up, because one
+    iteration rarely tells trials apart."""
     eta: Annotated[int, AtLeast(2)] = 3
-    """Of each rung, 1 of `eta` goes on."""
+    """Of each rung, 1 of `eta` is promoted."""
     rungs: RungLaw = field(default="geometric", kw_only=True)
-    """Where rungs end: `geometric` at `min_iter` times powers of `eta`, and at `max_iter` (1, 3, 9, 27, 50); `paper`
-    at `max_iter` divided by powers of `eta`, rounded down (1, 5, 16, 50). Both are the same where `max_iter` is
-    `min_iter` times a power of `eta`."""
+    """Where rungs end: `geometric` at `min_iter` times powers of `eta`, and at `max_iter` (1, 3, 9, 27, 50); `paper` at
+    `max_iter` divided by powers of `eta`, rounded down (1, 5, 16, 50)."""
 
     def check(self) -> None:
         """Check that there is a rung."""

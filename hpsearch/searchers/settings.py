@@ -17,16 +17,15 @@ class Search(Settings):
     """How a searcher that learns is asked."""
 
     ahead: bool = True
-    """The next suggestion is made before it is needed, with what is known then; where none is ready when a worker is
-    free, it takes a random point, whose origin is `stand_in`. `false`: a suggestion is made when a worker is free,
-    which waits for it."""
+    """The next suggestion is computed before it is needed. If none is ready when a worker is free, the worker runs a
+    random configuration (origin `stand_in`). `false`: the worker waits for its suggestion."""
     lag: Count | None = None
-    """Suggestion n sees the results of the trials up to n - `lag`, whatever else has ended by then, and waits for
-    these: the table is the same on any number of workers, of which no more than so many have new trials."""
+    """Suggestion n waits for, and uses, the results of the trials up to n - `lag`, and no others. The table is then the
+    same on any number of workers; at most `lag` of them have new trials."""
     startup: Annotated[int, AtLeast(0)] | None = None
-    """Trials that are drawn before the model is asked, points to try included; left out: as the method has it."""
+    """Random trials before the model is used, including `points_to_try`; none: the method's default."""
     options: Mapping[str, Any] | None = None
-    """What the [method](methods.md) takes by these names; one through Optuna takes the arguments of its sampler."""
+    """Options of the [method](methods.md); of one from Optuna, the arguments of its sampler."""
 
 
 S = TypeVar("S", bound=Settings)

@@ -52,25 +52,25 @@ class Parallel(Settings):
     """How several workers train one trial. A Trainer keeps to it; other trainables find it as `trial.parallel`."""
 
     strategy: _Strategy = "allreduce"
-    """[What the workers of a trial tell each other](parallel.md), when, and whose weights count."""
+    """[How the workers of a trial synchronize](parallel.md), and whose weights count."""
     servers: Count | None = None
-    """`parameter_server`, `downpour`: how many of a trial's workers hold weights for the others; none: 1."""
+    """`parameter_server`, `downpour`: how many of a trial's workers store weights for the others; none: 1."""
     n_push: Count | None = None
     """`downpour`: steps between two pushes of gradients; none: 1."""
     n_fetch: Count | None = None
     """`downpour`: steps between two fetches of weights; none: 1."""
     max_delay: Annotated[int, AtLeast(0)] | None = None
-    """`downpour`: steps by which a worker may be ahead of the slowest one; none: any number."""
+    """`downpour`: steps by which a worker may be ahead of the slowest one; none: unlimited."""
     warm_start: Annotated[int, AtLeast(0)] | None = None
-    """`downpour`: epochs at the beginning in which workers take turns; none: 0."""
+    """`downpour`: initial epochs in which workers take turns; none: 0."""
     period: Count | None = None
-    """`local_sgd`: how many steps each worker takes by itself between two averages; none: 8."""
+    """`local_sgd`: steps of each worker between two averages; none: 8."""
     momentum: Literal["keep", "average"] | None = None
-    """`local_sgd`: what the averages do to the optimizer's state; none: `keep`."""
+    """`local_sgd`: how averages treat the optimizer's state; none: `keep`."""
     micro_batches: Count | None = None
-    """`pipeline`: into how many a step's rows are divided; none: twice the workers."""
+    """`pipeline`: number of parts of a step's rows; none: twice the workers."""
     schedule: Literal["gpipe", "1f1b"] | None = None
-    """`pipeline`: in which order these go forward and backward; none: `gpipe`."""
+    """`pipeline`: order of their forward and backward passes; none: `gpipe`."""
 
 
 @dataclass(frozen=True)

@@ -25,32 +25,30 @@ class Resources(Settings):
     """What the sweep may use. How many workers there are changes no result; what each has may."""
 
     workers: Annotated[Count | None, HOW] = None
-    """Workers in all; none: as many as fit. Their number changes no result while each trial has one, but
-    under `asha`, `pasha`, `median` and `pbt`."""
+    """Number of workers; none: as many as there is room for. Doesn't change results while each trial has one worker,
+    except under `asha`, `pasha`, `median` and `pbt`."""
     cpus_per_worker: Count = 1
-    """CPUs that a worker reserves; also torch's threads, which change bits."""
+    """CPUs that a worker reserves, and torch's threads, whose number changes bits."""
     gpus_per_worker: Annotated[float, AtLeast(0)] = 0
-    """GPUs of each; a fraction shares a GPU."""
+    """GPUs per worker; a fraction shares a GPU."""
     workers_per_trial: Annotated[Count, HOW] = 1
-    """Workers that train a trial together, at least: it starts when so many are free."""
+    """Workers that train a trial together, at least. It starts when that many are free."""
     max_workers_per_trial: Annotated[Count | None, HOW] = None
-    """Workers that a trial may get while nothing else can use them; none: `workers_per_trial`, so none widens."""
+    """Workers that a trial may get while nothing else can use them; none: `workers_per_trial`, so no trial widens."""
     elastic: Annotated[bool, HOW] = True
-    """`false`: every trial runs on `workers_per_trial`, whatever `max_workers_per_trial` says."""
+    """`false`: every trial runs on `workers_per_trial`, whatever `max_workers_per_trial` is."""
     fresh_process: Annotated[bool, HOW] = False
-    """`true`: each segment runs in a worker process that ran nothing before, [so that trials share
-    nothing](trainables.md#what-trials-share). It costs the start of a process, with torch, per segment. On Ray only; a
-    script has its own process anyway."""
+    """`true`: each segment runs in a new worker process, [so that trials share
+    nothing](trainables.md#what-trials-share). Costs a process start, with torch, per segment. Ray only; a script has
+    its own process anyway."""
     trials_per_worker: Annotated[Count | Literal["auto"], HOW] = 1
-    """Trials that a worker trains beside each other, [as lanes of one computation](lanes.md), where the trainable is a
-    `Trainer`; `auto`: 16 where a worker has one CPU and no GPU, else 1. It changes no more of a result than `workers`
-    does. With `max_workers_per_trial` the trials that are left may get several workers each, once they are fewer than
-    these."""
+    """Trials of a `Trainer` that a worker trains concurrently, [as lanes of one computation](lanes.md); `auto`: 16 if a
+    worker has one CPU and no GPU, else 1. Changes results no more than `workers` does. With `max_workers_per_trial`,
+    trials may get several workers each once fewer than these are left."""
     fuse: Literal["auto", "rounding"] = "auto"
-    """`auto`: trials are trained as one computation where each has the bits that it has alone. `rounding`: one is
+    """`auto`: trials are trained as one computation if each gets the bits it has alone. `rounding`: a computation is
     always of `trials_per_worker` trials, with [fewer calls of torch](lanes.md#rounding), so that results depend on that
-    number, and on nothing else of how the sweep is run; where a worker has a GPU, there are lanes [in this way
-    alone](lanes.md#on-a-gpu)."""
+    number; [required](lanes.md#on-a-gpu) for lanes on a GPU."""
 
     def check(self) -> None:
         """Check that the widths fit each other, and that a worker's GPUs can be had."""
@@ -104,20 +102,18 @@ class Scaling(Settings):
     """
 
     batch: Literal["global", "per_worker"] = "global"
-    """`global`: the batch is divided among the workers, so that their number only changes how long it takes.
-    `per_worker`: each has a batch of its own, so the global one grows with them, and the result is another."""
+    """`global`: the batch is divided among the workers, so their number changes only the duration. `per_worker`: each
+    worker has its own batch, so the global batch grows with the workers, and the result changes."""
     lr: Literal["linear", "sqrt", "none"] | None = None
-    """What the learning rate is multiplied by when the global batch is multiplied by k: `linear` k, `sqrt` its square
-    root, `none` 1. Left out: `sqrt` for Adam and its kin, RMSprop, Adadelta, Adafactor and Muon; `none` for Adagrad and
-    Rprop; `linear` for the others. Nothing else of the optimizer is changed, its betas neither."""
+    """Factor of the learning rate when the global batch grows k times: `linear` k, `sqrt` its square root, `none` 1.
+    Default: `sqrt` for Adam and related optimizers, RMSprop, Adadelta, Adafactor and Muon; `none` for Adagrad and
+    Rprop; `linear` for others. Other settings, such as betas, stay."""
     warmup_epochs: Annotated[float, AtLeast(0)] = 5
-    """Epochs in which the rate rises after the workers have become more, or from the start on several; 0 for at
-    once."""
+    """Epochs over which the rate rises after a trial gets more workers, or starts on several; 0: at once."""
     max_global_batch: Count | None = None
     """Rows beyond which the global batch doesn't grow."""
     tolerance: Annotated[float, AtLeast(0)] = 0.1
-    """With `per_worker`: a trial whose metric is worse than before it was widened, by more than this share of it, goes
-    back."""
+    """With `per_worker`: a widened trial goes back if its metric is worse than before by more than this share."""
 
     def for_trainers(self) -> dict[str, Any]:
         """Give what a trial gets to see."""
@@ -129,19 +125,19 @@ class Limits(Settings):
     """When to end, and when to give up."""
 
     max_time: Annotated[Seconds | None, HOW] = None
-    """After so long the sweep ends (exit code 3). Former runs of the study count, a killed one up to its last event;
-    pauses, and times in which nothing ran it, don't."""
+    """Time after which the sweep ends (exit code 3). Earlier runs of the study count, a killed one up to its last
+    event; pauses and times between runs don't."""
     trial_timeout: Annotated[Seconds | None, HOW] = None
-    """A trial that runs for longer, over all its attempts, is killed and failed. Attempts that were lost with their
-    worker, or before `hpsearch retry`, don't count."""
+    """A trial that runs longer, over all its attempts, is killed and fails. Attempts that were lost with their worker,
+    or before `hpsearch retry`, don't count."""
     max_retries: Annotated[int, AtLeast(0), HOW] = 0
-    """How often a trial that raised is tried again, from its newest checkpoint."""
+    """How often a trial that raised an exception is retried from its newest checkpoint."""
     max_failures: Annotated[MaxFailures, HOW] = "auto"
-    """Failed trials at which the sweep ends with the mistake (exit code 1). `auto`: where the first five all failed, or
-    half of twenty or more that were tried; `none`: never."""
+    """Failed trials at which the sweep ends with an error (exit code 1). `auto`: the first five all failed, or half of
+    twenty or more; `none`: never."""
     patience: Annotated[Count | None, HOW] = None
-    """The sweep ends (exit code 0) when so many trials in a row have ended, as complete, stopped or failed, without a
-    better value than any before; none: it doesn't."""
+    """The sweep ends (exit code 0) when this many trials in a row ended (complete, stopped or failed) without a new
+    best value; none: no patience limit."""
 
 
 @dataclass(frozen=True)
@@ -149,10 +145,10 @@ class Checkpoints(Settings):
     """Which checkpoints are kept, and how often a long segment writes one."""
 
     keep: Literal["best", "all"] = "best"
-    """`best`: what a trial may still need, also one that has failed and may be retried, and the best trial's; `all`:
-    every one that counts, each in a directory of its own."""
+    """`best`: checkpoints that a trial may still need (also a failed one, for a retry), and the best trial's; `all`:
+    every one that counts, each in its own directory."""
     every: Count | None = None
-    """Iterations between checkpoints inside a segment; there is always one at its end, but where a function returns
+    """Iterations between checkpoints inside a segment. There is always one at its end, unless a function returns
     early."""
 
 
