@@ -8,8 +8,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 BENCH_STAMP := $(VENV)/installed-bench
+DOCS_STAMP := $(VENV)/installed-docs
 
-.PHONY: install demo test test-all fuzz check bench gpu clean
+.PHONY: install demo test test-all fuzz check bench docs gpu clean
 
 install: $(STAMP)
 
@@ -20,6 +21,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 $(BENCH_STAMP): $(STAMP)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev-cpu,bench]"
+	touch $@
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev-cpu,docs]"
 	touch $@
 
 demo: $(STAMP)
@@ -45,6 +50,10 @@ check: $(STAMP)
 
 bench: $(BENCH_STAMP)
 	$(BIN)/python -m tests.benchmarks
+
+# The documentation as a site in build/site, with the docstrings of what is public.
+docs: $(DOCS_STAMP)
+	$(BIN)/python docs/build_site.py
 
 # All that needs a GPU, in a Python whose torch is built for CUDA: make gpu PYTHON=... . It installs nothing.
 gpu:

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 import hpsearch
+from docs.build_site import site_paths, with_site_links
 from hpsearch.benchmark.suite import load_suite
 from hpsearch.cli.parser import build_parser
 from hpsearch.schedulers.brackets import Bracket, hyperband_brackets, iterations
@@ -242,6 +243,30 @@ def test_links_and_paths_lead_somewhere(page):
         assert not fragment or fragment in anchors(linked), f"{target}#{fragment}"
     for target in _PATH.findall(text):
         assert (ROOT / target).exists(), target
+
+
+def test_docstrings_link_to_pages_as_from_the_folder_of_the_docs():
+    for root in ("hpsearch", "comm", "trainers"):
+        for path in sorted((ROOT / root).rglob("*.py")):
+            for target, fragment in re.findall(r"\]\(([\w-]+\.md)(?:#([\w-]+))?\)", path.read_text()):
+                page = ROOT / "docs" / target
+                assert page.exists(), (path, target)
+                assert not fragment or fragment in anchors(page), (path, target, fragment)
+
+
+def test_each_page_is_in_the_navigation_of_the_site():
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    named = re.findall(r"[\w/-]+\.md", navigation)
+    assert sorted(named) == sorted(site_paths().values())
+
+
+def test_links_of_the_site_are_relative_to_where_its_pages_are():
+    paths = {"README.md": "index.md", "docs/running.md": "running.md", "tests/results/lanes.md": "measured/lanes.md"}
+    text = "[a](docs/running.md#x) ![b](docs/images/b.svg) [c](https://a.org) [d](#d)\n```\n[e](docs/running.md)\n```\n"
+    kept = "[c](https://a.org) [d](#d)\n```\n[e](docs/running.md)\n```\n"
+    assert with_site_links(text, "README.md", paths) == f"[a](running.md#x) ![b](images/b.svg) {kept}"
+    assert with_site_links("[a](../README.md)", "docs/running.md", paths) == "[a](index.md)"
+    assert with_site_links("[a](../../docs/running.md)", "tests/results/lanes.md", paths) == "[a](../running.md)"
 
 
 def test_the_page_of_the_sweep_file_tells_every_key():
