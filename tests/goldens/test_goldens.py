@@ -19,8 +19,8 @@ REWRITE = (
     "If the change is meant, run `python -m tests.goldens.made`, and say in the commit which goldens changed, and why"
 )
 
-PLACEHOLDERS = {"hpsearch_comm.horovod:NAME", "hpsearch.reason", "hpsearch.state", "hpsearch.value"}
-"""What the docs name that is no import path: stand-ins, and columns of other tools."""
+PLACEHOLDERS = {"hpsearch.reason", "hpsearch.state", "hpsearch.value"}
+"""What the docs name that is no import path: columns of other tools."""
 
 
 @pytest.fixture(scope="module")
