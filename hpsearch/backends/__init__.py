@@ -81,7 +81,7 @@ def _simulated(
         )
     simulation = find_simulation(trainable or sweep.trainable, folders)
     early = sweep.early_terminate
-    if early is not None and early.forks and not simulation.has_state:
+    if early is not None and early.capabilities.forks and not simulation.has_state:
         raise SweepError(
             f"early_terminate of type {early.kind} forks trials, whose params change while they train, but "
             f"{type(simulation).__name__} only knows what a training gives with its own params from the beginning: "

@@ -77,7 +77,8 @@ class Suite:
 
         Searchers run trials to their end, or over the scheduler that belongs to them; schedulers judge random ones.
         """
-        judging = [name for name, early in SCHEDULERS.items() if not early.forks and not early.live]
+        known = {name: early.capabilities for name, early in SCHEDULERS.items()}
+        judging = [name for name, capabilities in known.items() if not (capabilities.forks or capabilities.live)]
         searchers = {
             name: {"method": name, "max_iter": self.max_iter}
             for name, searcher in SEARCHERS.items()

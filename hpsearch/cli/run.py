@@ -210,8 +210,10 @@ def _without_end(sweep: Sweep) -> list[str]:
 def _from_zero(sweep: Sweep) -> list[str]:
     """Say what a script costs that saves no checkpoint, where trials pause and go on from theirs."""
     early, run_cap = sweep.early_terminate, sweep.run_cap
-    bounded = not sweep.unbounded and (run_cap is not None or not sweep.searcher.finite)
-    if sweep.trainable is not None or early is None or early.live or not bounded or (run_cap or 0) > _MOST_PLANNED:
+    bounded = not sweep.unbounded and (run_cap is not None or not sweep.searcher.capabilities.finite)
+    if early is None or early.capabilities.live:
+        return []
+    if sweep.trainable is not None or not bounded or (run_cap or 0) > _MOST_PLANNED:
         return []
     if sweep.program is not None and "checkpoint" in _text_of(sweep.program).lower():
         return []

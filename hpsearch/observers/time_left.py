@@ -96,8 +96,8 @@ class TimeLeft:
         sweep, limit = self._sweep, self._sweep.limits.max_time
         until_limit = (math.inf if limit is None else limit) - self._spent - elapsed + self._seconds_paused(elapsed)
         trials = sweep.run_cap if total is None else total[0]
-        if trials is None or (sweep.early_terminate is not None and sweep.early_terminate.forks):
-            return None if limit is None or sweep.searcher.finite else max(until_limit, 0.0)
+        if trials is None or (sweep.early_terminate is not None and sweep.early_terminate.capabilities.forks):
+            return None if limit is None or sweep.searcher.capabilities.finite else max(until_limit, 0.0)
         known = [*self._reported.values(), *list(self._ended)[len(self._ended) // 2 :]]
         known_iterations = sum(iterations for _, iterations in known)
         left, in_sequence = self._iterations_left(rungs, total, trials)

@@ -145,7 +145,7 @@ def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, StudyState, _Counte
 
 def unlearned(sweep: Sweep) -> Sweep:
     """Give the sweep with random points in place of those that a model would take time for: who goes on is made up."""
-    if not sweep.searcher.learns:
+    if not sweep.searcher.capabilities.learns:
         return sweep
     return replace(sweep, method=RandomSearcher.kind, search=Search())
 
@@ -179,7 +179,7 @@ def plan_text(plan: Plan) -> str:
         lines += _ends(plan)
         return "\n".join(lines) + "\n"
     early = plan.sweep.early_terminate
-    if early is not None and early.endless:
+    if early is not None and early.capabilities.endless:
         lines.append(f"             in {early.course}")
     lines.append(f"iterations   {plan.iterations:,} when each promotion resumes from its checkpoint")
     if plan.iterations_from_zero != plan.iterations:

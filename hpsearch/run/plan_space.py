@@ -33,7 +33,12 @@ def space_lines(sweep: Sweep) -> list[str]:
     refused = refusals(sweep.problem)
     for method, searcher in KNOWN.items():
         over = None if searcher.over is None else settings_named(searcher.over)
-        if over is not None and over.forks and refused[method] is None and over.unfit_for(sweep.objective):
+        if (
+            over is not None
+            and over.capabilities.forks
+            and refused[method] is None
+            and over.capabilities.unsupported_key(sweep.objective)
+        ):
             refused[method] = "forks trials by one number"
     lines.append(f"methods      {', '.join(method for method, why in refused.items() if why is None)}")
     lines += [f"             not {method}: {why}" for method, why in refused.items() if why is not None]

@@ -137,7 +137,7 @@ def _check_room(count: int, study_state: StudyState, sweep: Sweep, where: str) -
     wanted = count + len(study_state.requested)
     new = (upcoming for upcoming in scheduler.upcoming() if isinstance(upcoming, NewTrial))
     room = sum(1 for _ in islice(new, wanted))
-    if room >= wanted or (early is not None and early.forks and scheduler.busy):
+    if room >= wanted or (early is not None and early.capabilities.forks and scheduler.busy):
         return
     total = scheduler.total()
     by = room_by(sweep.run_cap if total is None else total[0], sweep, wanted - room)

@@ -95,7 +95,7 @@ class Turns:
     def __init__(self, place: StudyDirectory, sweep: Sweep | None, text: str | None) -> None:
         self.since: dict[int, float] = {}
         """Of open trials, when they were asked for or told of last, in seconds since the epoch."""
-        if sweep is not None and sweep.early_terminate is not None and sweep.early_terminate.live:
+        if sweep is not None and sweep.early_terminate is not None and sweep.early_terminate.capabilities.live:
             raise SweepError(
                 "early_terminate.type: must be one that judges trials where they pause, got "
                 f"{sweep.early_terminate.kind}, which stops them while they run: who asks for trials tells of them "

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from hpsearch.errors import SweepError
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
-from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
 
 __all__ = ["Absent"]
 
@@ -19,8 +19,7 @@ __all__ = ["Absent"]
 class Absent(EarlyTerminate):
     """Stands for a scheduler of a third party that can't be imported, or takes other settings by now."""
 
-    several_goals: ClassVar[bool] = True
-    outcome_constraints: ClassVar[bool] = True
+    capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities(several_goals=True, outcome_constraints=True)
 
     stored: str
     """What `to_json` gave, as JSON."""

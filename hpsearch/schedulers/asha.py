@@ -6,7 +6,7 @@ Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hpsearch.config.checks import InvalidKey
@@ -15,7 +15,7 @@ from hpsearch.decision import Decision
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
 from hpsearch.schedulers.brackets import hyperband_trials
-from hpsearch.schedulers.open_ended import OpenEnded
+from hpsearch.schedulers.early_terminate import SchedulerCapabilities
 from hpsearch.schedulers.reasons import passed_over, ran, unopened
 from hpsearch.schedulers.running_rung import running_rung
 from hpsearch.schedulers.successive_halving import Halving
@@ -31,7 +31,7 @@ class ASHA(Halving):
     """
 
     kind: ClassVar[str] = "asha"
-    endless: ClassVar[bool] = True
+    capabilities: ClassVar[SchedulerCapabilities] = replace(Halving.capabilities, endless=True)
 
     brackets: Count = 1
     """Brackets that run in parallel, each beginning a rung later than the one before. New trials are divided among them
@@ -56,7 +56,7 @@ class ASHA(Halving):
         return super().summary() + (f", {self.brackets} brackets" if self.brackets > 1 else "")
 
 
-class AsynchronousHalving(OpenEnded):
+class AsynchronousHalving(Scheduler):
     """Algorithm 2: asked for a job, promote the best that may be; where none may, begin a new trial in a lowest rung.
 
     May be promoted whoever is among the best floor(n / eta) of the n that have ended in a rung, and wasn't promoted
@@ -92,7 +92,7 @@ class AsynchronousHalving(OpenEnded):
         objective: Objective,
         run_cap: int | None = None,
     ) -> None:
-        super().__init__(ends, run_cap)
+        super().__init__(run_cap, ends)
         self._until = ends
         self._shares = shares
         self._objective = objective
@@ -106,10 +106,15 @@ class AsynchronousHalving(OpenEnded):
         """Give the promotions, from the highest rung to the lowest and the best first, and then the new trials."""
         yield from self._promotions()
         dealt = [self._started[bracket, 0] for bracket in range(len(self._until))]
-        for number in self._numbers():
+        for number in self.new_numbers():
             bracket = self._bracket_of(number, dealt)
             dealt[bracket] += 1
             yield NewTrial(number, self._until[bracket][0], bracket)
+
+    def started(self, answer: NewTrial | Run) -> None:
+        """Take the first of `upcoming` as started."""
+        if isinstance(answer, Run):
+            self._judged[answer.bracket][answer.rung - 1].promote()
 
     def ready(self) -> int:
         """Count the promotions and the trials that may still be created, which are 1 where they have no bound."""
@@ -121,7 +126,7 @@ class AsynchronousHalving(OpenEnded):
         Raises:
             ValueError: The trial isn't running.
         """
-        bracket, rung = self._take(outcome)
+        bracket, rung = self.end_segment(outcome)
         if outcome.value is None:
             return self._stop_at_the_end()
         if rung < len(self._judged[bracket]):
@@ -154,10 +159,6 @@ class AsynchronousHalving(OpenEnded):
     def total(self) -> None:
         """Give none: how many are promoted depends on the order in which they end."""
         return None
-
-    def _begin(self, answer: NewTrial | Run) -> None:
-        if isinstance(answer, Run):
-            self._judged[answer.bracket][answer.rung - 1].promote()
 
     def _judge(self, bracket: int, rung: int, outcome: Outcome) -> None:
         """Take a trial that has ended in a rung before the last."""

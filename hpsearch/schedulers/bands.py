@@ -17,8 +17,7 @@ from hpsearch.config.settings import AtLeast, Count
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective, is_valid
 from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
-from hpsearch.schedulers.early_terminate import EarlyTerminate
-from hpsearch.schedulers.open_ended import OpenEnded
+from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
 from hpsearch.schedulers.reasons import ran
 from hpsearch.trial import Report
 
@@ -35,8 +34,7 @@ class Bands(EarlyTerminate):
     """
 
     kind: ClassVar[str] = "bands"
-    endless: ClassVar[bool] = True
-    live: ClassVar[bool] = True
+    capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities(endless=True, live=True)
     course: ClassVar[str] = "the longest course of it: no trial is stopped"
 
     max_iter: Count | None = None  # type: ignore[assignment]  # the one scheduler under which a trial may end by itself
@@ -102,7 +100,7 @@ class _Course:
         return self.bests[-1][1] if self.bests else math.inf
 
 
-class BandScheduler(OpenEnded):
+class BandScheduler(Scheduler):
     """Judges a trial at each of its reports by the last band that it came to.
 
     Of the n values that were reported at a band, the one behind the best floor(n / eta) is the threshold, as W&B has
@@ -130,7 +128,7 @@ class BandScheduler(OpenEnded):
         objective: Objective,
         run_cap: int | None = None,
     ) -> None:
-        super().__init__([[max_iter]], run_cap)
+        super().__init__(run_cap, [[max_iter]])
         self._bands = bands
         self._eta = eta
         self._max_iter = max_iter
@@ -143,7 +141,7 @@ class BandScheduler(OpenEnded):
 
     def upcoming(self) -> Iterator[NewTrial | Run]:
         """Give the trials that are still to be created."""
-        for number in self._numbers():
+        for number in self.new_numbers():
             yield NewTrial(number, self._max_iter)
 
     def ready(self) -> int:
@@ -163,7 +161,7 @@ class BandScheduler(OpenEnded):
         Raises:
             ValueError: The trial isn't running.
         """
-        self._take(outcome)
+        self.end_segment(outcome)
         if outcome.value is None:
             return ()
         for report in outcome.reports:
@@ -180,9 +178,6 @@ class BandScheduler(OpenEnded):
         if trials is None or self._max_iter is None:
             return None
         return trials, trials * self._max_iter - self._spared
-
-    def _begin(self, answer: NewTrial | Run) -> None:
-        """All is in the books already."""
 
     def _take_report(self, report: Report) -> None:
         course = self._courses.setdefault(report.trial, _Course())

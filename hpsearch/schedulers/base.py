@@ -1,20 +1,29 @@
-"""The scheduler's seam: how far each trial goes.
+"""The interface of schedulers: how far each trial runs.
 
-A scheduler is pure: no clock, no thread, no I/O, no randomness. The same calls give the same answers, which is
-what makes resuming a replay. `next` that answers `Wait` or `Done` changes nothing.
+A scheduler is pure: no clock, no thread, no I/O, no randomness. The same calls return the same answers, so that a study
+resumes by replaying its journal.
 """
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpsearch.decision import Decision, Rungs
+from hpsearch.errors import SweepError
 from hpsearch.trial import Report, Score, StateAt
 
-__all__ = ["Answer", "Done", "NewTrial", "Outcome", "Run", "RungView", "Scheduler", "Wait"]
+__all__ = ["Answer", "Decision", "Done", "NewTrial", "Outcome", "Run", "RungIndex", "RungView", "Scheduler", "Wait"]
+
+RungIndex = tuple[int, int]
+"""(bracket, rung)."""
+
+_MOST_COUNTED = 1_000
+"""Segments that could start, beyond which `ready` doesn't count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,103 +102,207 @@ class RungView:
 
 
 class Scheduler(ABC):
-    """Says how far each trial goes."""
+    """Decides how far each trial runs.
 
-    def needs(self) -> Collection[StateAt]:
-        """Give the states that may still be forked: their checkpoints are kept. One that was left out once may be gone.
+    A scheduler defines `upcoming` and `observe`, `started` where it keeps books of its own, and `extend` where more
+    than `run_cap` can be raised. This class counts trials, rungs and failures, and derives the rest from them; override
+    what your scheduler knows better.
 
-        Asked after each event.
-        """
-        return ()
+    Args:
+        run_cap: How many trials may be created in all; None: as many as the searcher suggests.
+        ends: Of each bracket, the iterations that its rungs run until, where they are known before a trial is there;
+            None: until the trainable returns.
 
-    @abstractmethod
-    def next(self) -> Answer:
-        """Say what to start now; the answer counts as started."""
+    Raises:
+        SweepError: `run_cap` is less than 1.
+    """
+
+    def __init__(self, run_cap: int | None = None, ends: Sequence[Sequence[int | None]] = ()) -> None:
+        if run_cap is not None and run_cap < 1:
+            raise SweepError(f"`run_cap` must be at least 1, got {run_cap}")
+        self._run_cap = run_cap
+        self._ends = ends
+        self._numbered = 0
+        self._exhausted = False
+        self._running: dict[int, RungIndex] = {}
+        self._failed: dict[int, RungIndex] = {}
+        self._started: Counter[RungIndex] = Counter()
+        self._finished: Counter[RungIndex] = Counter()
+        self._plans: dict[int, dict[int, int | None]] = {}
+        """Of each bracket that has begun, its rungs to where they end."""
 
     @abstractmethod
     def upcoming(self) -> Iterator[NewTrial | Run]:
-        """Give what `next` would answer, one by one, before `Wait` or `Done`; changes nothing.
+        """Yield what could start now, in this order; change nothing.
 
-        It may have no end. It holds until the scheduler is told anything.
+        The numbers of new trials are those of `new_numbers`. There may be no end. The answers stay the same until the
+        next call that changes something.
         """
-
-    @property
-    @abstractmethod
-    def busy(self) -> bool:
-        """Whether an answer waits for its outcome."""
-
-    @abstractmethod
-    def ready(self) -> int:
-        """Count the answers that `next` would give now before `Wait` or `Done`; changes nothing.
-
-        New trials of which no number is known yet, such as those of a bracket that has not begun, count as one.
-        """
-
-    def watch(self, report: Report) -> str | None:
-        """Take a report of a trial that runs, which may be lost yet; say why it is to be stopped, None where it isn't.
-
-        A scheduler whose settings are `live` is asked at each report, in any order among trials; its outcome then says
-        whether the trial was stopped. What is decided later must follow from outcomes alone.
-        """
-        return None
 
     @abstractmethod
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Take a trial's outcome; answer the decisions that follow, in a fixed order.
+        """Take a trial's outcome; return the decisions that follow, in a fixed order.
 
-        Called exactly once for each `NewTrial` and `Run` that was answered, in any order.
+        Begin with `end_segment`. Called exactly once for each `NewTrial` and `Run` that was started, in any order.
         """
 
-    @abstractmethod
-    def may_withdraw(self, trial: int) -> bool:
-        """Say whether a trial failed, and nothing was decided since that it had a part in."""
+    def started(self, answer: NewTrial | Run) -> None:
+        """Take the first of `upcoming` as started, in the books of the derived class."""
 
-    @abstractmethod
+    def extend(self, run_cap: int | None, settings: Mapping[str, Any]) -> None:
+        """Raise the bounds from here on, and create trials again after `exhausted`.
+
+        Args:
+            run_cap: How many trials may be created in all; None: as many as before.
+            settings: The settings of this scheduler that are raised, by name.
+
+        Raises:
+            ValueError: A bound would become lower, or isn't one of this scheduler's.
+        """
+        if settings:
+            raise ValueError(f"only `run_cap` can be raised, got {', '.join(settings)}")
+        if run_cap is not None:
+            if self._run_cap is None:
+                raise ValueError(f"bounds can only be raised: `run_cap` has no bound so far, got {run_cap}")
+            if run_cap < self._run_cap:
+                raise ValueError(f"bounds can only be raised: `run_cap` is {self._run_cap}, got {run_cap}")
+            self._run_cap = run_cap
+        self._exhausted = False
+
+    def new_numbers(self) -> Iterable[int]:
+        """Return the numbers of the trials that may still be created; without `run_cap` they have no end."""
+        if self._exhausted:
+            return ()
+        return itertools.count(self._numbered) if self._run_cap is None else range(self._numbered, self._run_cap)
+
+    def end_segment(self, outcome: Outcome) -> RungIndex:
+        """Count a trial's segment as ended; return the (bracket, rung) that it ran in.
+
+        Raises:
+            ValueError: The trial isn't running.
+        """
+        index = self._running.pop(outcome.trial, None)
+        if index is None:
+            raise ValueError(f"an outcome must be of a running trial; trial {outcome.trial} is not running")
+        self._finished[index] += 1
+        if outcome.value is None:
+            self._failed[outcome.trial] = index
+        return index
+
+    def next(self) -> Answer:
+        """Start the first of `upcoming` and return it; `Wait` or `Done`, which change nothing, where there is none."""
+        answer = next(self.upcoming(), None)
+        if answer is None:
+            return Wait() if self.busy else Done()
+        self.started(answer)
+        if isinstance(answer, NewTrial):
+            trial = answer.number
+            self._numbered += 1
+        else:
+            trial = answer.trial
+        index = answer.bracket, answer.rung
+        self._running[trial] = index
+        self._started[index] += 1
+        if answer.bracket not in self._plans:
+            self._plans[answer.bracket] = dict(enumerate(self._ends[answer.bracket])) if self._ends else {}
+        self._plans[answer.bracket][answer.rung] = answer.until
+        return answer
+
+    @property
+    def busy(self) -> bool:
+        """Whether a trial runs whose outcome wasn't observed."""
+        return bool(self._running)
+
+    def ready(self) -> int:
+        """Return how many segments could start now, as far as they are counted; change nothing.
+
+        New trials without a bound, such as those of a bracket that hasn't begun, may count as one.
+        """
+        return sum(1 for _ in itertools.islice(self.upcoming(), _MOST_COUNTED))
+
+    def needs(self) -> Collection[StateAt]:
+        """Return the states that may still be forked, whose checkpoints are kept; asked after each event.
+
+        A state that was left out once may be gone.
+        """
+        return ()
+
+    def watch(self, report: Report) -> str | None:
+        """Take a report of a running trial, which may be lost yet; return why the trial is stopped, or None.
+
+        Called at each report, in any order among trials, where the capabilities say `live`. The trial's outcome then
+        says whether it was stopped. Later decisions must follow from outcomes alone.
+        """
+        return None
+
+    def may_withdraw(self, trial: int) -> bool:
+        """Return whether a trial has failed, and nothing was decided since that its failure had a part in."""
+        return trial in self._failed
+
     def withdraw(self, trial: int) -> None:
-        """Take back the outcome of a trial that failed: it is running again, and will be observed again.
+        """Take back the outcome of a failed trial: it runs again, and will be observed again.
 
         Raises:
             ValueError: It may not be withdrawn.
         """
+        if not self.may_withdraw(trial):
+            state = "is decided" if trial in self._failed else "has not failed"
+            raise ValueError(f"only the outcome of a failed trial can be withdrawn; trial {trial} {state}")
+        index = self._failed.pop(trial)
+        self._finished[index] -= 1
+        self._running[trial] = index
 
     def prune(self, trial: int) -> Sequence[Decision]:
-        """Take a trial for one that has failed, as a user says that it goes no further; answer what follows for others.
+        """Take a trial that a user ended as failed; return the decisions that follow for others.
 
-        It runs, or it waits undecided between two segments. Who lets trials wait overrides this: it must neither go on
-        nor be waited for. It won't be withdrawn.
+        It runs, or it waits between two segments. A scheduler that lets trials wait overrides this: such a trial must
+        neither run on nor be waited for. It won't be withdrawn.
 
         Raises:
             ValueError: The trial neither runs nor waits, or one that waits can't be taken back.
         """
         return self.observe(Outcome(trial, 0, None))
 
-    @abstractmethod
     def exhausted(self) -> Sequence[Decision]:
-        """The searcher had no params for the last `NewTrial`: take that answer back and ask for no more."""
-
-    @abstractmethod
-    def extend(self, run_cap: int | None, settings: Mapping[str, Any]) -> None:
-        """Raise the bounds from here on. Undoes `exhausted`.
-
-        Args:
-            run_cap: How many trials may be created in all; None: as many as before.
-            settings: Those of this scheduler's own that are raised, by their names.
+        """Take back the last `NewTrial`, for which the searcher had no params, and create no more trials.
 
         Raises:
-            ValueError: A bound would become lower, or isn't one of this scheduler's.
+            ValueError: The newest trial isn't in its first segment, so that there is nothing to take back.
         """
+        newest = self._numbered - 1
+        index = self._running.get(newest)
+        if index is None or index[1] > 0:
+            raise ValueError("`exhausted` must follow a `NewTrial`; the newest trial is not in its first segment")
+        del self._running[newest]
+        self._started[index] -= 1
+        bracket, _ = index
+        if not any(self._started[bracket, rung] for rung in self._plans[bracket]):
+            del self._plans[bracket]
+        self._numbered -= 1
+        self._exhausted = True
+        return ()
 
-    @abstractmethod
     def rungs(self) -> Sequence[RungView]:
-        """Rungs of the brackets begun so far."""
+        """Return the rungs of the brackets that have trials."""
+        return [
+            RungView(bracket, rung, until, None, self._started[bracket, rung], self._finished[bracket, rung])
+            for bracket, rungs in sorted(self._plans.items())
+            for rung, until in sorted(rungs.items())
+        ]
 
     def plan(self, bracket: int) -> Rungs:
-        """Give (until, size) of a bracket's rungs, as `rungs` does; none where the bracket hasn't begun.
+        """Return (until, size) of a bracket's rungs, as `rungs` does; none where the bracket hasn't begun.
 
         Asked after every event of one of its trials, so it should not grow with the number of brackets.
         """
-        return tuple((view.until, view.size) for view in self.rungs() if view.bracket == bracket)
+        return tuple((until, None) for _, until in sorted(self._plans.get(bracket, {}).items()))
 
-    @abstractmethod
     def total(self) -> tuple[int, int] | None:
-        """(trials, iterations when each promotion resumes) of the whole sweep, or None where no bound is known."""
+        """Return (trials, iterations when each promotion resumes) of the whole sweep, None where no bound is known."""
+        return None
+
+    def _to_create(self) -> int:
+        """Return how many trials may still be created; 1 where they have no bound."""
+        if self._exhausted:
+            return 0
+        return 1 if self._run_cap is None else self._run_cap - self._numbered

@@ -11,7 +11,33 @@ from hpsearch.config.settings import Count, Settings
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
 
-__all__ = ["EarlyTerminate"]
+__all__ = ["EarlyTerminate", "SchedulerCapabilities"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerCapabilities:
+    """What a sweep may expect of a scheduler."""
+
+    several_goals: bool = False
+    """It ranks trials by `Objective.rank`, so that several metrics may decide."""
+    outcome_constraints: bool = False
+    """It ranks trials by the objective alone, so that reported metrics may be constrained."""
+    forks: bool = False
+    """It forks trials, so that the searcher must explore."""
+    newest: bool = False
+    """It compares the newest reports of trials, so that `metric.scope` must be `last`."""
+    in_order: bool = False
+    """Its decisions don't depend on completion order."""
+    endless: bool = False
+    """It creates trials until something else ends the sweep: `run_cap`, an exhausted searcher, or a limit."""
+    live: bool = False
+    """It stops trials while they run, by what they report."""
+
+    def unsupported_key(self, objective: Objective) -> str | None:
+        """Return the key of a sweep that the scheduler can't serve, None where it serves all of the objective."""
+        if objective.several and not self.several_goals:
+            return "metric"
+        return "outcome_constraints" if objective.constraints and not self.outcome_constraints else None
 
 
 @dataclass(frozen=True)
@@ -22,35 +48,12 @@ class EarlyTerminate(Settings, ABC):
     """Its `type` in a sweep file."""
     raisable: ClassVar[tuple[str, ...]] = ()
     """Fields that may be raised of a study that has begun."""
-    forks: ClassVar[bool] = False
-    """Its scheduler forks trials, so that the searcher must explore."""
-    newest: ClassVar[bool] = False
-    """It compares what trials reported newest, so that `metric.scope` must be `last`."""
-    several_goals: ClassVar[bool] = False
-    """It ranks trials by `Objective.rank`, so that several metrics may decide."""
-    outcome_constraints: ClassVar[bool] = False
-    """It ranks trials by the objective alone, so that reported metrics may be constrained."""
-    in_order: ClassVar[bool] = False
-    """What it decides doesn't depend on the order in which outcomes come."""
-    endless: ClassVar[bool] = False
-    """Its scheduler creates trials until something else ends the sweep: `run_cap`, a searcher that has no more, or a
-    limit."""
-
-    live: ClassVar[bool] = False
-    """Its scheduler stops trials while they run, by what they report."""
-
+    capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities()
     course: ClassVar[str] = "one course of it: who goes on depends on values, and on who is first"
     """What a plan of an endless one shows, in words."""
 
     max_iter: Count
     """Iterations of the best trials."""
-
-    @classmethod
-    def unfit_for(cls, objective: Objective) -> str | None:
-        """Give the key of a sweep that asks more of it than it takes; None where it takes all."""
-        if objective.several and not cls.several_goals:
-            return "metric"
-        return "outcome_constraints" if objective.constraints and not cls.outcome_constraints else None
 
     @property
     def least_trials(self) -> int:

@@ -6,65 +6,61 @@ from collections.abc import Iterator, Sequence
 
 from hpsearch.decision import Decision
 from hpsearch.errors import SweepError
-from hpsearch.schedulers.base import NewTrial, Outcome, Run, RungView
-from hpsearch.schedulers.open_ended import OpenEnded
+from hpsearch.schedulers.base import NewTrial, Outcome, Run, RungView, Scheduler
 from hpsearch.schedulers.reasons import ran
 
 __all__ = ["FullLength"]
 
 
-class FullLength(OpenEnded):
-    """Run every trial until the end of iteration `max_iter`, and none any further.
+class FullLength(Scheduler):
+    """Runs every trial until the end of iteration `max_iter`.
 
     Args:
         max_iter: Where each trial ends; None: where its trainable returns.
-        run_cap: How many trials; None: as many as the searcher has params for.
+        run_cap: How many trials; None: as many as the searcher suggests.
     """
 
     def __init__(self, max_iter: int | None, run_cap: int | None = None) -> None:
         if max_iter is not None and max_iter < 1:
             raise SweepError(f"`max_iter` must be at least 1, got {max_iter}")
-        super().__init__([[max_iter]], run_cap)
+        super().__init__(run_cap, [[max_iter]])
         self._max_iter = max_iter
 
     def upcoming(self) -> Iterator[NewTrial | Run]:
-        """Give the trials that are still to be created."""
-        for number in self._numbers():
+        """Yield the trials that are still to be created."""
+        for number in self.new_numbers():
             yield NewTrial(number, self._max_iter)
 
     def ready(self) -> int:
-        """Count the trials that are still to be created; 1 where they have no bound."""
+        """Return how many trials are still to be created; 1 where they have no bound."""
         return self._to_create()
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Take a trial's outcome: it is complete, or it failed and there is nothing to decide.
+        """Take a trial's outcome: the trial is complete, or it failed and there is nothing to decide.
 
         Raises:
             ValueError: The trial isn't running.
         """
-        self._take(outcome)
+        self.end_segment(outcome)
         if outcome.value is None:
             return ()
         return (Decision(outcome.trial, "complete", ran(outcome, self._max_iter)),)
 
     def rungs(self) -> Sequence[RungView]:
-        """Show all trials as the one rung of one bracket, once there are any."""
+        """Return all trials as the one rung of one bracket, once there are any."""
         started, finished = self._started[0, 0], self._finished[0, 0]
         return (RungView(0, 0, self._max_iter, self._trials(), started, finished),) if started else ()
 
     def plan(self, bracket: int) -> Sequence[tuple[int | None, int | None]]:
-        """Give (until, trials) of the one rung, once there are any."""
+        """Return (until, trials) of the one rung, once there are any."""
         return ((self._max_iter, self._trials()),) if self._started[bracket, 0] else ()
 
     def total(self) -> tuple[int, int] | None:
-        """Count (trials, iterations) of the whole sweep, or None without `max_iter` or a bound on trials."""
+        """Return (trials, iterations) of the whole sweep, None without `max_iter` or a bound on trials."""
         trials = self._trials()
         if trials is None or self._max_iter is None:
             return None
         return trials, trials * self._max_iter
-
-    def _begin(self, answer: NewTrial | Run) -> None:
-        """All is in the books already."""
 
     def _trials(self) -> int | None:
         return self._numbered if self._exhausted else self._run_cap

@@ -53,46 +53,30 @@ class BracketScheduler(Scheduler):
     ) -> None:
         if not cycle or not all(bracket.rungs for bracket in cycle):
             raise SweepError("a round must hold at least one bracket, and each bracket at least one rung")
-        if run_cap is not None and run_cap < 1:
-            raise SweepError(f"`run_cap` must be at least 1, got {run_cap}")
+        super().__init__(run_cap)
         if brackets is not None and brackets < 1:
             raise SweepError(f"`brackets` must be at least 1, got {brackets}")
         self._cycle = tuple(cycle)
         self._eta = eta
         self._objective = objective
-        self._run_cap = run_cap
         self._brackets = brackets
-        self._exhausted = False
         self._begun_trials = 0
         self._begun_iterations = 0
-        self._numbered = 0
-        self._plans: dict[int, Rungs] = {}
+        self._rungs_of: dict[int, Rungs] = {}
+        """Of each bracket begun, (until, size) of its rungs."""
         self._total: tuple[int, int] | None = None
         """What `total` gave; None after the plan changed."""
         self._newest: OpenBracket | None = None
-        self._running: dict[int, OpenBracket] = {}
+        self._brackets_of: dict[int, OpenBracket] = {}
+        """Running trials to their brackets."""
         self._promoted: list[tuple[int, int, OpenBracket]] = []
         """Sorted (-until, trial, bracket): the furthest rung first, then the lower number."""
-        self._failed: dict[int, OpenBracket] = {}
+        self._failed_in: dict[int, OpenBracket] = {}
         """Trials that failed in a rung on which nothing was decided since."""
         self._views: list[Sequence[RungView]] = []
         """One entry for each bracket begun."""
         self._stale: dict[int, OpenBracket] = {}
         """Brackets whose entry is out of date: they moved since `rungs` was last called."""
-
-    def next(self) -> Answer:
-        """Say what to start now; the answer counts as started."""
-        if self._promoted:
-            _, trial, bracket = self._promoted.pop(0)
-            self._start(trial, bracket)
-            return Run(trial, bracket.rung.until, bracket.index, bracket.position)
-        filling = self._bracket_to_fill()
-        if filling is not None:
-            trial = self._numbered
-            self._numbered += 1
-            self._start(trial, filling)
-            return NewTrial(trial, filling.rung.until, filling.index)
-        return Wait() if self._running else Done()
 
     def upcoming(self) -> Iterator[NewTrial | Run]:
         """Give the promoted trials, then the new ones of the bracket that is being filled and of those after it."""
@@ -104,10 +88,29 @@ class BracketScheduler(Scheduler):
                 yield NewTrial(number, rung.until, index)
                 number += 1
 
+    def started(self, answer: NewTrial | Run) -> None:
+        """Take the first of `upcoming` as started; a bracket begins with its first trial."""
+        if isinstance(answer, Run):
+            _, trial, bracket = self._promoted.pop(0)
+        else:
+            trial, bracket = answer.number, self._bracket_to_fill()
+            self._numbered += 1
+        bracket.started += 1
+        self._brackets_of[trial] = bracket
+        self._stale[bracket.index] = bracket
+
+    def next(self) -> Answer:
+        """Start the first of `upcoming` and return it; `Wait` or `Done`, which change nothing, where there is none."""
+        answer = next(self.upcoming(), None)
+        if answer is None:
+            return Wait() if self.busy else Done()
+        self.started(answer)
+        return answer
+
     @property
     def busy(self) -> bool:
         """Whether a trial is running."""
-        return bool(self._running)
+        return bool(self._brackets_of)
 
     def ready(self) -> int:
         """Count the promoted trials, and the new ones of the bracket that is being filled."""
@@ -124,18 +127,18 @@ class BracketScheduler(Scheduler):
         Raises:
             ValueError: The trial isn't running.
         """
-        bracket = self._running.pop(outcome.trial, None)
+        bracket = self._brackets_of.pop(outcome.trial, None)
         if bracket is None:
             raise ValueError(f"an outcome must be of a running trial; trial {outcome.trial} is not running")
         bracket.finished += 1
         bracket.undecided.append(outcome)
         if outcome.value is None:
-            self._failed[outcome.trial] = bracket
+            self._failed_in[outcome.trial] = bracket
         return self._decide(bracket)
 
     def may_withdraw(self, trial: int) -> bool:
         """Say whether a trial failed in a rung that isn't decided, in the last one, or in one where all have failed."""
-        return trial in self._failed
+        return trial in self._failed_in
 
     def withdraw(self, trial: int) -> None:
         """Take back the outcome of a trial that failed.
@@ -143,7 +146,7 @@ class BracketScheduler(Scheduler):
         Raises:
             ValueError: It didn't fail, or its rung is decided.
         """
-        bracket = self._failed.pop(trial, None)
+        bracket = self._failed_in.pop(trial, None)
         if bracket is None:
             raise ValueError(
                 "only the outcome of a failed trial whose rung isn't decided can be withdrawn; "
@@ -154,7 +157,7 @@ class BracketScheduler(Scheduler):
             bracket.unfilled = None
         bracket.finished -= 1
         bracket.undecided = [outcome for outcome in bracket.undecided if outcome.trial != trial]
-        self._running[trial] = bracket
+        self._brackets_of[trial] = bracket
         self._stale[bracket.index] = bracket
 
     def prune(self, trial: int) -> Sequence[Decision]:
@@ -181,10 +184,10 @@ class BracketScheduler(Scheduler):
             ValueError: The newest trial isn't in its first segment, so that there is no answer to take back.
         """
         newest = self._numbered - 1
-        bracket = self._running.get(newest)
+        bracket = self._brackets_of.get(newest)
         if bracket is None or bracket.position > 0:
             raise ValueError("`exhausted` must follow a `NewTrial`; the newest trial is not in its first segment")
-        del self._running[newest]
+        del self._brackets_of[newest]
         self._numbered -= 1
         self._exhausted = True
         bracket.started -= 1
@@ -243,7 +246,7 @@ class BracketScheduler(Scheduler):
 
     def plan(self, bracket: int) -> Rungs:
         """Give (until, size) of a bracket's rungs; none where the bracket hasn't begun."""
-        return self._plans.get(bracket, ())
+        return self._rungs_of.get(bracket, ())
 
     def total(self) -> tuple[int, int]:
         """Count (trials, iterations when each promotion resumes) of the whole sweep.
@@ -256,19 +259,13 @@ class BracketScheduler(Scheduler):
             self._total = begun if self._exhausted else self._total_within(*self._bounds())
         return self._total
 
-    def _start(self, trial: int, bracket: OpenBracket) -> None:
-        bracket.started += 1
-        self._running[trial] = bracket
-        self._stale[bracket.index] = bracket
-
-    def _bracket_to_fill(self) -> OpenBracket | None:
-        """Give the bracket of the next new trial, begun now if need be; None where no more may start."""
+    def _bracket_to_fill(self) -> OpenBracket:
+        """Return the bracket of the next new trial, begun now if need be."""
         newest = self._newest
         if newest is not None and newest.position == 0 and newest.started < newest.rung.size:
             return newest
         plan = self._plan_to_begin()
-        if plan is None:
-            return None
+        assert plan is not None, "`upcoming` has a new trial"
         self._newest = OpenBracket(len(self._views), Bracket(()))
         self._replan(self._newest, plan)
         self._views.append(())
@@ -328,7 +325,7 @@ class BracketScheduler(Scheduler):
             return ()
         bracket.undecided = []
         for outcome in outcomes:
-            self._failed.pop(outcome.trial, None)
+            self._failed_in.pop(outcome.trial, None)
         promoted = min(bracket.plan.rungs[bracket.position + 1].size, len(able))
         decisions = [
             Decision(
@@ -346,7 +343,7 @@ class BracketScheduler(Scheduler):
 
     def _undecided(self) -> Iterator[OpenBracket]:
         """Give the brackets in whose rung something runs or is still to be started; some of them more than once."""
-        yield from self._running.values()
+        yield from self._brackets_of.values()
         yield from (bracket for _, _, bracket in self._promoted)
         if self._newest is not None:
             yield self._newest
@@ -368,7 +365,7 @@ class BracketScheduler(Scheduler):
         self._begun_trials += plan.trials - bracket.plan.trials
         self._begun_iterations += iterations(plan, resume=True) - iterations(bracket.plan, resume=True)
         bracket.plan = plan
-        self._plans[bracket.index] = tuple((rung.until, rung.size) for rung in plan.rungs)
+        self._rungs_of[bracket.index] = tuple((rung.until, rung.size) for rung in plan.rungs)
         self._total = None
 
     def _bounds(self) -> tuple[int | None, int | None]:

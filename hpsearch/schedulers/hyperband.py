@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from hpsearch.config.settings import Count
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.brackets import Variant, hyperband_brackets
+from hpsearch.schedulers.early_terminate import SchedulerCapabilities
 from hpsearch.schedulers.halving import BracketScheduler
 from hpsearch.schedulers.successive_halving import Halving
 
@@ -24,7 +25,7 @@ class Hyperband(Halving):
     """
 
     kind: ClassVar[str] = "hyperband"
-    in_order: ClassVar[bool] = True
+    capabilities: ClassVar[SchedulerCapabilities] = replace(Halving.capabilities, in_order=True)
     raisable: ClassVar[tuple[str, ...]] = ("brackets",)
 
     min_iter: Count = 1

@@ -15,8 +15,7 @@ from hpsearch.config.settings import Count
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective, is_valid
 from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
-from hpsearch.schedulers.early_terminate import EarlyTerminate
-from hpsearch.schedulers.open_ended import OpenEnded
+from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
 from hpsearch.schedulers.reasons import ran
 from hpsearch.trial import Score
 
@@ -34,7 +33,7 @@ class MedianStopping(EarlyTerminate):
     """
 
     kind: ClassVar[str] = "median"
-    endless: ClassVar[bool] = True
+    capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities(endless=True)
 
     min_iter: Count | None = None
     """Iterations before a trial is first judged; none: `max_iter` / 10, rounded up."""
@@ -74,7 +73,7 @@ class _Course:
     looks: int
 
 
-class MedianStoppingScheduler(OpenEnded):
+class MedianStoppingScheduler(Scheduler):
     """Judges each trial at each look, as it comes there; no trial waits for another one.
 
     At a look a trial is stopped if the best of its values so far is worse than the median of the others' running
@@ -94,7 +93,7 @@ class MedianStoppingScheduler(OpenEnded):
     """
 
     def __init__(self, looks: Sequence[int], min_trials: int, objective: Objective, run_cap: int | None = None) -> None:
-        super().__init__([looks], run_cap)
+        super().__init__(run_cap, [looks])
         self._looks = looks
         self._min_trials = min_trials
         self._objective = objective
@@ -111,8 +110,13 @@ class MedianStoppingScheduler(OpenEnded):
         """Give the trials that go on, and then the new ones."""
         for look, trial in self._going_on:
             yield Run(trial, self._looks[-look], 0, -look)
-        for number in self._numbers():
+        for number in self.new_numbers():
             yield NewTrial(number, self._looks[0])
+
+    def started(self, answer: NewTrial | Run) -> None:
+        """Take the first of `upcoming` as started."""
+        if isinstance(answer, Run):
+            self._going_on.pop(0)
 
     def ready(self) -> int:
         """Count the trials that go on and those that may still be created, which are 1 where they have no bound."""
@@ -124,7 +128,7 @@ class MedianStoppingScheduler(OpenEnded):
         Raises:
             ValueError: The trial isn't running.
         """
-        _, look = self._take(outcome)
+        _, look = self.end_segment(outcome)
         if outcome.value is None:
             return ()
         until = self._looks[look]
@@ -158,10 +162,6 @@ class MedianStoppingScheduler(OpenEnded):
         """Count (trials, the iterations that they run if no other one is stopped); None without a bound on trials."""
         trials = self._numbered if self._exhausted else self._run_cap
         return None if trials is None else (trials, trials * self._looks[-1] - self._spared)
-
-    def _begin(self, answer: NewTrial | Run) -> None:
-        if isinstance(answer, Run):
-            self._going_on.pop(0)
 
     def _moved_on(self, trial: int, value: Score) -> _Course | None:
         """Give a trial's course with what it shows now; None where it never showed a number."""

@@ -13,6 +13,7 @@ from hpsearch.decision import Rungs
 from hpsearch.objective import Objective, Place, is_valid
 from hpsearch.schedulers.asha import AsynchronousHalving
 from hpsearch.schedulers.base import Outcome, RungView, Scheduler
+from hpsearch.schedulers.early_terminate import SchedulerCapabilities
 from hpsearch.schedulers.soft_ranking import SoftRanking
 from hpsearch.schedulers.successive_halving import Halving
 
@@ -27,9 +28,8 @@ class PASHA(Halving):
     """
 
     kind: ClassVar[str] = "pasha"
-    several_goals: ClassVar[bool] = False  # soft ranking compares by distance
-    outcome_constraints: ClassVar[bool] = False
-    endless: ClassVar[bool] = True
+    capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities(endless=True)
+    # Several goals or constraints: not by soft ranking, which compares by distance.
     course: ClassVar[str] = "its shortest course: more rungs open where values rank trials unlike in the two highest"
 
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:

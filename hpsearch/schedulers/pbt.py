@@ -12,7 +12,7 @@ from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import AtLeast, Count
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
-from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
 from hpsearch.schedulers.population import PopulationBasedTraining
 
 __all__ = ["PBT"]
@@ -29,9 +29,9 @@ class PBT(EarlyTerminate):
     """
 
     kind: ClassVar[str] = "pbt"
-    forks: ClassVar[bool] = True
-    newest: ClassVar[bool] = True
-    outcome_constraints: ClassVar[bool] = True
+    capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities(
+        outcome_constraints=True, forks=True, newest=True
+    )
 
     population: Annotated[int, AtLeast(2)] = 20
     """Number of members. With fewer workers than members, they take turns."""

@@ -14,8 +14,7 @@ from typing import Literal
 
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective, is_valid
-from hpsearch.schedulers.base import NewTrial, Outcome, Run
-from hpsearch.schedulers.open_ended import OpenEnded
+from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
 from hpsearch.schedulers.reasons import ordinal, ran
 from hpsearch.trial import Score, StateAt
 
@@ -70,7 +69,7 @@ class _Verdict:
     reason: str = ""
 
 
-class PopulationBasedTraining(OpenEnded):
+class PopulationBasedTraining(Scheduler):
     """Who comes to the end of an interval waits for its turn, and is judged when that comes; there is no barrier.
 
     The least advanced are next, and are judged together: so on one worker each interval is judged as a whole, and with
@@ -99,7 +98,7 @@ class PopulationBasedTraining(OpenEnded):
     def __init__(
         self, ends: Sequence[int], population: int, quantile: float, objective: Objective, run_cap: int | None = None
     ) -> None:
-        super().__init__([ends], run_cap)
+        super().__init__(run_cap, [ends])
         self._until = ends
         self._population = population
         self._quantile = quantile
@@ -130,6 +129,21 @@ class PopulationBasedTraining(OpenEnded):
                 yield NewTrial(number, self._until[rung], 0, rung, verdict.parent, start)
                 number += 1
 
+    def started(self, answer: NewTrial | Run) -> None:
+        """Take the first of `upcoming` as started."""
+        if isinstance(answer, NewTrial) and answer.parent is None:
+            self._place_of[answer.number] = len(self._members)
+            self._members.append(_Member(answer.number))
+            return
+        if not self._judged:
+            self._judge()
+        place = self._judged.pop(0).member
+        member = self._members[place]
+        member.state = "running"
+        if isinstance(answer, NewTrial):
+            member.trial, member.iteration, member.began = answer.number, answer.start, answer.start
+            self._place_of[answer.number] = place
+
     def ready(self) -> int:
         """Count what `upcoming` gives."""
         return sum(1 for _ in self.upcoming())
@@ -140,7 +154,7 @@ class PopulationBasedTraining(OpenEnded):
         Raises:
             ValueError: The trial isn't running.
         """
-        _, rung = self._take(outcome)
+        _, rung = self.end_segment(outcome)
         member, until = self._members[self._place_of[outcome.trial]], self._until[rung]
         member.state = "waiting"
         decisions = []
@@ -228,20 +242,6 @@ class PopulationBasedTraining(OpenEnded):
 
     def _rung_after(self, iteration: int) -> int:
         return bisect_right(self._until, iteration)
-
-    def _begin(self, answer: NewTrial | Run) -> None:
-        if isinstance(answer, NewTrial) and answer.parent is None:
-            self._place_of[answer.number] = len(self._members)
-            self._members.append(_Member(answer.number))
-            return
-        if not self._judged:
-            self._judge()
-        place = self._judged.pop(0).member
-        member = self._members[place]
-        member.state = "running"
-        if isinstance(answer, NewTrial):
-            member.trial, member.iteration, member.began = answer.number, answer.start, answer.start
-            self._place_of[answer.number] = place
 
     def _settle(self) -> Sequence[Decision]:
         """Judge those whose turn it is, so that what comes next stays what it is; tell whom forks replace."""

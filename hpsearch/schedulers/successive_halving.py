@@ -10,7 +10,7 @@ from hpsearch.config.settings import AtLeast, Count
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.brackets import RungLaw, rung_ends, successive_halving_bracket
-from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
 from hpsearch.schedulers.halving import BracketScheduler
 
 __all__ = ["Halving", "SuccessiveHalving"]
@@ -24,8 +24,7 @@ CHOSEN_RUNGS = 3
 class Halving(EarlyTerminate):
     """Rungs from `min_iter` to `max_iter` iterations, each `eta` times as long as the one before."""
 
-    several_goals: ClassVar[bool] = True
-    outcome_constraints: ClassVar[bool] = True
+    capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities(several_goals=True, outcome_constraints=True)
 
     min_iter: Count | None = None
     """Iterations of the first rung (of the first bracket); none: `max_iter` / `eta`^3, rounded up, because one
@@ -69,7 +68,7 @@ class SuccessiveHalving(Halving):
     """
 
     kind: ClassVar[str] = "successive_halving"
-    in_order: ClassVar[bool] = True
+    capabilities: ClassVar[SchedulerCapabilities] = replace(Halving.capabilities, in_order=True)
 
     trials: Count | None = None
     """Trials that start; none: as many as leave one for the last rung, `eta` to the power of (rungs - 1)."""

@@ -13,8 +13,7 @@ from pathlib import Path
 from hpsearch.config.checks import InvalidKey, nearest
 from hpsearch.config.import_paths import import_object
 from hpsearch.errors import SweepError
-from hpsearch.objective import Objective
-from hpsearch.searchers.base import Observation, Past, Problem, Searcher, Suggestion
+from hpsearch.searchers.base import Observation, Past, Problem, Searcher, SearcherCapabilities, Suggestion
 from hpsearch.searchers.evolution import Evolution
 from hpsearch.searchers.grid import GridSearcher
 from hpsearch.searchers.models import BOHB
@@ -33,10 +32,10 @@ __all__ = [
     "RandomSearcher",
     "Search",
     "Searcher",
+    "SearcherCapabilities",
     "Suggestion",
     "refusals",
     "searcher_named",
-    "unfit_for",
 ]
 
 
@@ -104,20 +103,11 @@ def searcher_named(method: str) -> type[Searcher]:
     raise InvalidKey((), problem)
 
 
-def unfit_for(searcher: type[Searcher], objective: Objective) -> str | None:
-    """Give the key of a sweep that asks more of a searcher than it takes; None where it takes all."""
-    if searcher.learns and objective.several and not searcher.several_goals:
-        return "metric"
-    if searcher.learns and objective.constraints and not searcher.outcome_constraints:
-        return "outcome_constraints"
-    return None
-
-
 def refusals(problem: Problem) -> dict[str, str | None]:
     """Give the known methods, each with why it can't search such a space by such an objective; None: it can."""
     found: dict[str, str | None] = {}
     for method, searcher in KNOWN.items():
-        if unfit_for(searcher, problem.objective):
+        if searcher.capabilities.unsupported_key(problem.objective):
             found[method] = "learns from one number"
             continue
         try:

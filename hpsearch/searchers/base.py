@@ -23,6 +23,7 @@ __all__ = [
     "Past",
     "Problem",
     "Searcher",
+    "SearcherCapabilities",
     "Suggestion",
     "listed",
     "refuse_conditions",
@@ -89,37 +90,57 @@ class Past:
     trial here has a length."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearcherCapabilities:
+    """What a sweep may expect of a searcher."""
+
+    learns: bool = False
+    """Its suggestions depend on what it observed. Those of one that doesn't learn depend on their numbers alone, and it
+    observes nothing. One that learns runs in a process of its own, where its module is imported."""
+    remembers: bool = True
+    """If it learns: its suggestions change what it suggests later. A resumed search asks it again for all that it
+    suggested; for one that doesn't remember, the journal is enough."""
+    finite: bool = False
+    """It runs out of suggestions on its own, so that a sweep needs no other bound."""
+    completes_points: bool = True
+    """Points to try may leave parameters out, which are sampled."""
+    explores: bool = False
+    """It has params for trials that the scheduler forks."""
+    has_options: bool = False
+    """It takes `search.options` and checks them; otherwise they are refused."""
+    recalls: bool = False
+    """If it learns: it can begin with trials of other searches."""
+    several_goals: bool = False
+    """If it learns: several metrics may decide; it compares what it observes by `Objective.places`."""
+    outcome_constraints: bool = False
+    """If it learns: reported metrics may be constrained."""
+    forks: bool = False
+    """It names parents, and by `needs` the checkpoints that are kept for that."""
+
+    def unsupported_key(self, objective: Objective) -> str | None:
+        """Return the key of a sweep that the searcher can't serve, None where it serves all of the objective."""
+        if self.learns and objective.several and not self.several_goals:
+            return "metric"
+        return "outcome_constraints" if self.learns and objective.constraints and not self.outcome_constraints else None
+
+
 class Searcher(ABC):
-    """Says what to try."""
+    """Suggests what to try.
+
+    A searcher defines `suggest` and `observe`.
+    """
 
     kind: ClassVar[str]
     """Its `method` in a sweep file."""
     known_as: ClassVar[str | None] = None
     """The `method` that it is, where its own is another program's word for it."""
-    learns: ClassVar[bool] = False
-    """What it suggests depends on what it observed. One that doesn't learn is not told of anything, and its suggestions
-    depend on their numbers alone. One that learns works in a process of its own: its module is imported there."""
-    remembers: ClassVar[bool] = True
-    """Of one that learns: what it suggested changes what it suggests later. A resumed search asks it again for all that
-    it suggested; of one that doesn't remember the journal's word is enough."""
-    finite: ClassVar[bool] = False
-    """It runs out of suggestions by itself, so that a sweep needs no other bound."""
-    completes_points: ClassVar[bool] = True
-    """Points to try may leave parameters out, which are drawn."""
-    explores: ClassVar[bool] = False
-    """It has params for trials that the scheduler forks."""
-    has_options: ClassVar[bool] = False
-    """It takes `search.options`, and checks them; else they are refused."""
     over: ClassVar[str | None] = None
-    """The `type` of `early_terminate` that it takes where the sweep names none; `max_iter` then stands at the top."""
-    recalls: ClassVar[bool] = False
-    """It can begin with trials of other searches. Only one that learns is asked to."""
-    several_goals: ClassVar[bool] = False
-    """Of one that learns: it takes several metrics that decide; what it observes is compared by `Objective.places`."""
-    outcome_constraints: ClassVar[bool] = False
-    """Of one that learns: it takes constraints on reported metrics."""
-    forks: ClassVar[bool] = False
-    """It names parents, and by `needs` the checkpoints that are kept for that."""
+    """The `type` of `early_terminate` that it runs over where the sweep names none; `max_iter` is then a key at the
+    top."""
+    capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities()
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
 
     @classmethod
     def over_settings(cls, max_iter: int) -> dict[str, Any]:
@@ -127,9 +148,9 @@ class Searcher(ABC):
         return {}
 
     @classmethod
-    @abstractmethod
     def build(cls, problem: Problem) -> Searcher:
-        """Build it for a sweep."""
+        """Build it for a sweep, whose settings were checked."""
+        return cls(problem)
 
     @classmethod
     def check(cls, problem: Problem) -> None:
@@ -142,7 +163,7 @@ class Searcher(ABC):
     @classmethod
     def may_fork(cls, settings: Search) -> bool:
         """Say whether it names parents under these settings, which were checked."""
-        return cls.forks
+        return cls.capabilities.forks
 
     @property
     def draws_first(self) -> int:
@@ -171,9 +192,9 @@ class Searcher(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no params for forked trials")
 
     @property
-    @abstractmethod
     def size(self) -> int | None:
-        """Number of suggestions that there are; None where it is unbounded."""
+        """Number of suggestions that there are; None where they have no end."""
+        return None
 
     def needs(self) -> Collection[StateAt]:
         """Give the states that it may still name as parents: their checkpoints are kept.
@@ -196,8 +217,9 @@ class Searcher(ABC):
     def started(self, trial: Trial) -> None:
         """A trial was created, from this searcher's suggestion or from a point to try; also in a replay."""
 
+    @abstractmethod
     def observe(self, observation: Observation) -> None:
-        """Learn from what a trial gave."""
+        """Learn from what a trial reported; not called where the capabilities don't say `learns`."""
 
     def reverted(self, trial: Trial, iteration: int) -> None:
         """What a trial reported after this iteration counts no more, nor that it failed; it goes on from there."""

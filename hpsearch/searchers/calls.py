@@ -73,7 +73,7 @@ class DirectCalls(Calls):
         """Call it, and keep the answer."""
         with self._failing(method):
             suggestion = getattr(self._searcher, method)(*arguments)
-            needs = frozenset(self._searcher.needs()) if self._searcher.forks else frozenset()
+            needs = frozenset(self._searcher.needs()) if self._searcher.capabilities.forks else frozenset()
         self._answers.append(Answer(suggestion, needs))
 
     def ready(self) -> bool:

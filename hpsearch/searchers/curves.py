@@ -88,7 +88,7 @@ class Curves(LearningSearcher):
         curves = [curve for curve in self._history.curves() if self._shares_of(curve) is not None]
         if not any(curve.values for curve in curves):
             return
-        chance = np.random.default_rng(suggestion_seed(self._problem.seed, number))
+        chance = np.random.default_rng(suggestion_seed(self.problem.seed, number))
         for shares in self._most_promising(curves, chance):
             with suppress(Broken):
                 yield Suggestion(self._space.decode(shares), self.origin)
@@ -117,7 +117,7 @@ class Curves(LearningSearcher):
         """Fit the model; give it, and the ends of the trials."""
         seen = [(place, length, value) for place, curve in enumerate(curves) for length, value in curve.values.items()]
         places, lengths = np.array([one[0] for one in seen]), np.array([one[1] for one in seen], dtype=np.float64)
-        sign = 1.0 if self._problem.objective.goals[0].goal == "maximize" else -1.0
+        sign = 1.0 if self.problem.objective.goals[0].goal == "maximize" else -1.0
         values = _settled(sign * np.array([one[2] for one in seen], dtype=np.float64))
         longest = lengths.max()
         progress = np.log(lengths) / math.log(longest) if longest > 1 else np.ones_like(lengths)

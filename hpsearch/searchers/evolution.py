@@ -10,7 +10,7 @@ from typing import ClassVar
 from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import Count, Settings
 from hpsearch.objective import Place
-from hpsearch.searchers.base import Problem, Searcher, Suggestion
+from hpsearch.searchers.base import Problem, Searcher, SearcherCapabilities, Suggestion
 from hpsearch.searchers.history import Evidence
 from hpsearch.searchers.learning import REDRAWS, LearningSearcher
 from hpsearch.searchers.settings import Search, options_as
@@ -57,8 +57,9 @@ class Evolution(LearningSearcher):
     """
 
     kind: ClassVar[str] = "evolution"
-    several_goals: ClassVar[bool] = True
-    outcome_constraints: ClassVar[bool] = True
+    capabilities: ClassVar[SearcherCapabilities] = replace(
+        LearningSearcher.capabilities, several_goals=True, outcome_constraints=True
+    )
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -90,17 +91,17 @@ class Evolution(LearningSearcher):
 
     def _proposals(self, number: int) -> Iterator[Suggestion]:
         population = self._population()
-        places = self._problem.objective.places({known.trial: known.value for known in population})
+        places = self.problem.objective.places({known.trial: known.value for known in population})
         child: dict[str, Value] = {}
         inherited: StateAt | None = None
         for attempt in range(REDRAWS if population else 0):
-            seed = suggestion_seed(self._problem.seed, number, attempt)
+            seed = suggestion_seed(self.problem.seed, number, attempt)
             found = Suggestion(child, self.origin, inherited)
             if not child or attempt < _TOURNAMENTS:
                 parent = self._parent(population, places, seed)
                 found = Suggestion(parent.params, self.origin, self._inherited(parent.trial))
             try:
-                child = self._problem.space.mutate(found.params, seed)
+                child = self.problem.space.mutate(found.params, seed)
             except Broken:
                 continue  # nothing near this parent keeps the constraints
             inherited = found.parent
@@ -123,7 +124,7 @@ class InheritingEvolution(Evolution):
     are kept. A trial of another search, or one that saves none, has children that begin with nothing.
     """
 
-    forks: ClassVar[bool] = True
+    capabilities: ClassVar[SearcherCapabilities] = replace(Evolution.capabilities, forks=True)
 
     def needs(self) -> Collection[StateAt]:
         """Give the newest states of all that may have children."""

@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hpsearch.config.checks import InvalidKey
-from hpsearch.searchers.base import Problem, Searcher, Suggestion, listed, refuse_priors
-from hpsearch.space import Space
+from hpsearch.searchers.base import (
+    Observation,
+    Problem,
+    Searcher,
+    SearcherCapabilities,
+    Suggestion,
+    listed,
+    refuse_priors,
+)
 
 __all__ = ["GridSearcher"]
 
@@ -19,17 +26,11 @@ class GridSearcher(Searcher):
     """
 
     kind: ClassVar[str] = "grid"
-    finite: ClassVar[bool] = True
-    completes_points: ClassVar[bool] = False
+    capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities(finite=True, completes_points=False)
 
-    def __init__(self, space: Space) -> None:
-        self._space = space
-        self._size = space.grid_size
-
-    @classmethod
-    def build(cls, problem: Problem) -> Searcher:
-        """Build it; nothing is drawn."""
-        return cls(problem.space)
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self._size = problem.space.grid_size
 
     @classmethod
     def check(cls, problem: Problem) -> None:
@@ -45,7 +46,10 @@ class GridSearcher(Searcher):
         """Give point `number` of the grid, or None behind its end."""
         if number >= self._size:
             return None
-        return Suggestion(self._space.grid_point(number), "grid")
+        return Suggestion(self.problem.space.grid_point(number), "grid")
+
+    def observe(self, observation: Observation) -> None:
+        """Ignore it: the suggestions depend on their numbers alone."""
 
     @property
     def size(self) -> int:

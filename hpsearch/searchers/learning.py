@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hpsearch.objective import excesses_of, values_of
-from hpsearch.searchers.base import Observation, Past, Problem, Searcher, Suggestion
+from hpsearch.searchers.base import Observation, Past, Problem, Searcher, SearcherCapabilities, Suggestion
 from hpsearch.searchers.history import Evidence, History
 from hpsearch.searchers.tried import Tried
 from hpsearch.trial import JointScore, Score, Trial
@@ -60,37 +60,26 @@ class LearningSearcher(Searcher):
     first draws.
     """
 
-    learns: ClassVar[bool] = True
-    has_options: ClassVar[bool] = True
-    remembers: ClassVar[bool] = False
-    recalls: ClassVar[bool] = True
+    capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities(
+        learns=True, has_options=True, remembers=False, recalls=True
+    )
     startup: int = 10
     """Trials that are drawn first, where the sweep doesn't say."""
     longest: ClassVar[bool] = True
     """Under rungs trials are compared at the longest length that there is; see `History`."""
 
     def __init__(self, problem: Problem) -> None:
-        self._problem = problem
+        super().__init__(problem)
         self._history = History(problem.objective, self.longest)
         self._tried = Tried(problem.space)
         self._recalled = 0
         """Trials of other searches that it sees at first."""
 
-    @classmethod
-    def build(cls, problem: Problem) -> Searcher:
-        """Build it."""
-        return cls(problem)
-
     @property
     def draws_first(self) -> int:
         """Those of the sweep, or as many as the method has; fewer by the trials that it began with."""
-        given = self._problem.settings.startup
+        given = self.problem.settings.startup
         return max((self.startup if given is None else given) - self._recalled, 0)
-
-    @property
-    def size(self) -> None:
-        """There is no end of suggestions, unless every point of a finite space was tried."""
-        return None
 
     @property
     def origin(self) -> str:
@@ -102,7 +91,7 @@ class LearningSearcher(Searcher):
         for proposed in self._proposals(number):
             if proposed.params not in self._tried:
                 return proposed
-        drawn = self._tried.draw(self._problem.seed, number)
+        drawn = self._tried.draw(self.problem.seed, number)
         return None if drawn is None else Suggestion(drawn, "random")
 
     @abstractmethod

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from hpsearch.searchers.base import Suggestion
+from hpsearch.searchers.base import SearcherCapabilities, Suggestion
 from hpsearch.searchers.learning import REDRAWS
 from hpsearch.searchers.optuna_searcher import OptunaSearcher, quiet
 from hpsearch.seeds import suggestion_seed
@@ -27,8 +28,9 @@ class TPE(OptunaSearcher):
     """
 
     kind: ClassVar[str] = "tpe"
-    several_goals: ClassVar[bool] = True
-    outcome_constraints: ClassVar[bool] = True
+    capabilities: ClassVar[SearcherCapabilities] = replace(
+        OptunaSearcher.capabilities, several_goals=True, outcome_constraints=True
+    )
     whole: ClassVar[bool] = False
 
     def _sampler(self, seed: int) -> BaseSampler:
@@ -66,8 +68,8 @@ class BOHB(TPE):
 
     def suggest(self, number: int) -> Suggestion | None:
         """Give a point that wasn't tried yet; None where none is left."""
-        if suggestion_seed(self._problem.seed, number, REDRAWS) < self.random_share * 2**32:
-            drawn = self._tried.draw(self._problem.seed, number)
+        if suggestion_seed(self.problem.seed, number, REDRAWS) < self.random_share * 2**32:
+            drawn = self._tried.draw(self.problem.seed, number)
             return None if drawn is None else Suggestion(drawn, "random")
         return super().suggest(number)
 
@@ -82,8 +84,9 @@ class GP(OptunaSearcher):
     """
 
     kind: ClassVar[str] = "gp"
-    several_goals: ClassVar[bool] = True
-    outcome_constraints: ClassVar[bool] = True
+    capabilities: ClassVar[SearcherCapabilities] = replace(
+        OptunaSearcher.capabilities, several_goals=True, outcome_constraints=True
+    )
 
     def _sampler(self, seed: int) -> BaseSampler:
         from optuna.samplers import GPSampler

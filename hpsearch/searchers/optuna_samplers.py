@@ -7,12 +7,13 @@ import inspect
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpsearch.config.checks import InvalidKey
 from hpsearch.objective import values_of
-from hpsearch.searchers.base import Past, Problem, Suggestion, listed
+from hpsearch.searchers.base import Past, Problem, SearcherCapabilities, Suggestion, listed
 from hpsearch.searchers.optuna_searcher import OptunaSearcher, check_optuna, quiet
 from hpsearch.searchers.optuna_space import OptunaSpace
 from hpsearch.space import Broken
@@ -33,7 +34,7 @@ _WHOSE_TENTH = 10
 class _Remembering(OptunaSearcher):
     """A sampler that writes to trials and study what it needs later."""
 
-    remembers: ClassVar[bool] = True
+    capabilities: ClassVar[SearcherCapabilities] = replace(OptunaSearcher.capabilities, remembers=True)
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -143,7 +144,7 @@ class CmaEs(_Remembering):
         if len(trials) >= _WHOSE_TENTH:
             self._beginning = {"source_trials": trials}
         elif trials:
-            place = self._problem.objective.place
+            place = self.problem.objective.place
             self._beginning = {"x0": min(trials, key=lambda trial: place(trial.value)).params}
 
     def _sampler(self, seed: int) -> BaseSampler:
@@ -159,7 +160,8 @@ class CmaEs(_Remembering):
 class _Foreign(_Remembering):
     """Any sampler of Optuna's kind, which may keep a state of its own: one for the whole sweep."""
 
-    several_goals: ClassVar[bool] = True  # where it isn't so, the check hears of it from the sampler
+    # Where a sampler doesn't take several goals, the check fails as the sampler does.
+    capabilities: ClassVar[SearcherCapabilities] = replace(_Remembering.capabilities, several_goals=True)
     startup = 0
     _made: BaseSampler | None = None
     _own: Mapping[str, Any] = MappingProxyType({})
@@ -176,7 +178,7 @@ class _Foreign(_Remembering):
     def _sampler(self, seed: int) -> BaseSampler:
         if self._made is None:
             sampler = self._class()
-            own = {**self._own, "seed": self._problem.seed}
+            own = {**self._own, "seed": self.problem.seed}
             taken = inspect.signature(sampler).parameters
             with quiet():
                 self._made = sampler(**{**{name: own[name] for name in own if name in taken}, **self._options})
@@ -196,7 +198,7 @@ class NSGA2(_Foreign):
     """
 
     kind: ClassVar[str] = "nsga2"
-    outcome_constraints: ClassVar[bool] = True
+    capabilities: ClassVar[SearcherCapabilities] = replace(_Foreign.capabilities, outcome_constraints=True)
     _own = MappingProxyType({"population_size": 10})
 
     @classmethod
@@ -208,9 +210,10 @@ class NSGA2(_Foreign):
 
 def through_optuna(method: str, sampler: type[BaseSampler]) -> type[OptunaSearcher]:
     """Give the searcher that asks a class of samplers, which a sweep names by `method`."""
+    constrained = "constraints_func" in inspect.signature(sampler).parameters
     own = {
         "kind": method,
-        "outcome_constraints": "constraints_func" in inspect.signature(sampler).parameters,
+        "capabilities": replace(_Foreign.capabilities, outcome_constraints=constrained),
         "_class": classmethod(lambda cls: sampler),
         "__doc__": sampler.__doc__,
     }

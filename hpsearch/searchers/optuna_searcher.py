@@ -87,9 +87,9 @@ class OptunaSearcher(LearningSearcher):
     def _rehearse(self) -> None:
         """Make a suggestion after two trials: samplers take options of any type, and fail by them later."""
         for number in range(2):
-            trial = Trial(number, self._problem.space.draw(self._problem.seed, number), 0, "random")
+            trial = Trial(number, self.problem.space.draw(self.problem.seed, number), 0, "random")
             self.started(trial)
-            report = Report(number, 1, dict.fromkeys(self._problem.objective.names, float(number)), 0.0)
+            report = Report(number, 1, dict.fromkeys(self.problem.objective.names, float(number)), 0.0)
             self.observe(Observation(trial, 1, 1, (report,), True))
         with suppress(Broken):
             self._ask(list(self._mirrored().values()), 0)
@@ -98,7 +98,7 @@ class OptunaSearcher(LearningSearcher):
         study = list(self._mirrored().values())
         for attempt in range(REDRAWS if study else 0):
             with suppress(Broken):
-                yield Suggestion(self._ask(study, suggestion_seed(self._problem.seed, number, attempt)), self.origin)
+                yield Suggestion(self._ask(study, suggestion_seed(self.problem.seed, number, attempt)), self.origin)
 
     def _sampler(self, seed: int) -> BaseSampler:
         """Make the sampler of one suggestion.
@@ -110,7 +110,7 @@ class OptunaSearcher(LearningSearcher):
 
     @property
     def _options(self) -> Mapping[str, Any]:
-        return self._problem.settings.options or {}
+        return self.problem.settings.options or {}
 
     def _mirrored(self) -> dict[int, FrozenTrial]:
         """Give the trials that the sampler sees, by number; none where nothing is known."""
@@ -155,7 +155,7 @@ class OptunaSearcher(LearningSearcher):
             try:
                 params = self._space.asked(partial(_suggested, trial))
             finally:
-                if params is None or self._problem.space.conditional:
+                if params is None or self.problem.space.conditional:
                     value = self._worst(trials) if params is None else None
                     trials.append(mirrored(trial.params, value, trial.distributions, {}))
                 self._asked(params, study, storage)
@@ -165,13 +165,13 @@ class OptunaSearcher(LearningSearcher):
         from hpsearch.searchers.optuna_mirror import score_of
 
         scores = [score for score in map(score_of, trials) if score is not None]
-        return self._problem.objective.worst(scores) if scores else None
+        return self.problem.objective.worst(scores) if scores else None
 
     def _study(self, seed: int) -> tuple[Study, InMemoryStorage]:
         import optuna
 
         storage = optuna.storages.InMemoryStorage()
-        directions = [goal.goal for goal in self._problem.objective.goals]
+        directions = [goal.goal for goal in self.problem.objective.goals]
         with quiet():
             return optuna.create_study(storage=storage, directions=directions, sampler=self._sampler(seed)), storage
 

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from hpsearch.config.checks import InvalidKey, nearest
 from hpsearch.config.settings import AtLeast, Settings
-from hpsearch.searchers.base import Problem, Searcher, Suggestion
+from hpsearch.searchers.base import Observation, Problem, Searcher, SearcherCapabilities, Suggestion
 from hpsearch.searchers.settings import options_as
 from hpsearch.seeds import draw_bits, explore_seed, perturb_seed
 from hpsearch.space import (
@@ -78,19 +78,12 @@ class PBTSearcher(Searcher):
     """
 
     kind: ClassVar[str] = "pbt"
-    explores: ClassVar[bool] = True
     over: ClassVar[str | None] = "pbt"
-    has_options: ClassVar[bool] = True
+    capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities(explores=True, has_options=True)
 
     def __init__(self, problem: Problem) -> None:
-        self._space = problem.space
-        self._seed = problem.seed
+        super().__init__(problem)
         self._explore = options_as(Explore, problem.settings, self.kind)
-
-    @classmethod
-    def build(cls, problem: Problem) -> Searcher:
-        """Build it."""
-        return cls(problem)
 
     @classmethod
     def check(cls, problem: Problem) -> None:
@@ -111,23 +104,21 @@ class PBTSearcher(Searcher):
 
     def suggest(self, number: int) -> Suggestion:
         """Draw the params of a first member."""
-        return Suggestion(self._space.draw(self._seed, number), "random")
+        return Suggestion(self.problem.space.draw(self.problem.seed, number), "random")
+
+    def observe(self, observation: Observation) -> None:
+        """Ignore it: the suggestions depend on their numbers alone."""
 
     def explore(self, number: int, parent: Trial) -> Suggestion:
         """Perturb the params of a parent."""
-        drawn = self._space.draw(explore_seed(self._seed), number)
+        drawn = self.problem.space.draw(explore_seed(self.problem.seed), number)
         for attempt in range(_ATTEMPTS):
             with suppress(Broken):
-                params = self._space.build(
+                params = self.problem.space.build(
                     partial(self._changed, number, parent.params, {} if attempt else drawn, attempt)
                 )
                 return Suggestion(params, self.kind)
         return Suggestion(own_copy(dict(parent.params)), self.kind)
-
-    @property
-    def size(self) -> None:
-        """There is no end of draws."""
-        return None
 
     def _changed(self, number: int, parent: Params, drawn: Params, attempt: int, parameter: Parameter) -> Value:
         name, distribution, path = parameter.name, parameter.distribution, parameter.path
@@ -135,14 +126,14 @@ class PBTSearcher(Searcher):
         def anew() -> Value:
             if name in drawn:
                 return drawn[name]
-            return distribution.draw(draw_bits(explore_seed(self._seed), number, path, attempt))
+            return distribution.draw(draw_bits(explore_seed(self.problem.seed), number, path, attempt))
 
         if name not in parent:
             return anew()
         value = parent[name]
         if not self._may_change(parameter):
             return own_copy(value)
-        share = share_of(draw_bits(perturb_seed(self._seed), number, path, attempt))
+        share = share_of(draw_bits(perturb_seed(self.problem.seed), number, path, attempt))
         resample = self._explore.resample
         if share < resample:
             return anew()
@@ -159,7 +150,7 @@ class PBTSearcher(Searcher):
     def _is_architecture(self, parameter: Parameter) -> bool:
         """Say whether a parameter describes the network whose weights are taken over."""
         around = [".".join(parameter.path[:depth]) for depth in range(1, len(parameter.path))]
-        within = any(isinstance(self._space.structure(name), Chain | Cell) for name in around)
+        within = any(isinstance(self.problem.space.structure(name), Chain | Cell) for name in around)
         return within or parameter.holder is not None
 
 

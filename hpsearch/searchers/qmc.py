@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hpsearch.config.checks import InvalidKey
-from hpsearch.searchers.base import Problem, Searcher, Suggestion, listed, refuse_constraints, refuse_priors
+from hpsearch.searchers.base import (
+    Observation,
+    Problem,
+    Searcher,
+    Suggestion,
+    listed,
+    refuse_constraints,
+    refuse_priors,
+)
 from hpsearch.seeds import DRAW_BITS
 
 __all__ = ["QMC"]
@@ -30,15 +38,6 @@ class QMC(Searcher):
 
     kind: ClassVar[str] = "qmc"
 
-    def __init__(self, problem: Problem) -> None:
-        self._space = problem.space
-        self._seed = problem.seed
-
-    @classmethod
-    def build(cls, problem: Problem) -> Searcher:
-        """Build it; nothing is drawn."""
-        return cls(problem)
-
     @classmethod
     def check(cls, problem: Problem) -> None:
         """Check that there is such a sequence."""
@@ -53,16 +52,19 @@ class QMC(Searcher):
 
         if number >= self.size:
             return None
-        moving = [p for p in self._space.parameters if p.distribution.searched]
+        moving = [p for p in self.problem.space.parameters if p.distribution.searched]
         shares: list[float] = []
         if moving:
-            sequence = Sobol(len(moving), scramble=True, bits=_BITS, rng=self._seed)
+            sequence = Sobol(len(moving), scramble=True, bits=_BITS, rng=self.problem.seed)
             if number:  # SciPy can't go on by nothing
                 sequence.fast_forward(number)
             shares = sequence.random(1)[0].tolist()
         bits = {p.name: _bits(share) for p, share in zip(moving, shares, strict=True)}
-        params = self._space.build(lambda parameter: parameter.distribution.draw(bits.get(parameter.name, 0)))
+        params = self.problem.space.build(lambda parameter: parameter.distribution.draw(bits.get(parameter.name, 0)))
         return Suggestion(params, self.kind)
+
+    def observe(self, observation: Observation) -> None:
+        """Ignore it: the suggestions depend on their numbers alone."""
 
     @property
     def size(self) -> int:

@@ -100,14 +100,14 @@ class Spectral(LearningSearcher):
         for attempt in range(REDRAWS if settled else 0):
             # Where the newest space was tried to its last points, the one before it has others.
             left = settled[-min(1 + 2 * attempt // REDRAWS, len(settled))]
-            drawn = self._booleans.draw(left, suggestion_seed(self._problem.seed, number, attempt))
+            drawn = self._booleans.draw(left, suggestion_seed(self.problem.seed, number, attempt))
             yield Suggestion(drawn, self.origin)
 
     def _settled(self) -> list[dict[int, int]]:
         """Give which booleans have been settled, after each stage that has been learned."""
         known = [one for one in self._evidence() if one.value is not None and self._code(one) is not None]
         codes = np.array([self._code(one) for one in known], dtype=np.int8).reshape(len(known), self._booleans.size)
-        sign = 1.0 if self._problem.objective.goals[0].goal == "minimize" else -1.0
+        sign = 1.0 if self.problem.objective.goals[0].goal == "minimize" else -1.0
         values = sign * np.array([one.value for one in known], dtype=np.float64)
         settled: list[dict[int, int]] = []
         inside = np.arange(len(known))

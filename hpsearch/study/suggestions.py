@@ -61,7 +61,7 @@ class Suggestions:
         past: Sequence[Past] = (),
     ) -> None:
         searcher = build_searcher(sweep, past)
-        self.learns = searcher.learns
+        self.learns = searcher.capabilities.learns
         """Whether what is suggested depends on what happened."""
         self.replaying = False
         """What is applied stands in the journal: nothing need be worked out that was used already."""
@@ -78,7 +78,7 @@ class Suggestions:
         self._hearing: Hearing = AsItComes() if lag is None else Lagging(lag, journaled.records)
         self._ahead = sweep.search.ahead or lag is not None
         self._stands_in = sweep.search.ahead and lag is None
-        self._remembers = searcher.remembers or searcher.forks
+        self._remembers = searcher.capabilities.remembers or searcher.capabilities.forks
         self._queue: deque[Told | tuple[_Key, Trial | None]] = deque()
         """Calls that haven't been made: what it is told, and what it is asked."""
         self._asked: dict[_Key, int] = {}
@@ -174,7 +174,7 @@ class Suggestions:
         for told in self._hearing.before(event.number, event.bracket):
             self._queue.append(told)
             self._told += 1
-            if self._searcher.forks:
+            if self._searcher.capabilities.forks:
                 self._states.append((self._told, told.state))
         key = (event.number, event.parent)
         self._taken = Tried(self._sweep.parameters)
@@ -253,7 +253,7 @@ class Suggestions:
 
     def needs(self) -> Collection[StateAt]:
         """Give the states that the searcher may still name as parents, those it isn't told of yet among them."""
-        if not self._searcher.forks:
+        if not self._searcher.capabilities.forks:
             return ()
         if not self.learns:
             return self._searcher.needs()

@@ -10,7 +10,7 @@ from hpsearch.schedulers import KNOWN as SCHEDULERS
 from hpsearch.schedulers import settings_named
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import KNOWN as SEARCHERS
-from hpsearch.searchers import Searcher, unfit_for
+from hpsearch.searchers import Searcher
 
 __all__ = ["check_forks", "check_who_ranks", "checked_metric", "checked_outcome_constraints"]
 
@@ -76,7 +76,7 @@ def _check_nobody_ranks(
     objective: Objective, method: str, searcher: type[Searcher] | None, early: EarlyTerminate | None
 ) -> None:
     """Check that nothing asks which trials are better, where no metric says so."""
-    learns = searcher is not None and searcher.learns
+    learns = searcher is not None and searcher.capabilities.learns
     for wants, why in (
         (learns, f"method is {method}, which goes by it"),
         (early is not None, "trials are terminated early, by it"),
@@ -96,17 +96,18 @@ def check_who_ranks(
     """
     if not objective.goals:
         _check_nobody_ranks(objective, method, searcher, early)
-    key = None if searcher is None else unfit_for(searcher, objective)
+    key = None if searcher is None else searcher.capabilities.unsupported_key(objective)
     if key is not None:
-        able = [name for name, known in SEARCHERS.items() if known.learns and not unfit_for(known, objective)]
+        learning = {name: known.capabilities for name, known in SEARCHERS.items() if known.capabilities.learns}
+        able = [name for name, capabilities in learning.items() if not capabilities.unsupported_key(objective)]
         raise InvalidKey(
             (key,),
             f"must be {_INSTEAD[key]} where method is {method}, which learns from one number",
             f"take one of {', '.join(able)}, or a method that doesn't learn, such as random",
         )
-    key = None if early is None else early.unfit_for(objective)
+    key = None if early is None else early.capabilities.unsupported_key(objective)
     if early is not None and key is not None:
-        able = [kind for kind, known in SCHEDULERS.items() if not known.unfit_for(objective)]
+        able = [kind for kind, known in SCHEDULERS.items() if not known.capabilities.unsupported_key(objective)]
         raise InvalidKey(
             (key,),
             f"must be {_INSTEAD[key]} where early_terminate is of type {early.kind}, which compares single numbers",
@@ -122,18 +123,18 @@ def check_forks(
     Raises:
         InvalidKey: There aren't.
     """
-    forks = early is not None and early.forks
-    if forks and searcher is not None and not searcher.explores:
+    forks = early is not None and early.capabilities.forks
+    if forks and searcher is not None and not searcher.capabilities.explores:
         raise InvalidKey(
             ("method",),
             f"must be a searcher that explores, as early_terminate forks trials, got {method}",
-            "pbt and random do, or one of your own with explores = True",
+            "pbt and random do, or one of your own whose capabilities say explores=True",
         )
-    if searcher is not None and not forks and searcher.over and settings_named(searcher.over).forks:
+    if searcher is not None and not forks and searcher.over and settings_named(searcher.over).capabilities.forks:
         problem = f"must be one that forks trials where method is {method}, got {early and early.kind}"
         raise InvalidKey(("early_terminate", "type"), problem, f"{searcher.over} does; or take method random")
     scopes = {goal.scope for goal in objective.goals} - {"last"}
-    if early is not None and early.newest and scopes:
+    if early is not None and early.capabilities.newest and scopes:
         (scope,) = scopes
         problem = f"must be last where early_terminate is of type {early.kind}, got {scope}"
         raise InvalidKey(("metric", "scope"), f"{problem}: it compares the states that it copies", "remove it")

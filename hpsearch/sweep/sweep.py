@@ -135,7 +135,7 @@ class Sweep:
         object.__setattr__(self, "observers", tuple(observers))
         if self.on_end is not None:
             object.__setattr__(self, "on_end", command_or_line(self.on_end, ("on_end",)))
-        partial = searcher is None or searcher.completes_points
+        partial = searcher is None or searcher.capabilities.completes_points
         points = tuple(
             # Derived values of what is read back aren't asked for again: their functions may need files that are gone.
             dict(point) if read_back else self._checked_point(("points_to_try", i), point, partial)
@@ -154,7 +154,8 @@ class Sweep:
     @property
     def forks(self) -> bool:
         """Whether trials may be forked from others."""
-        return self.searcher.may_fork(self.search) or (self.early_terminate is not None and self.early_terminate.forks)
+        early = self.early_terminate
+        return self.searcher.may_fork(self.search) or (early is not None and early.capabilities.forks)
 
     @property
     def problem(self) -> Problem:
@@ -176,7 +177,8 @@ class Sweep:
     def unbounded(self) -> bool:
         """Whether trials are created for as long as the sweep runs."""
         early = self.early_terminate
-        return self.run_cap is None and (early is None or early.endless) and not self.searcher.finite
+        is_endless = early is None or early.capabilities.endless
+        return self.run_cap is None and is_endless and not self.searcher.capabilities.finite
 
     @property
     def iterations(self) -> int | None:
@@ -206,8 +208,8 @@ class Sweep:
         Raises:
             InvalidKey: It isn't a point of the space.
         """
-        checked = self._checked_point(key, point, self.searcher.completes_points)
-        if self.searcher.completes_points:
+        checked = self._checked_point(key, point, self.searcher.capabilities.completes_points)
+        if self.searcher.capabilities.completes_points:
             self._check_completed(key, checked, number)
         return checked
 
@@ -284,9 +286,9 @@ class Sweep:
 
     def _check_search(self, searcher: type[Searcher], is_implied: bool) -> None:
         """Check that the section says something, and that a lag can be kept, by a scheduler that may be implied."""
-        said = replace(self.search, options=None) if searcher.has_options else self.search
-        if not searcher.learns and said != Search():
-            if searcher.has_options:
+        said = replace(self.search, options=None) if searcher.capabilities.has_options else self.search
+        if not searcher.capabilities.learns and said != Search():
+            if searcher.capabilities.has_options:
                 problem = f"must hold nothing but options beside method {self.method}, which doesn't learn from results"
                 raise InvalidKey(("search",), problem, "remove the rest")
             problem = f"must not stand beside method {self.method}, which doesn't learn from results"
@@ -294,7 +296,7 @@ class Sweep:
         early = self.early_terminate
         if self.search.lag is None:
             return
-        if early is not None and not early.in_order:
+        if early is not None and not early.capabilities.in_order:
             who, advice = (
                 f"early_terminate of type {early.kind}, which",
                 "hyperband and successive_halving don't; or remove it",
@@ -313,11 +315,11 @@ class Sweep:
 
     def _check_options(self, searcher: type[Searcher]) -> None:
         """Check that somebody reads the options, and so finds the mistakes in them."""
-        if self.search.options and not searcher.has_options:
+        if self.search.options and not searcher.capabilities.has_options:
             raise InvalidKey(
                 ("search", "options"),
                 f"must not be given beside method {self.method}, which takes none",
-                "remove them; a searcher of your own takes them by has_options = True",
+                "remove them; a searcher of your own takes them if its capabilities say has_options=True",
             )
 
     def _check_how_long(self, searcher: type[Searcher] | None) -> None:

@@ -90,12 +90,13 @@ def _name(given: str) -> str:
 
 def _check_method(sweep: Sweep) -> None:
     searcher = sweep.searcher
-    if searcher.learns and searcher.recalls:
+    if searcher.capabilities.learns and searcher.capabilities.recalls:
         return
-    able = ", ".join(sorted(kind for kind, known in KNOWN.items() if known.learns and known.recalls))
-    why = "can't begin with results" if searcher.learns else "doesn't learn from results"
+    capabilities = {method: known.capabilities for method, known in KNOWN.items()}
+    able = ", ".join(sorted(method for method, known in capabilities.items() if known.learns and known.recalls))
+    why = "can't begin with results" if searcher.capabilities.learns else "doesn't learn from results"
     advice = f"take one of {able}, or leave --from out"
-    if searcher.learns:
+    if searcher.capabilities.learns:
         advice += "; one of your own says `recalls = True` and takes them in `recall`"
     raise SweepError(
         f"--from: expected a method that begins with results that exist, but {sweep.method} {why}; {advice}"

@@ -72,7 +72,7 @@ def test_every_searcher_goes_on_in_a_new_process_as_in_one_that_stays_open(tmp_p
     changes: dict[str, object] = {"method": method, "run_cap": 8}
     if method == "grid":
         changes["parameters"] = Space.from_parameters({"x": [i / 10 for i in range(8)]})
-    if KNOWN[method].learns:
+    if KNOWN[method].capabilities.learns:
         changes["search"] = Search(startup=4)
     if method == "spectral":  # it draws until something stands out
         changes |= {"search": Search(startup=4, options={"samples": 4}), "run_cap": 24}
@@ -94,7 +94,7 @@ def test_every_searcher_goes_on_in_a_new_process_as_in_one_that_stays_open(tmp_p
     assert table(tmp_path / "anew") == table(tmp_path / "open")
     origins = {row.origin for row in hpsearch.load(tmp_path / "open").trials}
     assert "stand_in" not in origins
-    assert not KNOWN[method].learns or len(origins) > 1  # the searcher was asked, too
+    assert not KNOWN[method].capabilities.learns or len(origins) > 1  # the searcher was asked, too
 
 
 def test_a_suggestion_knows_all_that_was_told_whoever_told_it(tmp_path):

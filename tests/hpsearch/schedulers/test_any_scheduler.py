@@ -27,6 +27,7 @@ from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.study.extension import extended
 from hpsearch.study.state import StudyState
 from hpsearch.trial import TrialState
+from tests.hpsearch.support.documented import BetterHalf
 from tests.hpsearch.support.doubling import Doubling
 from tests.hpsearch.support.eager import Eager
 from tests.hpsearch.support.lives import Life
@@ -54,6 +55,7 @@ SETTINGS: st.SearchStrategy[EarlyTerminate | None] = st.one_of(
         interval=st.integers(1, 3) | st.none(),
         quantile=st.sampled_from([0.2, 0.34, 0.5]),
     ),
+    st.builds(BetterHalf, st.integers(1, 9)),
     st.builds(Doubling, st.integers(1, 9), trials=st.integers(1, 5)),
     st.builds(Eager, st.integers(1, 12), eta=st.integers(2, 4), trials=st.integers(1, 12)),
     st.builds(Population, st.integers(1, 9), members=st.integers(1, 5), interval=st.integers(1, 4)),
@@ -65,7 +67,8 @@ VALUES = (0.0, 1.0, 1.0, 2.0, 3.0, math.nan, math.inf, None)
 def made(settings: EarlyTerminate | None) -> Scheduler:
     if settings is None:
         return FullLength(3, 9)
-    return settings.scheduler(Objective(Metric("loss")), 14 if settings.forks or settings.endless else None)
+    bounded = settings.capabilities.forks or settings.capabilities.endless
+    return settings.scheduler(Objective(Metric("loss")), 14 if bounded else None)
 
 
 @dataclass

@@ -18,12 +18,13 @@ from hpsearch.space import Categorical, IntUniform, LogNormal, LogUniform, Repea
 from hpsearch.trial import Params, Report, Trial
 from tests.hpsearch.support.any_life import KINDS, Asking, problem_of
 from tests.hpsearch.support.command_line import ROOT, environment
+from tests.hpsearch.support.documented import HillClimbing
 from tests.hpsearch.support.spaces import FINITE, in_order, spaces
 from tests.hpsearch.support.structured import FINITE as FINITE_STRUCTURES
 from tests.hpsearch.support.structured import structured
 
 FOREIGN = [f"optuna.samplers:{name}" for name in ("NSGAIISampler", "RandomSampler", "QMCSampler")]
-METHODS = [*(kind for kind, cls in KNOWN.items() if cls.learns), *FOREIGN]
+METHODS = [*(kind for kind, cls in KNOWN.items() if cls.capabilities.learns), *FOREIGN, HillClimbing.kind]
 JOINT = ["tpe", "bohb", "gp", "nsga2", "evolution", "optuna.samplers:NSGAIIISampler"]
 """Those that are asked to take several goals, and one with a constraint on an outcome."""
 CASES = [(method, KINDS[0]) for method in METHODS] + [(method, kind) for method in JOINT for kind in KINDS[1:]]

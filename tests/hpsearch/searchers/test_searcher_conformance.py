@@ -17,6 +17,8 @@ from hpsearch.searchers.qmc import QMC
 from hpsearch.space import Categorical, IntUniform, LogNormal, LogUniform, Space, Uniform
 from hpsearch.study.build import build_searcher
 from hpsearch.sweep.sweep import Metric, Sweep
+from tests.hpsearch.support.any_life import problem_of
+from tests.hpsearch.support.documented import HillClimbing
 from tests.hpsearch.support.first_then import FirstThen
 from tests.hpsearch.support.structured import FINITE, STRUCTURES, UNBOUNDED, UNCONSTRAINED
 
@@ -53,20 +55,22 @@ class Made:
 
 
 SEARCHERS = {
-    "random": Made(lambda: RandomSearcher(SPACE, 7)),
+    "random": Made(lambda: RandomSearcher(problem_of(SPACE, 7))),
     "pbt": Made(lambda: PBTSearcher(PROBLEM(SPACE))),
-    "grid": Made(lambda: GridSearcher(SPACE)),
-    "points, then random": Made(lambda: FirstThen(RandomSearcher(SPACE, 7), [FULL, PARTIAL], SPACE, 7)),
-    "points, then grid": Made(lambda: FirstThen(GridSearcher(SPACE), [FULL], SPACE, 7)),
+    "grid": Made(lambda: GridSearcher(problem_of(SPACE))),
+    "hill climbing before any result": Made(lambda: HillClimbing(PROBLEM(SPACE))),
+    "points, then random": Made(lambda: FirstThen(RandomSearcher(problem_of(SPACE, 7)), [FULL, PARTIAL], SPACE, 7)),
+    "points, then grid": Made(lambda: FirstThen(GridSearcher(problem_of(SPACE)), [FULL], SPACE, 7)),
     "from a random sweep": Made(lambda: build_searcher(random_sweep(points_to_try=(PARTIAL,), seed=3))),
     "from a grid sweep": Made(lambda: build_searcher(random_sweep(method="grid"))),
-    "random over structures": Made(lambda: RandomSearcher(STRUCTURES, 7), STRUCTURES),
-    "random without an end": Made(lambda: RandomSearcher(UNBOUNDED, 7), UNBOUNDED),
+    "random over structures": Made(lambda: RandomSearcher(problem_of(STRUCTURES, 7)), STRUCTURES),
+    "random without an end": Made(lambda: RandomSearcher(problem_of(UNBOUNDED, 7)), UNBOUNDED),
     "pbt over structures": Made(lambda: PBTSearcher(PROBLEM(STRUCTURES)), STRUCTURES),
     "qmc over structures": Made(lambda: QMC(PROBLEM(UNCONSTRAINED)), UNCONSTRAINED),
-    "grid over structures": Made(lambda: GridSearcher(FINITE), FINITE),
+    "grid over structures": Made(lambda: GridSearcher(problem_of(FINITE)), FINITE),
     "points, then structures": Made(
-        lambda: FirstThen(RandomSearcher(STRUCTURES, 7), [{"blocks": 1}, {"x": 0.95}], STRUCTURES, 7), STRUCTURES
+        lambda: FirstThen(RandomSearcher(problem_of(STRUCTURES, 7)), [{"blocks": 1}, {"x": 0.95}], STRUCTURES, 7),
+        STRUCTURES,
     ),
 }
 

@@ -25,6 +25,7 @@ from hpsearch.space import (
     Space,
     Uniform,
 )
+from tests.hpsearch.support.any_life import problem_of
 from tests.hpsearch.support.first_then import FirstThen
 
 PARAMETERS = {
@@ -62,7 +63,7 @@ PINNED = [
 
 
 def drawn(distribution: Distribution, count: int, seed: int = 0) -> list:
-    searcher = RandomSearcher(Space.from_parameters({"x": distribution}), seed)
+    searcher = RandomSearcher(problem_of(Space.from_parameters({"x": distribution}), seed))
     return [searcher.suggest(number).params["x"] for number in range(count)]
 
 
@@ -83,8 +84,8 @@ def assert_distributed(values: list, shares: dict) -> None:
     number=st.integers(0, 10**9),
 )
 def test_a_parameters_draw_is_the_same_whatever_stands_beside_it(kept, seed, number):
-    whole = RandomSearcher(SPACE, seed).suggest(number).params
-    some = RandomSearcher(Space((Declared(("more",), Normal()), *kept)), seed).suggest(number).params
+    whole = RandomSearcher(problem_of(SPACE, seed)).suggest(number).params
+    some = RandomSearcher(problem_of(Space((Declared(("more",), Normal()), *kept)), seed)).suggest(number).params
     assert {name: some[name] for name in some if name != "more"} == {
         name: whole[name] for name in map(".".join, (one.path for one in kept))
     }
@@ -93,18 +94,23 @@ def test_a_parameters_draw_is_the_same_whatever_stands_beside_it(kept, seed, num
 def test_a_name_with_a_dot_and_a_nested_one_are_two_parameters():
     dotted = Space((Declared(("a.b",), Uniform(0, 1)),))
     nested = Space((Declared(("a", "b"), Uniform(0, 1)),))
-    assert RandomSearcher(dotted, 0).suggest(0).params != RandomSearcher(nested, 0).suggest(0).params
+    assert (
+        RandomSearcher(problem_of(dotted, 0)).suggest(0).params
+        != RandomSearcher(problem_of(nested, 0)).suggest(0).params
+    )
 
 
 def test_parameters_of_one_distribution_are_drawn_apart():
     space = Space.from_parameters({name: Uniform(0, 1) for name in "abcdef"})
-    columns = np.array([list(RandomSearcher(space, 0).suggest(number).params.values()) for number in range(4000)])
+    columns = np.array(
+        [list(RandomSearcher(problem_of(space, 0)).suggest(number).params.values()) for number in range(4000)]
+    )
     correlations = np.corrcoef(columns.T)[np.triu_indices(6, 1)]
     assert np.all(np.abs(correlations) < 6 / math.sqrt(4000))
 
 
 def test_neighbouring_trials_and_seeds_are_drawn_apart():
-    searchers = [RandomSearcher(Space.from_parameters({"x": Uniform(0, 1)}), seed) for seed in range(40)]
+    searchers = [RandomSearcher(problem_of(Space.from_parameters({"x": Uniform(0, 1)}), seed)) for seed in range(40)]
     table = np.array([[searcher.suggest(number).params["x"] for number in range(100)] for searcher in searchers])
     assert np.unique(table).size == 4000
     for one, other in ((table[:, 1:], table[:, :-1]), (table[1:], table[:-1])):
@@ -114,7 +120,7 @@ def test_neighbouring_trials_and_seeds_are_drawn_apart():
 def test_no_trial_is_drawn_from_a_stream_that_users_draw_from():
     space = Space.from_parameters({"a": Uniform(0, 1), "b": Uniform(0, 1)})
     for number in range(5):
-        params = RandomSearcher(space, 0).suggest(number).params
+        params = RandomSearcher(problem_of(space, 0)).suggest(number).params
         for seed in (0, number, [0, number]):
             assert not set(np.random.default_rng(seed).random(100)) & set(params.values())
 
@@ -178,7 +184,7 @@ def test_the_first_and_the_last_bits_are_values_like_all_others(distribution, bi
 
 
 def test_points_are_completed_with_the_draws_of_their_own_trial():
-    plain = RandomSearcher(SPACE, 3)
+    plain = RandomSearcher(problem_of(SPACE, 3))
     points: list[dict[str, Any]] = [{"lr": 0.5}, {"optimizer.name": "sgd", "depth": 7}, {}]
     for order in permutations(points):
         tried = FirstThen(plain, order, SPACE, 3)
@@ -192,4 +198,6 @@ def test_points_are_completed_with_the_draws_of_their_own_trial():
 
 def test_draws_stay_what_they_are():
     # Equal sweeps give equal tables across versions; what changes a draw is another law, beside this one.
-    assert [RandomSearcher(SPACE, seed).suggest(number).params for seed, number in ((0, 0), (7, 12))] == PINNED
+    assert [
+        RandomSearcher(problem_of(SPACE, seed)).suggest(number).params for seed, number in ((0, 0), (7, 12))
+    ] == PINNED

@@ -32,6 +32,7 @@ from hpsearch.space import (
     Uniform,
     distribution_from_json,
 )
+from tests.hpsearch.support.any_life import problem_of
 from tests.hpsearch.support.first_then import FirstThen
 
 BITS = st.integers(0, 2**DRAW_BITS - 1)
@@ -318,7 +319,7 @@ def test_a_trial_that_changes_its_params_does_not_change_the_prior():
 
 def test_points_come_first_and_what_they_leave_out_takes_the_prior_in_trial_0_alone():
     space = Space.from_parameters({"lr": LogUniform(1e-4, 1, prior=0.01), "depth": IntUniform(1, 9, prior=3)})
-    searcher = RandomSearcher(space, 1)
+    searcher = RandomSearcher(problem_of(space, 1))
     tried = FirstThen(searcher, [{"depth": 7}, {"depth": 8}], space, 1)
     assert tried.suggest(0) == Suggestion({"lr": 0.01, "depth": 7}, "points_to_try")
     assert tried.suggest(1) == Suggestion({**space.draw(1, 1), "depth": 8}, "points_to_try")
@@ -332,4 +333,4 @@ def test_a_grid_takes_no_prior():
         GridSearcher.check(Problem(space, Objective(Metric("loss")), 0))
     with pytest.raises(SweepError, match=r"group\.n\.prior: has no effect on qmc"):
         QMC.check(Problem(space, Objective(Metric("loss")), 0))
-    assert GridSearcher(space).size == 3
+    assert GridSearcher(problem_of(space)).size == 3

@@ -8,8 +8,7 @@ import threading
 from pathlib import Path
 from typing import ClassVar
 
-from hpsearch.searchers.base import Observation, Problem, Searcher, Suggestion
-from hpsearch.space import Space
+from hpsearch.searchers.base import Observation, Problem, Searcher, SearcherCapabilities, Suggestion
 from hpsearch.trial import Trial
 
 __all__ = ["Climbing", "Failing", "Limited"]
@@ -22,25 +21,16 @@ class Climbing(Searcher):
     """
 
     kind: ClassVar[str] = "tests.hpsearch.support.climbing:Climbing"
-    learns: ClassVar[bool] = True
+    capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities(learns=True)
 
-    def __init__(self, space: Space, seed: int) -> None:
-        self._space = space
-        self._seed = seed
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
         self._losses: dict[int, dict[int, float]] = {}
         self._params: dict[int, float] = {}
         self.calls: list[str] = []
 
-    @classmethod
-    def build(cls, problem: Problem) -> Searcher:
-        return cls(problem.space, problem.seed)
-
-    @property
-    def size(self) -> None:
-        return None
-
     def suggest(self, number: int) -> Suggestion | None:
-        drawn = self._space.draw(self._seed, number)
+        drawn = self.problem.space.draw(self.problem.seed, number)
         known = [(min(losses.values()), trial) for trial, losses in sorted(self._losses.items()) if losses]
         if known:
             drawn["x"] = (drawn["x"] + self._params[min(known)[1]]) / 2 + len(self.calls) * 1e-9

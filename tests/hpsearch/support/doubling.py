@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar, Literal
 
 from hpsearch import EarlyTerminate
 from hpsearch.config.settings import Count
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective
-from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
+from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
 
 __all__ = ["Doubling"]
 
@@ -38,62 +39,33 @@ class Doubling(EarlyTerminate):
 
 class _Doubling(Scheduler):
     def __init__(self, max_iter: int, trials: int) -> None:
-        self._max_iter, self._trials = max_iter, trials
-        self._numbered = 0
-        self._reached = 0
-        self._until = 0  # of the trial that runs; 0: none does
-        self._exhausted = False
-
-    def next(self) -> Answer:
-        for answer in self.upcoming():
-            self._until = answer.until or 0
-            self._numbered += isinstance(answer, NewTrial)
-            return answer
-        return Wait() if self._until else Done()
+        super().__init__(trials)
+        self._max_iter = max_iter
+        self._next: Run | None = None
 
     def upcoming(self) -> Iterator[NewTrial | Run]:
-        if not self._until:
-            trial = self._numbered - 1
-            if self._reached:
-                until = min(2 * self._reached, self._max_iter)
-                yield Run(trial, until, trial, (until - 1).bit_length())
-            elif self.ready():
-                yield NewTrial(trial + 1, 1, trial + 1)
+        if self._next is not None:
+            yield self._next
+        elif not self.busy:
+            for number in islice(self.new_numbers(), 1):
+                yield NewTrial(number, 1, number)
 
-    @property
-    def busy(self) -> bool:
-        return bool(self._until)
+    def started(self, answer: NewTrial | Run) -> None:
+        self._next = None
+
+    def observe(self, outcome: Outcome) -> Sequence[Decision]:
+        self.end_segment(outcome)
+        if outcome.value is None:
+            return ()
+        reached = outcome.iteration
+        if reached == self._max_iter:
+            return (Decision(outcome.trial, "complete", f"ran all {reached}"),)
+        until = min(2 * reached, self._max_iter)
+        self._next = Run(outcome.trial, until, outcome.trial, (until - 1).bit_length())
+        return (Decision(outcome.trial, "promote", f"ran {reached}, twice as many follow"),)
 
     def may_withdraw(self, trial: int) -> bool:
         return False
 
-    def withdraw(self, trial: int) -> None:
-        raise ValueError(f"trial {trial} is decided")
-
-    def ready(self) -> int:
-        if self._until:
-            return 0
-        return 1 if self._reached or (self._numbered < self._trials and not self._exhausted) else 0
-
-    def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        reached, self._until, self._reached = self._until, 0, 0
-        if outcome.value is None:
-            return ()
-        if reached == self._max_iter:
-            return (Decision(outcome.trial, "complete", f"ran all {reached}"),)
-        self._reached = reached
-        return (Decision(outcome.trial, "promote", f"ran {reached}, twice as many follow"),)
-
-    def exhausted(self) -> Sequence[Decision]:
-        self._numbered, self._until, self._exhausted = self._numbered - 1, 0, True
-        return ()
-
     def extend(self, run_cap: int | None, settings: Mapping[str, Any]) -> None:
-        self._trials = max(settings.get("trials", 0), self._trials)
-        self._exhausted = False
-
-    def rungs(self) -> Sequence[RungView]:
-        return ()
-
-    def total(self) -> tuple[int, int] | None:
-        return None
+        super().extend(settings.get("trials"), {})

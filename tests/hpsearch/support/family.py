@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import ClassVar
 
-from hpsearch.searchers.base import Observation, Problem, Searcher, Suggestion
-from hpsearch.space import Space
+from hpsearch.searchers.base import Observation, Problem, Searcher, SearcherCapabilities, Suggestion
 from hpsearch.trial import StateAt, Trial
 
 __all__ = ["Family"]
@@ -19,29 +18,19 @@ class Family(Searcher):
     """
 
     kind: ClassVar[str] = "tests.hpsearch.support.family:Family"
-    learns: ClassVar[bool] = True
-    forks: ClassVar[bool] = True
-    explores: ClassVar[bool] = True
+    capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities(learns=True, forks=True, explores=True)
 
-    def __init__(self, space: Space, seed: int) -> None:
-        self._space, self._seed = space, seed
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
         self._losses: dict[int, float] = {}
         self._ended: dict[int, int] = {}
         self._trials: dict[int, Trial] = {}
         self._calls = 0
 
-    @classmethod
-    def build(cls, problem: Problem) -> Searcher:
-        return cls(problem.space, problem.seed)
-
-    @property
-    def size(self) -> None:
-        return None
-
     def suggest(self, number: int) -> Suggestion | None:
         best = min(self._losses, key=lambda trial: (self._losses[trial], trial), default=None)
         if number < 3 or best is None:
-            return Suggestion(self._space.draw(self._seed, number), "family")
+            return Suggestion(self.problem.space.draw(self.problem.seed, number), "family")
         return Suggestion(self._between(number, self._trials[best]), "family", StateAt(best, self._ended[best]))
 
     def explore(self, number: int, parent: Trial) -> Suggestion:
@@ -69,5 +58,5 @@ class Family(Searcher):
         self._calls += 1
 
     def _between(self, number: int, parent: Trial) -> dict[str, float]:
-        drawn = self._space.draw(self._seed, number)
+        drawn = self.problem.space.draw(self.problem.seed, number)
         return {"x": (drawn["x"] + parent.params["x"]) / 2 + self._calls * 1e-9}

@@ -66,13 +66,13 @@ def sweeps(draw, keep: str = "best", settled: bool = False, joint: bool | None =
             st.builds(SuccessiveHalving, st.integers(3, 9), eta=st.just(eta), trials=st.integers(1, 9) | st.none()),
             st.builds(Hyperband, st.integers(2, 9), eta=st.just(eta), brackets=st.integers(1, 4) | st.none()),
             *([] if settled else [POPULATIONS, TRAINED, ASYNCHRONOUS, MEDIANS]),
-        ).filter(lambda early: not joint or early is None or early.several_goals)
+        ).filter(lambda early: not joint or early is None or early.capabilities.several_goals)
     )
-    forks = early is not None and early.forks
+    forks = early is not None and early.capabilities.forks
     learning = [] if settled or joint else [Family.kind]
     method = draw(st.sampled_from(["random", *learning] if forks else ["random", "grid", *learning]))
-    ends = not forks and (method == "grid" or (early is not None and not early.endless))
-    newest = early is not None and early.newest
+    ends = not forks and (method == "grid" or (early is not None and not early.capabilities.endless))
+    newest = early is not None and early.capabilities.newest
     caps = st.integers(4 if newest else 1, 20)
     scopes = ["last"] if newest else ["last", "best"]
     metric: Metric | tuple[Metric, ...]
@@ -81,7 +81,8 @@ def sweeps(draw, keep: str = "best", settled: bool = False, joint: bool | None =
     kinds = [
         (several, constrained)
         for several, constrained in ((True, False), (False, True), (True, True))
-        if early is None or (early.several_goals >= several and early.outcome_constraints >= constrained)
+        if early is None
+        or (early.capabilities.several_goals >= several and early.capabilities.outcome_constraints >= constrained)
     ]
     if method != Family.kind and kinds and (joint or (joint is None and draw(st.booleans()))):
         several, constrained = draw(st.sampled_from(kinds))
@@ -138,7 +139,7 @@ class Life:
     def forks(self) -> bool:
         """Whether trials may be forked."""
         early = self.sweep.early_terminate
-        return self.sweep.searcher.forks or (early is not None and early.forks)
+        return self.sweep.searcher.capabilities.forks or (early is not None and early.capabilities.forks)
 
     def step(self) -> bool:
         """Take the next event; False at the end."""

@@ -7,15 +7,16 @@ known gives way to the best one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from hpsearch import EarlyTerminate
 from hpsearch.config.settings import Count
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective, values_of
-from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
+from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
+from hpsearch.schedulers.early_terminate import SchedulerCapabilities
 from hpsearch.trial import StateAt
 
 __all__ = ["Population"]
@@ -26,7 +27,7 @@ class Population(EarlyTerminate):
     """Members train side by side; after each `interval` the worst one is replaced by a fork of the best."""
 
     kind: ClassVar[str] = "tests.hpsearch.support.population:Population"
-    forks: ClassVar[bool] = True
+    capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities(forks=True)
 
     members: Count = 4
     interval: Count = 1
@@ -39,39 +40,25 @@ class Population(EarlyTerminate):
 
 
 class _Population(Scheduler):
-    def __init__(self, asked: Population, objective: Objective, run_cap: int | None) -> None:
-        self._asked, self._objective, self._run_cap = asked, objective, run_cap
-        first = min(asked.members, asked.members if run_cap is None else run_cap)
+    def __init__(self, settings: Population, objective: Objective, run_cap: int | None) -> None:
+        super().__init__(run_cap)
+        self._settings, self._objective = settings, objective
+        first = min(settings.members, settings.members if run_cap is None else run_cap)
         self._queue: deque[NewTrial | Run] = deque(self._member(None, 0) for _ in range(first))
-        self._numbered = 0
-        self._running: dict[int, int] = {}  # trials to the end of their segments
         self._values: dict[int, float] = {}  # of the members, as they were observed last
         self._reached: dict[int, int] = {}
-        self._started = [0] * -(-asked.max_iter // asked.interval)
-        self._finished = list(self._started)
 
     def _member(self, parent: StateAt | None, start: int) -> NewTrial:
         until = self._after(start)
         return NewTrial(-1, until, 0, self._rung(until), parent, start)
 
     def _after(self, iteration: int) -> int:
-        """Give where the segment ends that begins there: rungs end where the intervals do."""
-        interval = self._asked.interval
-        return min((iteration // interval + 1) * interval, self._asked.max_iter)
+        """Return where the segment ends that begins there: rungs end where the intervals do."""
+        interval = self._settings.interval
+        return min((iteration // interval + 1) * interval, self._settings.max_iter)
 
     def _rung(self, until: int) -> int:
-        return -(-until // self._asked.interval) - 1
-
-    def next(self) -> Answer:
-        for answer in self.upcoming():
-            self._queue.popleft()
-            trial = answer.trial if isinstance(answer, Run) else answer.number
-            self._numbered += isinstance(answer, NewTrial)
-            assert answer.until is not None
-            self._running[trial] = answer.until
-            self._started[answer.rung] += 1
-            return answer
-        return Wait() if self._running else Done()
+        return -(-until // self._settings.interval) - 1
 
     def upcoming(self) -> Iterator[NewTrial | Run]:
         number = self._numbered
@@ -82,30 +69,26 @@ class _Population(Scheduler):
                 yield replace(answer, number=number)
                 number += 1
 
-    @property
-    def busy(self) -> bool:
-        return bool(self._running)
-
-    def ready(self) -> int:
-        return len(self._queue)
+    def started(self, answer: NewTrial | Run) -> None:
+        self._queue.popleft()
 
     def needs(self) -> Collection[StateAt]:
         forked = [answer.parent for answer in self._queue if isinstance(answer, NewTrial) and answer.parent is not None]
         members = [StateAt(trial, self._reached[trial]) for trial in self._values]
-        return forked + (members if self._running or self._queue else [])
+        return forked + (members if self.busy or self._queue else [])
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        trial, until = outcome.trial, self._running.pop(outcome.trial)
-        self._finished[self._rung(until)] += 1
+        trial, (_, rung) = outcome.trial, self.end_segment(outcome)
+        until = min((rung + 1) * self._settings.interval, self._settings.max_iter)
         if outcome.value is None:
             self._values.pop(trial, None)
             return self._replace(trial, self._best(), "")
         self._values[trial], self._reached[trial] = values_of(outcome.value)[0], outcome.iteration
         best = self._best()
-        if until == self._asked.max_iter:
+        if until == self._settings.max_iter:
             return (Decision(trial, "complete", f"ran all {until}"),)
         ranked = self._objective.rank(self._values)
-        if 1 < len(ranked) == self._asked.members and ranked[-1] == trial and self._may_create():
+        if 1 < len(ranked) == self._settings.members and ranked[-1] == trial and self._may_create():
             del self._values[trial]
             return self._replace(trial, best, f"last of {len(ranked)}: trial {best} is forked")
         end = self._after(until)
@@ -115,7 +98,7 @@ class _Population(Scheduler):
     def _replace(self, trial: int, best: int | None, reason: str) -> Sequence[Decision]:
         if best is not None and self._may_create():
             reached = self._reached[best]
-            start = min(reached, self._asked.max_iter - 1)
+            start = min(reached, self._settings.max_iter - 1)
             self._queue.append(self._member(StateAt(best, reached), start))
         return (Decision(trial, "stop", reason),) if reason else ()
 
@@ -129,26 +112,7 @@ class _Population(Scheduler):
     def may_withdraw(self, trial: int) -> bool:
         return False
 
-    def withdraw(self, trial: int) -> None:
-        raise ValueError(f"trial {trial} is decided")
-
     def exhausted(self) -> Sequence[Decision]:
-        self._numbered -= 1
-        until = self._running.pop(self._numbered)
-        self._started[self._rung(until)] -= 1
+        super().exhausted()
         self._queue = deque(answer for answer in self._queue if isinstance(answer, Run) or answer.parent is not None)
         return ()
-
-    def extend(self, run_cap: int | None, settings: Mapping[str, Any]) -> None:
-        self._run_cap = run_cap if run_cap is not None else self._run_cap
-
-    def rungs(self) -> Sequence[RungView]:
-        views = []
-        for rung, (started, finished) in enumerate(zip(self._started, self._finished, strict=True)):
-            if started:
-                until = min((rung + 1) * self._asked.interval, self._asked.max_iter)
-                views.append(RungView(0, rung, until, None, started, finished))
-        return views
-
-    def total(self) -> tuple[int, int] | None:
-        return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import hpsearch
 from hpsearch.objective import values_of
 from hpsearch.results.study import Study
-from hpsearch.searchers import Past, Suggestion
+from hpsearch.searchers import Past, SearcherCapabilities, Suggestion
 from hpsearch.sweep.sweep import Sweep
 from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.scripted import sweep_of
@@ -72,7 +73,7 @@ class Recalling(Climbing):
     """Begins at the best that it recalls."""
 
     kind: ClassVar[str] = "tests.hpsearch.support.warm:Recalling"
-    recalls: ClassVar[bool] = True
+    capabilities: ClassVar[SearcherCapabilities] = replace(Climbing.capabilities, recalls=True)
     _recalled: dict[str, Any] | None = None
 
     def recall(self, past: Sequence[Past]) -> None:
