@@ -17,14 +17,25 @@ from hpsearch.errors import SweepError
 from hpsearch.schedulers.absent import Absent
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.bands import Bands
-from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.schedulers.base import Decision, NewTrial, Outcome, Run, Scheduler
+from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pasha import PASHA
 from hpsearch.schedulers.pbt import PBT
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 
-__all__ = ["KNOWN", "early_terminate_from_json", "settings_named"]
+__all__ = [
+    "KNOWN",
+    "Decision",
+    "NewTrial",
+    "Outcome",
+    "Run",
+    "Scheduler",
+    "SchedulerCapabilities",
+    "early_terminate_from_json",
+    "settings_named",
+]
 
 KNOWN: Mapping[str, type[EarlyTerminate]] = {
     cls.kind: cls for cls in (Hyperband, SuccessiveHalving, ASHA, PASHA, MedianStopping, Bands, PBT)

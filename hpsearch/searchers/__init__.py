@@ -20,6 +20,7 @@ from hpsearch.searchers.models import BOHB
 from hpsearch.searchers.optuna_samplers import through_optuna
 from hpsearch.searchers.random import RandomSearcher
 from hpsearch.searchers.settings import Search
+from hpsearch.searchers.tried import TriedConfigurations
 
 __all__ = [
     "BOHB",
@@ -34,6 +35,7 @@ __all__ = [
     "Searcher",
     "SearcherCapabilities",
     "Suggestion",
+    "TriedConfigurations",
     "refusals",
     "searcher_named",
 ]

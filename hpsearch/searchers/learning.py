@@ -11,7 +11,7 @@ from typing import ClassVar
 from hpsearch.objective import excesses_of, values_of
 from hpsearch.searchers.base import Observation, Past, Problem, Searcher, SearcherCapabilities, Suggestion
 from hpsearch.searchers.history import Evidence, History
-from hpsearch.searchers.tried import Tried
+from hpsearch.searchers.tried import TriedConfigurations
 from hpsearch.trial import JointScore, Score, Trial
 
 __all__ = ["REDRAWS", "LearningSearcher"]
@@ -71,7 +71,7 @@ class LearningSearcher(Searcher):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self._history = History(problem.objective, self.longest)
-        self._tried = Tried(problem.space)
+        self._tried = TriedConfigurations(problem.space)
         self._recalled = 0
         """Trials of other searches that it sees at first."""
 

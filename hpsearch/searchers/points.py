@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 
 from hpsearch.searchers.base import Searcher, Suggestion
-from hpsearch.searchers.tried import Tried
+from hpsearch.searchers.tried import TriedConfigurations
 from hpsearch.seeds import stand_in_seed
 from hpsearch.space import Space
 from hpsearch.trial import Params
@@ -56,7 +56,7 @@ class FirstTrials:
 
     def _drawn_first(self, count: int) -> list[Params | None]:
         """Draw those behind the points, each unlike those before it."""
-        tried = Tried(self._space)
+        tried = TriedConfigurations(self._space)
         for number in range(len(self._points)):
             tried.add(self._point(number).params)
         draws: list[Params | None] = []
@@ -65,11 +65,11 @@ class FirstTrials:
             tried.add(draws[-1] or {})
         return draws
 
-    def stand_in(self, trial: int, tried: Tried) -> Suggestion | None:
+    def stand_in(self, trial: int, tried: TriedConfigurations) -> Suggestion | None:
         """Give what a trial takes where no suggestion is ready: a draw from a stream of its own."""
         return _drawn(tried.draw(stand_in_seed(self._seed), trial), STAND_IN)
 
-    def instead(self, number: int, tried: Tried) -> Suggestion | None:
+    def instead(self, number: int, tried: TriedConfigurations) -> Suggestion | None:
         """Give what stands in the place of a suggestion that was tried while it was worked out."""
         return _drawn(tried.draw(self._seed, number), "random")
 

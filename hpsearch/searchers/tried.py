@@ -11,7 +11,7 @@ from hpsearch.space import Broken, Space
 from hpsearch.space.distribution import own_copy
 from hpsearch.trial import Params, Value
 
-__all__ = ["Tried"]
+__all__ = ["TriedConfigurations"]
 
 _REDRAWS = 20
 """Draws before that."""
@@ -23,7 +23,7 @@ _MOVES = 1_000
 """Steps from a tried point to an untried one, in any other space: some of its points may be drawn again and again."""
 
 
-class Tried:
+class TriedConfigurations:
     """The points of a space that have been tried, and draws of others."""
 
     def __init__(self, space: Space) -> None:

@@ -11,7 +11,7 @@ from hpsearch.events import Asked, Dropped, Event, Failed, Finished, Retried, Re
 from hpsearch.searchers import Observation, Past, Searcher, Suggestion
 from hpsearch.searchers.calls import Answer, Calls, DirectCalls
 from hpsearch.searchers.points import STAND_IN, FirstTrials
-from hpsearch.searchers.tried import Tried
+from hpsearch.searchers.tried import TriedConfigurations
 from hpsearch.study.build import build_searcher
 from hpsearch.study.hearing import AsItComes, Hearing, Lagging, Told
 from hpsearch.study.journaled_state import JournaledState
@@ -71,8 +71,8 @@ class Suggestions:
         self._calls_of = calls_of
         self._calls: Calls | None = None
         self._first = FirstTrials(searcher, sweep.points_to_try, sweep.parameters, sweep.seed)
-        self._tried = Tried(sweep.parameters)
-        self._taken = Tried(sweep.parameters)
+        self._tried = TriedConfigurations(sweep.parameters)
+        self._taken = TriedConfigurations(sweep.parameters)
         """Of these, what stood in for the suggestion that was asked for last."""
         lag = sweep.search.lag
         self._hearing: Hearing = AsItComes() if lag is None else Lagging(lag, journaled.records)
@@ -177,7 +177,7 @@ class Suggestions:
             if self._searcher.capabilities.forks:
                 self._states.append((self._told, told.state))
         key = (event.number, event.parent)
-        self._taken = Tried(self._sweep.parameters)
+        self._taken = TriedConfigurations(self._sweep.parameters)
         self._asked[key] = self._told
         self._queue.append((key, parent))
         if not self.replaying:

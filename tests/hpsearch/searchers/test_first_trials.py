@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hpsearch.searchers.optuna_space import OptunaSpace
 from hpsearch.searchers.points import FirstTrials
 from hpsearch.searchers.qmc import QMC
-from hpsearch.searchers.tried import Tried
+from hpsearch.searchers.tried import TriedConfigurations
 from hpsearch.space import Categorical, LogUniform, Space, Uniform
 from hpsearch.study.build import build_searcher
 from tests.hpsearch.support.any_life import problem_of
@@ -94,7 +94,7 @@ def test_what_wasnt_tried_is_drawn_till_nothing_is_left(space, seed):
     points = space.every_point(300)
     if points is None:
         return
-    tried = Tried(space)
+    tried = TriedConfigurations(space)
     for number in range(len(points)):
         drawn = tried.draw(seed, number)
         assert drawn is not None
@@ -106,7 +106,7 @@ def test_what_wasnt_tried_is_drawn_till_nothing_is_left(space, seed):
 
 
 def test_a_draw_that_wasnt_tried_is_the_one_that_random_makes():
-    tried = Tried(CUBE)
+    tried = TriedConfigurations(CUBE)
     assert tried.draw(3, 5) == CUBE.draw(3, 5)
     tried.add(CUBE.draw(3, 5))
     assert tried.draw(3, 5) not in (None, CUBE.draw(3, 5))

@@ -11,7 +11,7 @@ import pytest
 
 from hpsearch.config.checks import InvalidKey
 from hpsearch.searchers import Observation, searcher_named
-from hpsearch.searchers.tried import Tried
+from hpsearch.searchers.tried import TriedConfigurations
 from hpsearch.space import (
     Categorical,
     Chain,
@@ -107,7 +107,7 @@ def test_a_condition_that_has_no_value_is_a_point_that_is_not_suggested(method):
 
 
 def points(space: Space, count: int) -> Iterator[Params]:
-    tried = Tried(space)
+    tried = TriedConfigurations(space)
     for number in range(count):
         drawn = tried.draw(3, number)
         assert drawn is not None
