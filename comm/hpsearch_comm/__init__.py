@@ -5,7 +5,7 @@ import hpsearch_comm as comm
 with comm.init() as group:                # RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as torchrun sets them
     group.allreduce(tensor)               # the mean over all ranks, in place
 
-Each name is imported when it is first asked for: what starts ranks, and computes nothing, does without torch.
+Names are imported on first use, so that the launcher, which computes nothing, doesn't load torch.
 """
 
 from __future__ import annotations

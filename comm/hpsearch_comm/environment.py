@@ -1,24 +1,24 @@
 """A group from environment variables, as `torchrun` and other launchers set them.
 
-    RANK, WORLD_SIZE                this process's number and how many there are; without them, a group of one
-    MASTER_ADDR, MASTER_PORT        where rank 0 is, and a port of its host that is free, or that torchrun holds itself
-    LOCAL_RANK                      this process's number on its host, for the script's own use
-    HPSEARCH_COMM_SECRET            64 hexadecimal digits, the same on every rank; not needed by one user on one host
-    HPSEARCH_COMM_INTERFACE         the interface, address or network to be reached by, in place of the route to rank 0
-    HPSEARCH_COMM_HOST              a name that splits one machine into several hosts
+    RANK, WORLD_SIZE                number of this process; number of processes. Without them, a group of one
+    MASTER_ADDR, MASTER_PORT        host of rank 0, and a port there that is free, or torchrun's own
+    LOCAL_RANK                      number of this process on its host, for the script's own use
+    HPSEARCH_COMM_SECRET            64 hexadecimal digits, equal on all ranks; optional for one user on one host
+    HPSEARCH_COMM_INTERFACE         interface, address or network by which others reach this rank; default: by routing
+    HPSEARCH_COMM_HOST              a name that divides one machine into several hosts
     HPSEARCH_COMM_TIMEOUT           seconds without progress after which an operation fails
-    HPSEARCH_COMM_START_TIMEOUT     seconds in which all ranks must have come
-    HPSEARCH_COMM_HEARTBEAT_TIMEOUT seconds for which another host may answer nothing before its ranks count as dead
+    HPSEARCH_COMM_START_TIMEOUT     seconds in which all ranks must start
+    HPSEARCH_COMM_HEARTBEAT_TIMEOUT seconds without an answer after which another host counts as lost
     HPSEARCH_COMM_ALGORITHM         auto, direct, ring, butterfly, hierarchical or naive
     HPSEARCH_COMM_TRANSPORT         auto or tcp
     HPSEARCH_COMM_STREAMS           TCP connections between two ranks of different hosts
-    HPSEARCH_COMM_CUDA              auto, nccl or host: how CUDA tensors travel
-    HPSEARCH_COMM_NCCL              the NCCL library to load, in place of the one that is found
-    HPSEARCH_COMM_TIMELINE          path of a trace, beside which each rank writes its part
-    HPSEARCH_COMM_ELASTIC           set by a launcher that tells ranks whom they meet, as some may die: see roster.py
+    HPSEARCH_COMM_CUDA              auto, nccl or host: how CUDA tensors are sent
+    HPSEARCH_COMM_NCCL              NCCL library to load; default: the one that is found
+    HPSEARCH_COMM_TIMELINE          path of a trace; each rank writes its part next to it
+    HPSEARCH_COMM_ELASTIC           set by a launcher that continues without dead ranks: see roster.py
 
 Under torchrun (TORCHELASTIC_USE_AGENT_STORE) the ranks meet in its store, otherwise at rank 0 on MASTER_PORT. Under
-mpirun, mpiexec and srun their own variables stand for RANK and WORLD_SIZE, and mostly for the place too.
+mpirun, mpiexec and srun their own variables replace RANK and WORLD_SIZE, and usually the meeting point too.
 """
 
 from __future__ import annotations
@@ -115,16 +115,16 @@ class Arguments:
 
 
 def init(**overrides: Any) -> Group:
-    """Make the group that the environment describes: `group = comm.init()` in a script that torchrun starts.
+    """Return the group that the environment describes: `group = comm.init()` in a script that torchrun starts.
 
-    Without any of the variables it is a group of one, so that a script also runs by itself.
+    Without any of the variables it is a group of one, so a script also runs alone.
 
     Args:
-        **overrides: Arguments of Group that count in place of the environment's, such as `timeout=120`.
+        **overrides: Arguments of Group that override the environment, such as `timeout=120`.
 
     Raises:
         ConfigurationError: A variable is missing or can't be used; names it.
-        RendezvousError: Not all ranks came; names those that are missing.
+        RendezvousError: Not all ranks started; names the missing ones.
     """
     return Group(**read_environment(os.environ).for_group(overrides))
 

@@ -1,4 +1,4 @@
-"""What goes wrong between processes: each error says what must hold, what was seen, and what to do."""
+"""Errors between processes. Each names what must hold, what was seen, and what to do."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = [
 
 
 class CommError(Exception):
-    """Every error of this package."""
+    """Base class of the errors of this package."""
 
 
 class UsageError(CommError, ValueError):
-    """A call that can't be carried out: a tensor, an operation or an argument that doesn't fit. The group goes on."""
+    """An invalid call: a tensor, an operation or an argument that can't be used. The group continues."""
 
 
 class ConfigurationError(CommError):
-    """A variable, an argument or an interface that a group can't be made from."""
+    """A variable, an argument or an interface that can't be used to create a group."""
 
 
 class RendezvousError(CommError):
-    """The ranks of a group didn't come together; names those that are missing."""
+    """Not all ranks of a group started; names the missing ones."""
 
 
 class RefusedError(CommError):
@@ -52,10 +52,10 @@ class _OfRankError(CommError):
 
 
 class PeerLost(_OfRankError):
-    """A rank has died, or has left the group while others still needed it.
+    """A rank has died, or has left the group while others needed it.
 
     Attributes:
-        rank: The rank that is gone.
+        rank: The rank that was lost.
     """
 
 
@@ -63,12 +63,12 @@ class CommTimeoutError(_OfRankError, TimeoutError):
     """An operation made no progress for the group's `timeout`.
 
     Attributes:
-        rank: The rank that was waited for.
+        rank: The rank that did not respond.
     """
 
 
 class MismatchError(CommError):
-    """Two ranks called different operations, or the same with other shapes, dtypes or arguments."""
+    """Two ranks called different operations, or the same operation with different shapes, dtypes or arguments."""
 
 
 class NcclError(CommError):

@@ -35,47 +35,45 @@ __all__ = ["Group"]
 class Group:
     """Ranks that compute together. Every rank calls the same operations in the same order.
 
-    An operation that can't be finished ends the group on every rank: what had arrived of it can't be told from what
-    hadn't. Make a new group then. Errors of usage, raised before anything travels but for one of `allgather`'s, leave
-    it as it is.
+    An operation that can't be completed ends the group on every rank, because its tensors may be partly written. Create
+    a new group then. A `UsageError` is raised before anything is sent (except one of `allgather`), and the group
+    continues.
 
-    Every operation may be called from any thread; the order between threads is the program's to keep. Operations whose
-    name ends in `_async` run in a thread of the group, in the order of the calls; a blocking call waits behind them.
+    Operations may be called from any thread; the caller must order the calls of several threads. Operations whose name
+    ends in `_async` run in a thread of the group, in the order of the calls. A blocking call waits for them.
 
     Args:
         rank: This rank, from 0.
         size: Number of ranks.
         rendezvous: Where the ranks exchange their addresses; not needed for a group of one.
-        secret: 32 bytes that every rank knows and nobody else does; not needed for a group of one.
-        epoch: Number of this start of the group, the same on every rank: ranks of another start are refused.
-        name: Tells groups with one secret apart.
-        listener: The socket by which others reach this rank, where its address had to be known before; the group
-            closes it. `interface` and `host` are the listener's then.
-        timeout: Seconds without progress after which an operation gives up; from 30 on, it logs whom it waits for.
-        start_timeout: Seconds until all ranks must have come.
-        heartbeat_timeout: Seconds for which another host may answer nothing before its ranks count as dead. A process
-            that dies is seen at once.
-        deadline: When all ranks must have come, in seconds of `time.monotonic()`, where some of start_timeout has
+        secret: 32 bytes that only the ranks know; not needed for a group of one.
+        epoch: Number of this start of the group, the same on every rank. Ranks of another start are refused.
+        name: Distinguishes groups with the same secret.
+        listener: The socket by which others reach this rank, if its address had to be known before; the group closes
+            it. It replaces `interface` and `host`.
+        timeout: Seconds without progress after which an operation fails. From 30 s on a warning names the missing rank.
+        start_timeout: Seconds in which all ranks must start.
+        heartbeat_timeout: Seconds without an answer after which another host counts as lost. The death of a process is
+            detected at once.
+        deadline: When all ranks must have started, in seconds of `time.monotonic()`, if a part of start_timeout has
             passed already.
         algorithm: Of every allreduce: auto, direct, ring, butterfly, hierarchical or naive.
-        transport: auto, or tcp to let ranks of one host talk over TCP too.
-        interface: Interface, address or network by which other hosts reach this rank, in place of the one that routing
-            says.
-        host: Splits one machine into several hosts, by a name for this one.
+        transport: auto, or tcp to use TCP between ranks of one host, too.
+        interface: Interface, address or network by which other hosts reach this rank; None chooses by routing.
+        host: Divides one machine into several hosts, by a name for this one.
         streams: TCP connections between two ranks of different hosts, for collectives.
-        cuda: How CUDA tensors travel: nccl, host for pinned host memory, or auto: NCCL wherever all ranks can use it.
-        timeline: Path of a trace of all operations, for chrome://tracing or Perfetto, beside which each rank writes its
-            part, given on all of them; or the timeline of another group of the same ranks, which records those of both
-            until that group is closed.
+        cuda: How CUDA tensors are sent: nccl, host (pinned host memory), or auto (NCCL if all ranks can use it).
+        timeline: Path of a trace for chrome://tracing or Perfetto, set on all ranks; each rank writes its part next to
+            it. Or the timeline of another group of the same ranks, which records both until that group is closed.
 
     Attributes:
-        local_rank: This rank's place among the ranks of its host.
+        local_rank: This rank's index among the ranks of its host.
         local_size: Number of ranks on this rank's host.
         hosts: The ranks of each host, the hosts by their lowest rank.
 
     Raises:
-        ConfigurationError: An argument can't be used, or doesn't fit those of other ranks.
-        RendezvousError: Not all ranks came; names those that are missing.
+        ConfigurationError: An argument can't be used, or contradicts those of other ranks.
+        RendezvousError: Not all ranks started; names the missing ones.
         RefusedError: The group that was reached has another secret, name or epoch.
     """
 
@@ -158,20 +156,20 @@ class Group:
 
     @property
     def last_algorithm(self) -> str:
-        """The algorithm that carried the last operation."""
+        """The algorithm of the last operation."""
         return self._work_queue.last_algorithm
 
     @property
     def device_path(self) -> str | None:
-        """How CUDA tensors travel: `nccl`, or `host memory: ` and why; None until the first of them has come.
+        """How CUDA tensors are sent: `nccl`, or `host memory: ` with the reason; None before the first one.
 
-        Then the ranks agree, once for each device: each must come with a CUDA tensor, and what is asynchronous blocks.
+        The ranks agree once per device: every rank must call with a CUDA tensor, and asynchronous calls block.
         """
         return self._devices.path
 
     @property
     def timeline(self) -> Timeline | NoTimeline:
-        """What records the operations; `timeline.backward()` marks a backward pass in it."""
+        """The recorder of the operations; `timeline.backward()` marks a backward pass in it."""
         return self._timeline
 
     def __repr__(self) -> str:
@@ -185,15 +183,16 @@ class Group:
         self.close(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Leave the group: finish what was called asynchronously, say goodbye, give everything back.
+        """Leave the group: finish asynchronous calls, notify the others, release all resources.
 
-        Ranks that still need this one end with PeerLost.
+        Ranks that still need this one get PeerLost.
 
         Args:
-            error: Why this rank leaves early. The others are told at once, and nothing is finished.
+            error: Why this rank leaves early. The others are notified at once, and nothing is finished.
 
         Raises:
-            UsageError: This thread is in an operation of the group, which a signal has interrupted; the group goes on.
+            UsageError: A signal handler calls this during an operation of the group in this thread; the group
+                continues.
         """
         if self.closed:
             return
@@ -205,13 +204,13 @@ class Group:
     # Operations.
 
     def allreduce(self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None) -> torch.Tensor:
-        """Reduce the ranks' tensors; every rank gets the result, the same bits everywhere.
+        """Reduce the ranks' tensors; every rank gets the same result, to the bit.
 
         Args:
-            tensor: Of the same shape and dtype on every rank. float16, bfloat16 and float8 are summed in float32, but
-                through NCCL, which adds float16 and bfloat16 in the dtype itself.
-            op: sum, mean, min, max, product, or band, bor or bxor of integers and bools.
-            out: Where the result goes, in place of the tensor itself.
+            tensor: Of the same shape and dtype on every rank. float16, bfloat16 and float8 are summed in float32; NCCL
+                sums float16 and bfloat16 in the dtype itself.
+            op: sum, mean, min, max, product; for integers and bools also band, bor, bxor.
+            out: Where the result is written; None writes it into the tensor.
 
         Returns:
             The tensor, or `out`.
@@ -221,7 +220,7 @@ class Group:
     def allreduce_async(
         self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None
     ) -> Handle[torch.Tensor]:
-        """Do as `allreduce`, in the background: the tensor may be used again when the handle's `wait` returns."""
+        """Run `allreduce` in the background. The tensor may be used again when the handle's `wait` returns."""
         return self._work_queue.later(self._preparation(tensor).allreduce(tensor, op, out))
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
@@ -229,89 +228,88 @@ class Group:
         return self._work_queue.now(self._preparation(tensor).broadcast(tensor, root))
 
     def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Handle[torch.Tensor]:
-        """Do as `broadcast`, in the background."""
+        """Run `broadcast` in the background."""
         return self._work_queue.later(self._preparation(tensor).broadcast(tensor, root))
 
     def allgather(self, tensor: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Give every rank the tensors of all, one behind the other along the first dimension, in the order of ranks.
+        """Return the tensors of all ranks, concatenated along the first dimension in the order of ranks.
 
         Args:
-            tensor: First dimensions may differ between ranks; the others, and the dtype, may not. A tensor without
-                dimensions counts as one with one element.
-            out: Where the result goes, in place of a new tensor. Its shape must fit. Whether it is long enough shows
-                only when the ranks have said how many rows each gives: a rank whose `out` isn't takes part, and
-                raises UsageError then.
+            tensor: First dimensions may differ between ranks; other dimensions and the dtype may not. A tensor without
+                dimensions counts as one element.
+            out: Where the result is written; None creates a tensor. Its shape must match. Its length is checked only
+                when the ranks have exchanged theirs: a rank with a wrong `out` takes part and raises UsageError then.
         """
         return self._work_queue.now(self._preparation(tensor).allgather(tensor, out))
 
     def allgather_async(self, tensor: torch.Tensor, out: torch.Tensor | None = None) -> Handle[torch.Tensor]:
-        """Do as `allgather`, in the background."""
+        """Run `allgather` in the background."""
         return self._work_queue.later(self._preparation(tensor).allgather(tensor, out))
 
     def reduce_scatter(self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None) -> torch.Tensor:
-        """Reduce the ranks' tensors, and give each rank its share of the result's rows.
+        """Reduce the ranks' tensors, and return this rank's share of the result's rows.
 
         Args:
-            tensor: Of the same shape and dtype on every rank; it stays as it is. Rows are shared out as
-                `torch.tensor_split` does: the first ranks get one more where the number doesn't divide.
-            op: sum, mean, min, max, product, or band, bor or bxor of integers and bools.
-            out: Where this rank's rows go, in place of a new tensor.
+            tensor: Of the same shape and dtype on every rank; it is not changed. Rows are divided as by
+                `torch.tensor_split`: the first ranks get one more if the number doesn't divide.
+            op: sum, mean, min, max, product; for integers and bools also band, bor, bxor.
+            out: Where this rank's rows are written; None creates a tensor.
         """
         return self._work_queue.now(self._preparation(tensor).reduce_scatter(tensor, op, out))
 
     def reduce_scatter_async(
         self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None
     ) -> Handle[torch.Tensor]:
-        """Do as `reduce_scatter`, in the background."""
+        """Run `reduce_scatter` in the background."""
         return self._work_queue.later(self._preparation(tensor).reduce_scatter(tensor, op, out))
 
     def alltoall(self, tensor: torch.Tensor, splits: Sequence[int] | None = None) -> Any:
-        """Send some rows to each rank, and get some from each.
+        """Send rows to each rank and receive rows from each.
 
         Args:
-            tensor: Dimensions behind the first, and the dtype, are the same on every rank.
-            splits: Rows for each rank, in turn. Without them, each gets equally many.
+            tensor: All dimensions except the first, and the dtype, are the same on every rank.
+            splits: Number of rows for each rank. None sends equal numbers.
 
         Returns:
-            The rows that came, in the order of ranks; with `splits`, a pair of that and the number from each rank.
+            The received rows, in the order of ranks; with `splits`, a pair of these and the number from each rank.
         """
         rows, coming = self._work_queue.now(self._preparation(tensor).alltoall(tensor, splits))
         return rows if splits is None else (rows, coming)
 
     def alltoall_async(self, tensor: torch.Tensor, splits: Sequence[int] | None = None) -> Handle[Any]:
-        """Do as `alltoall` with splits, in the background: the handle gives (rows, number from each rank)."""
+        """Run `alltoall` with splits in the background. The handle returns (rows, number from each rank)."""
         return self._work_queue.later(self._preparation(tensor).alltoall(tensor, splits))
 
     def send(self, tensor: torch.Tensor, target: int, tag: int = 0) -> torch.Tensor:
-        """Send a tensor to a rank that receives it, whatever collectives are under way.
+        """Send a tensor to a rank that receives it. It does not wait for collectives.
 
-        It returns when the tensor may be used again, maybe before it has arrived.
+        It returns when the tensor may be used again, possibly before it has arrived.
 
         Args:
-            tensor: What is sent, on the CPU.
+            tensor: The message, on the CPU.
             target: The rank; it may be this one.
-            tag: Tells messages apart: a receive takes the first one of its tag.
+            tag: Distinguishes messages: a receive takes the first one of its tag.
         """
         return self._messages.wait(self.send_async(tensor, target, tag))
 
     def send_async(self, tensor: torch.Tensor, target: int, tag: int = 0) -> Handle[torch.Tensor]:
-        """Do as `send`, in the background; to one rank in the order of the calls."""
+        """Run `send` in the background; messages to one rank keep their order."""
         self._work_queue.check()
         self._messages.submit(send := Send.of(tensor, target, tag, self.size))
         return send.handle
 
     def recv(self, tensor: torch.Tensor, source: int | None = None, tag: int = 0) -> torch.Tensor:
-        """Receive a tensor from a rank. One of another dtype or shape is a MismatchError on all ranks.
+        """Receive a tensor from a rank. Another dtype or shape is a MismatchError on all ranks.
 
         Args:
-            tensor: Where it goes, on the CPU.
+            tensor: Where the message is written, on the CPU.
             source: The rank that sends it; None takes the first message of this tag from any rank.
-            tag: With which it is sent.
+            tag: The tag with which it is sent.
         """
         return self._messages.wait(self.recv_async(tensor, source, tag))
 
     def recv_async(self, tensor: torch.Tensor, source: int | None = None, tag: int = 0) -> ReceiveHandle:
-        """Do as `recv`, in the background; the handle's `source` says where the message came from."""
+        """Run `recv` in the background. The handle's `source` is the rank that sent the message."""
         self._work_queue.check()
         self._messages.submit(receive := Receive.of(tensor, source, tag, self.size))
         return receive.handle
@@ -321,11 +319,11 @@ class Group:
         self._work_queue.now(self._prepare.barrier())
 
     def barrier_async(self) -> Handle[None]:
-        """Do as `barrier`, in the background."""
+        """Run `barrier` in the background."""
         return self._work_queue.later(self._prepare.barrier())
 
     def allgather_object(self, value: Any) -> list[Any]:
-        """Give every rank the value of each, by rank: of dicts, lists, text, numbers, booleans and None."""
+        """Return the values of all ranks, by rank: dicts, lists, text, numbers, booleans and None."""
         return self._work_queue.now(self._prepare.allgather_object(value))
 
     def gather_in(self, step: str, value: Any) -> list[Any]:
@@ -338,35 +336,35 @@ class Group:
         return self._work_queue.now(self._prepare.allgather_object(value, step))
 
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
-        """Give every rank the root's value, which consists of dicts, lists, text, numbers, booleans and None."""
+        """Return the root's value on every rank: dicts, lists, text, numbers, booleans and None."""
         return self._work_queue.now(self._prepare.broadcast_object(value, root))
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Make a tensor of zeros in memory that the ranks of this host share. Every rank calls it with the same shape.
+        """Return a zero tensor in memory that the ranks of this host share. Every rank calls it with the same shape.
 
-        Collectives on such a tensor, or on a part of it at the same place on every rank, copy nothing. It lies on the
-        CPU, and is this rank's own: what the others see of it, they see only within an operation.
+        Collectives on such a tensor, or on the same part of it on every rank, need no copies. It is on the CPU and
+        belongs to this rank: other ranks see it only within an operation.
         """
         return self._work_queue.now(self._prepare.empty(shape, dtype))
 
     def share(self, nbytes: int, locks: int = 0) -> SharedMemory:
-        """Make one piece of memory, of zeros, that all ranks have, who must be on one host; every rank calls it alike.
+        """Return one zeroed piece of memory that all ranks share. They must be on one host and call it alike.
 
         Args:
-            nbytes: Of data.
-            locks: How many locks it has, for what ranks are to change in turn.
+            nbytes: Bytes of data.
+            locks: Number of locks in it.
         """
         return self._work_queue.now(self._prepare.share(nbytes, locks))
 
     def duplicate(self, timeout: float | None = None) -> Group:
-        """Make another group of the same ranks, whose operations may interleave with this one's in any order.
+        """Return another group of the same ranks, whose operations may interleave with this one's in any order.
 
-        It stands in this group's timeline, until this group is closed, and has its timeout unless another is given.
+        It is part of this group's timeline until this group is closed, and has its timeout unless another is passed.
         """
         return cast(Group, self._form(list(range(self.size)), self._timeline, timeout))
 
     def subgroup(self, ranks: Sequence[int]) -> Group | None:
-        """Make another group, of some of these ranks; None on the others, which call it too. It isn't in the timeline.
+        """Return another group, of some of these ranks; None on the others, which call it, too. Not in the timeline.
 
         Args:
             ranks: The same on every rank, in the order in which the new group numbers them.
@@ -387,7 +385,7 @@ class Group:
             return Group(**vars(options), listener=listener, timeline=timeline)
 
     def stream_of(self, tensor: torch.Tensor) -> CudaStream | None:
-        """Give the calling thread's current stream of the tensor's device; None for a tensor on the CPU."""
+        """Return the calling thread's current stream of the tensor's device; None for a tensor on the CPU."""
         return None if tensor.is_cpu else self._devices.current(tensor.device)
 
     def _preparation(self, tensor: torch.Tensor) -> HostOperations:

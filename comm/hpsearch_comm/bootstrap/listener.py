@@ -26,13 +26,14 @@ _RETRY_SECONDS = 0.05
 class Listener:
     """A TCP socket on one address of this host, and an abstract Unix socket for the ranks on the same host.
 
-    It is made before the ranks know each other's addresses, and closed as soon as they are connected. Connections wait
-    in the kernel's queue until `connect` accepts them. An abstract Unix socket has no file: it ends with the process.
+    It is created before the ranks know each other's addresses, and closed as soon as they are connected. Connections
+    wait in the kernel's queue until `connect` accepts them. An abstract Unix socket has no file and ends with the
+    process.
 
     Args:
-        interface: The interface, address or network to listen on, in place of the one that leads to `towards`.
+        interface: Interface, address or network to listen on; None takes the one that leads to `towards`.
         towards: The host of rank 0.
-        host: Splits one machine into several hosts, by a name for this one.
+        host: Divides one machine into several hosts, by a name for this one.
 
     Raises:
         ConfigurationError: There is no such interface or address.
@@ -65,11 +66,11 @@ class Listener:
         return tuple(self._sockets)
 
     def another(self) -> Listener:
-        """Listen anew, on a port of its own: as the same host, on the same address."""
+        """Return a listener of the same host and address, on another port."""
         return Listener(self.address.ip, host=self._host)
 
     def close(self) -> None:
-        """Listen no longer; connections that wait in the queue are reset."""
+        """Stop listening; connections that wait in the queue are reset."""
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()

@@ -1,4 +1,4 @@
-"""How the ranks of a group learn each other's addresses: through rank 0, through torchrun's store, or beforehand."""
+"""How the ranks of a group exchange their addresses: through rank 0, through torchrun's store, or beforehand."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _GRACE_SECONDS = 1.5
 
 
 class Rendezvous(ABC):
-    """A place where the ranks of a group exchange their addresses."""
+    """Where the ranks of a group exchange their addresses."""
 
     host: str | None = None
     """Where rank 0 is, if that is known: the others reach this rank by the address that the route there starts from."""
@@ -72,7 +72,7 @@ class Rendezvous(ABC):
 
     @abstractmethod
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
-        """Give this rank's address, and wait for everybody's.
+        """Send this rank's address, and return the addresses of all.
 
         Args:
             rank: This rank.
@@ -86,16 +86,16 @@ class Rendezvous(ABC):
 
         Raises:
             RendezvousError: Some ranks didn't come; names them, on every rank.
-            ConfigurationError: The place can't be used; names the variable to change.
+            ConfigurationError: The meeting point can't be used; names the variable to change.
         """
 
 
 class KnownAddresses(Rendezvous):
-    """Addresses that whoever started the ranks has gathered already. Nothing is exchanged.
+    """Addresses that are known beforehand. Nothing is exchanged.
 
     Args:
         addresses: By rank.
-        host: Where rank 0 is, if that is known.
+        host: Host of rank 0, if known.
     """
 
     def __init__(self, addresses: Sequence[str], host: str | None = None) -> None:
@@ -103,7 +103,7 @@ class KnownAddresses(Rendezvous):
         self.host = host
 
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
-        """Give the addresses."""
+        """Return the addresses."""
         if len(self._addresses) != size:
             raise ConfigurationError(f"expected the addresses of all {size} ranks, got {len(self._addresses)}")
         if self._addresses[rank] != mine:
@@ -115,16 +115,15 @@ class KnownAddresses(Rendezvous):
 
 
 class MasterRendezvous(Rendezvous):
-    """Rank 0 listens on a port that all ranks know, and the others come to it.
+    """Rank 0 listens on a port that all ranks know, and the others connect to it.
 
-    Every connection proves the group's secret before anything else is read. The port is open only until all ranks have
-    come; it can be used again at once.
+    Every connection proves the group's secret before anything else is read. The port is open until all ranks have
+    connected; it can be used again at once.
 
     Args:
         host: MASTER_ADDR: a name or address of rank 0's host, as all ranks know it.
         port: MASTER_PORT, 1 to 65535.
-        origin: What they have been made from, if not MASTER_ADDR and MASTER_PORT, and what to do where they can't be
-            used.
+        origin: Where they come from, if not from MASTER_ADDR and MASTER_PORT, and what to do if they can't be used.
     """
 
     def __init__(self, host: str, port: int, origin: str = "") -> None:
@@ -242,14 +241,14 @@ class _ThroughStore(Rendezvous):
 
 
 class StoreRendezvous(_ThroughStore):
-    """The ranks meet through the store that torchrun keeps: see `_ThroughStore`.
+    """The ranks meet through torchrun's store: see `_ThroughStore`.
 
-    Of torch.distributed only `TCPStore` is used, as a client.
+    Only `TCPStore` of torch.distributed is used, as a client.
 
     Args:
         host: MASTER_ADDR.
         port: MASTER_PORT.
-        prefix: Begins the names of all keys; the same on every rank.
+        prefix: Prefix of all keys; the same on every rank.
     """
 
     def __init__(self, host: str, port: int, prefix: str = "hpsearch_comm") -> None:

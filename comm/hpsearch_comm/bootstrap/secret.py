@@ -39,16 +39,16 @@ _ADVICE = (
 
 
 def new_secret() -> bytes:
-    """Make a secret: 32 random bytes."""
+    """Return a new secret: 32 random bytes."""
     return secrets.token_bytes(SECRET_BYTES)
 
 
 def parse_secret(text: str, source: str = _VARIABLE) -> bytes:
-    """Read a secret from its 64 hexadecimal digits.
+    """Return the secret of 64 hexadecimal digits.
 
     Args:
         text: The digits.
-        source: Where they stand, for the error, which never shows them.
+        source: Where they come from, for the error, which never shows them.
 
     Raises:
         ConfigurationError: They aren't 64 hexadecimal digits.

@@ -1,4 +1,4 @@
-"""Beginning alike: parameters, buffers and the state of an optimizer as one rank has them."""
+"""Equal starts: parameters, buffers and optimizer state of one rank on all ranks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def broadcast_parameters(
     """Overwrite tensors with those of the rank `root`, in place; a collective.
 
     Args:
-        parameters: `model.state_dict()`, `model.named_parameters()` or the like. What isn't a tensor is left out.
+        parameters: `model.state_dict()`, `model.named_parameters()` or the like. Other values than tensors are ignored.
         group: The ranks.
-        root: The rank that has them right.
+        root: The rank whose tensors are sent.
 
     Raises:
         MismatchError: Names, shapes or dtypes differ between ranks; raised on all.
@@ -44,19 +44,19 @@ def broadcast_tensors(tensors: Iterable[torch.Tensor], group: Group, root: int =
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, group: Group, root: int = 0) -> None:
-    """Make every rank's optimizer what the root's is: its state, and its groups' settings; a collective.
+    """Copy the root's optimizer state and settings of groups to every rank; a collective.
 
-    Structure and plain numbers travel as JSON, tensors as tensors. Ranks whose optimizer has no state yet get one, so
+    Structure and plain numbers are sent as JSON, tensors as tensors. Ranks whose optimizer has no state yet get one, so
     it is enough that the root has loaded a checkpoint.
 
     Args:
         optimizer: Of the same kind, with the same groups of the same parameters, on every rank.
         group: The ranks.
-        root: The rank whose state counts.
+        root: The rank whose state is sent.
 
     Raises:
         MismatchError: The groups aren't the same on all ranks; raised on all.
-        UsageError: The root's state holds what can't travel; raised on all.
+        UsageError: The root's state contains what can't be sent; raised on all.
     """
     check_agreement(group, "an optimizer's parameters", _describe_groups(optimizer))
     parameters = [parameter for settings in optimizer.param_groups for parameter in settings["params"]]

@@ -1,4 +1,4 @@
-"""A model whose ranks each see a part of every batch, and stay the same."""
+"""A model that each rank trains on its part of every batch."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ class DataParallel(nn.Module):
             loss_function(model(inputs), targets).backward()
             optimizer.step()
 
-    Making one is a collective: parameters and buffers become rank 0's. Later on only gradients are averaged; the
-    running statistics of batch normalization stay each rank's own unless `SyncBatchNorm` keeps them equal.
+    The constructor is a collective: parameters and buffers become rank 0's. Afterwards only gradients are averaged;
+    running statistics of batch normalization differ between ranks unless `SyncBatchNorm` keeps them equal.
 
-    After `backward()` each `parameter.grad` is the mean over the ranks, so that clipping, unscaling and any optimizer
-    work on it as on one rank. `zero_grad()` works with and without `set_to_none`. It is a view of a bucket, which the
-    next backward pass overwrites: clone what you need for longer. What it held before is part of the mean.
-    A parameter that no rank used keeps no gradient; one that some ranks used gets the mean over all, with zeros for the
-    others. A second derivative through `backward(create_graph=True)` isn't kept.
+    After `backward()` each `parameter.grad` is the mean over the ranks, so clipping, unscaling and any optimizer work
+    as on one rank. `zero_grad()` works with and without `set_to_none`. The gradient is a view of a bucket, which the
+    next backward pass overwrites: clone it to keep it. What it held before is part of the mean. A parameter that no
+    rank used has no gradient; one that some ranks used gets the mean over all, with zeros for the others. A second
+    derivative through `backward(create_graph=True)` isn't kept.
 
-    Every rank must run the same number of synchronised backward passes, each through at least one parameter, and call
-    no other operation of the group within them. Two models that are trained side by side, in an order that may differ
+    Every rank must run the same number of synchronized backward passes, each through at least one parameter, and call
+    no other operation of the group within them. Two models that are trained concurrently, in an order that may differ
     between ranks, need a group each: `group.duplicate()`.
 
     `state_dict()` has the inner module's keys after `module.`, as torch's DistributedDataParallel has.
 
     Args:
-        module: The model, on its final device. Parameters that are to be frozen must be so already, or be frozen on
-            every rank later; they can't be unfrozen under it.
+        module: The model, on its final device. A parameter that needs no gradient now can't be trained later. Others
+            may be frozen later, on every rank.
         group: The ranks.
         bucket_mb: MiB of gradients that are reduced at once.
-        compression: "fp16" or "bf16" halves what travels, and rounds it; fp16 ends at 65504. None sends it as it is.
+        compression: "fp16" or "bf16" halves the bytes and rounds; fp16 ends at 65504. None sends gradients unchanged.
             Sparse gradients are never compressed.
-        weighted: Whether the mean is weighted by what each rank tells `set_weight`.
-        broadcast: Whether rank 0's parameters and buffers are sent. False where all ranks have loaded the same.
-        overlap: Whether gradients are averaged while the backward pass still runs. None decides by what it gains: yes
-            between hosts, on GPUs, and where the host has more cores than the ranks' backward passes keep busy.
+        weighted: Whether the mean is weighted by the weights passed to `set_weight`.
+        broadcast: Whether rank 0's parameters and buffers are sent. False if all ranks have loaded the same.
+        overlap: Whether gradients are averaged during the backward pass. None decides by the expected gain: yes between
+            hosts, on GPUs, and where the host has more cores than the ranks' backward passes use.
 
     Attributes:
         module: The model.
@@ -66,7 +66,7 @@ class DataParallel(nn.Module):
 
     Raises:
         MismatchError: The models aren't the same on all ranks; names the first parameter that differs, on every rank.
-        UsageError: An argument doesn't fit, or nothing needs a gradient.
+        UsageError: An argument can't be used, or nothing needs a gradient.
     """
 
     module: nn.Module
@@ -124,7 +124,7 @@ class DataParallel(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Let the backward passes within accumulate gradients on each rank, without averaging them.
+        """Accumulate gradients on each rank in the backward passes within, without averaging them.
 
         with model.no_sync():
             for part in parts[:-1]:
@@ -138,17 +138,17 @@ class DataParallel(nn.Module):
             self._reducer.enabled = before
 
     def set_weight(self, weight: float) -> None:
-        """Say how much this rank's gradient counts in the next synchronised backward pass; a collective.
+        """Set the weight of this rank's gradient in the next synchronized backward pass; a collective.
 
-        With the number of rows that the loss is a mean over, the averaged gradient is that of the mean over the rows of
-        all ranks, also where they have unequal numbers of them. With accumulation, that is the rows of all the parts.
+        If the weight is the number of rows that the loss is a mean over, the averaged gradient is that of the mean over
+        the rows of all ranks, also for unequal numbers. With accumulation, count the rows of all the parts.
 
         Args:
-            weight: 0 or more. A rank with 0 brings nothing, even where its gradients aren't numbers.
+            weight: 0 or more. The gradients of a rank with 0 are ignored, even if they are NaN.
 
         Raises:
             UsageError: The model isn't weighted, the weight isn't a number of 0 or more, or the last one is unused.
-                (That all ranks have said 0 shows in the backward pass.)
+                (Weights of 0 on all ranks are detected in the backward pass.)
         """
         reducer = self._reducer
         if not reducer.weighted:
@@ -175,18 +175,18 @@ class DataParallel(nn.Module):
                     ...
 
         A rank that leaves the block takes part in the others' reductions, with nothing to add, until all have left it.
-        The mean is over the ranks that still have batches. At the end every rank has the parameters, the buffers and
-        the optimizers' state of the lowest rank that worked to the end, and no gradients.
+        The mean is over the ranks that still have batches. At the end every rank has the parameters, buffers and
+        optimizer state of the lowest rank that worked to the end, and no gradients.
 
-        It costs one allreduce of two numbers for each rank before each synchronised backward pass; with
-        `weighted=True`, where `set_weight` does that anyway, it costs nothing. Other operations in the block, such as
-        averaging a loss, can't be shadowed: they would wait for ranks that have left.
+        It costs one allreduce of two numbers per rank before each synchronized backward pass, except with
+        `weighted=True`, where `set_weight` does that anyway. Other operations in the block, such as averaging a loss,
+        are not supported: they would wait for ranks that have left.
 
         Args:
-            optimizers: Those that the block steps. Without them a rank that left early goes on with an older state.
+            optimizers: Those that the block steps. Without them a rank that left early continues with an older state.
 
         Raises:
-            UsageError: The model has a SyncBatchNorm, whose operations within the forward pass can't be shadowed.
+            UsageError: The model has a SyncBatchNorm, whose operations in the forward pass are not supported here.
         """
         return join(self.module, self._reducer, optimizers)
 

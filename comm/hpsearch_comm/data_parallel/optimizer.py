@@ -22,27 +22,27 @@ class DistributedOptimizer(torch.optim.Optimizer):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         optimizer = DistributedOptimizer(optimizer, model.named_parameters(), group)
 
-    The other way to have what `DataParallel` gives, for those who come from Horovod or can't wrap the model; a model
-    needs one of the two. Making one is a collective: parameters and the optimizer's state become rank 0's. Buffers are
-    not the optimizer's: `broadcast_parameters(model.state_dict(), group)` sends them.
+    An alternative to `DataParallel`, for scripts from Horovod or models that can't be wrapped; use one of the two. The
+    constructor is a collective: parameters and the optimizer's state become rank 0's. It doesn't send buffers:
+    `broadcast_parameters(model.state_dict(), group)` does.
 
-    Schedulers and GradScaler take it for the optimizer that it wraps: groups, state and hooks are that one's.
+    Schedulers and GradScaler accept it in place of the optimizer: groups, state and hooks are the optimizer's.
 
     Args:
         optimizer: The optimizer.
         named_parameters: Of the model. All of the optimizer's must be among them; only those are averaged.
         group: The ranks.
         bucket_mb: MiB of gradients that are reduced at once.
-        compression: "fp16" or "bf16" halves what travels, and rounds it; None sends it as it is.
-        backward_passes_per_step: Every how many backward passes gradients are averaged. In between they accumulate:
-            their sum is averaged over the ranks, so divide each loss by this number for the mean over the passes. A
-            `step()` before they are complete averages what there is.
-        overlap: Whether gradients are averaged while the backward pass still runs. None decides by what it gains: yes
-            between hosts, on GPUs, and where the host has more cores than the ranks' backward passes keep busy.
+        compression: "fp16" or "bf16" halves the bytes and rounds; None sends gradients unchanged.
+        backward_passes_per_step: Number of backward passes after which gradients are averaged. Until then they
+            accumulate. Their sum is averaged over the ranks, so divide each loss by this number for the mean over the
+            passes. An earlier `step()` averages what there is.
+        overlap: Whether gradients are averaged during the backward pass. None decides by the expected gain: yes between
+            hosts, on GPUs, and where the host has more cores than the ranks' backward passes use.
 
     Raises:
         MismatchError: Parameters aren't the same on all ranks; names the first that differs, on every rank.
-        UsageError: An argument doesn't fit, or a parameter has no name.
+        UsageError: An argument can't be used, or a parameter has no name.
     """
 
     optimizer: torch.optim.Optimizer
@@ -89,27 +89,27 @@ class DistributedOptimizer(torch.optim.Optimizer):
         reducer.watch(self)
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Step the optimizer, after averaging what has been accumulated since the last time, if anything has.
+        """Step the optimizer, after averaging what has been accumulated since the last step, if anything has.
 
         Args:
-            closure: Evaluates the model anew. Optimizers that decide by its loss, such as LBFGS, need the mean over the
-                ranks, as `group.allreduce(loss.detach())` gives it.
+            closure: Evaluates the model again. Optimizers that decide by its loss, such as LBFGS, need the mean over
+                the ranks, as `group.allreduce(loss.detach())` returns it.
         """
         if self._reducer.pending:
             self._reducer.synchronise()
         return self.optimizer.step(closure)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, those accumulated too."""
+        """Clear the gradients, including accumulated ones."""
         self._reducer.forget()
         self.optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the wrapped optimizer's state."""
+        """Return the wrapped optimizer's state."""
         return dict(self.optimizer.state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state on this rank; `broadcast_optimizer_state` brings it to the others."""
+        """Load a state on this rank; `broadcast_optimizer_state` sends it to the others."""
         self.optimizer.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

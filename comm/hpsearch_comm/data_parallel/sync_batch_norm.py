@@ -79,19 +79,19 @@ class Exchange:
 class SyncBatchNorm(_BatchNorm):
     """Normalizes each channel by the statistics of the whole batch, over all ranks.
 
-    In training it gives what `torch.nn.BatchNorm1d`, `2d` or `3d` would give on one rank for all ranks' rows together,
-    on CPUs and GPUs, also where ranks have unequal numbers of rows, or none. Its state has the same keys. Running
-    statistics stay equal on all ranks. In evaluation it is the ordinary one, and exchanges nothing.
+    In training it returns what `torch.nn.BatchNorm1d`, `2d` or `3d` would return on one rank for the rows of all ranks,
+    on CPUs and GPUs, also if ranks have unequal numbers of rows, or none. Its state has the same keys. Running
+    statistics are equal on all ranks. In evaluation it is the ordinary layer and exchanges nothing.
 
-    Each forward pass in training is a collective, and so is its backward pass, if its input needs a gradient. Under a
-    weighted `DataParallel`, `set_weight` comes before the first backward pass that its mean is over, and a rank of
-    weight 0 has no rows.
+    Each forward pass in training is a collective, and so is its backward pass if its input needs a gradient. In a
+    weighted `DataParallel`, call `set_weight` before the first backward pass that its mean is over; a rank of weight 0
+    has no rows.
 
     Args:
         num_features: Channels: the size of the input's dimension 1.
-        group: The ranks. Nothing else may use it while a forward or backward pass runs, so give it a group of its own,
-            `group.duplicate()`, which all layers of a model may share. `convert_sync_batchnorm` does. Or what other
-            layers exchange statistics through.
+        group: The ranks. Nothing else may use it during a forward or backward pass, so pass a group of its own,
+            `group.duplicate()`, which all layers of a model may share. `convert_sync_batchnorm` does so. Or the
+            exchange of other layers.
         eps: Added to the variance.
         momentum: Of the running statistics; None for the mean over all batches.
         affine: Whether there are a weight and a bias.
@@ -170,10 +170,10 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def convert_sync_batchnorm(module: nn.Module, group: Group) -> nn.Module:
-    """Make every batch normalization in a module one over all ranks, in place; a collective.
+    """Convert every batch normalization in a module to one over all ranks, in place; a collective.
 
-    They stay the same objects, with their parameters, running statistics and hooks, so an optimizer that has their
-    parameters still does. All share one new group of the same ranks, whose operations can't mix with those of `group`.
+    They stay the same objects, with their parameters, running statistics and hooks, so optimizers keep their
+    parameters. All share one new group of the same ranks, whose operations can't mix with those of `group`.
 
     Args:
         module: The model, or a batch normalization itself.

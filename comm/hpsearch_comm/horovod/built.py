@@ -1,4 +1,4 @@
-"""What scripts ask of a build of Horovod: none of the libraries that it knows is under this one."""
+"""What scripts ask about a build of Horovod: none of the libraries that it knows is used here."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = [
 
 
 def mpi_built() -> bool:
-    """Say no: ranks talk over this package's own connections."""
+    """Return False: ranks use this package's own connections."""
     return False
 
 
 def mpi_enabled() -> bool:
-    """Say no."""
+    """Return False."""
     return False
 
 
 def mpi_threads_supported() -> bool:
-    """Raise, as there is no MPI.
+    """Raise an error, as there is no MPI.
 
     Raises:
         ValueError: Always.
@@ -36,35 +36,35 @@ def mpi_threads_supported() -> bool:
 
 
 def gloo_built() -> bool:
-    """Say no."""
+    """Return False."""
     return False
 
 
 def gloo_enabled() -> bool:
-    """Say no."""
+    """Return False."""
     return False
 
 
 def nccl_built() -> int:
-    """Say 0, in place of a version: CUDA tensors are refused here."""
+    """Return 0 in place of a version: CUDA tensors are not supported."""
     return 0
 
 
 def ddl_built() -> bool:
-    """Say no."""
+    """Return False."""
     return False
 
 
 def ccl_built() -> bool:
-    """Say no."""
+    """Return False."""
     return False
 
 
 def cuda_built() -> bool:
-    """Say no: CUDA tensors are refused here."""
+    """Return False: CUDA tensors are not supported."""
     return False
 
 
 def rocm_built() -> bool:
-    """Say no."""
+    """Return False."""
     return False

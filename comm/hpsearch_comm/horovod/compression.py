@@ -1,4 +1,4 @@
-"""What a tensor becomes on its way."""
+"""Compression of tensors that are sent."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ __all__ = ["Compression", "Compressor", "check_compression"]
 
 
 class Compressor:
-    """Makes a tensor shorter before an operation, and as it was behind it. Subclass it for one of your own."""
+    """Compresses a tensor before an operation and decompresses the result. Subclass it for your own."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
-        """Give what travels, and what `decompress` needs to know."""
+        """Return what is sent, and what `decompress` needs."""
         raise NotImplementedError("a Compressor must have a static method compress(tensor)")
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
-        """Give the result as the tensor was, from what has travelled."""
+        """Return the result in the tensor's original form."""
         raise NotImplementedError("a Compressor must have a static method decompress(tensor, ctx)")
 
 
 class NoneCompressor(Compressor):
-    """Leaves tensors as they are."""
+    """Sends tensors unchanged."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
-        """Give the tensor itself."""
+        """Return the tensor itself."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
-        """Give the tensor itself."""
+        """Return the tensor itself."""
         return tensor
 
 
@@ -47,13 +47,13 @@ class FP16Compressor(Compressor):
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
-        """Give the result in the dtype that the tensor had."""
+        """Return the result in the tensor's original dtype."""
         assert isinstance(ctx, torch.dtype)
         return tensor.to(ctx)
 
 
 class Compression:
-    """The kinds of compression, for the argument of that name."""
+    """Values for the argument `compression`."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

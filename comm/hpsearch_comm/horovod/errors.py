@@ -1,4 +1,4 @@
-"""What Horovod's scripts catch."""
+"""Errors that Horovod's scripts catch."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ __all__ = ["HorovodInternalError", "MissingError", "OrderError"]
 
 
 class HorovodInternalError(CommError, RuntimeError):
-    """A collective couldn't be carried out: the ranks ask for different things, or one of them is gone.
+    """A collective failed: the ranks disagree, or one of them is gone.
 
-    After a disagreement the job goes on; after a rank's death every operation raises this.
+    After a disagreement the job continues; after a rank's death every operation raises this.
     """
 
 
 class MissingError(HorovodInternalError, NotImplementedError):
-    """A part of Horovod's that isn't there. Nothing has been announced, and the job goes on."""
+    """A part of Horovod that isn't supported. Nothing has been sent, and the job continues."""
 
 
 class OrderError(UsageError, AssertionError):
-    """An optimizer was called when it can't be: where Horovod raises AssertionError."""
+    """An optimizer was called at a wrong time, where Horovod raises AssertionError."""

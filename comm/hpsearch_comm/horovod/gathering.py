@@ -1,4 +1,4 @@
-"""allgather, broadcast and alltoall: what moves rows between ranks, and reduces nothing."""
+"""allgather, broadcast and alltoall: operations that move rows and reduce nothing."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ __all__ = [
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    """Gather the ranks' tensors, in the background; see `allgather`."""
+    """Gather the ranks' tensors asynchronously; see `allgather`."""
     return start("allgather", [tensor], name, process_set)
 
 
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Give every rank the tensors of all, one behind the other along the first dimension; gradients flow through it.
+    """Return the tensors of all ranks, concatenated along the first dimension; differentiable.
 
     Args:
-        tensor: First dimensions may differ between ranks; the others, and the dtype, may not.
+        tensor: First dimensions may differ between ranks; other dimensions and the dtype may not.
         name: See `allreduce`.
-        process_set: The ranks, in whose order the rows come.
+        process_set: The ranks, in whose order the rows are concatenated.
     """
     (result,) = _Allgather.apply(name, process_set, False, tensor)  # type: ignore[no-untyped-call]
     return result  # type: ignore[no-any-return]
@@ -48,28 +48,28 @@ def allgather(
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Gather several tensors that go together, in the background; see `allgather`."""
+    """Gather several tensors together, asynchronously; see `allgather`."""
     return start("allgather", tensors, name, process_set, grouped=True)
 
 
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
-    """Gather several tensors that go together; see `allgather`."""
+    """Gather several tensors together; see `allgather`."""
     return list(_Allgather.apply(name, process_set, True, *tensors))  # type: ignore[no-untyped-call]
 
 
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Copy the root's tensor into a new one on each rank, in the background; see `broadcast`."""
+    """Copy the root's tensor into a new one on each rank, asynchronously; see `broadcast`."""
     return start("broadcast", [tensor], name, process_set, root_rank=root_rank)
 
 
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Copy the root's tensor into that of each rank, in the background; see `broadcast`."""
+    """Copy the root's tensor into that of each rank, asynchronously; see `broadcast`."""
     return start("broadcast", [tensor], name, process_set, root_rank=root_rank, in_place=True)
 
 
@@ -83,11 +83,11 @@ def broadcast_(
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Give every rank the root's tensor; gradients flow through it.
+    """Return the root's tensor on every rank; differentiable.
 
     Args:
         tensor: Of the same shape and dtype on every rank.
-        root_rank: The rank, counted in the job, whose tensor it is.
+        root_rank: The rank in the job whose tensor is sent.
         name: See `allreduce`.
         process_set: The ranks.
     """
@@ -100,7 +100,7 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Send some rows to each rank, in the background; the result is a pair whether `splits` is given or not.
+    """Send rows to each rank, asynchronously; the result is a pair with and without `splits`.
 
     See `alltoall`.
     """
@@ -122,16 +122,16 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send some rows to each rank, and get some from each; gradients flow through it.
+    """Send rows to each rank and receive rows from each; differentiable.
 
     Args:
-        tensor: Dimensions behind the first, and the dtype, are the same on every rank.
-        splits: Rows for each rank, in turn; those behind them go nowhere. Without it, each gets equally many.
+        tensor: All dimensions except the first, and the dtype, are the same on every rank.
+        splits: Number of rows for each rank; remaining rows are not sent. None sends equal numbers.
         name: See `allreduce`.
         process_set: The ranks.
 
     Returns:
-        The rows that came, in the order of ranks; with `splits`, a pair of that and the number from each rank.
+        The received rows, in the order of ranks; with `splits`, a pair of these and the number from each rank.
     """
     rows, coming = _Alltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
     return rows if splits is None else (rows, coming)

@@ -1,4 +1,4 @@
-"""Operations under way, by the numbers that scripts hold."""
+"""Operations in progress, by the handles that scripts keep."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _root(root_rank: int, ranks: list[int]) -> int:
 
 
 def poll(handle: int) -> bool:
-    """Say whether an operation has ended, so that `synchronize` returns at once."""
+    """Return whether an operation has ended, so that `synchronize` returns at once."""
     under_way = _under_way.get(handle)
     if under_way is None:
         raise ValueError(f"handle {handle} was not given by an operation, or has been synchronized already")
@@ -124,10 +124,10 @@ def poll(handle: int) -> bool:
 
 
 def synchronize(handle: int) -> Any:
-    """Wait for an operation's end and give its result; None for a handle that has been synchronized already.
+    """Wait for an operation's end and return its result; None for a handle that was synchronized already.
 
     Raises:
-        HorovodInternalError: It couldn't be carried out.
+        HorovodInternalError: It failed.
     """
     under_way = _under_way.get(handle)
     if under_way is None:

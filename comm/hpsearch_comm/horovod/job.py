@@ -165,42 +165,42 @@ def current_job() -> Job:
 
 
 def is_initialized() -> bool:
-    """Say whether `init` has been called, and `shutdown` not since."""
+    """Return whether `init` has been called, and not `shutdown` since."""
     return _job is not None
 
 
 def rank() -> int:
-    """Give this process's number in the job."""
+    """Return this process's number in the job."""
     return _group().rank
 
 
 def size() -> int:
-    """Give the number of ranks."""
+    """Return the number of ranks."""
     return _group().size
 
 
 def local_rank() -> int:
-    """Give this process's number on its host."""
+    """Return this process's number on its host."""
     return _group().local_rank
 
 
 def local_size() -> int:
-    """Give the number of ranks on this host."""
+    """Return the number of ranks on this host."""
     return _group().local_size
 
 
 def cross_rank() -> int:
-    """Give the number of this rank's host, among those that have a rank with this local rank."""
+    """Return the number of this rank's host, among those that have a rank with this local rank."""
     return [host[_group().local_rank] for host in _hosts_with_local_rank()].index(rank())
 
 
 def cross_size() -> int:
-    """Give the number of hosts that have a rank with this local rank."""
+    """Return the number of hosts that have a rank with this local rank."""
     return len(_hosts_with_local_rank())
 
 
 def is_homogeneous() -> bool:
-    """Say whether every host has equally many ranks."""
+    """Return whether every host has the same number of ranks."""
     return len({len(host) for host in _group().hosts}) == 1
 
 

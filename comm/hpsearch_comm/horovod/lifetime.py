@@ -1,4 +1,4 @@
-"""How a process enters a job, and leaves it."""
+"""How a process enters and leaves a job."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _lock = threading.RLock()
 
 
 def init(comm: Sequence[int] | None = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Start, or join, the job that the launcher has described in the environment; without one, a job of one rank.
+    """Start or join the job that the launcher has described in the environment; without one, a job of one rank.
 
     A second call changes nothing. After `shutdown` on every rank it starts another job of the same ranks; under a
-    launcher that goes on without dead ones (`--min-np`), of those that are left, and numbered anew.
+    launcher that continues without dead ranks (`--min-np`), of the remaining ones, renumbered.
 
     Args:
         comm: None or an empty list: all ranks.
-        process_sets: Those that are made at once, the same on every rank; "dynamic" means none, as process sets can
-            always be added later.
+        process_sets: Sets to create at once, the same on every rank; "dynamic" means none, as process sets can always
+            be added later.
 
     Raises:
-        ValueError: A process set can't be made.
+        ValueError: A process set can't be created.
         MissingError: comm is something else.
         ConfigurationError: The environment can't be used; names the variable.
-        RendezvousError: Not all ranks came; names those that are missing.
+        RendezvousError: Not all ranks started; names the missing ones.
     """
     with _lock:
         if is_initialized():

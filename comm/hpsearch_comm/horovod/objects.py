@@ -1,6 +1,6 @@
-"""Beginning alike, and objects that travel between ranks.
+"""Equal starts, and objects sent between ranks.
 
-Objects travel as pickles, as Horovod's do: reading one can run code of the rank that wrote it. Ranks are processes of
+Objects are sent as pickles, as in Horovod: reading one can run code of the rank that wrote it. Ranks are processes of
 one user that have proven the job's secret to each other.
 """
 
@@ -27,15 +27,15 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", 
 def broadcast_parameters(
     params: Mapping[str, torch.Tensor] | Iterable[torch.Tensor] | Iterable[tuple[str, torch.Tensor]], root_rank: int
 ) -> None:
-    """Let all ranks have the root's tensors, in place.
+    """Copy the root's tensors to all ranks, in place.
 
     Args:
-        params: `model.state_dict()`, `model.named_parameters()` or `model.parameters()`. Names must be the same on all
-            ranks, and without names the order.
-        root_rank: Whose tensors count.
+        params: `model.state_dict()`, `model.named_parameters()` or `model.parameters()`. Names, or without names the
+            order, must be the same on all ranks.
+        root_rank: The rank whose tensors are sent.
 
     Raises:
-        UsageError: Something else is given; it is a ValueError.
+        UsageError: It is something else; it is a ValueError.
         HorovodInternalError: The ranks' tensors have different shapes or dtypes.
     """
     if isinstance(params, Mapping):
@@ -68,12 +68,12 @@ def broadcast_parameters(
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Give the root's object on all ranks; on the root the given one itself.
+    """Return the root's object on all ranks; on the root, the object itself.
 
     Args:
-        obj: What `pickle` can write; not used but on the root.
-        root_rank: Whose object counts, counted in the job.
-        name: By which the ranks find each other; without one, the n-th call on a rank belongs to the n-th on another.
+        obj: An object that can be pickled; used on the root only.
+        root_rank: The rank in the job whose object is sent.
+        name: By which the ranks match calls; without one, the n-th call on a rank matches the n-th on another.
         process_set: The ranks.
 
     Raises:
@@ -93,11 +93,11 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Give the objects of all ranks, in the order of ranks.
+    """Return the objects of all ranks, in the order of ranks.
 
     Args:
-        obj: What `pickle` can write.
-        name: By which the ranks find each other; without one, the n-th call on a rank belongs to the n-th on another.
+        obj: An object that can be pickled.
+        name: By which the ranks match calls; without one, the n-th call on a rank matches the n-th on another.
 
     Raises:
         UsageError: A rank's object can't be pickled; raised on all ranks.
@@ -113,14 +113,14 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """Let all ranks' optimizers have the root's state and options, whether or not they have stepped yet.
+    """Copy the root's optimizer state and options to all ranks, whether or not they have stepped yet.
 
-    An optimizer without a state gets gradients of zero for parameters that have none, as Horovod's scripts expect.
+    An optimizer without state gets zero gradients for parameters that have none, as Horovod's scripts expect.
 
     Args:
         optimizer: Of the same class, with the same groups of the same parameters, on every rank.
-        root_rank: Whose state counts.
-        model: Says which parameters have sparse gradients.
+        root_rank: The rank whose state is sent.
+        model: Defines which parameters have sparse gradients.
 
     Raises:
         UsageError: It is torch.optim.LBFGS, as in Horovod, or the ranks' groups of parameters differ; raised on all.

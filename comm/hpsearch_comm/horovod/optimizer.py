@@ -34,31 +34,30 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Give an optimizer of the same class, with the same groups and state, that steps on the gradients of all ranks.
+    """Return an optimizer of the same class, with the same groups and state, that steps on the gradients of all ranks.
 
-    A gradient is reduced as soon as it has been computed, while `loss.backward()` goes on; `step()` waits for all. One
-    that this rank didn't compute counts as zero. Use the given optimizer no more: the new one takes its place.
+    A gradient is reduced as soon as it is computed, during `loss.backward()`; `step()` waits for all. A gradient that
+    this rank didn't compute counts as zero. Don't use the original optimizer afterwards.
 
-    With op=Adasum each rank steps on its own gradients, and the differences that these steps make are combined, each
-    parameter's alone.
+    With op=Adasum each rank steps on its own gradients, and the resulting differences are combined for each parameter.
 
     Args:
-        optimizer: Whose groups and state it has.
-        named_parameters: Of the model, `model.named_parameters()`: the names by which the ranks find each other. They
-            must be the same on all ranks. None names the parameters by their places in the optimizer.
-        compression: What travels in place of a gradient.
+        optimizer: Its groups and state are used.
+        named_parameters: `model.named_parameters()`: the names by which the ranks match gradients. They must be the
+            same on all ranks. None names the parameters by their index in the optimizer.
+        compression: How gradients are compressed.
         backward_passes_per_step: Backward passes whose gradients are summed before they are reduced.
         op: Average, Sum, Min, Max, Product or Adasum.
-        gradient_predivide_factor: With op=Average, gradients are divided by it before they are summed, and by the
-            number of ranks over it behind that, where sums would be too large for their dtype.
+        gradient_predivide_factor: With op=Average, gradients are divided by it before the sum, and by the number of
+            ranks over it afterwards, in case sums are too large for their dtype.
         num_groups: Deprecated: groups.
-        groups: A number of groups, or a list of lists of parameters: gradients of a group are reduced at once.
-        sparse_as_dense: Whether sparse gradients are made dense to be reduced, and sparse again.
+        groups: A number of groups, or a list of lists of parameters: gradients of a group are reduced together.
+        sparse_as_dense: Whether sparse gradients are reduced as dense ones.
         process_set: The ranks that reduce gradients. Others step on their own.
 
     Raises:
-        UsageError: An argument can't be used, or a parameter's name is missing or stands for two; it is a ValueError.
-        MissingError: Adasum is asked for with a process set of some ranks.
+        UsageError: An argument can't be used, or a parameter's name is missing or used twice; it is a ValueError.
+        MissingError: Adasum with a process set of some ranks.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UsageError(f"hvd.DistributedOptimizer takes a torch.optim.Optimizer, got {type(optimizer).__name__}")

@@ -1,4 +1,4 @@
-"""Some of the job's ranks, which run operations among themselves."""
+"""Subsets of the job's ranks, which run operations among themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ProcessSet", "add_process_set", "forget_process_sets", "global_proce
 
 
 class ProcessSet:
-    """Some ranks. It can be used when it has been given to `init` or to `add_process_set` on every rank.
+    """A subset of ranks. It can be used after it was passed to `init` or `add_process_set` on every rank.
 
     Args:
         ranks: Their numbers in the job.
@@ -34,11 +34,11 @@ class ProcessSet:
         return self._ranks
 
     def size(self) -> int | None:
-        """Give the number of ranks; None while the set isn't registered."""
+        """Return the number of ranks; None while the set isn't registered."""
         return None if self.process_set_id is None else len(self.ranks)
 
     def rank(self) -> int | None:
-        """Give this process's number in the set; None while that isn't registered.
+        """Return this process's number in the set; None while that isn't registered.
 
         Raises:
             ValueError: This process isn't in it.
@@ -50,7 +50,7 @@ class ProcessSet:
         return self.ranks.index(job.rank())
 
     def included(self) -> bool:
-        """Say whether this process is in the set."""
+        """Return whether this process is in the set."""
         return job.rank() in self.ranks
 
     def __repr__(self) -> str:
@@ -72,11 +72,11 @@ _registered: list[ProcessSet] = []
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Register a process set; every rank calls it with the same ranks, those outside too.
+    """Register a process set; every rank calls it with the same ranks, including those outside.
 
     Raises:
         ValueError: There is one of the same ranks, or they aren't ranks of this job.
-        HorovodInternalError: The ranks don't ask for the same; the job goes on.
+        HorovodInternalError: The ranks disagree; the job continues.
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
@@ -86,10 +86,10 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Remove a process set; every rank calls it. What is under way in it ends with HorovodInternalError.
+    """Remove a process set; every rank calls it. Its pending operations end with HorovodInternalError.
 
     Returns:
-        Whether there was one; that of all ranks stays.
+        Whether there was one; the set of all ranks stays.
     """
     number = process_set.process_set_id
     if not number:

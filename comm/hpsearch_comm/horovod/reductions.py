@@ -1,4 +1,4 @@
-"""allreduce in its kinds: one tensor or several, in place or not, at once or in the background."""
+"""Variants of allreduce: one tensor or several, in place or not, blocking or asynchronous."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Reduce the ranks' tensors into a new one, in the background; see `allreduce`."""
+    """Reduce the ranks' tensors into a new one, asynchronously; see `allreduce`."""
     return _start([tensor], name, reduce_op(op, average), prescale_factor, postscale_factor, process_set)
 
 
@@ -50,7 +50,7 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Reduce the ranks' tensors in place, in the background; see `allreduce`."""
+    """Reduce the ranks' tensors in place, asynchronously; see `allreduce`."""
     return _start([tensor], name, reduce_op(op, average), prescale_factor, postscale_factor, process_set, in_place=True)
 
 
@@ -79,20 +79,20 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduce the ranks' tensors; gradients flow through it.
+    """Reduce the ranks' tensors; differentiable.
 
     Args:
         tensor: Of the same shape and dtype on every rank.
         average: Deprecated: True for op=Average, False for op=Sum.
-        name: By which the ranks find each other; without one, the n-th call on a rank belongs to the n-th on another.
-        compression: What travels in place of the tensor.
-        op: Average, which is the default, Sum, Min, Max, Product or Adasum.
-        prescale_factor: With which the tensor is multiplied before.
-        postscale_factor: With which the result is multiplied.
+        name: By which the ranks match calls; without one, the n-th call on a rank matches the n-th on another.
+        compression: How the tensor is compressed.
+        op: Average (default), Sum, Min, Max, Product or Adasum.
+        prescale_factor: Factor of the tensor before the reduction.
+        postscale_factor: Factor of the result.
         process_set: The ranks.
 
     Raises:
-        HorovodInternalError: The ranks disagree, and the job goes on; or one is gone, and it doesn't.
+        HorovodInternalError: The ranks disagree, and the job continues; or one is gone, and the job is over.
         ValueError: An argument can't be used.
     """
     check_compression(compression)
@@ -111,7 +111,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Reduce several tensors that run together, in the background; see `allreduce`."""
+    """Reduce several tensors together, asynchronously; see `allreduce`."""
     return _start(tensors, name, reduce_op(op, average), prescale_factor, postscale_factor, process_set, grouped=True)
 
 
@@ -124,7 +124,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Reduce several tensors that run together, in place and in the background; see `allreduce`."""
+    """Reduce several tensors together, in place and asynchronously; see `allreduce`."""
     return _start(
         tensors,
         name,
@@ -146,7 +146,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> tuple[torch.Tensor, ...]:
-    """Reduce several tensors that run together, in place; see `allreduce`."""
+    """Reduce several tensors together, in place; see `allreduce`."""
     op = reduce_op(op, average)
     handle = grouped_allreduce_async_(tensors, None, name, op, prescale_factor, postscale_factor, process_set)
     return synchronize(handle)  # type: ignore[no-any-return]
@@ -162,7 +162,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Reduce several tensors that run together; see `allreduce`."""
+    """Reduce several tensors together; see `allreduce`."""
     check_compression(compression)
     compressed = [compression.compress(tensor) for tensor in tensors]
     op = reduce_op(op, average)
@@ -174,10 +174,10 @@ def grouped_allreduce(
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
-    """Sum or average the ranks' sparse tensors, in the background.
+    """Sum or average the ranks' sparse tensors, asynchronously.
 
     Returns:
-        What waits for the result and gives it: not coalesced, as indices and values are gathered.
+        A function that waits for the result and returns it, not coalesced: indices and values are gathered.
 
     Raises:
         ValueError: op is neither Sum nor Average, or the tensor isn't sparse.

@@ -1,4 +1,4 @@
-"""reducescatter: each rank gets its share of what the ranks' tensors reduce to."""
+"""reducescatter: each rank gets its share of the reduced tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Reduce the ranks' tensors and share the rows out, in the background; see `reducescatter`."""
+    """Reduce the ranks' tensors and divide the rows among them, asynchronously; see `reducescatter`."""
     return _start([tensor], name, op, process_set, prescale_factor, postscale_factor)
 
 
@@ -38,17 +38,17 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """Reduce the ranks' tensors, and give each rank its share of the rows; gradients flow through it.
+    """Reduce the ranks' tensors, and return this rank's share of the rows; differentiable.
 
     Args:
-        tensor: Of the same shape and dtype on every rank. Where the number of rows doesn't divide, the first ranks get
-            one more.
+        tensor: Of the same shape and dtype on every rank. If the number of rows doesn't divide, the first ranks get one
+            more.
         name: See `allreduce`.
-        compression: What travels in place of the tensor.
+        compression: How the tensor is compressed.
         op: Average, Sum, Min, Max or Product.
         process_set: The ranks.
-        prescale_factor: With which the tensor is multiplied before.
-        postscale_factor: With which the result is multiplied.
+        prescale_factor: Factor of the tensor before the reduction.
+        postscale_factor: Factor of the result.
     """
     check_compression(compression)
     short, context = compression.compress(tensor)
@@ -65,7 +65,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Reduce several tensors that go together and share their rows out, in the background; see `reducescatter`."""
+    """Reduce several tensors together and divide their rows, asynchronously; see `reducescatter`."""
     return _start(tensors, name, op, process_set, prescale_factor, postscale_factor, grouped=True)
 
 
@@ -78,7 +78,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """Reduce several tensors that go together, and give each rank its share of their rows; see `reducescatter`."""
+    """Reduce several tensors together, and return this rank's share of their rows; see `reducescatter`."""
     check_compression(compression)
     compressed = [compression.compress(tensor) for tensor in tensors]
     arguments = op, process_set, prescale_factor, postscale_factor, True

@@ -16,7 +16,7 @@ __all__ = ["SyncBatchNorm"]
 class SyncBatchNorm(data_parallel.SyncBatchNorm):
     """Normalizes each channel by the statistics of the whole batch, over all ranks.
 
-    See `hpsearch_comm.SyncBatchNorm`, which is the same for a group. Ranks may have unequal numbers of rows.
+    See `hpsearch_comm.SyncBatchNorm`, the same for a group. Ranks may have unequal numbers of rows.
 
     Args:
         num_features: Channels: the size of the input's dimension 1.

@@ -13,11 +13,11 @@ __all__ = ["start_timeline", "stop_timeline"]
 
 
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
-    """Begin a trace of this job's operations, which rank 0 writes; one that is being written ends.
+    """Start a trace of this job's operations, which rank 0 writes; a running one ends.
 
     Args:
         file_path: The file, on rank 0's host.
-        mark_cycles: Whether exchanges of the ranks' news are marked.
+        mark_cycles: Whether exchanges between ranks are marked.
 
     Raises:
         ConfigurationError: The file can't be written.
@@ -32,5 +32,5 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
 
 
 def stop_timeline() -> None:
-    """End the trace; nothing happens where there is none."""
+    """End the trace, if there is one."""
     record(None)

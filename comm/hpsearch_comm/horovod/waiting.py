@@ -1,4 +1,4 @@
-"""barrier and join: what ranks do together without any tensor of their own."""
+"""barrier and join: operations without a tensor."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join(device: int = -1) -> int:
     """Take part, with zeros, in the allreduces of ranks that have more data than this one, until all have joined.
 
-    An average still divides by the number of all ranks. The other ranks' allgather, broadcast, alltoall and
-    reducescatter end with HorovodInternalError meanwhile, and so do allreduces with op Min, Max and Product.
+    An average still divides by the number of all ranks. Meanwhile the other ranks' allgather, broadcast, alltoall and
+    reducescatter, and allreduces with op Min, Max and Product, end with HorovodInternalError.
 
     Args:
-        device: Of no meaning here; zeros are made where they are needed.
+        device: Ignored; zeros are created where they are needed.
 
     Returns:
         The rank that joined last, on all ranks.

@@ -1,4 +1,4 @@
-"""What an asynchronous operation gives back at once."""
+"""Handles of asynchronous operations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class UnderWay:
 
 
 class Handle(Generic[T]):
-    """An operation that runs, or waits for its turn, in the group's queue.
+    """An operation that runs in the group's queue or waits in it.
 
     Attributes:
         name: Of the operation, for messages.
@@ -56,18 +56,18 @@ class Handle(Generic[T]):
         self._callbacks: deque[Callable[[], object]] = deque()
 
     def done(self) -> bool:
-        """Say whether the operation has ended, well or not."""
+        """Return whether the operation has ended, successfully or not."""
         return self._ended
 
     def wait(self, timeout: float | None = None) -> T:
-        """Wait for the operation's end and give its result.
+        """Wait for the operation's end and return its result.
 
         Args:
-            timeout: Seconds to wait at most. The operation itself goes on when they are over.
+            timeout: Maximum seconds to wait. The operation itself continues afterwards.
 
         Raises:
             CommError: What ended the operation: PeerLost, CommTimeoutError, MismatchError, ...
-            CommTimeoutError: It is still under way after `timeout` seconds.
+            CommTimeoutError: It is still in progress after `timeout` seconds.
         """
         if not self._ended:
             try:
@@ -86,14 +86,14 @@ class Handle(Generic[T]):
         """Call a function when the operation has ended, or now if it has.
 
         Args:
-            callback: Runs in the thread that carries the operations out: it must neither wait for one nor raise.
+            callback: Runs in the thread that executes operations: it must neither wait for one nor raise.
         """
         self._callbacks.append(callback)
         if self._ended:
             self._call_back()
 
     def add_turn_callback(self, callback: Callable[[], object]) -> None:
-        """Do as `add_done_callback`, when the operation has had its turn: it has ended, or a GPU has been given it."""
+        """Call a function when the operation has ended or a GPU has started it; otherwise like `add_done_callback`."""
         self.add_done_callback(callback)
 
     def finish(self, result: T | None = None, error: BaseException | None = None) -> None:
@@ -118,10 +118,10 @@ class Handle(Generic[T]):
 
 
 class ReceiveHandle(Handle[torch.Tensor]):
-    """A receive, which tells where the message came from.
+    """A receive, which knows where the message came from.
 
     Attributes:
-        source: The rank that sent it; None until it has come.
+        source: The rank that sent it; None until it has arrived.
     """
 
     __slots__ = ("source",)

@@ -61,21 +61,21 @@ class Member:
 
 
 class SharedMemory:
-    """Memory, zero at first, that every rank of a group reads and writes. Made by `Group.share`.
+    """Memory, zero at first, that every rank of a group reads and writes. Created by `Group.share`.
 
-    Nothing orders what ranks do in it but its locks, and the group's operations: what a rank has written before a
-    barrier all see behind it. A collective can't write into it, as each rank would overwrite what others still read;
-    that is an error. It lives as long as tensors over it, and nothing of it is left when the last process has ended.
+    Only its locks and the group's operations order the accesses: what was written before a barrier is visible to all
+    after it. A collective can't write into it, because each rank would overwrite what others read; that is an error.
+    It lives as long as tensors over it, and nothing remains when the last process has ended.
 
     Args:
-        mapping: The memory, of which `size_of` says how much there must be.
-        nbytes: Of data.
-        locks: How many.
+        mapping: The memory, of the size that `size_of` returns.
+        nbytes: Bytes of data.
+        locks: Number of locks.
         member: This rank.
 
     Attributes:
-        data: The user's, a uint8 tensor; views of it have any dtype.
-        locks: As many as were asked for.
+        data: The user's bytes, a uint8 tensor; views of it have any dtype.
+        locks: The locks.
     """
 
     def __init__(self, mapping: mmap.mmap, nbytes: int, locks: int, member: Member) -> None:
@@ -87,7 +87,7 @@ class SharedMemory:
         self._counts = memoryview(mapping)[: size * LINE].cast("q")[:: LINE // 8]
 
     def advance(self) -> None:
-        """Count one more of whatever this rank does by itself, such as a step: others see that it goes on.
+        """Count one more step of this rank, so that others see its progress.
 
         Raises:
             CommError: What has ended the group.
@@ -99,11 +99,11 @@ class SharedMemory:
     def wait(self) -> None:
         """Wait until all ranks have called `advance` as often as this one.
 
-        However long that takes: only when no rank calls it for the group's `timeout`, the wait gives up. It orders
-        nothing; call a barrier behind it.
+        It fails only if no rank calls `advance` for the group's `timeout`. It orders no accesses; call a barrier after
+        it.
 
         Raises:
-            CommError: The group has ended meanwhile, a peer has left, or the deadline is over.
+            CommError: The group has ended, a peer has left, or the timeout is over.
         """
         seen = self._counts.tolist()
         until = seen[self._index]
@@ -121,13 +121,13 @@ class SharedMemory:
 class SharedLock:
     """A lock that one thread of all ranks holds at a time: `with memory.locks[0]: ...`.
 
-    When its holder dies nobody gets it any more, and the group ends: what it guards may be half written.
+    If its holder dies, nobody gets it again, and the group ends: the data may be partly written.
 
     Args:
         mapping: The memory.
         base: Its address.
-        offset: Where in it the lock's line begins.
-        number: Which lock it is.
+        offset: Offset of the lock's line.
+        number: Number of the lock.
         member: This rank.
 
     Raises:

@@ -1,14 +1,14 @@
-"""A backend of torch.distributed, for scripts that know nothing of this package.
+"""A backend of torch.distributed, for scripts that don't use this package otherwise.
 
     import hpsearch_comm.torch_backend
     torch.distributed.init_process_group("hpsearch")
 
 The import registers it. Tensors are on the CPU or on CUDA devices. Errors are torch's `DistBackendError`, with ours as
-its cause. It also registers `init_method="launcher://"`, by which the ranks of any launcher find each other.
+cause. It also registers `init_method="launcher://"`, by which the ranks of any launcher meet.
 
 Raises:
-    ImportError: torch is older than 2.8. There functional collectives, and with them DTensor and FSDP2, would wait for
-        ever for a work that is made in Python (tried with 2.4.1 and 2.6.0).
+    ImportError: torch is older than 2.8, where functional collectives, and with them DTensor and FSDP2, hang (seen with
+        2.4.1 and 2.6.0).
 """
 
 from __future__ import annotations

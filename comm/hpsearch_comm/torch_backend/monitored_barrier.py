@@ -1,4 +1,4 @@
-"""A barrier that says who hasn't come. torch's own asks for Gloo by name."""
+"""A barrier that names missing ranks. torch's own requires Gloo by name."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _TAG = 2**62
 def monitored_barrier(
     group: dist.ProcessGroup | None = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """Return when every rank has come; otherwise say on every rank which haven't, and end the group.
+    """Return when every rank has called it; otherwise end the group with an error that names missing ranks.
 
     Args:
-        group: Of the hpsearch backend; the default group without it.
-        timeout: How long to wait; the group's own without it.
-        wait_all_ranks: Whether to name all ranks that are missing, and not just the first.
+        group: Of the hpsearch backend; None for the default group.
+        timeout: How long to wait; None for the group's own.
+        wait_all_ranks: Whether to name all missing ranks, not only the first.
 
     Raises:
-        DistBackendError: A rank didn't come.
+        DistBackendError: A rank didn't call it.
     """
     with as_torchs():
         everybody = group if group is not None else dist.distributed_c10d._get_default_group()

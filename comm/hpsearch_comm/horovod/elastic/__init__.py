@@ -1,4 +1,4 @@
-"""Training that goes on behind a failed collective, among the same processes.
+"""Training that continues after a failed collective, in the same processes.
 
 state = hvd.elastic.TorchState(model, optimizer, batch=0)
 

@@ -1,4 +1,4 @@
-"""Runs a training anew from its last commit, where a collective has failed."""
+"""Runs a training again from its last commit after a collective has failed."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _T = TypeVar("_T")
 
 
 def run(func: Callable[..., _T]) -> Callable[..., _T]:
-    """Let a function go on behind HorovodInternalError: `@hvd.elastic.run` before `def train(state): ...`.
+    """Let a function continue after HorovodInternalError: `@hvd.elastic.run` before `def train(state): ...`.
 
-    The function begins with the state of rank 0 on all ranks. When it ends with HorovodInternalError, its ranks leave
-    the job, have their last committed states again, meet in a new job, and call it once more. They are the processes
-    that the launcher has started: one that has died doesn't come back, and none joins later. Where the launcher may go
-    on without those that have died (`--min-np`), the others meet without them, and are numbered anew.
+    The function starts with the state of rank 0 on all ranks. When it ends with HorovodInternalError, its ranks leave
+    the job, restore their last commits, meet in a new job, and call it again. They are the processes that the launcher
+    has started: a dead one doesn't come back, and none joins later. If the launcher continues without dead ranks
+    (`--min-np`), the others meet without them and are renumbered.
 
     Args:
-        func: Takes the state, and whatever else it is called with. It begins where the state says.
+        func: Takes the state and other arguments. It starts where the state says.
 
     Raises:
-        HorovodInternalError: It failed three times with neither a commit nor the loss of a rank in between.
+        HorovodInternalError: It failed three times without a commit or the loss of a rank in between.
         UsageError: Ranks are in different calls of such functions, as some had returned when a collective failed, or
-            have been started anew.
-        RendezvousError: A process didn't come to the new job, as it has died or ended, and the launcher doesn't go on
-            without it; names its rank.
+            were started again.
+        RendezvousError: A process didn't come to the new job, as it has died or ended, and the launcher doesn't
+            continue without it; names its rank.
     """
 
     @functools.wraps(func)

@@ -1,4 +1,4 @@
-"""Which rows each rank takes, where an epoch may be begun anew in its middle."""
+"""Which rows each rank takes, in epochs that may restart in the middle."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["ElasticSampler"]
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Divides the rows of a data set among the ranks, and those that are left of an epoch after a failure.
+    """Divides the rows of a data set among the ranks, and the remaining ones of an epoch after a failure.
 
-    Make it part of a `TorchState`, call `record_batch` behind every batch and `set_epoch` at the end of each epoch.
+    Make it part of a `TorchState`, call `record_batch` after every batch and `set_epoch` at the end of each epoch.
 
     Args:
-        dataset: Its length counts.
-        shuffle: Whether each epoch has an order of its own.
+        dataset: Only its length is used.
+        shuffle: Whether each epoch has its own order.
         seed: Of the orders; the same on every rank.
 
     Attributes:
@@ -38,26 +38,26 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, of which no row is recorded yet; at the end of the one before."""
+        """Start an epoch, with no row recorded; call it at the end of the epoch before."""
         self.epoch = epoch
         self.processed_num = 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Take note that each rank is done with a batch of so many rows."""
+        """Record that each rank has finished a batch of this many rows."""
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the epoch, and how far it is."""
+        """Return the epoch and its progress."""
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on as far as an epoch was."""
+        """Continue an epoch from a saved state."""
         self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
         self.reset()
 
     def reset(self) -> None:
-        """Divide the rows that are left among the job's ranks."""
+        """Divide the remaining rows among the job's ranks."""
         self.num_replicas, self.rank = size(), rank()
         order = list(range(len(self.dataset)))
         if self.shuffle:

@@ -1,4 +1,4 @@
-"""What a training can be put back to."""
+"""State that a training can restore."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __getattr__ = missing_from(__name__, IN_ELASTIC_STATE)
 
 
 class State:
-    """What a training can be put back to. Subclass it for a kind of your own.
+    """State that a training can restore. Subclass it for your own kind.
 
     Attributes:
-        commits: How many there have been.
+        commits: Number of commits.
     """
 
     def __init__(self) -> None:
@@ -26,17 +26,17 @@ class State:
         self._reset_callbacks: list[Callable[[], Any]] = []
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
-        """Add functions that are called when ranks have met anew."""
+        """Add functions that are called when ranks have met again."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Take note that ranks have met anew."""
+        """React to ranks that have met again."""
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def commit(self) -> None:
-        """Keep everything as it is now; on every rank at the same place of the training."""
+        """Save the current state; call it on every rank at the same point of the training."""
         self.save()
         self.commits += 1
 
@@ -44,26 +44,26 @@ class State:
         """Do nothing: the list of hosts is fixed."""
 
     def save(self) -> None:
-        """Keep everything as it is now."""
+        """Save the current state."""
         raise NotImplementedError(f"{type(self).__name__} must have a method save()")
 
     def restore(self) -> None:
-        """Put everything back to what has been kept."""
+        """Restore what was saved."""
         raise NotImplementedError(f"{type(self).__name__} must have a method restore()")
 
     def sync(self) -> None:
-        """Give every rank what rank 0 has, and keep that; a collective."""
+        """Copy rank 0's state to every rank, and save it; a collective."""
         raise NotImplementedError(f"{type(self).__name__} must have a method sync()")
 
     def reset(self) -> None:
-        """Prepare for ranks that have met anew."""
+        """Prepare for ranks that have met again."""
 
 
 class ObjectState(State):
     """Python objects, as attributes.
 
     Args:
-        **objects: Become attributes of these names; what `pickle` can write.
+        **objects: Become attributes of these names; they must be picklable.
     """
 
     def __init__(self, **objects: Any) -> None:
@@ -81,16 +81,16 @@ class ObjectState(State):
         def __setattr__(self, name: str, value: Any) -> None: ...
 
     def save(self) -> None:
-        """Keep copies of all objects."""
+        """Save copies of all objects."""
         self._saved = copy.deepcopy({name: getattr(self, name) for name in self._names})
 
     def restore(self) -> None:
-        """Put all objects back."""
+        """Restore all objects."""
         for name, value in copy.deepcopy(self._saved).items():
             setattr(self, name, value)
 
     def sync(self) -> None:
-        """Give every rank rank 0's objects, and keep them; a collective."""
+        """Copy rank 0's objects to every rank, and save them; a collective."""
         objects = {name: getattr(self, name) for name in self._names}
         for name, value in broadcast_object(objects, name="elastic_state").items():
             setattr(self, name, value)

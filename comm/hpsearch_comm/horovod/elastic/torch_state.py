@@ -1,4 +1,4 @@
-"""Models, optimizers, samplers and schedulers that can be put back."""
+"""Models, optimizers, samplers and schedulers that can be restored."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ class TorchState(ObjectState):
     Args:
         model: A model, or None.
         optimizer: An optimizer, or None.
-        **objects: Become attributes of these names: whatever has a `state_dict` and can load it, such as more models
-            and optimizers, an `ElasticSampler` or a learning rate's scheduler, of which the state is kept; and other
-            objects, of which copies are.
+        **objects: Become attributes of these names. Of objects with a `state_dict`, such as more models and optimizers,
+            an `ElasticSampler` or a scheduler, the state is saved; of others a copy.
     """
 
     def __init__(
@@ -38,12 +37,12 @@ class TorchState(ObjectState):
         self._save_states()
 
     def save(self) -> None:
-        """Keep copies of all states and objects."""
+        """Save all states and copies of other objects."""
         self._save_states()
         super().save()
 
     def restore(self) -> None:
-        """Put all states and objects back, and forget gradients: those of the step that failed are parts of it."""
+        """Restore all states and objects, and clear gradients: they belong to the failed step."""
         for name, state in copy.deepcopy(self._states).items():
             value = getattr(self, name)
             if isinstance(value, torch.optim.Optimizer):
@@ -55,7 +54,7 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """Give every rank rank 0's states and objects, and keep them; a collective."""
+        """Copy rank 0's states and objects to every rank, and save them; a collective."""
         for name in self._stateful:
             value = getattr(self, name)
             if isinstance(value, torch.nn.Module):
@@ -74,7 +73,7 @@ class TorchState(ObjectState):
         self._save_states()
 
     def reset(self) -> None:
-        """Divide what samplers have left among the ranks that have met anew."""
+        """Divide the remaining rows of samplers among the ranks that have met again."""
         for name in self._stateful:
             if isinstance(getattr(self, name), ElasticSampler):
                 getattr(self, name).reset()
