@@ -26,7 +26,7 @@ class Resources(Settings):
 
     workers: Annotated[Count | None, HOW] = None
     """Number of workers; none: as many as there is room for. Doesn't change results while each trial has one worker,
-    except under `asha`, `pasha`, `median` and `pbt`."""
+    except under `asha`, `pasha`, `median`, `bands` and `pbt`."""
     cpus_per_worker: Count = 1
     """CPUs that a worker reserves, and torch's threads, whose number changes bits."""
     gpus_per_worker: Annotated[float, AtLeast(0)] = 0
