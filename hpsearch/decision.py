@@ -9,26 +9,26 @@ from typing import Literal
 __all__ = ["Decision", "Followed", "Plan", "Rungs"]
 
 Rungs = Sequence[tuple[int | None, int | None]]
-"""(The iteration that it runs until, how many trials it holds) of each rung of a bracket, as `RungView` has them."""
+"""(Last iteration, number of trials) of each rung of a bracket, as in `RungView`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the scheduler made of a trial."""
+    """The scheduler's decision about a trial."""
 
     trial: int
     action: Literal["promote", "stop", "complete", "withdraw"]
-    """`withdraw`: its failure is taken back, and it runs again."""
+    """`withdraw`: its failure is revoked, and it runs again."""
     reason: str
     """In words, never empty: `"rung 2: 7th of 9, top 3 go on"`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the scheduler plans from here on, as far as that changed."""
+    """What the scheduler plans from here on, if that changed."""
 
     total: tuple[int, int] | None
-    """(trials, iterations with resume) of the whole sweep, None where it has no bound."""
+    """(trials, iterations when promotions resume) of the whole sweep; None if it is unbounded."""
     brackets: Mapping[int, Rungs] = field(default_factory=dict)
     """Those that changed."""
 

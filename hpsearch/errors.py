@@ -34,7 +34,7 @@ class HpsearchError(Exception):
 
 
 class HpsearchWarning(UserWarning):
-    """What `search` and `rerun` warn of, by `warnings.warn`: results that point to a mistake in the trainable."""
+    """Warning of `search` and `rerun`: results that point to a mistake in the trainable."""
 
 
 class SweepError(HpsearchError):
@@ -42,7 +42,7 @@ class SweepError(HpsearchError):
 
 
 class DesignError(HpsearchError):
-    """A network for a data set can't be designed as it was asked for."""
+    """A network for a data set can't be designed as requested."""
 
 
 class TrainableError(HpsearchError):
@@ -58,11 +58,11 @@ class UnreadableCheckpointError(CheckpointError):
 
 
 class UnwritableError(HpsearchError):
-    """The system refuses to write what a trial has to write, and the storage isn't to blame."""
+    """The system refuses to write a trial's file, for another reason than the storage."""
 
 
 class StorageError(HpsearchError):
-    """A study's directory can't be written or read: the disk is full, out of order, or was taken away."""
+    """A study's directory can't be written or read: the disk is full, broken, or was removed."""
 
 
 class JournalError(HpsearchError):
@@ -74,15 +74,15 @@ class StudyInUseError(JournalError):
 
 
 class SearcherError(HpsearchError):
-    """A searcher that learns has failed, or the process that it works in."""
+    """A searcher that learns has failed, or its process has."""
 
 
 class TellError(HpsearchError):
-    """What is told of a trial doesn't fit what was asked for."""
+    """A result passed to `tell` doesn't match its trial."""
 
 
 class BackendError(HpsearchError):
-    """The place where trials run can't be reached or can't hold a worker of the size asked for."""
+    """The backend can't be reached, or can't hold a worker of the requested size."""
 
 
 class StopSearch(Exception):
@@ -90,11 +90,11 @@ class StopSearch(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user wants an end at once. Any other KeyboardInterrupt in a trainable is one that it raised itself."""
+    """The user ends the process at once. Any other KeyboardInterrupt in a trainable was raised by the trainable."""
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Give an exception and what it came of, one behind the other, each once: `raise error from error` is a circle."""
+    """Return an exception and its causes in sequence, each once: `raise error from error` is a circle."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -104,8 +104,8 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def exception_line(error: BaseException) -> str:
-    """Give the line that names an exception: `ValueError: the rate must be positive`."""
+    """Return the line that names an exception: `ValueError: the rate must be positive`."""
     lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
-    # A SyntaxError shows the code first; of any other the message comes first, and may go on for pages.
+    # A SyntaxError shows the code first; other errors start with the message, which may be pages long.
     line = lines[-1] if isinstance(error, SyntaxError) else lines[0]
     return line if len(line) <= _MAX_LINE else line[: _MAX_LINE - 3] + "..."

@@ -37,15 +37,15 @@ __all__ = [
 
 
 ASK_TELL = "ask"
-"""The backend of a study whose trials run elsewhere, and are asked for and told of by any number of processes."""
+"""The backend of an ask/tell study: any number of processes request trials, run them and report their results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A process began to run the study (the first time, or on resume); attempts still open are lost.
 
-    With `ASK_TELL` it is written before the first trial is asked for, and again where a finished study is to go on:
-    attempts then stay open from one process to the next, and whoever runs them keeps their states.
+    With `ASK_TELL` it is written before the first trial is requested, and again where a finished study continues:
+    attempts then stay open from one process to the next, and the processes that run them keep their states.
     """
 
     backend: str
@@ -54,9 +54,9 @@ class Opened:
     """`user@host:pid`."""
     command: str
     workers_per_trial: int | None = None
-    """Workers that a trial needs in this run; None: as many as the study's sweep says."""
+    """Workers that a trial needs in this run; None: as in the study's sweep."""
     code: str = ""
-    """A digest of the files of the trainable's own code in this run; empty where it isn't known."""
+    """A digest of the trainable's own source files in this run; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Started:
     new: Trial | None
     """The trial, when this is its first segment."""
     reason: str = ""
-    """Why the segment has this width, in words; empty where it could have no other."""
+    """Why the segment has this width; empty if no other was possible."""
     bracket: int = 0
     """Of the scheduler's brackets, from 0."""
     rung: int = 0
@@ -76,33 +76,33 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A searcher that learns was asked for a suggestion: it knows what stands before this in the journal."""
+    """A suggestion was requested from a searcher that learns. It has seen the events before this one."""
 
     number: int
-    """Of the suggestion, in the searcher's order and the points to try before it; of a trial that the scheduler forks,
-    the trial's."""
+    """Of the suggestion, counted in the searcher's order after the points to try; for a trial that the scheduler forks,
+    the trial's number."""
     parent: int | None
-    """The trial that it is forked from."""
+    """The trial that the new one is forked from."""
     bracket: int
-    """Of the trial that it is for."""
+    """Bracket of the trial that it is for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A running attempt wrote a checkpoint: its reports up to there count, and a retry starts there."""
+    """A running attempt wrote a checkpoint. Its reports up to there count, and a retry resumes there."""
 
     trial: int
     attempt: int
     iteration: int
     checkpoint: str | None
-    """Relative to the study's directory; None where whoever runs the trial keeps its state."""
+    """Relative to the study's directory; None in an ask/tell study, whose states are kept elsewhere."""
     reports: tuple[Report, ...]
     """Those since the last `Saved` of this attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """An attempt ended by itself, at its segment's end or before it."""
+    """An attempt returned, at its segment's end or before."""
 
     trial: int
     attempt: int
@@ -113,18 +113,18 @@ class Finished:
     reports: tuple[Report, ...]
     """Those since the last `Saved` of this attempt."""
     cut: bool
-    """It ended early because it was told to; the rest of the segment is requeued."""
+    """It ended early on request; the rest of the segment is requeued."""
     seconds: float
     """Wall time in the worker."""
     stopped: str = ""
-    """Why its scheduler stopped it while it ran, in words; empty where it didn't."""
+    """Why the scheduler stopped it while it ran; empty if it didn't."""
     lanes: int = 1
-    """Trials of which it was trained as one computation, at most; no decision goes by it."""
+    """Most trials that were trained together with it, itself included; no decision depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An attempt failed by the trial's own fault."""
+    """An attempt failed because of the trial itself."""
 
     trial: int
     attempt: int
@@ -137,49 +137,49 @@ class Failed:
 
 
 NO_MEMORY = "not enough memory: "
-"""How the reason begins of what was lost for want of memory, before what its allocator said."""
+"""Prefix of the reason of an attempt that ran out of memory; the allocator's message follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """An attempt vanished with its worker; the segment is requeued and nobody is to blame."""
+    """An attempt was lost with its worker; the segment is requeued."""
 
     trial: int
     attempt: int
     reason: str
     counts_against_trial: bool = True
-    """False: its worker went for another reason than this trial, which says nothing about whether it kills workers."""
+    """False: its worker ended for a reason other than this trial."""
     seconds: float = 0.0
-    """Wall time in the worker, as far as it is known; it doesn't count towards `limits.trial_timeout`."""
+    """Wall time in the worker, as far as known; it doesn't count toward `limits.trial_timeout`."""
     then: Literal["", "halved", "alone", "wider"] = ""
-    """How its segment runs again. `halved`: beside half of those that it was lost with, as it may have been it that
-    they were lost by; `alone`: with a worker for itself, for the same reason, or as there wasn't memory enough for it
-    beside them; `wider`: on twice as many workers, for want of memory."""
+    """How its segment runs again. `halved`: with half of the trials that it was lost with, as any of them may have
+    killed the worker; `alone`: on a whole worker, for the same reason or because memory ran out; `wider`: on twice as
+    many workers, because memory ran out."""
     company: tuple[int, ...] = ()
-    """Where it is `halved`: that half, by their numbers, itself among them."""
+    """For `halved`: the numbers of that half, its own included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reverted:
-    """An attempt on more workers than before went wrong: the trial is back where it was before it was widened.
+    """An attempt on more workers than before failed: the trial is back where it was before it was widened.
 
-    What it reported since counts no more, and it is never again run on so many workers.
+    Later reports no longer count, and the trial never again runs on so many workers.
     """
 
     trial: int
     attempt: int
     iteration: int
-    """The last one that counts."""
+    """Last iteration that counts."""
     reason: str
     seconds: float
     """Wall time in the worker."""
     checkpoint: str | None = None
-    """What the attempt saved at its end; nothing needs it."""
+    """Checkpoint at the attempt's end; it isn't needed any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A trial's newest checkpoint turned out to be missing or damaged: it starts again from where it began."""
+    """A trial's newest checkpoint is missing or damaged: the trial starts again from where it began."""
 
     trial: int
     reason: str
@@ -187,9 +187,9 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """A trial that has failed is to run again: from its newest checkpoint where its rung isn't decided.
+    """A failed trial runs again: from its newest checkpoint if its rung isn't decided.
 
-    Otherwise its params are those of the next trial that is created.
+    Otherwise the next trial that is created gets its params.
     """
 
     trial: int
@@ -197,9 +197,9 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """A trial is to go no further: at once where it doesn't run, else as soon as its attempt ends, however that does.
+    """A trial was pruned by a user: at once if it isn't running, else when its attempt ends.
 
-    Its reports count; for the scheduler it is one that has failed.
+    Its reports count; the scheduler treats it as failed.
     """
 
     trial: int
@@ -209,32 +209,32 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A point was added by hand: a new trial takes it before anything is suggested, of several the first one first."""
+    """A user added a configuration. The next new trial takes it, before any suggestion; several are taken in order."""
 
     params: Params
-    """Flat names to values; what is missing is drawn when the trial is created."""
+    """Flat names to values; missing ones are sampled when the trial is created."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exhausted:
-    """The searcher had no params for the trial that the scheduler asked for."""
+    """The searcher had no params for the trial that the scheduler requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """The sweep was given more to do, from here on."""
+    """The sweep was extended."""
 
     run_cap: int | None
-    """How many trials may be created in all; None: as many as before."""
+    """Most trials that may be created in all; None: as before."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Those of `early_terminate` that were raised, by their names."""
+    """Settings of `early_terminate` that were raised, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steered:
-    """A user's request was answered; what came of it follows this, in the same transaction.
+    """A user's request was answered. The events that follow from it come next, in the same transaction.
 
-    By itself it changes nothing. Where no process ran the study, attempts still open are lost.
+    On its own it changes nothing. If no process ran the study, attempts still open are lost.
     """
 
     verb: str
@@ -242,16 +242,16 @@ class Steered:
     by: str
     """`user@host:pid`."""
     request: int | None
-    """Its number among the requests that were left; None: no process ran the study, so none was left."""
+    """Its number in the table of requests; None: no process ran the study, so it was applied directly."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What was asked for, as JSON values."""
+    """The request's arguments, as JSON values."""
     refused: str = ""
-    """Why nothing came of it; empty where something did."""
+    """Why it was refused; empty if it was not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The process let go of the study in good order."""
+    """The process closed the study in good order."""
 
     state: str
     """`finished`, `target`, `patience`, `stopped`, `max_time`, `interrupted`, `cancelled` or `error`."""
@@ -281,7 +281,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An event as the journal holds it."""
+    """An event as the journal stores it."""
 
     time: float
     """When it was written, in seconds since the epoch."""

@@ -28,7 +28,7 @@ DRAW_BITS = 128
 
 
 def trial_seed(sweep_seed: int, number: int) -> int:
-    """Give the seed of a trial; 0 <= seed < 2**32.
+    """Return the seed of a trial; 0 <= seed < 2**32.
 
     A hash with a mark of its own: a trainable that draws from `numpy.random.default_rng(trial.seed)` must not see
     the numbers its params were made of.
@@ -37,38 +37,38 @@ def trial_seed(sweep_seed: int, number: int) -> int:
 
 
 def explore_seed(sweep_seed: int) -> int:
-    """Give the seed that params of forked trials are drawn with, in place of the sweep's; 0 <= seed < 2**32."""
+    """Return the seed that params of forked trials are sampled with, in place of the sweep's; 0 <= seed < 2**32."""
     return _hashed(_words(sweep_seed, 0), 4, b"hpsearch explore")
 
 
 def perturb_seed(sweep_seed: int) -> int:
-    """Give the seed that says how the params of forked trials are changed; 0 <= seed < 2**32."""
+    """Return the seed of the perturbations of forked trials' params; 0 <= seed < 2**32."""
     return _hashed(_words(sweep_seed, 0), 4, b"hpsearch perturb")
 
 
 def stand_in_seed(sweep_seed: int) -> int:
-    """Give the seed of the points that are taken where no suggestion is ready; 0 <= seed < 2**32."""
+    """Return the seed of the random configurations that are used when no suggestion is ready; 0 <= seed < 2**32."""
     return _hashed(_words(sweep_seed, 0), 4, b"hpsearch standin")
 
 
 def redraw_seed(seed: int, attempt: int) -> int:
-    """Give the seed that a point is drawn with again, in place of another seed; 0 <= seed < 2**32."""
+    """Return the seed that a configuration is sampled with again, in place of another seed; 0 <= seed < 2**32."""
     return _hashed(_words(seed, attempt), 4, b"hpsearch redraw")
 
 
 def suggestion_seed(sweep_seed: int, number: int, attempt: int = 0) -> int:
-    """Give the seed of the model that makes a suggestion; 0 <= seed < 2**32."""
+    """Return the seed of the model that makes a suggestion; 0 <= seed < 2**32."""
     return _hashed(_words(sweep_seed, number) + attempt.to_bytes(4, "little"), 4, b"hpsearch suggest")
 
 
 def draw_bits(sweep_seed: int, number: int, path: Sequence[str], attempt: int = 0) -> int:
-    """Give the random bits that a trial's parameter is drawn with; 0 <= bits < 2**`DRAW_BITS`.
+    """Return the random bits that a trial's parameter is drawn with; 0 <= bits < 2**`DRAW_BITS`.
 
-    A point that breaks a constraint is drawn again, as another `attempt`, from bits of its own.
+    A configuration that violates a constraint is sampled again, as another `attempt`, from other bits.
 
     They depend on the parameter's own path and on no other parameter, so that a space can gain, lose and reorder
-    parameters while the others keep their draws. As a keyed hash they are a stream that no generator of a user's
-    gives, whatever its seed.
+    parameters while the others keep their draws. They come from a keyed hash, so that no generator of a user
+    produces the same stream, whatever its seed.
     """
     # NUL, which no name holds, keeps ("a.b",) and ("a", "b") apart; the words before have a fixed length.
     words = _words(sweep_seed, number) + "\0".join(path).encode()
@@ -78,9 +78,9 @@ def draw_bits(sweep_seed: int, number: int, path: Sequence[str], attempt: int = 
 
 
 def mutation_bits(seed: int, path: Sequence[str]) -> tuple[int, int]:
-    """Give what a parameter is mutated by: its turn, below 2**64, and the bits of its value, below 2**`DRAW_BITS`.
+    """Return a parameter's (turn, bits) for a mutation: turn < 2**64; bits, of its new value, < 2**`DRAW_BITS`.
 
-    The parameter of the least turn is the one that changes. Both depend on its own path and on no other parameter.
+    The parameter with the smallest turn changes. Both depend on its own path and on no other parameter.
     """
     words = seed.to_bytes(8, "little") + "\0".join(path).encode()
     hashed = _hashed(words, DRAW_BITS // 8 + 8, b"hpsearch mutate")
@@ -88,13 +88,13 @@ def mutation_bits(seed: int, path: Sequence[str]) -> tuple[int, int]:
 
 
 def crossover_bits(seed: int, path: Sequence[str]) -> int:
-    """Give the random bits that say from which parent a parameter is taken; 0 <= bits < 2**`DRAW_BITS`."""
+    """Return the random bits that decide which parent a parameter comes from; 0 <= bits < 2**`DRAW_BITS`."""
     words = seed.to_bytes(8, "little") + "\0".join(path).encode()
     return _hashed(words, DRAW_BITS // 8, b"hpsearch cross")
 
 
 def is_near_prior(sweep_seed: int, number: int) -> bool:
-    """Say whether a trial is one of the half that is drawn near the priors of its parameters, all of them or none."""
+    """Return whether a trial is in the half that is sampled near the priors, for all parameters at once."""
     return _hashed(_words(sweep_seed, number), 1, b"hpsearch prior") % 2 == 1
 
 

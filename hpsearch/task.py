@@ -26,19 +26,19 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class WholeWorker:
-    """A worker that runs nothing else meanwhile."""
+    """A worker that runs nothing else at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGang:
-    """Several whole workers at once, which run one task together."""
+    """Several whole workers that run one task together."""
 
     width: int
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerShare:
-    """A lane of a worker, in others of which tasks of other trials may run; they come and go one by one."""
+    """One lane of a worker. Tasks of other trials may run in its other lanes, and come and go independently."""
 
     lanes: int
     """How many such lanes fill a worker; at least 2."""
@@ -48,12 +48,12 @@ class WorkerShare:
 
 
 Place = WholeWorker | WorkerGang | WorkerShare
-"""What a task asks for."""
+"""What a task requests."""
 
 WHOLE_WORKER = WholeWorker()
 
 Company = tuple[int, ...]
-"""Trials, in their order, that run beside each other and beside no others; empty: beside whoever there is."""
+"""Trials, in order, that share a worker with each other and with no others; empty: with any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class Task:
     timeout: float | None
     """Seconds that the attempt may run before it is killed; None: as long as it takes."""
     share: WorkerShare | None = None
-    """Where a part of a worker is enough; None: as many workers as the segment is wide."""
+    """A lane, where a part of a worker is enough; None: as many whole workers as the segment's width."""
     company: Company = ()
-    """Where it has a part of a worker: whose the other parts may be."""
+    """For a lane: the trials that may have the worker's other lanes."""
 
     def __post_init__(self) -> None:
         assert self.share is None or self.segment.width == 1, "a gang has whole workers"
@@ -80,7 +80,7 @@ class Task:
 
     @property
     def place(self) -> Place:
-        """What it asks for."""
+        """The workers, or the part of one, that it requests."""
         if self.share is not None:
             return self.share
         return WHOLE_WORKER if self.segment.width == 1 else WorkerGang(self.segment.width)
@@ -116,13 +116,13 @@ class Result:
     changed: tuple[str, ...] = ()
     """Settings of the process that it changed, by name; put back after it."""
     stuck: tuple[str, ...] = ()
-    """Those of them that couldn't be put back, with the reason: the process must not run another trial."""
+    """Those of `changed` that couldn't be put back, with the reason: the process must not run another trial."""
     module_changes: tuple[str, ...] = ()
-    """Values of the trainable's modules that it changed, by name, which another trial would find so in the process."""
+    """Values of the trainable's modules that it changed, by name; the process's next trial would see them."""
     lanes: int = 1
-    """Trials of which it was trained as one computation, at most."""
+    """Most trials that were trained together with it, itself included."""
     ignored_checkpoint: bool = False
-    """It went on from a checkpoint that it never looked at."""
+    """It resumed from a checkpoint that it never read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +138,18 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """An attempt vanished with its worker (a dead process, a lost node): nobody's fault."""
+    """An attempt was lost with its worker (a dead process, a lost node)."""
 
     trial: int
     attempt: int
     reason: str
     counts_against_trial: bool = True
-    """False: it hadn't begun, or its worker was taken down on purpose; this trial can't have been what killed it."""
+    """False: it hadn't begun, or its worker was ended on purpose, so this trial can't have killed the worker."""
     seconds: float = 0.0
     """Wall time in the worker, as far as it is known."""
     company: Company = ()
-    """Others ran beside it, and nobody knows which of them it was: those that its segment may share a worker with when
-    it runs again, itself among them. By itself it is to have one for itself."""
+    """Other trials shared the worker, and any of them may have killed it: the trials that may share a worker with its
+    next attempt, itself included. If it holds this trial alone, the attempt gets a whole worker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Plain frozen data that crosses every seam: trials, segments, reports and what became of them."""
+"""Plain frozen data that crosses every seam: trials, segments, reports and results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Params = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class StateAt:
-    """The state of a trial at the end of an iteration, as what wants to fork the trial names it."""
+    """The state of a trial at the end of an iteration, as a fork names it."""
 
     trial: int
     iteration: int
@@ -47,17 +47,17 @@ class Parent:
     number: int
     """The other trial's."""
     iteration: int
-    """Of the checkpoint; of the state that was asked for where there is none."""
+    """Of the checkpoint; without one, of the state that was requested."""
     checkpoint: str | None
-    """The newest one that the other trial had at the iteration that was asked for, relative to the study's directory;
-    None where there was none, so that nothing was taken over."""
+    """The newest one that the other trial had at the requested iteration, relative to the study's directory; None if
+    there was none, so that the fork started from zero."""
     params: Params = field(default_factory=dict)
-    """Of the trial that saved the checkpoint, which may be one that the other trial was forked from itself; flat."""
+    """Of the trial that saved the checkpoint, which may be an ancestor of the other trial; flat."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One point of the search space."""
+    """One configuration of the search space, and its seed."""
 
     number: int
     """Position in the order of creation, from 0."""
@@ -71,12 +71,12 @@ class Trial:
     parent: Parent | None = None
     """The trial that it was forked from."""
     start: int = 0
-    """Iterations that it counts as done when it begins: a fork goes on from there. Its parent's checkpoint has done as
-    many or more."""
+    """Iterations that count as done when it begins: a fork continues from there. Its parent's checkpoint has as many or
+    more."""
 
     @property
     def inherited(self) -> int | None:
-        """The iteration of its parent whose state it took over; None where it took over nothing."""
+        """The parent's iteration whose state it took over; None if it took over none."""
         parent = self.parent
         return parent.iteration if parent is not None and (parent.checkpoint or self.start) else None
 
@@ -87,12 +87,12 @@ class Segment:
 
     trial: int
     start: int
-    """Iterations already done, in `checkpoint` but for a fork's first segment; 0 without one."""
+    """Iterations done before it, contained in `checkpoint` except in a fork's first segment; 0 without one."""
     end: int | None
     """Last iteration to run; None where the sweep names no `max_iter`: until the trainable returns."""
     checkpoint: str | None
-    """Path of the checkpoint to start from, relative to the study's directory; of a fork without one of its own it is
-    its parent's."""
+    """Path of the checkpoint to start from, relative to the study's directory; a fork starts from its parent's until it
+    has its own."""
     attempt: int
     """Counts the trial's started segments from 1; each attempt writes to a directory of its own."""
     width: int = 1
@@ -101,16 +101,16 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a trainable said at the end of one iteration."""
+    """The metrics that a trainable reported at the end of an iteration."""
 
     trial: int
     iteration: int
     """From 1."""
     metrics: Mapping[str, float]
     seconds: float
-    """Running time of this iteration (of the trainable alone)."""
+    """Running time of this iteration, of the trainable alone."""
     lanes: int = field(default=1, compare=False)
-    """Trials that were trained as one computation then, of whose time this is a part; no part of a result."""
+    """Trials that were trained together in this iteration and share its time; not part of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,31 +136,31 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class JointScore:
-    """What a trial is judged by where one number isn't enough: several goals, or constraints on outcomes."""
+    """Score of a trial with several goals, or with constraints on outcomes."""
 
     values: tuple[float, ...]
-    """Of each goal, as it was reported."""
+    """Value of each goal, as reported."""
     excesses: tuple[float, ...] = ()
-    """By how much of its bound each constraint is broken; less than 0 or 0 where it is kept."""
+    """By how much of its bound each constraint is violated; 0 or less where it holds."""
 
     @property
     def violation(self) -> float:
-        """By how much constraints are broken, in all; 0 where they are kept, NaN where one is of NaN."""
+        """Total violation of the constraints; 0 if all hold, NaN if one is of NaN."""
         return sum(excess for excess in self.excesses if not excess <= 0)
 
 
 Score = float | JointScore
-"""What a trial is judged by: the value of the only metric that decides, or more."""
+"""Score of a trial: the value of its only deciding metric, or a `JointScore`."""
 
 
 class TrialState(StrEnum):
-    """Where a trial stands."""
+    """State of a trial."""
 
     WAITING = "waiting"
     """Paused between two segments, or to be started again."""
     RUNNING = "running"
     COMPLETE = "complete"
-    """Ran all that its scheduler could give it."""
+    """Ran to the end of its last rung."""
     STOPPED = "stopped"
     """Terminated early by the scheduler."""
     FAILED = "failed"
@@ -175,53 +175,53 @@ class TrialRow:
     iterations: int
     """Highest finished iteration that counts."""
     score: Score | None
-    """What it reported at `iterations`, or by the sweep's `metric.scope` the best so far; None when there is none, when
-    it holds NaN, and for a failed trial."""
+    """Score at `iterations`, or the best so far, depending on `metric.scope`; None without one, with NaN, and for a
+    failed trial."""
     params: Params
     origin: str
     checkpoint: str | None
-    """The state that gave `score`, relative to the study's directory; None where none was written there, or kept."""
+    """Checkpoint of the iteration of `score`, relative to the study's directory; None if none was written or kept."""
     failure: Failure | None
     seconds: float
-    """Running time of all that counts."""
+    """Running time of all iterations that count."""
     reason: str
     """The scheduler's last decision in words, e.g. `"rung 2: 7th of 9, top 3 go on"`."""
     width: int = 1
     """Workers of its last segment."""
     lanes: int = 1
-    """Trials of which it was trained as one computation, at most; it is no part of the result."""
+    """Most trials that were trained together with it; not part of the result."""
     reverted: str = ""
-    """Why it was taken back from more workers, in words; empty where it never was."""
+    """Why it was rolled back to fewer workers; empty if it never was."""
     asynchronous: bool = False
-    """Its workers didn't wait for each other: run once more it gives other numbers."""
+    """Its workers didn't wait for each other: a rerun gives other numbers."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """All that was reported at `iterations`, NaN included, of a failed trial too; empty where nothing was."""
+    """All metrics reported at `iterations`, NaN included, also of a failed trial; empty without a report."""
     value_iteration: int = 0
     """The iteration that reported `score`."""
     parent: int | None = None
     """The trial that it was forked from."""
     inherited: int | None = None
-    """The parent's iteration whose state it took over; None where there was none to take over."""
+    """The parent's iteration whose state it took over; None if it took over none."""
     start: int = 0
     """Iterations that it counted as done when it began."""
     code: tuple[int, ...] = field(default=(), compare=False)
-    """Versions of the trainable's code that its reports are of, from 1; empty where they aren't known."""
+    """Versions of the trainable's code that its reports come from, from 1; empty if unknown."""
     address: str | None = field(default=None, compare=False, repr=False)
-    """From where `checkpoint` is read, which may be a file that holds others, too; no part of a result."""
+    """Address that `checkpoint` is read from, which may be a file of several; not part of a result."""
 
     @property
     def values(self) -> tuple[float, ...]:
-        """Those of the metrics that decide, in the order of the sweep; none where it has no score."""
+        """Values of the deciding metrics, in the order of the sweep; empty without a score."""
         if self.score is None:
             return ()
         return self.score.values if isinstance(self.score, JointScore) else (self.score,)
 
     @property
     def value(self) -> float | None:
-        """That of the metric that decides, where it is one; None where it has no score, or several decide."""
+        """Value of the deciding metric; None without a score, or if several decide."""
         return self.values[0] if len(self.values) == 1 else None
 
     @property
     def feasible(self) -> bool:
-        """Whether it keeps the constraints on outcomes; False where it has no score."""
+        """Whether it satisfies the constraints on outcomes; False without a score."""
         return self.score is not None and not (isinstance(self.score, JointScore) and self.score.violation)

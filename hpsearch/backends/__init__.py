@@ -27,14 +27,14 @@ def make_backend(
     address: str | None = None,
     folders: Sequence[str] = (),
 ) -> Backend:
-    """Make a backend by its name; Ray is imported only here, when it is asked for.
+    """Create a backend by name. Ray is imported only if it is requested.
 
     Args:
         name: `ray`, `inline` or `simulated`.
-        sweep: What it is to run.
-        trainable: The trainable itself; None: what the sweep names.
+        sweep: The sweep that it will run.
+        trainable: The trainable; None: the one that the sweep names.
         address: A Ray cluster to join.
-        folders: Where a simulation is looked for.
+        folders: Where simulations are searched for.
 
     Raises:
         SweepError: There is no backend of this name, or it can't run this sweep.

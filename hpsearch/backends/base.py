@@ -17,84 +17,84 @@ __all__ = ["Backend", "refuse_share", "tasks_on"]
 
 
 class Backend(ABC):
-    """Runs tasks in workers. Its clock is the sweep's: limits, looks and the times of events go by it.
+    """Runs tasks in workers. Its clock is the sweep's: limits, polls and the times of events use it.
 
-    A cut, a timeout and a failure are one task's, and the others of its worker go on. A worker that is lost takes all
-    its tasks with it, each with an outcome of its own. A segment ends, as if it were cut there, at the report that
-    reaches the job's target; `Worker` sees to that where it runs segments.
+    A cut, a timeout and a failure concern one task; the other tasks of its worker continue. If a worker is lost, each
+    of its tasks gets its own outcome. A segment ends, as if it were cut, at the report that reaches the job's target;
+    `Worker` does that where it runs segments.
     """
 
     name: str
     tick = 0.25
-    """Seconds between two looks at requests and at where the sweep stands."""
+    """Seconds between two polls of requests and of the sweep's state."""
     runs_edits = True
-    """A file of the trainable's that is edited while a study runs may be run as edited."""
+    """Edits of the trainable's files may take effect while a study runs."""
     module_changes_stay = ""
-    """What to add where a trial is reported to have changed values of its modules; empty: nothing is reported."""
+    """Text to add to the warning that a trial changed values of its modules; empty: there is no warning."""
     divides = False
-    """Tasks may ask for shares of its workers; whether a trainable can be a lane shows only in the worker."""
+    """Tasks may request lanes of its workers; whether a trainable can be a lane is known only in the worker."""
 
     @abstractmethod
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
-        """Get ready to run the segments of this study.
+        """Prepare to run the segments of this study.
 
         Args:
             job: What all segments share.
-            deliver: Takes messages at once, from inside `wait`, where a backend runs the trainable in the
-                caller's own thread; other backends leave it alone.
+            deliver: Receives messages at once, from inside `wait`, if the backend runs the trainable in the
+                caller's thread; other backends don't call it.
 
         Raises:
-            BackendError: The place can't be reached, or no worker of this size could ever be had.
+            BackendError: The backend can't be reached, or can never have a worker of this size.
         """
 
     @abstractmethod
     def capacity(self, place: Place = WHOLE_WORKER) -> int:
-        """Say how many tasks that ask for this would be taken up at once.
+        """Return the number of tasks of this kind that could start at once.
 
-        That is: without a wait that another order would spare. 0 for a share where workers aren't divided. A worker
-        whose trainable can't be a lane takes one task that asks for a share, as if it asked for all of it. Where they
-        are divided, whole workers are those that would be free if each lane had one for itself.
+        It is 0 for a lane if workers aren't divided. A worker whose trainable can't be a lane runs one task that
+        requests a lane, as if it requested the whole worker. If workers are divided, the whole workers are those that
+        would be free if each lane had its own worker.
         """
 
     def share(self, lanes: int) -> WorkerShare | None:
-        """Give what a task asks for that may be one of so many lanes of a worker; None: all of it."""
+        """Return what a task requests that may be one of `lanes` lanes of a worker; None: a whole worker."""
         return WorkerShare(lanes) if self.divides and lanes > 1 else None
 
     @abstractmethod
     def start(self, task: Task) -> None:
-        """Run a task in the place that it asks for; there was capacity for it.
+        """Run a task on the workers that it requests; there must be capacity for it.
 
-        One that is to have whole workers where these are divided, or more of them than before, or that has a company,
-        may be started without: it waits until there is a worker that it may have, and nothing that is started after it
-        overtakes it, but for what joins its own company.
+        If workers are divided, a task that needs whole workers, or more of them than before, or that has a company,
+        may be started without capacity: it waits for its workers, and no later task overtakes it, except those of its
+        company.
 
         Its outcome comes as exactly one `Result`, `TimedOut` or `Gone`.
 
         Raises:
-            BackendError: It asks for what this backend doesn't have.
+            BackendError: It requests what this backend doesn't have.
         """
 
     @abstractmethod
     def cut(self, trial: int, attempt: int) -> None:
-        """End a running attempt at its next report, with a checkpoint; one that has ended is left alone.
+        """End a running attempt at its next report, with a checkpoint. Nothing happens if it has ended.
 
-        One that waits for a worker is `Gone`, and doesn't begin.
+        An attempt that waits for a worker is `Gone` and doesn't begin.
         """
 
     @abstractmethod
     def wait(self, timeout: float | None) -> Sequence[Message]:
-        """Give the messages that came; wait for one up to `timeout` seconds (None: until one comes)."""
+        """Return new messages; wait up to `timeout` seconds for the first (None: without a limit)."""
 
     def wake(self, when: float) -> None:
-        """Let a `wait` end at `now() == when`, also without a message; whoever wakes at each timeout needs no more."""
+        """End a `wait` at `now() == when`, even without a message. A `wait` that honours timeouts does so anyway."""
         return
 
     def now(self) -> float:
-        """Seconds since some fixed moment; they never go back."""
+        """Return seconds since a fixed moment; they never decrease."""
         return time.monotonic()
 
     def wall(self) -> float:
-        """Seconds since the epoch, which events bear."""
+        """Return seconds since the epoch, for the times of events."""
         return time.time()
 
     @abstractmethod
@@ -103,11 +103,11 @@ class Backend(ABC):
 
     @abstractmethod
     def close(self, kill: bool = False) -> None:
-        """Let go of the study; `kill` ends what still runs, children included."""
+        """Close the study; `kill` ends what still runs, child processes included."""
 
 
 def tasks_on(workers: int, place: Place) -> int:
-    """Count the tasks that so many free workers can take, where workers aren't divided."""
+    """Return the number of tasks that `workers` free workers can run, if workers aren't divided."""
     match place:
         case WorkerShare():
             return 0
@@ -118,10 +118,10 @@ def tasks_on(workers: int, place: Place) -> int:
 
 
 def refuse_share(task: Task) -> None:
-    """See that a task asks for whole workers.
+    """Check that a task requests whole workers.
 
     Raises:
-        BackendError: It asks for a part of one.
+        BackendError: It requests a lane.
     """
     if task.share is not None:
         raise BackendError(

@@ -1,6 +1,6 @@
-"""What becomes of a segment that several workers run together: how each of them ended, and what follows for the trial.
+"""The outcome of a segment that several workers run together: how each of them ended, and what follows for the trial.
 
-A segment of width 1 is a gang of one. No process is in here, and no clock but the one that is handed in.
+A segment of width 1 is a gang of one. There are no processes here, and the caller passes the time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["CLOSE_SECONDS", "GRACE_SECONDS", "Gang", "Loss", "LossKind", "halved
 LossKind = Literal["died", "spared", "timeout", "late"]
 
 GRACE_SECONDS = 10.0
-"""How long the others of a gang may go on alone; one that uses its group hears of the end at once."""
+"""How long the other workers of a gang may go on alone; one that uses its group notices the end at once."""
 
 
 CLOSE_SECONDS = 10.0
@@ -26,26 +26,26 @@ CLOSE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A worker of a gang was lost before it came back."""
+    """A worker of a gang was lost before it returned."""
 
     reason: str
     kind: LossKind = "died"
-    """`spared`: what it was to run hadn't begun, others ran beside it, or its worker was taken down on purpose;
-    `timeout` and `late`: it was killed, for running over the trial's timeout, or for going on alone."""
+    """`spared`: its task hadn't begun, shared the worker with others, or the worker was ended on purpose; `timeout` and
+    `late`: it was killed, for exceeding the trial's timeout, or for going on alone."""
     seconds: float = 0.0
-    """How long it had run the task."""
+    """Seconds that it had run the task."""
     company: Company = ()
-    """Where others ran beside it: those that it is to run beside again."""
+    """If others shared the worker: the trials that share one with it again."""
 
 
 def halved(trials: Iterable[int]) -> dict[int, Company]:
-    """Give the halves of those that a dead worker ran beside each other, of which nobody knows which it was.
+    """Split the trials that shared a dead worker, any of which may have killed it, into halves.
 
     Args:
         trials: Two or more.
 
     Returns:
-        By trial, the half that it is in; the first half has one more where they are odd in number.
+        By trial, its half. The first half has one more if the number is odd.
     """
     in_order = sorted(trials)
     middle = (len(in_order) + 1) // 2
@@ -59,26 +59,26 @@ class Gang:
     def __init__(self, task: Task) -> None:
         self.task = task
         self._results: dict[int, Result] = {}
-        self._losses: dict[int, Loss] = {}  # in the order in which they were heard of
+        self._losses: dict[int, Loss] = {}  # in order of arrival
         self._alone_since: float | None = None
 
     def landed(self, rank: int, result: Result, now: float) -> None:
-        """Note that a worker came back."""
+        """Record that a worker returned."""
         self._results[rank] = result
         if rank == 0 or result.failure is not None:
             self._leave_alone(now)
 
     def lost(self, rank: int, loss: Loss, now: float) -> None:
-        """Note that a worker won't come back."""
+        """Record that a worker was lost."""
         self._losses[rank] = loss
         self._leave_alone(now)
 
     def is_late(self, now: float) -> bool:
-        """Say whether those that haven't ended should have: rank 0 is done, or the gang is broken, for too long."""
+        """Return whether the remaining workers have run too long since rank 0 ended or the gang broke."""
         return self._alone_since is not None and now - self._alone_since > GRACE_SECONDS
 
     def outcome(self) -> Result | TimedOut | Gone | None:
-        """Give what became of the task; None while a worker of the gang hasn't ended."""
+        """Return the task's outcome; None until all workers of the gang have ended."""
         if len(self._results) + len(self._losses) < self.task.segment.width:
             return None
         key = self.task.key
@@ -96,7 +96,7 @@ class Gang:
             return self._results[0]
         rank, failure = next(iter(failures.items()))
         in_order = [rank for rank in sorted(self._results) if rank not in failures]
-        if in_order and not self._losses:  # one that is late may have died unnoticed, and be the one that was needed
+        if in_order and not self._losses:  # a late one may have died unnoticed, and be the rank that was needed
             return self._failed(in_order[0], self._unlike(in_order[0], rank))
         return Gone(*key, self._of(rank, failure.message), seconds=self._results[rank].seconds)
 
@@ -105,7 +105,7 @@ class Gang:
             self._alone_since = now
 
     def _failed(self, rank: int, failure: Failure) -> Result:
-        """Join the failure of a rank with what rank 0 reported, where that came back."""
+        """Combine the failure of a rank with the reports of rank 0, if that returned."""
         result = self._results.get(0, self._results[rank])
         return replace(result, checkpoint=None, cut=False, failure=failure)
 
@@ -120,6 +120,6 @@ class Gang:
         return Failure("contract", message, there.failure.traceback)
 
     def _of(self, rank: int, reason: str) -> str:
-        """Say whose reason it is, where there are several workers."""
+        """Prefix a reason with its rank, if there are several workers."""
         width = self.task.segment.width
         return reason if width == 1 else f"rank {rank} of {width}: {reason}"

@@ -1,4 +1,4 @@
-"""Run segments in this process, one after another: for a debugger, a notebook, and tests."""
+"""Run segments in this process, in sequence: for debuggers, notebooks and tests."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ __all__ = ["InlineBackend"]
 
 
 class InlineBackend(Backend):
-    """The trainable runs in the caller's thread, inside `wait`.
+    """Runs the trainable in the caller's thread, inside `wait`.
 
-    A timeout is enforced at the trainable's next report: nothing can kill it but its own process. For the same reason
-    an object's `close()` may take as long as it likes.
+    Timeouts are enforced at the trainable's next report, as nothing can kill the trainable but its own process. For the
+    same reason an object's `close()` has no limit.
     """
 
     name = "inline"
@@ -48,18 +48,18 @@ class InlineBackend(Backend):
     def __init__(self) -> None:
         self._tasks: deque[Task] = deque()
         self._lanes: dict[tuple[int, int], Task] = {}
-        """Those that the worker trains beside each other."""
+        """Tasks that the worker trains as lanes."""
         self._worker: Worker | None = None
         self._divides = False
-        """The study would have trials share the worker, whether these can or not."""
+        """The sweep requests lanes, whether the trainable can be one or not."""
         self._runs = False
-        """A task that has the worker for itself."""
+        """A task that has the whole worker is running."""
         self._cut: set[tuple[int, int]] = set()
         self._said: list[Message] = []
         self._deliver: Callable[[Message], None] = lambda message: None
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
-        """Make the one worker."""
+        """Create the worker."""
         check_trainable(job)
         if isinstance(job.trainable, CommandLine):
             job = replace(job, trainable=placed(job.trainable))
@@ -82,7 +82,7 @@ class InlineBackend(Backend):
             self._said.append(Notice(f"{text}: trials that look for one train on the CPU"))
 
     def capacity(self, place: Place = WHOLE_WORKER) -> int:
-        """One task at a time, or as many as the worker has lanes."""
+        """Return the free lanes, or 1 if nothing runs."""
         running = len(self._tasks) + len(self._lanes)
         if isinstance(place, WorkerShare):
             held = any(task.share is None or task.company for task in (*self._tasks, *self._lanes.values()))
@@ -90,14 +90,14 @@ class InlineBackend(Backend):
         return 0 if running or getattr(place, "width", 1) > 1 else 1
 
     def start(self, task: Task) -> None:
-        """Keep the task for `wait`; one that may not run beside the lanes that run waits until these have ended."""
+        """Keep the task for `wait`. A task that can't share the worker with the running lanes waits for their end."""
         waits = self._divides and (task.share is None or bool(task.company)) and task.segment.width == 1
         if not self.capacity(task.place) and not waits:
             raise BackendError(f"there is no room for {task.place}: start no more than capacity() says")
         self._tasks.append(task)
 
     def cut(self, trial: int, attempt: int) -> None:
-        """Ask a running attempt to end; one that waits for the worker won't begin."""
+        """End a running attempt at its next report; one that waits for the worker won't begin."""
         waiting = next((task for task in self._tasks if task.key == (trial, attempt)), None)
         if waiting is None:
             self._cut.add((trial, attempt))
@@ -106,7 +106,7 @@ class InlineBackend(Backend):
             self._said.append(Gone(*waiting.key, "it was cut before it began", counts_against_trial=False))
 
     def wait(self, timeout: float | None) -> Sequence[Message]:
-        """Run the task that waits, if there is one; or an epoch of those that the worker trains beside each other."""
+        """Run the next task, if there is one, or train all lanes for an epoch."""
         said, self._said = self._said, []
         if not self._tasks and not self._lanes:
             return said
@@ -123,7 +123,7 @@ class InlineBackend(Backend):
         return [*said, self._outcome(task, result, channel.late)]
 
     def workers(self) -> Workers:
-        """This process."""
+        """Return 1 worker: this process."""
         return Workers(ready=1, busy=int(self._runs or bool(self._tasks or self._lanes)), wanted=1)
 
     def close(self, kill: bool = False) -> None:
@@ -149,7 +149,7 @@ class InlineBackend(Backend):
         ]
 
     def _joins(self, task: Task) -> bool:
-        """Say whether a task may run beside the lanes that there are."""
+        """Return whether a task may join the lanes that run."""
         if task.share is None or len(self._lanes) == self._opened.lanes:
             return False
         return all(other.company == task.company for other in self._lanes.values())
@@ -163,7 +163,7 @@ class InlineBackend(Backend):
 
 
 class _Channel:
-    """Hands what the trainable says straight to the orchestrator, which waits in this very thread."""
+    """Delivers messages straight to the orchestrator, which waits in this thread."""
 
     def __init__(self, backend: InlineBackend, task: Task, timeout: float | None) -> None:
         self._backend = backend

@@ -1,4 +1,4 @@
-"""Run segments on a virtual clock: tables and models in place of trainables, and ten thousand workers on a laptop."""
+"""Run segments on a virtual clock, with tables and models in place of trainables."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _STATE = "state.pickle"
 
 
 class SimulatedBackend(Backend):
-    """Nothing is trained: a simulation says what iterations give and how long they take, and the clock jumps.
+    """Trains nothing: a simulation gives the metrics and the duration of each iteration, and the clock jumps.
 
-    Segments, widths, cuts, timeouts and failures are what they are elsewhere. A study on disk gets no files but the
-    states of trials that have one.
+    Segments, widths, cuts, timeouts and failures work as on other backends. On disk it writes only the states of trials
+    that have one.
     """
 
     name = "simulated"
     runs_edits = False
-    tick = 60.0  # virtual; a look takes real time
+    tick = 60.0  # virtual seconds; a poll takes real time
 
     def __init__(self, workers: int, simulation: Simulation, live: bool = True, epoch: float = 0.0) -> None:
-        """Set up the place.
+        """Create the virtual workers.
 
         Args:
-            workers: How many there are.
-            simulation: What runs.
-            live: Whether iterations are told of as they end; False, where nobody would hear: the clock jumps to the
-                next end of a segment, which costs less, and all else is the same.
+            workers: Their number.
+            simulation: What they run.
+            live: Whether each iteration is reported as it ends. False is cheaper, where nobody observes them: the clock
+                jumps to the next end of a segment, and all else is the same.
             epoch: When the virtual clock starts, in seconds since the epoch.
         """
         self._free = self._workers = workers
@@ -53,31 +53,31 @@ class SimulatedBackend(Backend):
         self._epoch = epoch
         self._alarm = math.inf
         self._due: list[tuple[float, int, int, _Attempt]] = []
-        """Heap: when it is heard of next, which it is in the order of starting, how many were noted before."""
+        """Heap of (time of the next message, number in order of starting, entry's number, attempt)."""
         self._started = self._noted = 0
         self._study: Path | None = None
         self._states: dict[str, bytes] = {}
-        """By checkpoint, of a study that isn't on disk."""
+        """States by checkpoint, of a study that isn't on disk."""
         self._attempts: dict[tuple[int, int], _Attempt] = {}
         self._reached: Callable[[Step], bool] = lambda step: False
         """Whether an iteration reaches the sweep's targets."""
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
-        """Note where the study lies, if it lies anywhere, and where segments end by the sweep's targets."""
+        """Remember the study's directory, if it has one, and the sweep's targets, at which segments end."""
         self._study = Path(job.study) if job.study else None
         objective = job.objective
         if any(goal.target is not None for goal in objective.goals):
             self._reached = lambda step: objective.reaches(objective.reported(step.metrics))
 
     def capacity(self, place: Place = WHOLE_WORKER) -> int:
-        """Count the tasks that the free workers can take."""
+        """Return the number of tasks that the free workers can run."""
         return tasks_on(self._free, place)
 
     def start(self, task: Task) -> None:
         """Occupy workers until the segment's virtual end.
 
         Raises:
-            BackendError: Too few are free, or a part of one is asked for.
+            BackendError: Too few are free, or the task requests a lane.
         """
         refuse_share(task)
         segment = task.segment
@@ -96,14 +96,14 @@ class SimulatedBackend(Backend):
         """End an attempt at its next report."""
         running = self._attempts.get((trial, attempt))
         if running is not None and running.cut(self._clock):
-            self._note(running)  # for another time than it was noted for
+            self._note(running)  # at another time than before
 
     def wake(self, when: float) -> None:
-        """Let the clock stop there once, on its way to what is due later."""
+        """Stop the clock there once, on its way to a later message."""
         self._alarm = when
 
     def wait(self, timeout: float | None) -> Sequence[Message]:
-        """Jump to the next end of an iteration, or of a segment, and give all that end there."""
+        """Jump to the next end of an iteration or segment, and return the messages of that time."""
         messages: list[Message] = []
         if self._due and self._clock < self._alarm < self._due[0][0]:
             self._clock = self._alarm
@@ -111,21 +111,21 @@ class SimulatedBackend(Backend):
         while self._due and (not messages or self._due[0][0] == self._clock):
             when, _, _, running = heapq.heappop(self._due)
             if running.ended or when != running.due:
-                continue  # it was cut, and noted again
+                continue  # it was cut, and has another entry
             self._clock = when
             messages.append(self._hear(running))
         return messages
 
     def now(self) -> float:
-        """Virtual seconds since the start."""
+        """Return virtual seconds since the start."""
         return self._clock
 
     def wall(self) -> float:
-        """The same, on the calendar."""
+        """Return the same as seconds since the epoch."""
         return self._epoch + self._clock
 
     def go_on_from(self, when: float) -> None:
-        """Let the calendar begin no sooner: what ran before took virtual time, too."""
+        """Start the virtual calendar no sooner than this: earlier runs took virtual time, too."""
         self._epoch = max(self._epoch, when)
 
     def workers(self) -> Workers:
@@ -133,10 +133,10 @@ class SimulatedBackend(Backend):
         return Workers(self._workers, self._workers - self._free, self._workers)
 
     def close(self, kill: bool = False) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
     def _steps(self, task: Task) -> Iterator[Step]:
-        """Give a segment's iterations, one by one: some trials have no end but the sweep's."""
+        """Yield a segment's iterations: some trials end only with the sweep."""
         segment = task.segment
         most = None if segment.end is None else segment.end - segment.start
         state = None if segment.checkpoint is None else self._state_at(segment.checkpoint)
@@ -153,7 +153,7 @@ class SimulatedBackend(Backend):
             raise UnreadableCheckpointError(f"{checkpoint} must hold the trial's state, but: {error}") from error
 
     def _note(self, running: _Attempt) -> None:
-        """Note when an attempt is heard of next; of those at one time the one that was started first comes first."""
+        """Schedule an attempt's next message; at equal times the attempt that started first comes first."""
         self._noted += 1
         running.due = min(running.when(running.next(self._live)), running.deadline)
         heapq.heappush(self._due, (running.due, running.number, self._noted, running))
@@ -191,7 +191,7 @@ class SimulatedBackend(Backend):
         )
 
     def _save(self, running: _Attempt, count: int) -> str | None:
-        """Keep the state that an attempt ended with; give the checkpoint's name."""
+        """Keep the state at an attempt's end; return the checkpoint's name."""
         segment = running.task.segment
         if not self.simulation.has_checkpoints or not count:
             return None
@@ -206,7 +206,7 @@ class SimulatedBackend(Backend):
 
 
 def _write(directory: Path, state: bytes) -> None:
-    """Write a state so that it is there whole or not at all."""
+    """Write a state atomically."""
     directory.mkdir(parents=True, exist_ok=True)
     new = directory / f".{_STATE}.new"
     with new.open("wb") as file:
@@ -217,7 +217,7 @@ def _write(directory: Path, state: bytes) -> None:
 
 
 class _Attempt:
-    """What runs on virtual workers."""
+    """An attempt on virtual workers."""
 
     __slots__ = (
         "_checkpoint_seconds",
@@ -252,13 +252,13 @@ class _Attempt:
         self.began = began
         self.deadline = math.inf if task.timeout is None else began + task.timeout
         self.due = began
-        """When it is heard of next."""
+        """Time of its next message."""
         self.steps: list[Step] = []
-        """Those seen so far: up to the one after that which is heard of next."""
+        """Iterations simulated so far: up to one after the next message."""
         self.last: int | None = None
-        """How many there are, where that was seen."""
+        """Number of iterations, once known."""
         self.failure: Failure | None = None
-        """Behind the last one."""
+        """Failure after the last iteration."""
         self.reports: list[Report] = []
         self.is_cut = self.ended = False
         self._more = more
@@ -268,22 +268,22 @@ class _Attempt:
             raise TrainableError(f"speed(width) must be a number, more than 0, got {self._speed!r}")
         self._checkpoint_seconds = simulation.checkpoint_seconds if simulation.has_checkpoints else 0.0
         self._ends = [began + simulation.start_seconds]
-        """When no iteration has ended, when the first has, and so on."""
+        """End of the start-up, of the first iteration, and so on."""
 
     def next(self, live: bool) -> int:
-        """Count the iterations that will have ended when it is heard of next."""
+        """Return the number of iterations that will have ended at its next message."""
         while not live and self.last is None:
             self._see(len(self.steps) + 1)
         self._see(len(self.reports) + 2)
         return self.last if self.last is not None and not live else self._at_most(len(self.reports) + 1)
 
     def when(self, count: int) -> float:
-        """Give the time at which so many iterations are heard of: the last with the checkpoint."""
+        """Return the time of the message after `count` iterations; the last one includes the checkpoint's time."""
         saves = count == self.last and self.failure is None
         return self._ends[count] + (self._checkpoint_seconds if saves else 0.0)
 
     def hear(self, count: int) -> tuple[Report, ...]:
-        """Report the iterations up to the `count`-th that weren't reported."""
+        """Return reports of the iterations up to the `count`-th that are new."""
         begun, start = len(self.reports), self.task.segment.start
         new = tuple(
             Report(
@@ -298,7 +298,7 @@ class _Attempt:
         return new
 
     def cut(self, clock: float) -> bool:
-        """Let it end at its next report; say whether that comes before its end."""
+        """End it at its next report; return whether that is before its regular end."""
         count = len(self.reports) + 1
         self._see(count + 1)
         while self._at_most(count) == count and self._ends[count] <= clock:
@@ -313,7 +313,7 @@ class _Attempt:
         return count if self.last is None else min(count, self.last)
 
     def _see(self, count: int) -> None:
-        """See so many iterations, where there are so many, or what comes behind the last."""
+        """Simulate up to `count` iterations, and what follows the last."""
         while self.last is None and len(self.steps) < count:
             try:
                 step = next(self._more, None)

@@ -1,9 +1,9 @@
-"""Which worker takes which segment: the bookkeeping of a pool of workers, without any process.
+"""Assign segments to workers: the bookkeeping of a pool of workers, without processes.
 
-A worker runs one segment at a time, or as many beside each other as it has lanes. Where it runs one, and while segments
-are very short, others are sent ahead, so that the worker doesn't idle while the driver hears of the first; tasks sent
-ahead that get stuck behind a long one are taken back. Where segments may be wide nothing is sent ahead: they need
-workers that are free, and the count of these must be exact.
+A worker runs one segment at a time, or as many in parallel as it has lanes. If it runs one, and segments are very
+short, the next ones are sent ahead, so that the worker doesn't idle while the driver reads a result. Tasks that wait
+behind a long one are taken back. If segments may be wide nothing is sent ahead: they need free workers, and the count
+of these must be exact.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from hpsearch.task import Company, Task
 __all__ = ["MOST_FLIGHTS", "SEND_AHEAD_SECONDS", "STUCK_SECONDS", "Flight", "Slot", "Slots"]
 
 SEND_AHEAD_SECONDS = 0.02
-"""As many segments are sent ahead as pass in this time, by what the last ones took."""
+"""As many segments are sent ahead as run in this time, at the pace of the last ones."""
 
 MOST_FLIGHTS = 8
-"""Tasks that a worker may have, the one that it runs among them; with more a trial that does nothing gains nothing."""
+"""Most tasks of a worker, the running one included; with more, not even an empty trial runs faster."""
 
 STUCK_SECONDS = 0.5
 """Segments sent ahead are taken back when the one before them has run for longer than this."""
@@ -32,33 +32,33 @@ STUCK_SECONDS = 0.5
 _RECENT = 32
 
 _COMPARED = 4
-"""Of the workers with as many lanes, those of which it is seen which has least to do yet."""
+"""Number of workers with equally many lanes whose remaining work is compared."""
 
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """A task that was sent to a worker, which may be one of a gang."""
+    """A task that was sent to a worker, possibly as one of a gang."""
 
     gang: Gang
     rank: int
     since: float = math.inf
-    """When it became the worker's current one; infinite while it waits behind another."""
+    """When the worker began it; infinite while it waits behind another."""
     closing: int | None = None
-    """The trial whose object the worker closes first, until it has; the task's clock doesn't run meanwhile."""
+    """The trial whose object the worker is closing first; the task's clock doesn't run yet."""
     recalled: bool = False
     cut: bool = False
     counted: int = 0
-    """Highest iteration whose checkpoint the orchestrator was told of."""
+    """Highest iteration whose checkpoint the orchestrator has received."""
     first_round: int = 0
-    """Of a lane: how many rounds its worker had trained when it came, as far as was heard."""
+    """For a lane: rounds that its worker had trained when it entered, as far as known."""
 
     @property
     def task(self) -> Task:
-        """What it is to run."""
+        """The task to run."""
         return self.gang.task
 
     def rounds_left(self, trained: int) -> int:
-        """Say how many rounds it is yet a lane for, 1 at least, once its worker has trained so many."""
+        """Return the rounds that it still needs, at least 1, after its worker has trained `trained`."""
         segment = self.task.segment
         end = segment.start if segment.end is None else segment.end
         return max(end - segment.start - (trained - self.first_round), 1)
@@ -69,41 +69,41 @@ class Slot:
     """One worker."""
 
     handle: Any
-    """By which the backend reaches it."""
+    """The backend's handle of it."""
     name: str
     node: str = ""
-    """Where it runs; empty until it has a process."""
+    """Node that it runs on; empty until it has a process."""
     address: str = ""
-    """Where the others of its next gang reach it."""
+    """Address for the other ranks of its next gang."""
     ready: bool = False
     dead: bool = False
     sees: bool = True
     """It sees the study's directory."""
     closes: bool = False
-    """What it runs has a `close()`."""
+    """The trainable's objects have a `close()`."""
     lanes: int = 1
-    """Tasks that it runs beside each other."""
+    """Tasks that it runs in parallel."""
     company: Company = ()
-    """Of the trials that it runs beside each other: who may join them; empty: whoever comes."""
+    """Trials that may join its lanes; empty: any."""
     entering: list[Any] = field(default_factory=list)
-    """Tasks that it hears of with the next round of its lanes."""
+    """Tasks to send with the next round of its lanes."""
     rounds: int = 0
-    """Rounds of its lanes that were asked for and not answered."""
+    """Rounds of its lanes that were requested and not answered."""
     round_since: float = 0.0
-    """When the last one was answered, or the first one asked for."""
+    """When the last round was answered, or the first one requested."""
     ends_heard: int = 0
-    """Of its lanes, how many have ended, as far as has been heard."""
+    """Number of its lanes that have ended, as far as known."""
     trained: int = 0
-    """Rounds that it has trained, as far as has been heard."""
+    """Rounds that it has trained, as far as known."""
     draining: str = ""
-    """Why it is replaced once all that it runs has ended; meanwhile it takes no more tasks."""
+    """Why it will be replaced once its tasks have ended; until then it takes no new ones."""
     retired_since: float | None = None
-    """It only closes its object yet, and is then replaced."""
+    """Since when it only closes its object, before it is replaced."""
     log: str = ""
-    """Where the output of what it runs lies until it is filed, relative to the study's directory."""
+    """Path of its output until that is moved to the attempt, relative to the study's directory."""
     flights: deque[Flight] = field(default_factory=deque)
     blocked: bool = False
-    """What it runs turned out to be long: nothing is sent behind it."""
+    """Its task turned out to be long: nothing is sent ahead."""
     warm: int | None = None
     """The trial that it ran last."""
     idle_since: float = 0.0
@@ -113,14 +113,14 @@ class Slot:
 
     @property
     def runs_whole(self) -> bool:
-        """Whether it runs a task by itself, or its part of one, and no lanes."""
+        """Whether it runs a task alone, or a rank of one, and no lanes."""
         return self.lanes == 1 or any(flight.task.share is None for flight in self.flights)
 
     @property
     def work(self) -> int:
-        """Say how much its lanes have yet to do, in what a lane adds to a round.
+        """Return the remaining work of its lanes, in units of a lane's part of a round.
 
-        A round costs some two lanes more than that. Where the end of a segment is open, it is taken for one round.
+        A round costs about two such units in addition. A segment without an end counts as one round.
         """
         left = [flight.rounds_left(self.trained) for flight in self.flights]
         return sum(left) + 2 * max(left, default=0)
@@ -131,7 +131,7 @@ class Slots:
 
     Args:
         ahead: Whether tasks may be sent ahead, to workers without lanes.
-        lanes: As many as a worker may have.
+        lanes: Most lanes of a worker.
     """
 
     def __init__(self, ahead: bool = True, lanes: int = 1) -> None:
@@ -140,24 +140,24 @@ class Slots:
         self._divides = lanes > 1
         self._limit = max(MOST_FLIGHTS, lanes)
         self._recent: deque[float] = deque(maxlen=_RECENT)
-        # Those that take tasks, by the number that they have; in the order in which they came to have so many.
+        # Workers that take tasks, by their number of tasks; in the order in which they reached that number.
         self._by_load: Sequence[dict[Slot, None]] = [{} for _ in range(self._limit)]
         self._free = self._by_load[0]
         self._by_company: dict[Company, dict[Slot, None]] = {}
-        self._by_warm: dict[int | None, Slot] = {}  # by trial: the worker that was its last one, or rank 0 of several
+        self._by_warm: dict[int | None, Slot] = {}  # by trial: its last worker, or rank 0 of its last gang
 
     def add(self, slot: Slot) -> None:
-        """Take a new worker in; it isn't ready yet."""
+        """Add a new worker, which isn't ready yet."""
         self.all.append(slot)
 
     def make_ready(self, slot: Slot, now: float) -> None:
-        """Let a worker take tasks."""
+        """Mark a worker as ready to take tasks."""
         slot.ready = True
         slot.idle_since = now
         self._place(slot)
 
     def remove(self, slot: Slot) -> list[Flight]:
-        """Forget a worker; give back what it was to run."""
+        """Remove a worker; return its tasks."""
         slot.dead, slot.ready = True, False
         if slot in self.all:
             self.all.remove(slot)
@@ -169,7 +169,7 @@ class Slots:
         return lost
 
     def begin(self, flight: Flight, now: float) -> None:
-        """Note that nothing of another trial is closed before a task any more: from here on its gang's clock runs."""
+        """Record that a task's worker has closed the other trial's object: from here on the gang's clock runs."""
         flight.closing = None
         heads = [slot.flights[0] for slot in self.all if slot.flights]
         gang = [head for head in heads if head.gang is flight.gang]
@@ -178,37 +178,37 @@ class Slots:
                 head.since = now
 
     def waits(self, flight: Flight) -> bool:
-        """Say whether a worker of a task's gang closes what another trial left."""
+        """Return whether a worker of a task's gang is still closing another trial's object."""
         return any(one.closing is not None for slot in self.all for one in slot.flights if one.gang is flight.gang)
 
     def retire(self, slot: Slot, now: float) -> None:
-        """Let a worker take no more tasks."""
+        """Stop sending tasks to a worker."""
         slot.ready = False
         slot.retired_since = now
         self._place(slot)
 
     def capacity(self) -> int:
-        """Count the tasks that the workers would take now."""
+        """Return the number of tasks that the workers would take now."""
         most = self._most()
         room = (max(self._room(slot, most) - load, 0) for load, slots in enumerate(self._by_load) for slot in slots)
         return sum(room)
 
     def unshared(self) -> int:
-        """Count the workers that would have nothing to do if each task had as many for itself as it is wide."""
+        """Return the number of workers that would be idle if each task had `width` whole workers."""
         shared = sum(load - 1 for slot in self.all if slot.lanes > 1 and (load := len(slot.flights)) > 1)
         return max(len(self._free) - shared, 0)
 
     def sent_ahead(self) -> bool:
-        """Say whether every worker that takes tasks has some that wait."""
+        """Return whether every ready worker has tasks that wait."""
         with_most = next((slot for slots in self._by_load[2:] for slot in slots), None)
         return with_most is not None and with_most.lanes == 1 and not any(self._by_load[:2])
 
     def free(self) -> Iterable[Slot]:
-        """Give the workers that have nothing to do."""
+        """Return the idle workers."""
         return list(self._free)
 
     def place(self, task: Task) -> Sequence[Slot]:
-        """Choose the workers for the task whose turn it is, by rank; empty where there are too few."""
+        """Choose the workers for the next task, by rank; empty if there are too few."""
         segment = task.segment
         if segment.width > 1:
             return self.choose_gang(segment.trial, segment.width)
@@ -217,14 +217,14 @@ class Slots:
         return () if slot is None else (slot,)
 
     def join(self, task: Task) -> Sequence[Slot]:
-        """Choose a worker for a task whose turn it isn't: one that runs its company, of which nobody waits longer."""
+        """Choose a worker for a task out of turn: one that runs its company, if none of that has waited longer."""
         slot = self._with_company(task.company) if task.company else None
         return () if slot is None else (slot,)
 
     def choose(self, trial: int, company: Company = ()) -> Slot | None:
-        """Choose the worker for a trial's next segment: the one that ran it last if free, else one with least to do.
+        """Choose the worker for a trial's next segment: its last one if free, else one with the least to do.
 
-        Where the trial has a company, that is one on which some of them run already, or one that has nothing to do.
+        If the trial has a company, that is a worker that runs part of the company, or an idle one.
         """
         if company and (joined := self._with_company(company)) is not None:
             return joined
@@ -240,25 +240,25 @@ class Slots:
             return emptiest
         of_each_load = (itertools.islice(slots, _COMPARED) for slots in self._by_load)
         some = [slot for slots in of_each_load for slot in slots if len(slot.flights) < slot.lanes]
-        # To take up what it left in a worker saves less than an epoch.
+        # Its object in that worker saves less than an epoch.
         some += [warm] if warm is not None and len(warm.flights) < warm.lanes and self._takes(warm) else []
         return min(some, key=lambda slot: (slot.work, slot is not warm))
 
     def choose_idle(self) -> Slot | None:
-        """Choose a worker that has nothing to do."""
+        """Choose an idle worker."""
         return next(iter(self._free), None)
 
     def drain(self, slot: Slot, reason: str) -> None:
-        """Let a worker end what it runs, and take no more."""
+        """Let a worker finish its tasks, and send it no more."""
         slot.draining = reason
         self._place(slot)
 
     def choose_gang(self, trial: int, width: int) -> Sequence[Slot]:
-        """Choose the workers for a trial's next wide segment, by rank; empty where too few are free.
+        """Choose the workers for a trial's next wide segment, by rank; empty if too few are free.
 
-        Those of one node, if some node has enough: that of the worker that ran the trial last, else the one with the
-        fewest to spare. Otherwise of the nodes with most, so that the ranks of a node stand together. The worker that
-        ran the trial last becomes rank 0, where it is among them.
+        They are of one node if a node has enough: the node of the trial's last worker, else the one with the fewest
+        to spare. Otherwise they are of the nodes with most, with the ranks of a node in sequence. The trial's last
+        worker becomes rank 0 if it is among them.
         """
         if len(self._free) < width:
             return ()
@@ -275,19 +275,19 @@ class Slots:
         return sorted(chosen, key=lambda slot: slot.node != first)
 
     def send(self, slot: Slot, flight: Flight, now: float) -> None:
-        """Note that a task was sent to a worker."""
+        """Record that a task was sent to a worker."""
         if not slot.flights or slot.lanes > 1:
             flight.since = now
         flight.first_round = slot.trained
         slot.flights.append(flight)
         if slot.lanes > 1:
-            # What has whole workers is its own company, which no other task has.
+            # A task with whole workers is its own company, which no other task has.
             self._keep_to(flight.task.company if flight.task.share else (flight.task.trial.number,), slot)
         self._warm(slot, flight.task.segment.trial, flight.rank)
         self._place(slot)
 
     def land(self, slot: Slot, flight: Flight, now: float, seconds: float | None) -> None:
-        """Note that a task ended after so many seconds in its worker, or was taken back (None)."""
+        """Record that a task ended after `seconds` in its worker, or was taken back (None)."""
         if seconds is not None:
             self._recent.append(seconds)
         slot.blocked &= flight is not slot.flights[0]
@@ -300,7 +300,7 @@ class Slots:
         self._place(slot)
 
     def recall(self, now: float) -> list[tuple[Slot, Flight]]:
-        """Give the tasks to take back: they wait behind one that turned out to be long; the last one comes first."""
+        """Return the tasks to take back, which wait behind a long one; the last one comes first."""
         stuck: list[tuple[Slot, Flight]] = []
         for slot in self.all:
             if slot.lanes > 1:
@@ -314,16 +314,16 @@ class Slots:
         return stuck
 
     def busy(self) -> int:
-        """Count the workers that run something."""
+        """Return the number of busy workers."""
         return sum(1 for slot in self.all if slot.flights)
 
     @staticmethod
     def _room(slot: Slot, most: int) -> int:
-        """Say how many tasks this worker may have; without lanes it is `most`."""
+        """Return the number of tasks that this worker may have; without lanes it is `most`."""
         return most if slot.lanes == 1 else slot.lanes
 
     def _most(self) -> int:
-        """Say how many tasks a worker without lanes may have."""
+        """Return the number of tasks that a worker without lanes may have."""
         if not self._ahead or len(self._recent) < _RECENT:
             return 1
         each = sum(self._recent) / _RECENT
@@ -354,7 +354,7 @@ class Slots:
         return slot.ready and not (slot.blocked or slot.company or slot.draining)
 
     def _keep_to(self, company: Company, slot: Slot) -> None:
-        """Let a worker run trials of this company alone; empty: whoever comes."""
+        """Restrict a worker to trials of this company; empty: any."""
         if slot.company:
             del self._by_company[slot.company][slot]
             if not self._by_company[slot.company]:
@@ -364,6 +364,6 @@ class Slots:
             self._by_company.setdefault(company, {})[slot] = None
 
     def _with_company(self, company: Company) -> Slot | None:
-        """Find a worker that runs trials of this company and has room for one more."""
+        """Return a worker that runs trials of this company and has a free lane."""
         slots = self._by_company.get(company, ())
         return next((s for s in slots if s.ready and not s.draining and len(s.flights) < s.lanes), None)

@@ -1,4 +1,4 @@
-"""What a segment of a study comes to on the machine that runs it."""
+"""Turn a segment into the assignment of the machine that runs it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ __all__ = ["assignment_of"]
 
 
 def assignment_of(job: Job, root: Path, trial: Trial, segment: Segment, rank: int = 0) -> Assignment:
-    """Give what a trainable is to run.
+    """Return the assignment of a trainable.
 
     Args:
         job: What all segments share.
-        root: Where attempts write and checkpoints are read, absolute.
+        root: Absolute path of the directory that attempts write to and read checkpoints from.
         trial: The trial.
         segment: Its segment.
-        rank: This worker's among those that run it.
+        rank: This worker's rank in the segment's gang.
     """
     path = None if segment.checkpoint is None else str(root / segment.checkpoint)
     parent = trial.parent
     if parent is not None and (path is None or parent.checkpoint != segment.checkpoint):
-        parent = None  # there was nothing to take over, or it has a checkpoint of its own
+        parent = None  # there is no parent's state, or the trial has its own checkpoint
     return Assignment(
         number=trial.number,
         params=_params(job, trial),
         seed=trial.seed,
-        directory=f"{root}/{attempt_directory(segment, rank)}",  # a Path for each attempt would be dear
+        directory=f"{root}/{attempt_directory(segment, rank)}",  # a Path for each attempt would be slow
         start=segment.start,
         end=segment.end,
         checkpoint=path if parent is None or segment.start > 0 else None,
@@ -50,16 +50,16 @@ def assignment_of(job: Job, root: Path, trial: Trial, segment: Segment, rank: in
 
 
 def _changed(own: Params, parents: Params) -> dict[str, tuple[float, float]]:
-    """Return the numbers that differ from the parent's, and the parent's first."""
+    """Return (parent's value, own value) of the numbers that differ from the parent's."""
     pairs = {name: (parents[name], value) for name, value in own.items() if name in parents}
     return {
         name: (float(theirs), float(value))
         for name, (theirs, value) in pairs.items()
         if isinstance(theirs, int | float) and isinstance(value, int | float)
-        if not math.isclose(theirs, value, rel_tol=1e-5)  # what float32 can tell apart
+        if not math.isclose(theirs, value, rel_tol=1e-5)  # float32's resolution
     }
 
 
 def _params(job: Job, trial: Trial) -> dict[str, Any]:
-    """Give a trial's params as the trainable sees them, with nothing in them that is anybody else's."""
+    """Return a trial's params as the trainable sees them: a deep copy."""
     return copy.deepcopy(dict(trial.params)) if job.parameters is None else job.parameters.nest(trial.params)

@@ -1,4 +1,4 @@
-"""Keep the account of one attempt: what it reported, what it saved, and whether it was cut."""
+"""The record of one attempt: its reports, its checkpoints, and whether it was cut."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["Attempt", "attempt_directory"]
 
 
 def attempt_directory(segment: Segment, rank: int = 0) -> str:
-    """Give the attempt's own directory, relative to the study's: `trials/00012/3`, or `trials/00012/3/rank-1`."""
+    """Return the attempt's own directory, relative to the study's: `trials/00012/3`, or `trials/00012/3/rank-1`."""
     directory = f"trials/{segment.trial:05d}/{segment.attempt}"
     return directory if rank == 0 else f"{directory}/rank-{rank}"
 
 
 class Attempt:
-    """Hears a running trial, and tells the channel what can't wait for the attempt's end.
+    """Listens to a running trial, and forwards to the channel what can't wait for the attempt's end.
 
-    Of a gang, rank 0 alone speaks with the channel; of the others it is known how far they came.
+    In a gang only rank 0 uses the channel; the others record their last iteration.
     """
 
     def __init__(self, segment: Segment, channel: Channel, rank: int = 0) -> None:
@@ -35,36 +35,36 @@ class Attempt:
         self._saved: tuple[int, str] | None = None
         self._returned = False
         self.iteration = segment.start
-        """The last that was reported."""
+        """Last reported iteration."""
         self.lanes = 1
-        """Trials with which its next iteration to be reported was trained as one computation."""
+        """Number of trials that train its next iteration together."""
         self.reports: list[Report] = []
-        """Those since the last checkpoint that the channel was told of."""
+        """Reports since the last checkpoint that the channel received."""
         self.cut = False
-        """The segment was told to end early, and did."""
+        """The segment ended early on request."""
         self.ignored_checkpoint = False
-        """It went on from a checkpoint that it never looked at."""
+        """It resumed from a checkpoint that it never read."""
         self.settings: Kept = Kept()
-        """What it changed of its process."""
+        """Settings of the process that it changed."""
         self.module_changes: tuple[str, ...] = ()
         """Values of the trainable's modules that it changed, by name."""
         self.channel_error: Exception | None = None
-        """What the channel raised. It passes through the user's code, but is none of its faults."""
+        """Exception of the channel, which passes through the user's code but isn't its failure."""
 
     @property
     def checkpoint(self) -> str | None:
-        """The address of the checkpoint at `iteration`, relative to the study's directory."""
+        """The checkpoint's address at `iteration`, relative to the study's directory; None without one."""
         if self._saved is None or self._saved[0] != self.iteration:
             return None
         return self._saved[1]
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is to come after the last report."""
+        """Whether the last report ends the attempt."""
         return self._returned or self.cut or self.iteration == self._segment.end
 
     def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
-        """Take the report of an iteration."""
+        """Record the report of an iteration."""
         self.iteration = iteration
         if not self._leads:
             return
@@ -74,24 +74,24 @@ class Attempt:
             self._channel.reported(report)
 
     def cut_requested(self) -> bool:
-        """Ask the channel whether the segment is to end early."""
+        """Return whether the channel requests the segment's end."""
         with self._channel_at_fault():
             return self._leads and self._channel.cut_requested()
 
     def was_cut(self) -> None:
-        """Take note that the segment ended early at the report just taken, as the channel had asked."""
+        """Record that the segment ended early at the last report, as requested."""
         self.cut = True
 
     def wrote(self, address: str) -> None:
-        """Take note of where the checkpoint at `iteration` lies, which was saved before and is written now."""
+        """Record the address of the checkpoint at `iteration`, which was saved before and is now written."""
         self._saved = (self.iteration, address)
 
     def returned(self) -> None:
-        """Take note that the trainable returned: a checkpoint from here on is the attempt's last."""
+        """Record that the trainable returned: a later checkpoint is the attempt's last."""
         self._returned = True
 
     def saved(self, iteration: int, name: str) -> None:
-        """Take note of a checkpoint in the attempt's directory; inside the segment, the channel hears."""
+        """Record a checkpoint in the attempt's directory; the channel receives it if it is inside the segment."""
         path = f"{attempt_directory(self._segment)}/{name}"
         self._saved = (iteration, path)
         if not self.ended:

@@ -1,6 +1,6 @@
-"""Where an attempt's output goes: to a file at hand, which is filed under the attempt once there is something in it.
+"""The output of attempts: a shared file, which is moved to the attempt's directory once it has content.
 
-Making a directory and a file for every attempt costs more than a trial that prints nothing.
+Creating a directory and a file for every attempt costs more than a trial that prints nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ LOG = "output.log"
 
 
 class AttemptLog:
-    """The output of one attempt after the other. `file` may be called from another thread.
+    """The output of attempts in sequence. `file` may be called from another thread.
 
     Args:
-        at_hand: The file to write to meanwhile; None: each attempt's own from the start.
+        at_hand: The shared file; None: each attempt writes to its own from the start.
     """
 
     def __init__(self, at_hand: Path | None) -> None:
@@ -27,7 +27,7 @@ class AttemptLog:
         self._guard = threading.Lock()
 
     def begin(self, directory: str) -> Path:
-        """Begin an attempt; answer the file that its output goes to."""
+        """Begin an attempt; return the file for its output."""
         if self._at_hand is None:
             own = Path(directory, LOG)
             own.parent.mkdir(parents=True, exist_ok=True)
@@ -37,13 +37,13 @@ class AttemptLog:
         return self._at_hand
 
     def file(self) -> None:
-        """Put the output of the attempt that runs in its place, if there is any; what is still to come follows it."""
+        """Move the running attempt's output, if any, to its directory, where later output is appended."""
         with self._guard:
             if self._at_hand is not None and self._directory is not None:
                 file_log(self._at_hand, Path(self._directory))
 
     def end(self) -> None:
-        """End the attempt; an empty output is left where it is, for the next one."""
+        """End the attempt; an empty file stays for the next one."""
         with contextlib.suppress(FileNotFoundError):
             if self._at_hand is not None and self._directory is not None and self._at_hand.stat().st_size:
                 self.file()
@@ -51,13 +51,13 @@ class AttemptLog:
             self._directory = None
 
     def close(self) -> None:
-        """Delete the file at hand."""
+        """Delete the shared file."""
         if self._at_hand is not None:
             self._at_hand.unlink(missing_ok=True)
 
 
 def file_log(log: Path, directory: Path) -> None:
-    """Move a log into an attempt's directory, behind what lies there already, if it is there."""
+    """Append a log, if it exists, to the one in an attempt's directory."""
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / LOG
     with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Sees that building a trial changes nothing that those beside it may train with."""
+"""Check that building a trial changes nothing that other lanes may use."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ __all__ = ["unshared"]
 def unshared(
     lane: Lane | None, beside: Sequence[Lane], parked: Parked[Standing], modules: ModuleValues, *, rounded: bool
 ) -> Iterator[None]:
-    """Let what runs inside, the build of a lane say, change no value of the trainable's modules.
+    """Check that the block, such as the build of a lane, changes no value of the trainable's modules.
 
-    There is one of each in a process, and nobody knows who trains with it. If one is changed, each lane beside it
-    fails, before it trains with that. What is parked is dropped: such a trial is built again, from its checkpoint, when
-    it goes on.
+    All lanes of a process share these values. If one changes, each other lane fails before it trains with the new
+    value. Parked objects are dropped: those trials are built again from their checkpoints.
 
     Args:
-        lane: What is built; None: another segment has this process for itself.
-        beside: Lanes that train.
-        parked: What trials have left.
-        modules: Of the trainable.
-        rounded: Whether results depend on how many trials a worker trains, so that a study can't change it.
+        lane: The lane that is built; None: another segment has this process for itself.
+        beside: The other lanes.
+        parked: Objects of trials that don't run.
+        modules: Modules of the trainable.
+        rounded: Whether results depend on the number of trials per worker, so that a study can't change it.
 
     Raises:
-        TrainableError: There are lanes beside it, and a value was changed.
+        TrainableError: There are other lanes, and a value was changed.
     """
     others = [one for one in beside if one.standing is not None]
     if not others and not parked:

@@ -1,8 +1,8 @@
-"""What every process that hpsearch starts needs: threads for its numerical libraries, and to outlive a preemption.
+"""Settings of every process that hpsearch starts: threads of numerical libraries, and signals before a preemption.
 
-A batch system sends signals when it is about to end a job: Slurm's `--signal=USR1@60`, say. It may send them to the
-job's own process, to its process group or to every process. The one that runs the sweep ends it in good order
-meanwhile, so all others must outlive them.
+A batch system sends signals before it ends a job, for example Slurm's `--signal=USR1@60`: to the job's process, to its
+process group, or to every process. The process that runs the sweep then ends it in good order, so all others must
+survive the signals.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import signal
 __all__ = ["PREEMPTION", "block_preemption", "ignore_preemption", "thread_environment"]
 
 PREEMPTION = (signal.SIGUSR1, signal.SIGUSR2)
-"""By default they kill."""
+"""Their default action kills the process."""
 
 
 def thread_environment(count: int) -> dict[str, str]:
-    """Give the environment variables that leave OpenMP, OpenBLAS, MKL and NumExpr so many threads each.
+    """Return the environment variables that set the number of threads of OpenMP, OpenBLAS, MKL and NumExpr.
 
     The libraries read them when they are loaded.
     """
@@ -25,14 +25,14 @@ def thread_environment(count: int) -> dict[str, str]:
 
 
 def block_preemption() -> None:
-    """Block the signals in this thread, and in all processes that it starts."""
+    """Block the signals in this thread and in all processes that it starts."""
     signal.pthread_sigmask(signal.SIG_BLOCK, PREEMPTION)
 
 
 def ignore_preemption() -> None:
-    """Ignore the signals in this process; what it starts ignores them until it handles them itself.
+    """Ignore the signals in this process; its children ignore them, too, until they handle them.
 
-    One that came while they were blocked is forgotten.
+    Signals that arrived while they were blocked are discarded.
     """
     for number in PREEMPTION:
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Run a script of any kind as a trainable."""
+"""Run a script in any language as a trainable."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _GRACE = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 
 _LONGEST_NAP = 0.02
-"""Seconds between two looks at a running script."""
+"""Longest time between two polls of a running script."""
 
 _FAILURES = (TrainableError, CheckpointError, UnwritableError, StorageError)
 
@@ -49,12 +49,12 @@ _FAILURES = (TrainableError, CheckpointError, UnwritableError, StorageError)
 class CommandRunner:
     """Runs each segment as a process, in a process group that ends with it.
 
-    Where this process is no worker that has a guardian already, it gets one: a script must not outlive it.
+    If this process has no guardian yet it gets one, as a script must not outlive it.
 
     Args:
-        command: What to run.
-        threads: Threads that a script is told to compute with.
-        store: Where the scripts of a gang meet; None where trials never have several workers.
+        command: The command.
+        threads: Number of threads of a script's numerical libraries.
+        store: Rendezvous of a gang's scripts; None if trials never have several workers.
     """
 
     def __init__(self, command: CommandLine, threads: int, store: GangStore | None) -> None:
@@ -64,19 +64,19 @@ class CommandRunner:
         self._guardian: Guardian | None = None if MARK in os.environ else start_guardian(own_group=False)
 
     closes = False
-    """A script leaves nothing behind that would have a `close()`."""
+    """A script leaves no object with a `close()`."""
 
     @property
     def address(self) -> str:
-        """Where the next gang meets if this worker is its rank 0."""
+        """Rendezvous of the next gang if this worker is its rank 0."""
         return "" if self._store is None else self._store.address
 
     def run(
         self, trial: Trial, assignment: Assignment, attempt: Attempt, log: Path, rank_info: RankInfo | None
     ) -> Failure | None:
-        """Run one segment; whatever is wrong with the script or its reports is the trial's failure.
+        """Run one segment. Errors of the script or its reports are the trial's failure.
 
-        The scripts of a gang end together: when one has failed, and when that of rank 0 is told to end.
+        The scripts of a gang end together: when one has failed, and when rank 0's must end.
         """
         meeting: dict[str, str] = {}
         board = Board(None)
@@ -89,7 +89,7 @@ class CommandRunner:
                 return failure
             first = board.post(Ending(assignment.rank, True, failure.message))
             if not first.failed:
-                return None  # rank 0's was told to end, and this one failed for want of it
+                return None  # rank 0's had to end, and this one failed without it
             return failure if first.rank == assignment.rank else lost(first, end_of_log(log))
         except StoreLostError as error:
             return Failure("peer", str(error), "")
@@ -140,10 +140,10 @@ class CommandRunner:
         return None
 
     def let_go(self, unless: int | None) -> None:
-        """Nothing is kept from one segment to the next."""
+        """Do nothing: no object is kept between segments."""
 
     def close(self) -> None:
-        """Send the guardian away, where there is one of our own."""
+        """Stop our own guardian, if there is one."""
         if self._guardian is not None:
             self._guardian.stop()
         if self._store is not None:
@@ -163,7 +163,7 @@ class CommandRunner:
             "HPSEARCH_CHECKPOINT": _user_path(assignment.checkpoint),
             "HPSEARCH_PARENT_CHECKPOINT": _user_path(assignment.parent_checkpoint),
         }
-        environment.setdefault("PYTHONUNBUFFERED", "1")  # else a killed script's last words are lost
+        environment.setdefault("PYTHONUNBUFFERED", "1")  # else the last output of a killed script is lost
         if self._guardian is not None:
             environment[MARK] = self._guardian.mark
         return environment
@@ -193,7 +193,7 @@ class CommandRunner:
 
 
 class _Script:
-    """A script that runs, and what its lines say."""
+    """A running script and its report lines."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], assignment: Assignment, attempt: Attempt, lines: Path, board: Board
@@ -204,30 +204,30 @@ class _Script:
         self._directory = Path(assignment.directory)
         self._lines = LineReader(lines)
         self._queue: deque[tuple[int, dict[str, Any]]] = deque()
-        """Lines that were read and not taken."""
+        """Lines that were read and not handled."""
         self._read = 0
         self._named = NamedCheckpoints(self._directory, lines)
         self._board = board
         self.ended_by: Ending | None = None
-        """What ended the gang's scripts, where it wasn't this one."""
+        """What ended the gang's scripts, if it wasn't this one."""
         self.told: Failure | None = None
-        """What the script said of its end, where it has the trial object."""
+        """The failure that the script reported, if it uses the trial object."""
         self._offered: Path | None = None
-        """The last line's checkpoint, where it isn't copied."""
+        """The last line's checkpoint, if it isn't copied yet."""
         self._copy: Copy | None = None
-        """The newest copy, while it doesn't count."""
+        """The newest copy, while it doesn't count yet."""
         self._kill_at: float | None = None
         self._clock = time.perf_counter()
 
     def follow(self) -> int:
-        """Take the script's lines until it has ended; give its exit status, 0 where it was told to end."""
+        """Handle the script's lines until it has ended; return its exit status, 0 if it had to end."""
         nap = 0.001
         try:
             while not _has_ended(self._process.pid):
                 read = self._read
                 self._take_lines()
                 if self._read > read:
-                    nap = 0.001  # it waits for an answer, and its next report may be as close
+                    nap = 0.001  # it waits for a reply, and its next report may be near
                 self._heed_others()
                 if self._kill_at is not None and time.monotonic() >= self._kill_at:
                     os.killpg(self._process.pid, signal.SIGKILL)
@@ -235,17 +235,17 @@ class _Script:
                 nap = min(nap * 1.5, _LONGEST_NAP)
             self._take_lines(ended=self._kill_at is None)
         except _FAILURES as error:
-            # Before this script is ended, for want of which the others' may fail.
+            # Before this script is ended, as the others' may fail without it.
             self._board.post(Ending(self._assignment.rank, True, str(error)))
             raise
         finally:
             self._lines.close()
-        _kill_group(self._process)  # before it is reaped, so that its number can't be someone else's
+        _kill_group(self._process)  # before it is reaped, so that its pid can't be reused
         status = self._process.wait()
         return 0 if self._kill_at is not None else status
 
     def finish(self, command: CommandLine) -> None:
-        """Copy the checkpoint that the last line named, and see that there was a line."""
+        """Copy the last line's checkpoint, and check that there was a line."""
         self._attempt.returned()
         iteration = self._attempt.iteration
         if self._copy is not None:
@@ -260,7 +260,7 @@ class _Script:
     def _take_lines(self, ended: bool = False) -> None:
         try:
             self._read_lines(ended)
-        finally:  # those before a line that is wrong count
+        finally:  # lines before a wrong one count
             self._take_queue(ended)
 
     def _read_lines(self, ended: bool = False) -> None:
@@ -295,18 +295,18 @@ class _Script:
                     self._take_report(number, line)
 
     def _take_failure(self, failure: Failure) -> None:
-        """Take a script's word of what ends it, and let it print its traceback."""
+        """Record the failure that a script reports, and let it print its traceback."""
         self.told = failure
         if failure.kind != "peer":
             self._board.post(Ending(self._assignment.rank, True, failure.message))
         self._kill_at = time.monotonic() + _GRACE
 
     def _take_report(self, number: int, line: dict[str, Any]) -> None:
-        if self._assignment.strategy != "allreduce":  # a line says nothing of who looked at it
+        if self._assignment.strategy != "allreduce":  # a line doesn't say whether the checkpoint was read
             raise TrainableError(ignored_parallel(self._assignment.strategy))
         iteration = self._attempt.iteration + 1
         if self._attempt.ended:
-            self._end_all()  # it goes on beyond its segment
+            self._end_all()  # it runs beyond its segment
             return
         if line.get("iteration", iteration) != iteration:
             raise TrainableError(
@@ -328,17 +328,17 @@ class _Script:
             self._end_all()  # else the next line does
 
     def _copy_offered(self, number: int) -> None:
-        """Copy the last line's checkpoint, where it names one."""
+        """Copy the last line's checkpoint, if it names one."""
         path, self._offered = self._offered, None
         if path is None:
             return
         iteration = self._attempt.iteration
         name = self._named.copy(path, iteration)
-        self._read_lines()  # what was appended while it was copied
+        self._read_lines()  # lines that were appended during the copy
         self._copy = Copy(iteration, name, path, number, self._read + 1)
 
     def _settle(self) -> None:
-        """Let the newest copy count, if nothing was written over what it was made of before it was made."""
+        """Count the newest copy, if its source wasn't overwritten before the copy."""
         copy, self._copy = self._copy, None
         if copy is None:
             return
@@ -351,21 +351,21 @@ class _Script:
         self._attempt.saved(copy.iteration, copy.name)
 
     def _answer(self) -> None:
-        """Tell a script that has the trial object whether its segment ends with the report just taken."""
+        """Reply to a script with the trial object: whether its segment ends with the last report."""
         is_cut = not self._attempt.ended and self._attempt.cut_requested()
         with (self._directory / ANSWERS).open("ab") as file:
             file.write(CUT if is_cut else GO_ON)
 
     def _heed_others(self) -> None:
-        """End this script where the gang's scripts are to end."""
+        """End this script if the gang's scripts must end."""
         if self._kill_at is None:
-            with contextlib.suppress(StoreLostError):  # rank 0's worker may be done, and this script about to be
+            with contextlib.suppress(StoreLostError):  # rank 0's worker may be done, and this script nearly
                 self.ended_by = self._board.read()
             if self.ended_by is not None:
                 self._terminate()
 
     def _end_all(self) -> None:
-        """End this script, after the others' runners can know of it: theirs may fail for want of this one."""
+        """End this script, after the others' runners can know: their scripts may fail without it."""
         if self._assignment.rank == 0:
             self._board.post(Ending(0, False))
         self._terminate()
@@ -377,12 +377,12 @@ class _Script:
 
 
 def _user_path(checkpoint: str | None) -> str:
-    """Give the path of what the user saved, as text; empty without a checkpoint."""
+    """Return the path of the user's checkpoint; empty without one."""
     return "" if checkpoint is None else str(checkpoints.user_path(Path(checkpoint)))
 
 
 def _has_ended(pid: int) -> bool:
-    """Say whether this child has ended, and leave it to be reaped."""
+    """Return whether this child has ended, without reaping it."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -393,7 +393,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes], lines: Path) -> None:
-    """End the script and whatever it left behind, wherever that hides."""
+    """End the script and all its descendants."""
     _kill_group(process)
     process.wait()
     kill_marked("HPSEARCH_REPORTS", str(lines))

@@ -1,4 +1,4 @@
-"""A worker's place in the gang that runs a wide segment, and how it joins the others from this process."""
+"""A worker's rank in the gang of a wide segment, and how it joins the others from this process."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ __all__ = ["GangListener", "RankInfo", "ranks_of_gang"]
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """What one worker of a gang has to know of the others: plain data, which travels with the call."""
+    """What a worker of a gang needs to know of the others: plain data, sent with the call."""
 
     rank: int
-    """This worker's, from 0; rank 0 reports and saves."""
+    """This worker's rank, from 0; rank 0 reports and saves."""
     addresses: tuple[str, ...]
-    """By rank: where each is reached, as it said itself before."""
+    """Address of each rank, as it announced it."""
     nodes: tuple[str, ...]
-    """By rank: the node that each is on; those of one node stand together."""
+    """Node of each rank; ranks of a node are in sequence."""
     secret: bytes = field(repr=False)
-    """32 bytes that this gang alone knows."""
+    """32 bytes that only this gang knows."""
 
     @property
     def width(self) -> int:
-        """Workers in the gang."""
+        """Number of workers in the gang."""
         return len(self.addresses)
 
     @property
     def local_rank(self) -> int:
-        """This worker's number among those of its node, from 0."""
+        """This worker's rank among those of its node, from 0."""
         return self.nodes[: self.rank].count(self.nodes[self.rank])
 
     @property
     def local_width(self) -> int:
-        """Workers of the gang on this worker's node."""
+        """Number of the gang's workers on this worker's node."""
         return self.nodes.count(self.nodes[self.rank])
 
 
 def ranks_of_gang(addresses: Sequence[str], nodes: Sequence[str]) -> Sequence[RankInfo | None]:
-    """Give the places of a new gang, by rank; a worker that is alone needs none.
+    """Return the `RankInfo`s of a new gang, by rank; None for a worker alone.
 
     Args:
-        addresses: By rank: where each is reached.
-        nodes: By rank: the node that each is on.
+        addresses: Address of each rank.
+        nodes: Node of each rank.
     """
     if len(addresses) == 1:
         return (None,)
@@ -57,7 +57,7 @@ def ranks_of_gang(addresses: Sequence[str], nodes: Sequence[str]) -> Sequence[Ra
 
 
 class GangListener:
-    """Listens for one gang after the other, where the trainable is called in this process.
+    """Listens for gangs in sequence, where the trainable is called in this process.
 
     Args:
         node: Splits one machine into several hosts, by a name for this one; empty: as the machine itself does.
@@ -71,7 +71,7 @@ class GangListener:
 
     @property
     def address(self) -> str:
-        """Where the next gang reaches this process. It is listened to from when it is first asked for.
+        """Address of this process for the next gang. The first access starts to listen.
 
         Raises:
             hpsearch_comm.ConfigurationError: There is no such interface.
@@ -83,15 +83,15 @@ class GangListener:
         return self._listener.address.to_text()
 
     def join(self, rank_info: RankInfo) -> Group:
-        """Form the group of the gang, with the options in HPSEARCH_COMM_ variables.
+        """Form the group of the gang, with the options of the HPSEARCH_COMM_ variables.
 
         Raises:
-            hpsearch_comm.CommError: It didn't come together.
+            hpsearch_comm.CommError: It couldn't be formed.
         """
         from hpsearch_comm import Group, KnownAddresses
         from hpsearch_comm.environment import VARIABLES, read_environment
 
-        # Nothing else: what another launcher has set for the process that started this one isn't meant here.
+        # Only these: variables of another launcher concern the process that started this one.
         variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
         seated = {
             "rank": rank_info.rank,
@@ -103,7 +103,7 @@ class GangListener:
         return Group(**read_environment(variables).for_group(seated))
 
     def close(self) -> None:
-        """Listen no longer: the next address is a new one."""
+        """Stop listening: the next address is a new one."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()

@@ -1,4 +1,4 @@
-"""Where the scripts of a gang meet: a store that the worker of rank 0 holds, as torchrun's agent does."""
+"""The rendezvous of a gang's scripts: a store in the worker of rank 0, as in torchrun's agent."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["LAUNCHERS", "Board", "Ending", "GangStore", "StoreLostError"]
 
 LAUNCHERS = frozenset({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
-"""What mpirun or srun has set if it started the backend's processes: their number, which isn't that of a trial's."""
+"""Set by mpirun or srun if it started the backend's processes: their number, which isn't the trial's."""
 
 _PATIENCE = timedelta(seconds=10)
-"""For one answer of the store."""
+"""Limit of one call of the store."""
 
 _ALONE = {
     "RANK": "0",
@@ -28,17 +28,17 @@ _ALONE = {
     "LOCAL_RANK": "0",
     "LOCAL_WORLD_SIZE": "1",
     "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "0",  # a script that meets nobody takes any free one
+    "MASTER_PORT": "0",  # a script without a gang takes any free port
 }
 
 
 class StoreLostError(Exception):
-    """The worker of rank 0 is gone, and the gang's store with it."""
+    """The worker of rank 0 is lost, and the gang's store with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What ends the scripts of a gang: one that failed, or rank 0's, which its runner has ended."""
+    """What ends the scripts of a gang: a failed one, or rank 0's, which its runner has ended."""
 
     rank: int
     failed: bool
@@ -46,7 +46,7 @@ class Ending:
 
 
 class GangStore:
-    """Holds a store for one gang after the other, and knows what their scripts have to be told.
+    """Holds a store for gangs in sequence, and knows the environment of their scripts.
 
     Args:
         node: Splits one machine into several hosts, by a name for this one; empty: as the machine itself does.
@@ -62,7 +62,7 @@ class GangStore:
 
     @property
     def address(self) -> str:
-        """Where the next gang meets if this worker is its rank 0, as `host:port`.
+        """Rendezvous of the next gang if this worker is its rank 0, as `host:port`.
 
         Raises:
             hpsearch_comm.ConfigurationError: There is no such interface.
@@ -73,7 +73,7 @@ class GangStore:
             from hpsearch_comm.bootstrap.interface import local_address
 
             ip = local_address(interface=self._interface)
-            # Bound here, since a store by itself listens on every address.
+            # Bound here, as a store on its own listens on every address.
             family = socket.AF_INET6 if ":" in ip else socket.AF_INET
             listening = socket.create_server((ip, 0), family=family, backlog=4096)
             port = listening.getsockname()[1]
@@ -89,7 +89,7 @@ class GangStore:
         return self._address
 
     def environment(self, rank_info: RankInfo | None) -> dict[str, str]:
-        """Give the variables by which a script finds the others, as torchrun sets them, and hpsearch_comm's own."""
+        """Return the environment variables of a script's rendezvous: torchrun's and hpsearch_comm's."""
         if rank_info is None:
             return _ALONE
         host, _, port = rank_info.addresses[0].rpartition(":")
@@ -116,7 +116,7 @@ class GangStore:
         return environment
 
     def board(self, rank_info: RankInfo | None) -> Board:
-        """Open the board of a gang; that of a script by itself has no readers.
+        """Open the board of a gang; a script alone has one without readers.
 
         Raises:
             StoreLostError: The store can't be reached.
@@ -129,15 +129,15 @@ class GangStore:
 
         host, _, port = rank_info.addresses[0].rpartition(":")
         try:
-            # A store that isn't there would be asked again and again; this one has been there from the start.
+            # torch would retry a missing store again and again; this one exists from the start.
             socket.create_connection((host, int(port)), _PATIENCE.total_seconds()).close()
             return Board(TCPStore(host, int(port), is_master=False, timeout=_PATIENCE, wait_for_workers=False))
-        except (OSError, RuntimeError) as error:  # the latter is what every failure of a TCPStore is
+        except (OSError, RuntimeError) as error:  # RuntimeError is every failure of a TCPStore
             line = str(error).partition("\n")[0]
             raise StoreLostError(f"rank 0's worker can't be reached at {rank_info.addresses[0]}: {line}") from error
 
     def renew(self) -> None:
-        """Give the next gang a store of its own. This one's is kept meanwhile: other ranks may still be leaving."""
+        """Make the next gang use a new store. This one is kept for now, as other ranks may still be leaving."""
         self._former, self._store = self._store, None
 
     def close(self) -> None:
@@ -146,10 +146,10 @@ class GangStore:
 
 
 class Board:
-    """Where the runners of a gang's scripts read what ends them all. The first ending that is posted stands.
+    """Where the runners of a gang's scripts read what ends them all. The first posted ending counts.
 
     Args:
-        store: The gang's; None for a script by itself.
+        store: The gang's; None for a script alone.
     """
 
     _KEY = "hpsearch/ending"
@@ -159,18 +159,18 @@ class Board:
         self._lost = False
 
     def read(self) -> Ending | None:
-        """Give what was posted.
+        """Return the posted ending; None if there is none.
 
         Raises:
-            StoreLostError: The store is gone.
+            StoreLostError: The store is lost.
         """
         return self._ask(lambda store: store.get(self._KEY) if store.check([self._KEY]) else None)
 
     def post(self, ending: Ending) -> Ending:
-        """Post an ending; give the one that stands.
+        """Post an ending; return the one that counts.
 
         Raises:
-            StoreLostError: The store is gone.
+            StoreLostError: The store is lost.
         """
         text = json.dumps(asdict(ending))
         return self._ask(lambda store: store.compare_set(self._KEY, "", text)) or ending
@@ -179,7 +179,7 @@ class Board:
         if self._store is None:
             return None
         try:
-            if not self._lost:  # torch writes to stderr each time that it asks in vain
+            if not self._lost:  # torch writes to stderr at each failed call
                 text = question(self._store)
                 return None if text is None else Ending(**json.loads(text))
         except RuntimeError:

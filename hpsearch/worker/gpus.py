@@ -1,4 +1,4 @@
-"""Which GPUs a process sees, and how much of one's memory it takes."""
+"""Limit the GPUs that a process sees, and its share of a GPU's memory."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _users = 0
 
 
 def hide_gpus() -> None:
-    """Let this process, and what it starts, see no GPU from here on; nothing in it has asked for one yet."""
+    """Hide all GPUs from this process and its children. Call it before CUDA is first used."""
     os.environ[_VISIBLE] = ""
 
 
 @contextlib.contextmanager
 def without_gpus() -> Iterator[None]:
-    """Let torch in this process, and the processes that it starts, see no GPU meanwhile.
+    """Hide all GPUs from torch in this process, and from its children, within the block.
 
-    CUDA reads its environment once in a process, when it is first asked for a device. The environment alone would come
-    too late where something has asked before, and would hide the GPUs for good where something asks meanwhile. So
-    torch's own functions answer instead. Several may be in it at once.
+    CUDA reads its environment once per process, at its first use. The environment alone would come too late after an
+    earlier use, and would hide the GPUs for good if the first use were in the block. So torch's own functions are
+    replaced, too. Several threads may enter at once.
     """
     global _users
     with _hiding:
@@ -74,9 +74,9 @@ def _refuse() -> NoReturn:
 
 @contextlib.contextmanager
 def part_of_gpu(fraction: float) -> Iterator[None]:
-    """Let torch in this process allocate no more than a part of its GPU's memory meanwhile.
+    """Limit torch in this process to a part of its GPU's memory within the block.
 
-    Several processes share the GPU: without a limit the first one to cache memory would have the others fail.
+    If several processes share a GPU without a limit, the first one to cache memory makes the others fail.
 
     Args:
         fraction: Above 0, below 1.
@@ -95,10 +95,10 @@ def part_of_gpu(fraction: float) -> Iterator[None]:
 
 
 def free_shared_gpu(gpus: float) -> None:
-    """Give back memory that no tensor has any more, where others share the GPU; at the end of a segment.
+    """Release cached memory at the end of a segment, if other processes share the GPU.
 
     Args:
-        gpus: Of this worker.
+        gpus: Number of GPUs of this worker.
     """
     if not 0 < gpus < 1:
         return
@@ -109,14 +109,14 @@ def free_shared_gpu(gpus: float) -> None:
 
 
 def check_one_gpu(target: Any, gpus: float) -> None:
-    """See that a `Trainer` has no more GPUs than it uses.
+    """Check that a `Trainer` has no more GPUs than it uses.
 
     Args:
         target: The trainable.
-        gpus: Of its worker.
+        gpus: Number of GPUs of its worker.
 
     Raises:
-        TrainableError: It has.
+        TrainableError: It has more.
     """
     if gpus <= 1 or not isinstance(target, type):
         return

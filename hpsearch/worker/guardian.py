@@ -1,11 +1,11 @@
-"""A small process that outlives a worker by a moment, to end what the worker started.
+"""A small process that briefly outlives a worker, to end the worker's children.
 
-A worker that is killed can't end its children itself. Its guardian waits for the worker's end, whatever the
-cause, and kills the worker's process group, and every process whose environment holds the worker's mark: the
-children that left the group, and their children. A child that left the group and never ran another program has the
-worker's own environment, without the mark; it is known by a file that it inherited, which has the mark as its name.
+A killed worker can't end its children itself. Its guardian waits for the worker's end, whatever the cause, and kills
+the worker's process group, and every process with the worker's mark in its environment: the children that left the
+group, and their children. A child that left the group and never ran another program has the worker's own environment,
+without the mark; it is recognized by an inherited file, which has the mark as its name.
 
-This file is run as a program as well, without hpsearch: nothing but the standard library belongs into it.
+This file is also run as a program without hpsearch, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any, BinaryIO
 __all__ = ["MARK", "Guardian", "kill_marked", "start_guardian"]
 
 MARK = "HPSEARCH_WORKER"
-"""The environment variable that marks what a worker started."""
+"""Environment variable that marks a worker's children."""
 
 _GIVE_UP_AFTER = 10.0
-"""Seconds; what can't be killed for so long hangs in the kernel."""
+"""Seconds; a process that can't be killed for so long hangs in the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +37,24 @@ class Guardian:
 
     pid: int
     mark: str
-    """The value of `HPSEARCH_WORKER` by which it knows this worker's processes."""
+    """The value of `HPSEARCH_WORKER` that marks this worker's processes."""
     badge: int = -1
-    """The descriptor of a file without content that forked children inherit, and whose name is the mark."""
+    """Descriptor of an empty file that forked children inherit, with the mark as its name."""
     words: BinaryIO | None = None
     """A pipe to the guardian."""
 
     def leave_words(self, text: str) -> None:
-        """Let the guardian write this line to standard error if the process ends before it leaves other words.
+        """Set the line that the guardian writes to standard error when the process ends.
 
         Args:
             text: Empty: it writes nothing.
         """
         assert self.words is not None, "it was made by `start_guardian`"
-        with contextlib.suppress(OSError, ValueError):  # it has been killed, or sent away
+        with contextlib.suppress(OSError, ValueError):  # it was killed or stopped
             self.words.write(f"{text}\n".encode())
 
     def stop(self) -> None:
-        """Send the guardian away without killing anything."""
+        """Stop the guardian without killing anything."""
         with contextlib.suppress(ProcessLookupError):
             end = _end_of(self.pid)
             os.kill(self.pid, signal.SIGKILL)
@@ -70,14 +70,14 @@ class Guardian:
 def start_guardian(scratch: Path | None = None, *, own_group: bool = True, mark: str | None = None) -> Guardian:
     """Start a guardian for this process.
 
-    It is no child of this process for long: Ray's workers kill their children when they are told to end.
+    The guardian detaches from this process, as Ray's workers kill their children when they end.
 
     Args:
-        scratch: A directory to delete when the process has ended, if it is there by then.
-        own_group: This process is a worker and nothing else: make it the leader of a process group, which its
-            guardian then kills, and mark it, before it starts any child. False, for a process that has a life
-            of its own: only children started with `{MARK: guardian.mark}` in their environment are killed.
-        mark: Names this process's children; None: a new one.
+        scratch: A directory to delete when the process has ended, if it exists by then.
+        own_group: For a process that is only a worker: make it the leader of a process group, which its guardian
+            kills, and mark it, before it starts any child. False, for any other process: only children that are
+            started with `{MARK: guardian.mark}` in their environment are killed.
+        mark: Mark of this process's children; None: a new one.
     """
     mark = mark or uuid.uuid4().hex
     if own_group and os.getpgrp() != os.getpid():
@@ -116,14 +116,14 @@ def _badge(mark: str) -> str:
 
 
 def kill_marked(name: str, value: str, group: int = 0, badge: str = "") -> None:
-    """Kill all processes with this entry in their environment, of this group, or with this badge, until none is left.
+    """Kill all processes with this entry in their environment, this group or this badge, until none is left.
 
-    Returns after ten seconds if some can't be killed; this process itself is spared.
+    Returns after ten seconds if some can't be killed. This process itself is spared.
     """
     entry = os.fsencode(f"{name}={value}")
     deadline = time.monotonic() + _GIVE_UP_AFTER
     clean = 0
-    # Twice: a process that was forked behind the scan's back is in the next one.
+    # Twice: a process that was forked during a scan is in the next one.
     while clean < 2 and time.monotonic() < deadline:
         victims = [
             pid
@@ -144,24 +144,24 @@ def _other_processes() -> list[int]:
 
 
 def _in_group(pid: int, group: int) -> bool:
-    """Say whether this process is of the group and alive."""
+    """Return whether this process is in the group and alive."""
     if group == 0:
         return False
-    # The command, in parentheses, may hold anything; then state, parent and group.
+    # The command, in parentheses, may contain anything; then come state, parent and group.
     state, _, its_group = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:3] or (b"X", b"", b"0")
     return int(its_group) == group and state not in (b"Z", b"X")
 
 
 def _has_entry(pid: int, entry: bytes) -> bool:
-    """Say whether this process has the entry in its environment; of a dead one nothing can be read."""
+    """Return whether this process has the entry in its environment; False for a dead one."""
     return entry in _read(f"/proc/{pid}/environ").split(b"\0")
 
 
 def _has_badge(pid: int, badge: str) -> bool:
-    """Say whether this process has the file open; of a dead one nothing can be listed."""
+    """Return whether this process has the file open; False for a dead one."""
     try:
         return any(_link(path).startswith(f"/memfd:{badge} ") for path in Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:  # gone, or another user's
+    except OSError:  # ended, or another user's
         return False
 
 
@@ -175,12 +175,12 @@ def _link(path: Path) -> str:
 def _read(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
-    except OSError:  # gone, or another user's
+    except OSError:  # ended, or another user's
         return b""
 
 
 def _end_of(pid: int) -> int:
-    """Give a descriptor that becomes readable when the process ends; -1 where the kernel has none."""
+    """Return a descriptor that becomes readable when the process ends; -1 if the kernel has none."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
@@ -201,13 +201,13 @@ def _wait_for(end: int, pid: int) -> None:
 def _main(worker: int, group: int, mark: str, scratch: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    # Whatever the worker holds without close-on-exec must close when the worker ends.
+    # Descriptors of the worker without close-on-exec must close when the worker ends.
     for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         if descriptor > 2:
             with contextlib.suppress(OSError):  # the listing's own is closed already
                 os.close(descriptor)
     os.chdir("/")
-    # No pipe would tell of the worker's end: a forked child of it holds the pipe open, too.
+    # A pipe wouldn't show the worker's end, as its forked children hold the pipe open, too.
     end = _end_of(worker) if os.getppid() == worker else -1
     pid = os.fork()
     if pid:

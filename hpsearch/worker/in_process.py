@@ -34,17 +34,17 @@ __all__ = ["InProcess"]
 
 
 class InProcess:
-    """Runs segments by calling a function afresh, or by stepping an object that may stay warm.
+    """Runs segments by calling a function, or by stepping an object that may stay warm.
 
-    torch is imported at once, before the trainable is: a segment finds the same generators and threads in a
-    fresh worker and in a warm one. (What a trainable imports only while it runs is out of reach: such an import may
-    draw random numbers, once per worker. Imports belong to the top of its module.)
+    torch is imported before the trainable, so that a segment finds the same generators and threads in a fresh worker
+    and in a warm one. (An import inside the trainable may draw random numbers, once per worker: imports belong at the
+    top of its module.)
 
     Args:
-        trainable: Its import path, or itself.
+        trainable: The trainable or its import path.
         search_path: Folders put in front of `sys.path`.
-        threads: torch's, of each segment.
-        listener: Where gangs reach this process.
+        threads: torch's number of threads in each segment.
+        listener: Address of this process for gangs.
 
     Raises:
         TrainableError: The trainable can't be imported, or has another shape.
@@ -65,13 +65,13 @@ class InProcess:
 
     @property
     def address(self) -> str:
-        """Where the next gang reaches this process."""
+        """Address of this process for the next gang."""
         return self._listener.address
 
     def run(
         self, trial: Trial, assignment: Assignment, attempt: Attempt, log: Path, rank_info: RankInfo | None
     ) -> Failure | None:
-        """Run one segment; whatever the trainable raises is its failure, the user's interruption aside."""
+        """Run one segment. What the trainable raises is its failure, except the user's interruption."""
         process = os.getpid()
         outer = set_current_trial(None)
         failure = None
@@ -86,7 +86,7 @@ class InProcess:
             finally:
                 set_current_trial(outer)
                 if os.getpid() != process:
-                    os._exit(1)  # a child that the trainable forked came back: it must not go on as a second driver
+                    os._exit(1)  # a child that the trainable forked returned: it must not continue as a second driver
         words = "" if failure is None else failure.traceback
         attempt.module_changes = module_changes(modules)
         words += told_of(attempt.settings.changed, attempt.settings.stuck) + told_of_modules(attempt.module_changes)
@@ -97,10 +97,10 @@ class InProcess:
         return failure
 
     def build(self, assignment: Assignment) -> Any:
-        """Give what the trainable makes of a trial's first segment, for a look: nobody hears of it.
+        """Build the trainable of a trial's first segment, to inspect it. Nothing is reported.
 
         Raises:
-            BaseException: What building it raises.
+            BaseException: Whatever the build raises.
         """
         trial, generators = RunningTrial(assignment, _Nobody()), random_state.capture()
         outer = set_current_trial(trial)
@@ -118,21 +118,21 @@ class InProcess:
         return callable(getattr(class_of(self.target), "close", None))
 
     def let_go(self, unless: int | None) -> None:
-        """Close the object at hand, unless it is this trial's; its output goes to its last attempt's log."""
+        """Close the warm object, unless it is this trial's; its output goes to its last attempt's log."""
         trial = self._warm.trial
         if trial is None or trial.number == unless:
             return
-        # Where its log can't be opened the next segment closes it.
+        # If its log can't be opened the next segment closes it.
         with contextlib.suppress(OSError, StorageError, UnwritableError), self.output.to(trial.directory / LOG):
             self._warm.close()
 
     def forget(self) -> None:
-        """Keep the object at hand no more, so that its trial is built again; it has no `close`."""
+        """Drop the warm object, so that its trial is built again; it has no `close`."""
         assert not self.closes, "`let_go` has a place for what that prints"
         self._warm.close()
 
     def close(self) -> None:
-        """Let go of the warm object, and give torch back its threads."""
+        """Close the warm object, and restore torch's threads."""
         import torch
 
         self._warm.close()
@@ -149,7 +149,7 @@ class InProcess:
                 returned = _call(self.target, _begin(assignment, attempt, form), attempt)
         finally:
             if rank_info is not None:
-                self._listener.close()  # an address is good for one gang
+                self._listener.close()  # each gang needs a new address
         if attempt.iteration == assignment.start and assignment.must_report:
             unread = "" if returned is None else f", and its result, {shown(returned)}, isn't read"
             raise TrainableError(
@@ -159,7 +159,7 @@ class InProcess:
 
 
 def _begin(assignment: Assignment, attempt: Attempt, form: Callable[[], Group] | None) -> RunningTrial:
-    """Begin a segment afresh: its trial is the current one, its group is formed, the generators are seeded."""
+    """Begin a segment: set the current trial, form the group, and seed the generators."""
     trial = RunningTrial(assignment, attempt, form)
     set_current_trial(trial)
     if trial.world_size > 1:
@@ -169,7 +169,7 @@ def _begin(assignment: Assignment, attempt: Attempt, form: Callable[[], Group] |
 
 
 def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> object:
-    """Call a function, and give what it returns; the group is closed when it ends."""
+    """Call a function, and return its result; its group is closed at its end."""
     returned = None
     try:
         returned = _ended(target, trial)
@@ -187,7 +187,7 @@ def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> object:
 
 
 def _ended(target: Trainable, trial: RunningTrial) -> object:
-    """Call a function, and let what it held back be reported."""
+    """Call a function, and report what it held back."""
     try:
         returned = target(trial)
     except SegmentEnd:
@@ -203,7 +203,7 @@ def _ended(target: Trainable, trial: RunningTrial) -> object:
 
 
 class _Nobody:
-    """Hears nothing of a trial."""
+    """Ignores a trial's reports."""
 
     def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
         """Let it pass."""
@@ -220,24 +220,24 @@ class _Nobody:
 
 
 class _WarmObject:
-    """The object of the last trial, and the checkpoint that it stands at."""
+    """The object of the last trial, and the checkpoint that it corresponds to."""
 
     def __init__(self) -> None:
         self._object: Any = None
         self.trial: RunningTrial | None = None
-        """Its trial; None where there is no object."""
+        """Its trial; None if there is no object."""
         self._settings: Mapping[str, Any] = {}
-        """What building it changed of the process: there again when it goes on, as if it had been built anew."""
+        """Settings of the process that its build changed; restored when it continues, as if it were built anew."""
         self._stands_at: tuple[int, str] | None = None
         """(trial number, absolute path of the checkpoint written at its last report)"""
 
     def step(
         self, target: Trainable, assignment: Assignment, attempt: Attempt, form: Callable[[], Group] | None
     ) -> None:
-        """Step the object through a segment; the one at hand, where it stands at the segment's checkpoint."""
+        """Step an object through a segment: the warm one, if it corresponds to the segment's checkpoint."""
         try:
             trial = self._continue(assignment, attempt) or self._build(target, assignment, attempt, form)
-            # From here to the end the object stands at no checkpoint: one that fails on the way is built afresh.
+            # From here to the end the object corresponds to no checkpoint: after a failure it is built anew.
             self._stands_at = None
             offers = getattr(self._object, "state_dict", None)
             for _ in trial.iterations():
@@ -253,7 +253,7 @@ class _WarmObject:
                 self.close()  # the object belongs to this segment's group
 
     def close(self) -> None:
-        """Let go of the object and its group; what its `close` raises is printed, and nobody's failure."""
+        """Close the object and its group. Errors of its `close` are printed, and fail no trial."""
         former, trial = self._object, self.trial
         self._object, self.trial, self._stands_at = None, None, None
         if callable(close := getattr(former, "close", None)):
@@ -262,13 +262,13 @@ class _WarmObject:
                     close()
             except Interrupted:
                 raise
-            except BaseException:  # SystemExit too: it would fail the next trial
+            except BaseException:  # also SystemExit, which would fail the next trial
                 traceback.print_exc()
         if trial is not None:
             trial.leave_group()
 
     def _continue(self, assignment: Assignment, attempt: Attempt) -> RunningTrial | None:
-        """Take up the object at hand, where it stands at the checkpoint; a wide segment always builds its own."""
+        """Continue with the warm object, if it is at the checkpoint; a wide segment always builds a new one."""
         if assignment.world_size > 1 or self.trial is None:
             return None
         if self._stands_at != (assignment.number, assignment.checkpoint):

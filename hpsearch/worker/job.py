@@ -1,4 +1,4 @@
-"""What a worker is told and what it says: plain data between the backends and the worker."""
+"""Plain data between the backends and the worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Channel", "CommandLine", "Job"]
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """A script of any kind as a trainable."""
+    """A script in any language as a trainable."""
 
     program: str | None
     """The sweep file's `program`."""
@@ -29,10 +29,10 @@ class CommandLine:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all segments of a study share; it must survive cloudpickle."""
+    """What all segments of a study share; it is sent by cloudpickle."""
 
     study: str
-    """Absolute path of the study's directory, as the driver sees it."""
+    """Absolute path of the study's directory on the driver's machine."""
     name: str
     """The sweep's name."""
     trainable: str | Callable[..., Any] | CommandLine
@@ -40,39 +40,39 @@ class Job:
     search_path: tuple[str, ...]
     """Folders put in front of `sys.path` before the import path is followed."""
     objective: Objective
-    """Says what every report must hold, and where a segment ends because a report has reached the targets."""
+    """Metrics that every report must have, and the targets at which a segment ends."""
     save_every: int | None
     """Iterations between checkpoints inside a segment; None: only at its end."""
     threads: int
     """torch's intra-op threads: `cpus_per_worker`."""
     parameters: Space | None = None
-    """Says how trainables see flat parameters; None: as they are."""
+    """Converts flat parameters to the trainable's form; None: they stay flat."""
     scaling: Mapping[str, Any] = field(default_factory=dict)
-    """How batch and rate follow the number of workers: `batch`, `lr`, `warmup_epochs`, `max_global_batch`."""
+    """The sweep's `scaling`: `batch`, `lr`, `warmup_epochs`, `max_global_batch`."""
     strategies: Strategies | None = None
-    """Says how several workers train one trial; None: by allreduce."""
+    """How several workers synchronize; None: by allreduce."""
     widest: int = 1
-    """Workers that a trial may get."""
+    """Most workers of a trial."""
     lanes: int = 1
-    """Trials that a worker may train beside each other."""
+    """Most lanes of a worker."""
     rounded: bool = False
-    """They may round otherwise than each alone, as `lanes` trials do, however many there are."""
+    """Lanes may round differently from a trial alone: as `lanes` trials do, whatever their number."""
     packs: bool = True
-    """Checkpoints that those write at one time lie in one file: they are soon deleted, but for few."""
+    """Checkpoints that lanes write at the same time share a file; most of them are soon deleted."""
     mkl_cbwr: str | None = None
-    """MKL_CBWR of processes that train; None: it is what their environment has."""
+    """MKL_CBWR of processes that train; None: as in their environment."""
     gpus: float = 0
-    """That a worker has, or its share of one."""
+    """Number of GPUs of a worker, or its fraction of one."""
 
 
 class Channel(Protocol):
-    """What a running segment tells the outside as it goes on, from the thread that runs it."""
+    """Receives the messages of a running segment, from its thread."""
 
     def reported(self, report: Report) -> None:
-        """Take a provisional report."""
+        """Receive a provisional report."""
 
     def saved(self, saved: Saved) -> None:
-        """Take note of a checkpoint inside the segment, and of the reports since the last one."""
+        """Receive a checkpoint inside the segment, with the reports since the last one."""
 
     def cut_requested(self) -> bool:
-        """Say whether the segment should end at this report."""
+        """Return whether the segment should end at this report."""

@@ -1,4 +1,4 @@
-"""One segment that is trained beside others: its account, its log, and how its process stands in its turns."""
+"""A segment that runs as a lane: its attempt, its log, and the state of the process in its turns."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ __all__ = ["Lane", "Standing"]
 
 
 class Standing:
-    """A trial's object, and the checkpoint that it stands at."""
+    """A trial's object, and the checkpoint that it corresponds to."""
 
     def __init__(self, made: Any, trial: RunningTrial, settings: Mapping[str, Any]) -> None:
         self.object = made
         self.trial = trial
         self.settings = settings
-        """What building it changed of the process."""
+        """Settings of the process that its build changed."""
         self.at: str | None = None
-        """Absolute path of its place; None: at none."""
+        """Absolute path of that checkpoint; None if there is none."""
 
 
 class Lane:
-    """A segment that runs."""
+    """A running segment."""
 
     trial: RunningTrial
     steps: Iterator[int]
@@ -52,15 +52,15 @@ class Lane:
         self.timeout = timeout
         self.late = False
         self.seconds = 0.0
-        """That it is charged for."""
+        """Seconds that count toward its timeout."""
         self.generators: random_state.RandomState = {}
-        """Where they stand between its turns."""
+        """State of the random generators between its turns."""
         self.settings: Mapping[str, Any] = {}
-        """Of the process, as it changed them."""
+        """Settings of the process that it changed."""
         self.changed: dict[str, None] = {}
         self.stuck: dict[str, None] = {}
         self.kept: Parts | None = None
-        """The checkpoint at its end, until the round has ended."""
+        """Its last checkpoint, until the end of the round."""
         self.fused = 1
         self.failure: Failure | None = None
         self._alone_because: str | None = None
@@ -73,12 +73,12 @@ class Lane:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it is to come."""
+        """Whether it has ended."""
         return self.failure is not None or self.attempt.ended
 
     @contextlib.contextmanager
     def charged(self) -> Iterator[None]:
-        """Charge it for what runs inside."""
+        """Count the block's time toward its timeout."""
         began = time.perf_counter()
         try:
             yield
@@ -87,7 +87,7 @@ class Lane:
 
     @contextlib.contextmanager
     def at_fault(self) -> Iterator[None]:
-        """Let what is raised inside be its failure, but for what its channel raises, and the user's interruption."""
+        """Turn the block's exceptions into its failure, except those of its channel and the user's interruption."""
         try:
             yield
         except Interrupted:
@@ -96,26 +96,26 @@ class Lane:
             if self.attempt.channel_error is not None:
                 raise self.attempt.channel_error from None
             self.failure = failure_of(error)
-            error.__traceback__ = None  # it leads back to all lanes, by whoever raises what it was given
+            error.__traceback__ = None  # it references all lanes
 
     def forget(self) -> None:
-        """Let go of its trial and object, once it has ended.
+        """Drop its trial and object, once it has ended.
 
-        They lead back here, and such a circle would keep the object until Python's collector comes by.
+        They reference the lane: such a cycle would keep the object until Python's garbage collection.
         """
         self.standing = None
-        for name in ("trial", "steps"):  # which there are not where it couldn't begin
+        for name in ("trial", "steps"):  # they are missing if it couldn't begin
             vars(self).pop(name, None)
 
     def trains_alone(self, reason: str) -> None:
-        """Say in its log why, once."""
+        """Write the reason to its log, once."""
         if self._alone_because != reason:
             self._alone_because = reason
             self.log.add(f"hpsearch: this trial trains alone: {reason}\n")
 
 
 class _Charged:
-    """A lane's channel, which cuts it where it has been charged for more than its timeout."""
+    """A lane's channel, which cuts it when it has exceeded its timeout."""
 
     def __init__(self, channel: Channel, lane: Lane) -> None:
         self._channel = channel

@@ -1,4 +1,4 @@
-"""Where a lane's output goes: to its attempt's directory, which is made once there is something to put there."""
+"""A lane's output, in its attempt's directory, which is created once there is output."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ __all__ = ["LaneLog"]
 
 
 class LaneLog:
-    """The output of one lane, whose turns come between others'.
+    """The output of one lane, whose turns alternate with others'.
 
     Args:
         at_hand: A file that all lanes of a process write to in turn, until they have written something.
         directory: The attempt's.
-        shared: Other processes have theirs in the directory, too, and in the same log.
+        shared: Other processes write to the same log in the directory.
     """
 
     def __init__(self, at_hand: Path, directory: Path, *, shared: bool = False) -> None:
         self._own = directory / LOG
         self._shared = shared
         self.path = at_hand
-        """What the lane writes to in its next turn."""
+        """The file for the lane's next turn."""
 
     def file(self) -> None:
-        """Put what was written in a turn into its place, at the turn's end."""
+        """Move the output of a turn to the attempt's directory, at the turn's end."""
         if self.path != self._own:
             with contextlib.suppress(FileNotFoundError):
                 if self.path.stat().st_size:
@@ -39,7 +39,7 @@ class LaneLog:
                     self.path = self._own
 
     def add(self, text: str) -> None:
-        """Add text; a log that can't be written is nobody's failure."""
+        """Append text; errors are ignored."""
         with contextlib.suppress(OSError):
             if text:
                 with self._made().open("a", encoding="utf-8", errors="backslashreplace") as file:

@@ -1,7 +1,7 @@
-"""Train segments of many trials in this process: an epoch of each in a round, those that can as one computation.
+"""Train segments of many trials in this process: an epoch of each per round, as one computation where possible.
 
-Nothing of a trial is in another's reach: each has its own generators, its own settings of the process, its own log, and
-the object that it had alone. What comes of it is to the bit what `InProcess` gives.
+Trials are isolated: each has its own generators, its own settings of the process, its own log and its own object. Its
+results equal those of `InProcess` to the bit.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ __all__ = ["AroundBuild", "Ended", "Lanes", "no_limit", "why_whole"]
 AroundBuild = Callable[[float | None], AbstractContextManager[None]]
 
 _VERDICT = "lane"
-"""Key beside the generators' states, where lanes may round: why the trial runs alone, nothing where it is a lane.
+"""Key beside the generators' states, if lanes may round: why the trial runs alone; empty if it is a lane.
 
-What is found of a trial that goes on may be something else than at its beginning, and its digits would be, too.
+The verdict on a resumed trial could differ from the first one, and so would its digits.
 """
 _MOST_KINDS = 8
-"""Settings of the process that are remembered with what was found of trials that have them, beside those in use."""
+"""Most settings of the process whose verdicts are remembered, besides those in use."""
 
 
 def why_whole(target: object, threads: int, gpus: float, *, rounded: bool = False) -> str | None:
-    """Say why segments of this trainable run one at a time in their worker; None: they can be lanes of it."""
+    """Return why segments of this trainable run one at a time in their worker; None: they can be lanes."""
     from hpsearch_trainers import Trainer
 
     if not isinstance(target, type) or not issubclass(target, Trainer):
@@ -68,25 +68,25 @@ def why_whole(target: object, threads: int, gpus: float, *, rounded: bool = Fals
 
 
 def no_limit(seconds: float | None) -> AbstractContextManager[None]:
-    """Let a build take as long as it takes."""
+    """Set no limit on a build."""
     return contextlib.nullcontext()
 
 
 class Ended(NamedTuple):
-    """A segment that has come to its end."""
+    """A segment that has ended."""
 
     segment: Segment
     result: Result
     late: bool
-    """It was cut because it ran over its timeout."""
+    """It was cut because it exceeded its timeout."""
 
 
 @contextlib.contextmanager
 def _unchanged() -> Iterator[None]:
-    """Refuse what changes settings of the process while it trains: there is one process for all lanes.
+    """Refuse a block that changes settings of the process, which all lanes share.
 
     Raises:
-        NotFusible: What ran inside has changed some; they are put back.
+        NotFusible: The block has changed some; they are restored.
     """
     from hpsearch_trainers.lanes import NotFusible
 
@@ -97,18 +97,18 @@ def _unchanged() -> Iterator[None]:
 
 
 class Lanes:
-    """The segments that this process trains at once.
+    """The segments that this process trains in parallel.
 
     Args:
-        target: The trainable: a class of `Trainer`, of which `why_whole` says nothing.
+        target: The trainable: a class of `Trainer` that can be a lane according to `why_whole`.
         output: Where this process prints to.
-        most: Trials of one computation.
-        study: The study's directory. What they print together, and the checkpoints that they write together, lie in its
-            `trials/packs`; a lane's own output in its attempt's directory.
-        at_hand: A file for output meanwhile; see `LaneLog`.
-        packs: Whether they write checkpoints together.
-        rounded: A computation is always of `most` trials, and may round otherwise than each alone.
-        around_build: Gives what surrounds the build of a segment that may be charged for so many seconds.
+        most: Most trials of one computation.
+        study: The study's directory. Common output and common checkpoint files are in its `trials/packs`; a lane's own
+            output is in its attempt's directory.
+        at_hand: A file for output, see `LaneLog`.
+        packs: Whether they write checkpoints to common files.
+        rounded: A computation always has `most` trials, and may round differently from a trial alone.
+        around_build: Returns a context for the build of a segment, given the seconds that it may take.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Lanes:
 
         from hpsearch_trainers.lanes import Fuser, RoundingFuser
 
-        # What torch imports with its first optimizer adds to the filters of warnings: the first lane's would differ.
+        # torch's first optimizer imports modules that add warning filters: those of the first lane would differ.
         torch.optim.SGD([torch.zeros(1)], lr=1.0)
         self._target = target
         self._modules = ModuleValues(target)
@@ -140,7 +140,7 @@ class Lanes:
         self._log = LaneLog(at_hand, study / PACKS, shared=True)
         self._at_hand = at_hand
         self._verdicts: WeakKeyDictionary[Trainer, str] = WeakKeyDictionary()
-        """How trainers that may round are trained, as their checkpoints have it."""
+        """Verdicts on trainers that may round, as stored in their checkpoints."""
         how: dict[str, Any] = {
             "around": lambda trainer: self._turn(self._by_object[id(trainer)]),
             "around_pack": _unchanged,
@@ -150,34 +150,32 @@ class Lanes:
             (lambda: RoundingFuser(most, **how, verdicts=self._verdicts)) if rounded else lambda: Fuser(most, **how)
         )
         self._fusers: list[tuple[Mapping[str, Any], Fuser]] = []
-        """One for each kind of settings of the process, as it lets go of those that it isn't given; the last used last.
-
-        Those are trained together that have the same settings.
+        """One for each set of process settings, the last used last; trials with equal settings train together.
         """
         self._new: list[Lane] = []
         self._lanes: list[Lane] = []
         self._by_object: dict[int, Lane] = {}
         self._parked: Parked[Standing] = Parked()
         self._around: Kept | None = None
-        """What the process was before the settings of those that are trained together were put in force."""
+        """Settings of the process outside the lanes' common ones."""
 
     def enter(self, assignment: Assignment, segment: Segment, channel: Channel, timeout: float | None) -> None:
-        """Take a segment in, which begins with the next round.
+        """Add a segment, which begins with the next round.
 
         Args:
-            assignment: What is to run, in a world of one.
-            segment: The same.
-            channel: Hears of it.
-            timeout: Seconds that it may be charged for: its build, and its part of each epoch.
+            assignment: The assignment, for a world of one.
+            segment: Its segment.
+            channel: Receives its messages.
+            timeout: Limit of its seconds: its build, and its part of each epoch.
         """
         self._new.append(Lane(assignment, segment, channel, timeout, self._at_hand))
 
     def round(self) -> list[Ended]:
-        """Let new segments begin, and train each of all for an epoch; give those that have come to their end.
+        """Begin new segments, train each for an epoch, and return those that have ended.
 
         Raises:
-            Interrupted: The user wants an end at once.
-            Exception: What a channel raises.
+            Interrupted: The user ends the process at once.
+            Exception: Of a channel.
         """
         process = os.getpid()
         outer = set_current_trial(None)
@@ -193,22 +191,22 @@ class Lanes:
         finally:
             set_current_trial(outer)
             if os.getpid() != process:
-                os._exit(1)  # a child that a trainable forked came back: it must not go on as a second driver
+                os._exit(1)  # a child that a trainable forked returned: it must not continue as a second driver
         ended = [lane for lane in self._lanes if lane.has_ended]
         write_kept(ended, self._study)
         self._lanes = [lane for lane in self._lanes if not lane.has_ended]
         return [self._leave(lane) for lane in ended]
 
     def beside_another(self) -> AbstractContextManager[None]:
-        """Surround a segment that has this process for itself, while none is trained here.
+        """Return a context for a segment that has this process for itself, while no lane is trained.
 
-        Trials are built again when they go on where that has changed a value of the trainable's modules.
+        If it changes a value of the trainable's modules, trials are built again when they continue.
         """
         assert not self._lanes, "it has this process for itself"
         return unshared(None, (), self._parked, self._modules, rounded=self._rounded)
 
     def close(self) -> None:
-        """Let go of all."""
+        """Drop all lanes."""
         self._new.clear()
         self._lanes.clear()
         self._by_object.clear()
@@ -216,7 +214,7 @@ class Lanes:
         self._at_hand.unlink(missing_ok=True)
 
     def _begin(self, lane: Lane) -> None:
-        """Make a segment's object, or take up the one that stands where it begins."""
+        """Build a segment's object, or continue with the parked one of its checkpoint."""
         assignment = lane.assignment
         standing = self._parked.take(assignment.number)
         begins_at = None if assignment.checkpoint is None else place_of(assignment.checkpoint)
@@ -249,15 +247,16 @@ class Lanes:
         self._by_object[id(lane.standing.object)] = lane
 
     def _beside_state(self, lane: Lane) -> random_state.RandomState:
-        """Give what a checkpoint has beside the state."""
+        """Return a checkpoint's entries besides the state."""
         verdict = self._verdicts.get(lane.object)
         return lane.generators if verdict is None else {**lane.generators, _VERDICT: verdict}
 
     @contextlib.contextmanager
     def _turn(self, lane: Lane) -> Iterator[Callable[[], Mapping[str, Any]]]:
-        """Let what runs inside find the process as its own trial left it: generators, settings, and output.
+        """Run the block with the trial's own generators, settings of the process and output.
 
-        Gives what tells the settings that have been changed.
+        Yields:
+            The record of the settings that the block changes.
         """
         outer = set_current_trial(lane.trial)
         try:
@@ -277,7 +276,7 @@ class Lanes:
             lane.stuck |= dict.fromkeys(settings.stuck)
 
     def _train(self, lanes: Sequence[Lane]) -> None:
-        """Train each for an epoch, and report it."""
+        """Train each lane for an epoch, and report it."""
         kinds: list[list[Lane]] = []
         for lane in lanes:
             alike = next((alike for alike in kinds if alike[0].settings == lane.settings), None)
@@ -303,7 +302,7 @@ class Lanes:
         return found[1]
 
     def _together(self, settings: Mapping[str, Any], lanes: Sequence[Lane]) -> Sequence[Stepped]:
-        """Train those for an epoch that have these settings of the process."""
+        """Train the lanes with these settings of the process for an epoch."""
         from hpsearch_trainers.lanes import Stepped
 
         fuser = self._fuser_of(settings)
@@ -321,9 +320,9 @@ class Lanes:
 
     @contextlib.contextmanager
     def _printing_to(self, log: LaneLog) -> Iterator[None]:
-        """Let what is printed inside go to a log."""
+        """Redirect the block's output to a log."""
         redirected = contextlib.ExitStack()
-        with writing(f"the output {log.path}"):  # not around what runs inside, whose errors are its own
+        with writing(f"the output {log.path}"):  # not around the block, whose errors are its own
             redirected.enter_context(self._output.to(log.path))
         try:
             with redirected:
@@ -347,8 +346,8 @@ class Lanes:
             next(lane.steps, None)
 
     def _state(self, lane: Lane) -> Any:
-        """Give what continues a lane; its tensors are parts of what lanes share, which a file must not hold."""
-        generators = lane.generators  # whether something is saved changes nothing that comes after
+        """Return a lane's state. Its tensors are views of the stack, which a file must not contain."""
+        generators = lane.generators  # saving must not change later results
         try:
             with self._turn(lane):
                 return with_own_memory(lane.object.state_dict())

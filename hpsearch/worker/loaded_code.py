@@ -1,4 +1,4 @@
-"""Whether a process still runs the code that is there: a module is imported once, and may be edited after that."""
+"""Detect modules that were edited after this process imported them."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _LIBRARY = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstd
 
 
 class _Imported(NamedTuple):
-    """A file at the first look after it was imported."""
+    """A file at the first check after its import."""
 
     since: int
-    """When it wasn't imported yet, in nanoseconds."""
+    """A time before its import, in nanoseconds."""
     written: int
-    """When it was last written, likewise."""
+    """Its modification time, in nanoseconds."""
     size: int
 
 
 class LoadedCode:
-    """Looks at the files of the modules that this process has imported, but for installed ones."""
+    """Checks the files of the modules that this process has imported, except installed ones."""
 
     def __init__(self) -> None:
         self._last_look = time.time_ns()
         self._known: dict[str, _Imported] = {}
 
     def edited(self) -> str | None:
-        """Name a module whose file was written since it was imported; None: there is none.
+        """Return the name of a module whose file was written since its import; None: there is none.
 
-        Of one that was imported since the last look that is said from the last look on.
+        For a module imported since the last check, edits count from that check on.
         """
         found, now = None, time.time_ns()
         for name, module in list(sys.modules.items()):
@@ -44,7 +44,7 @@ class LoadedCode:
                 continue
             try:
                 state = Path(path).stat()
-            except OSError:  # what is gone can't be run by others, either
+            except OSError:  # a missing file can't be run by others, either
                 continue
             there = _Imported(self._last_look, state.st_mtime_ns, state.st_size)
             known = self._known.setdefault(path, there)
@@ -55,15 +55,15 @@ class LoadedCode:
 
 
 def is_own(name: str, path: str, package: str = "") -> bool:
-    """Say whether a module is the user's: not of the standard library, ours, or installed.
+    """Return whether a module is the user's: not of the standard library, ours, or installed.
 
     Args:
         name: The module's.
-        path: Its file's.
-        package: The user's own outermost package, which may be installed as well.
+        path: Path of its file.
+        package: The user's own top-level package, which may be installed.
     """
     outermost = name.partition(".")[0]
-    if outermost in _OURS or not path.startswith("/"):  # torch's `ops` and `classes` make up a file
+    if outermost in _OURS or not path.startswith("/"):  # torch's `ops` and `classes` name files that don't exist
         return False
     if not _INSTALLED.isdisjoint(Path(path).parts):
         return outermost == package and package != "__main__"

@@ -1,8 +1,8 @@
-"""The plain values of the trainable's own modules: what one trial changes there, those after it would find.
+"""Detect changes of the plain values of the trainable's own modules, which later trials of the process would see.
 
-Looked at are numbers, texts, small tensors and arrays, and lists, dicts and sets of plain values: in modules, in
-classes of theirs, and in objects of such classes. Reported is a value that was there before and is another one after.
-What is filled for the first time (None, or an empty container), and what a dict or set gains, isn't: caches do so.
+Plain values are numbers, strings, small tensors and arrays, and lists, dicts and sets of these: in modules, in their
+classes, and in objects of these classes. A value that existed before and differs afterwards is reported. Values that
+are filled for the first time (None, or an empty container) and new entries of a dict or set aren't, as caches do that.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _PLAIN = (bool, int, float, complex, str, bytes)
 _CONTAINERS = (list, tuple, dict, types.SimpleNamespace, argparse.Namespace)
 
 _MOST_ENTRIES = 1000
-"""Of a container, those that are looked at: a data set that a module keeps must not cost time in each segment."""
+"""Most entries of a container that are compared: a data set in a module must not cost time in each segment."""
 
 _MOST_VALUES = 20_000
-"""Of all modules together."""
+"""Most values of all modules together."""
 
 _MOST_DEPTH = 10
 
 _MOST_NAMES = 5
-"""Of what is reported."""
+"""Most names in a report."""
 
 _MISSING = object()
 
 
 class _Entries(NamedTuple):
-    """What a list, dict or namespace held."""
+    """The entries of a list, dict or namespace."""
 
     kind: type
-    """`list`, `dict` or `object`, where entries are attributes."""
+    """`list`, `dict`, or `object` if the entries are attributes."""
     length: int
-    """Of a list; 0 for others, which may gain entries."""
+    """Length of a list; 0 for others, which may gain entries."""
     values: Mapping[Any, Any]
 
 
 class Namespace(NamedTuple):
-    """A module, or what code that was pickled by value has in place of it, and the values that it held."""
+    """A module, or the globals of code that was pickled by value, with its values."""
 
     name: str
     owner: Any
@@ -58,17 +58,17 @@ class Namespace(NamedTuple):
 
 
 class _Globals:
-    """Has a dict of global names as its attributes."""
+    """An object whose attributes are a dict of global names."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.__dict__ = names
 
 
 class ModuleValues:
-    """Finds what a segment changes in the modules that the trainable's code consists of.
+    """Finds what a segment changes in the modules of the trainable's code.
 
-    Those are all that this process has imported, but for the standard library, installed packages and our own; the
-    trainable's own package counts where it is installed, too.
+    These are all modules that this process has imported, except the standard library, installed packages and our own.
+    The trainable's own package counts even if it is installed.
 
     Args:
         target: The trainable.
@@ -88,13 +88,13 @@ class ModuleValues:
         return [Namespace(name, owner, walk.entries(owner)) for name, owner in namespaces]
 
     def _namespaces(self) -> Iterator[tuple[str, Any]]:
-        """Give the own modules, and what the trainable has in place of its own where it was pickled by value."""
+        """Return the trainable's own modules, or its globals if it was pickled by value."""
         if len(sys.modules) != self._count:
             self._count, new = len(sys.modules), sys.modules.keys() - self._seen
             self._seen |= new
             self._own = sorted({*self._own, *filter(self._is_own, new)})
         known = set()
-        for name in self._own:  # `__main__` before `__mp_main__`, which is the same
+        for name in self._own:  # `__main__` before `__mp_main__`, which is the same module
             module = sys.modules.get(name)
             if module is not None and id(vars(module)) not in known:
                 known.add(id(vars(module)))
@@ -115,21 +115,21 @@ class ModuleValues:
 
 
 def module_changes(before: Sequence[Namespace]) -> tuple[str, ...]:
-    """Name the values that differ from what a look found, such as `config.DEFAULTS['lr']`: the first few."""
+    """Return the names of the values that differ from earlier ones, such as `config.DEFAULTS['lr']`: the first few."""
     names = [name for module, owner, entries in before for name in _changes(module, entries, owner)]
     more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
     return (*names[:_MOST_NAMES], *more)
 
 
 def told_of_modules(changes: Sequence[str]) -> str:
-    """Say in a log what a segment changed in its modules; empty: nothing."""
+    """Return a log line on the changes of a segment in its modules; empty if there are none."""
     if not changes:
         return ""
     return f"hpsearch: changed in this segment, and left so in its process: {', '.join(changes)}\n"
 
 
 class _Walk:
-    """One look at all values: each container once, and not too many in all."""
+    """One pass over all values: each container once, up to a limit."""
 
     def __init__(self, own: set[str]) -> None:
         self._own = own
@@ -137,7 +137,7 @@ class _Walk:
         self._left = _MOST_VALUES
 
     def entries(self, owner: Any, depth: int = 0) -> _Entries:
-        """Return what a container or namespace holds that can be compared later."""
+        """Return the entries of a container or namespace that can be compared later."""
         self._known.add(id(owner))
         values: dict[Any, Any] = {}
         for key, value in _items(owner):
@@ -155,7 +155,7 @@ class _Walk:
         return _Entries(kind, len(owner) if kind is list else 0, values)
 
     def _has_entries(self, value: Any) -> bool:
-        """Say whether a value is a container, or a class of the trainable's own or an object of one."""
+        """Return whether a value is a container, a class of the trainable's own, or an object of one."""
         if isinstance(value, _CONTAINERS):
             return True
         kind = value if isinstance(value, type) else type(value)
@@ -163,13 +163,13 @@ class _Walk:
 
 
 def _plain(value: Any) -> Any:
-    """Return a plain value, a text of the numbers of a small tensor or array, or None."""
+    """Return a plain value, a string of the numbers of a small tensor or array, or None."""
     if isinstance(value, _PLAIN):
         return value
     is_array = type(value).__module__.partition(".")[0] in ("torch", "numpy") and hasattr(value, "tolist")
     if not is_array or isinstance(value, type):
         return None
-    with contextlib.suppress(RuntimeError):  # one without numbers of its own, on torch's device `meta` say
+    with contextlib.suppress(RuntimeError):  # one without data, for example on torch's device `meta`
         size = value.numel() if hasattr(value, "numel") else value.size
         return repr(value.tolist()) if size <= _MOST_ENTRIES else None
     return None
@@ -182,7 +182,7 @@ def _kind(owner: Any) -> type:
 
 
 def _items(owner: Any) -> list[tuple[Any, Any]]:
-    """Give the first entries of a container, of a dict those with plain keys; or the names of a namespace."""
+    """Return the first entries of a container (of a dict, those with plain keys), or the names of a namespace."""
     if isinstance(owner, list | tuple):
         return list(enumerate(owner[:_MOST_ENTRIES]))
     if isinstance(owner, dict):
@@ -191,7 +191,7 @@ def _items(owner: Any) -> list[tuple[Any, Any]]:
 
 
 def _changes(path: str, before: _Entries, owner: Any) -> Iterator[str]:
-    """Name what differs in a container or namespace from what it held."""
+    """Yield the names of the entries of a container or namespace that differ."""
     if not before.values and not before.length:
         return  # it is filled for the first time
     if _kind(owner) is not before.kind or (before.kind is list and len(owner) != before.length):
@@ -211,7 +211,7 @@ def _changes(path: str, before: _Entries, owner: Any) -> Iterator[str]:
 
 
 def _globals_of(target: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Give the global names that the code of a function or class refers to, by the name of its module."""
+    """Return the globals that the code of a function or class refers to, by the name of its module."""
     if not isinstance(target, type):
         code = [target if inspect.isfunction(target) else type(target).__call__]
     else:

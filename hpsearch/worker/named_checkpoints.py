@@ -1,9 +1,9 @@
-"""The checkpoints that a script's lines name: when they are copied, and when a copy counts.
+"""Checkpoints that a script's report lines name: when they are copied, and when a copy counts.
 
-A script goes on while its line is read: what stands at the path may be a later iteration's already, or half of it. So
-each line should name a path of its own. A script that wrote over what was copied, before it was, names the path again
-in its next line at the latest. So a copy counts once the script has appended one line more than it had when the copy
-was done, or has ended. Times of change can't tell as much: a file's is set before what changes can be read.
+A script continues while its line is read, so the path may already have a later iteration's checkpoint, or half of it.
+Therefore each line should name a path of its own. A script that overwrites a path before it is copied names the path
+again, in its next line at the latest. So a copy counts once the script has appended one line more than it had at the
+end of the copy, or has ended. Modification times don't suffice: a file's is set before its new content can be read.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ _ADVICE = "write each one to a path of its own, such as $HPSEARCH_DIRECTORY/mode
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A checkpoint that was copied, and doesn't count yet."""
+    """A copied checkpoint that doesn't count yet."""
 
     iteration: int
     name: str
-    """Of the checkpoint in the attempt's directory."""
+    """Name of the checkpoint in the attempt's directory."""
     path: Path
-    """What was copied."""
+    """Path of the source."""
     line: int
     """The line that named it."""
     enough: int
-    """Lines that must have been read before it is certain that nothing was written over it before."""
+    """Number of lines after which the source is known not to have been overwritten before the copy."""
 
 
 class NamedCheckpoints:
-    """What the lines of one attempt named."""
+    """Checkpoints that the lines of one attempt named."""
 
     def __init__(self, directory: Path, lines: Path) -> None:
         self._directory = directory
         self._lines = lines
         self._last_named: dict[str, int] = {}
-        """Paths to the last line that was read and named them."""
+        """Last line that named each path."""
         self._copied: set[str] = set()
 
     def note(self, number: int, line: dict[str, Any]) -> None:
-        """Take note of what a line names, when it is read; it may be taken later."""
+        """Record what a line names when it is read; it is handled later."""
         offered = line.get("checkpoint")
         if isinstance(offered, str):
             self._last_named.update(dict.fromkeys(_names(self._directory / offered), number))
 
     def named(self, number: int, offered: object) -> Path | None:
-        """Give the path that a line names, when it is taken.
+        """Return the path that a line names, when it is handled.
 
         Raises:
-            TrainableError: It is no path, or one that was copied for another line.
+            TrainableError: It is no path, or was copied for another line.
         """
         if offered is None:
             return None
@@ -69,7 +69,7 @@ class NamedCheckpoints:
         return path
 
     def copy(self, path: Path, iteration: int) -> str:
-        """Copy what an iteration's line named; give the checkpoint's name.
+        """Copy the path that an iteration's line named; return the checkpoint's name.
 
         Raises:
             CheckpointError, UnwritableError, StorageError: It can't be copied.
@@ -84,10 +84,10 @@ class NamedCheckpoints:
             raise
 
     def check_at_end(self, path: Path) -> None:
-        """See that what the last line named was left alone until the script ended.
+        """Check that the last line's path didn't change until the script ended.
 
         Raises:
-            TrainableError: It wasn't.
+            TrainableError: It did.
         """
         appended = self._lines.stat()
         for found in _stats(path):
@@ -95,7 +95,7 @@ class NamedCheckpoints:
                 raise TrainableError(f"the checkpoint {path} was changed after the line that names it: {_ADVICE}")
 
     def check(self, copy: Copy) -> None:
-        """See that no line so far has named a copy's path again.
+        """Check that no line has named a copy's path again.
 
         Raises:
             TrainableError: One has.
@@ -117,7 +117,7 @@ def _named_twice(path: Path, line: int) -> TrainableError:
 
 
 def _stats(path: Path) -> Iterator[os.stat_result]:
-    """Look at everything at and below a path; what is gone meanwhile is left out."""
+    """Return the stats of all files at and below a path; vanished ones are left out."""
     below = (Path(folder, name) for folder, folders, files in os.walk(path) for name in folders + files)
     for place in (path, *below):
         try:

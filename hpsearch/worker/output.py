@@ -1,4 +1,4 @@
-"""Send what this process and its children print to a file, and back."""
+"""Redirect the output of this process and its children to a file, and back."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ _FIRST_FREE = 3
 
 
 class OutputRedirect:
-    """Turns file descriptors 1 and 2, and `sys.stdout` and `sys.stderr`, to a file for a while.
+    """Redirects file descriptors 1 and 2, and `sys.stdout` and `sys.stderr`, to a file.
 
-    The descriptors carry what children and C libraries print. The two Python streams are swapped as well,
-    because they may lead elsewhere (a notebook, pytest) or hold back what was printed. The whole process is
-    turned: who must reach the terminal meanwhile, from another thread, writes to a duplicate of the
-    descriptor that was made before.
+    Children and C libraries print to the descriptors. The Python streams are replaced as well, because they may lead
+    elsewhere (a notebook, pytest) or buffer output. The whole process is redirected: another thread that must write to
+    the terminal uses a duplicate of the descriptor, made before.
     """
 
     def __init__(self) -> None:
@@ -34,7 +33,7 @@ class OutputRedirect:
 
     @contextlib.contextmanager
     def to(self, path: Path) -> Iterator[None]:
-        """Append to the file what is printed inside the context."""
+        """Append the output of the context to the file."""
         before = (sys.stdout, sys.stderr)
         _flush(*before)
         self._flush_c_streams(None)
@@ -71,23 +70,23 @@ def _open_stream(descriptor: int) -> TextIO:
 def _flush(*streams: TextIO | None) -> None:
     for stream in streams:
         if stream is not None:
-            with contextlib.suppress(Exception):  # a broken pipe, one that was closed, or a user's own that has none
+            with contextlib.suppress(Exception):  # a broken pipe, a closed one, or a user's object without `flush`
                 stream.flush()
 
 
 def _settle(streams: Iterable[TextIO]) -> None:
-    """Flush our streams; what the file doesn't take, on a full disk, is lost: kept, it would go to the next file."""
+    """Flush our streams. Output that a full disk refuses is lost: otherwise it would go to the next file."""
     for stream in streams:
         try:
             stream.flush()
         except Exception:
-            # Without what it writes to, a stream counts as closed, and what it holds goes nowhere.
+            # Without its raw file a stream counts as closed, and its buffer is discarded.
             with contextlib.suppress(Exception):
                 cast(BufferedWriter, stream.buffer).raw.close()
 
 
 def _open_above(path: Path) -> int:
-    """Open for appending, with a descriptor above the standard ones even where those are free."""
+    """Open for appending, with a descriptor above the standard ones even if those are free."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         return fcntl.fcntl(log, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)

@@ -1,7 +1,7 @@
-"""The files of the trainable's own code: a digest of what is in them, and whether they were edited since.
+"""The source files of the trainable's own code: their digest, and whether they were edited since.
 
-They are found by reading them, and nothing is run: the script, or the trainable's module, and whatever of the user's
-own it imports by name. Installed packages aren't among them, but for the trainable's own.
+They are found by reading them, without running anything: the script, or the trainable's module, and the user's own
+modules that it imports by name. Installed packages don't count, except the trainable's own.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = ["OwnFiles", "module_files"]
 _MOST_FILES = 500
 
 _SCRIPTS = (".py", ".sh")
-"""Words of a command that end so are files of its code; what else it names it may write to."""
+"""Words of a command with these endings are source files; it may write to other files."""
 
 _MODULE = ("-m", "--module")
 
 
 class OwnFiles:
-    """The own files of a study's trainable, as they are when this is made.
+    """The own files of a study's trainable, as they are when this object is created.
 
     Args:
-        job: Of the study.
+        job: The study's job.
     """
 
     def __init__(self, job: Job) -> None:
@@ -42,10 +42,10 @@ class OwnFiles:
         self._stamps = {path: _stamp(path) for path in files}
         contents = sorted(f"{path.name} {content}" for path, content in self._known.items())
         self.digest = hashlib.sha256("\n".join(contents).encode()).hexdigest()[:16] if contents else ""
-        """Of their names and contents; empty where no file is known."""
+        """Digest of their names and contents; empty if no file is known."""
 
     def edit_note(self) -> str | None:
-        """Say that a file was edited since; None: there is none."""
+        """Return a message on a file that was edited since; None: there is none."""
         if (path := self.edited()) is None:
             return None
         return (
@@ -54,7 +54,7 @@ class OwnFiles:
         )
 
     def edited(self) -> Path | None:
-        """Return a file that was edited since; None: there is none. One that is gone may be about to come back."""
+        """Return a file that was edited since; None: there is none. A missing file may be about to return."""
         for path, stamp in self._stamps.items():
             now = _stamp(path)
             if now is None or now == stamp or path == self._by_value:
@@ -81,7 +81,7 @@ def _content(path: Path) -> str:
 
 
 def _files(job: Job) -> tuple[list[Path], Path | None]:
-    """Find the files, and that of them whose code was given as it is, so that editing it changes nothing."""
+    """Return the files, and the one whose code was passed as an object, so that editing it changes nothing."""
     roots: list[Path] = []
     package = ""
     by_value: Path | None = None
@@ -115,7 +115,7 @@ def _files(job: Job) -> tuple[list[Path], Path | None]:
 
 
 def _imports(path: Path, folders: Sequence[str]) -> Iterator[str]:
-    """Give the names of the modules that a file imports, and of what may be modules."""
+    """Return the names that a file imports and that may be modules."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -135,14 +135,14 @@ def _imports(path: Path, folders: Sequence[str]) -> Iterator[str]:
 
 
 def _dotted(package: Path, folders: Sequence[str]) -> tuple[str, ...]:
-    """Give the name of a package by the innermost of the folders that holds it, in parts."""
+    """Return the parts of a package's dotted name, from the innermost folder that contains it."""
     holding = [folder for name in folders if (folder := Path(name or os.curdir).absolute()) in package.parents]
     innermost = max(holding, key=lambda folder: len(folder.parts), default=package.parent)
     return package.relative_to(innermost).parts
 
 
 def module_files(name: str, folders: Sequence[str], package: str) -> list[Path]:
-    """Give the user's own files that importing a module runs: its packages' and its own."""
+    """Return the user's own files that importing a module runs: its packages' and its own."""
     outermost, *inner = name.split(".")
     if not outermost or outermost in sys.stdlib_module_names:
         return []
@@ -156,7 +156,7 @@ def module_files(name: str, folders: Sequence[str], package: str) -> list[Path]:
             found.append(Path(spec.origin).absolute())
         if part is None or spec.submodule_search_locations is None:
             break
-        # By its last part alone: of a package without __init__.py the parent would have to be imported.
+        # By its last part only: for a package without __init__.py the parent would have to be imported.
         spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
     return found
 
@@ -165,6 +165,6 @@ def _outermost(name: str, folders: Sequence[str]) -> ModuleSpec | None:
     if (spec := PathFinder.find_spec(name, list(folders))) is not None:
         return spec
     try:
-        return importlib.util.find_spec(name)  # of an editable installation, say; it runs nothing of the module
+        return importlib.util.find_spec(name)  # for example of an editable installation; it runs nothing of the module
     except (ImportError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""What trials leave behind for their next segment, as long as there is room for it."""
+"""Objects that trials keep for their next segment, within limits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class Parked(Generic[T]):
-    """Objects by their trials; those that came first go first.
+    """Objects by trial; the oldest are dropped first.
 
     Args:
-        most: How many.
-        most_bytes: How large, all together; what several hold counts once.
+        most: Largest number of objects.
+        most_bytes: Largest total size; shared memory counts once.
     """
 
     def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
@@ -27,12 +27,12 @@ class Parked(Generic[T]):
         self._held: dict[int, tuple[T, Mapping[int, int]]] = {}
 
     def put(self, trial: int, left: T, storages: Mapping[int, int]) -> None:
-        """Keep what a trial leaves, in place of what it left before.
+        """Keep a trial's object, in place of its earlier one.
 
         Args:
             trial: Its number.
-            left: What it leaves.
-            storages: The bytes of each piece of memory that this holds, by its address.
+            left: The object.
+            storages: Bytes of each of its storages, by address.
         """
         self._held.pop(trial, None)
         self._held[trial] = left, storages
@@ -46,12 +46,12 @@ class Parked(Generic[T]):
         return sum(together.values())
 
     def take(self, trial: int) -> T | None:
-        """Give what a trial left, and keep it no more."""
+        """Remove and return a trial's object."""
         held = self._held.pop(trial, None)
         return None if held is None else held[0]
 
     def drop(self, which: Callable[[T], bool]) -> None:
-        """Keep those no more of which this holds."""
+        """Drop the objects that satisfy a condition."""
         self._held = {trial: held for trial, held in self._held.items() if not which(held[0])}
 
     def __iter__(self) -> Iterator[T]:
@@ -61,5 +61,5 @@ class Parked(Generic[T]):
         return len(self._held)
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Drop all objects."""
         self._held.clear()

@@ -1,4 +1,4 @@
-"""What can be seen of a trainable before a place to run it is started, and without running any of its code."""
+"""Check a trainable before a backend is started, without running any of its code."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ __all__ = ["check_end", "check_program", "check_trainable", "is_class", "missing
 _ENV = "/usr/bin/env"
 
 _MODULE = ("-m", "--module")
-"""What stands before the name of a module, for Python and its launchers."""
+"""Options of Python and its launchers that precede a module's name."""
 
 
 def check_trainable(job: Job) -> None:
-    """See that a script and what runs it are there, or the module of an import path.
+    """Check that a script and its interpreter exist, or the module of an import path.
 
     Only for workers of this machine: on a cluster the nodes may have what this machine lacks.
 
     Raises:
-        TrainableError: They aren't.
+        TrainableError: They don't.
     """
     if isinstance(job.trainable, CommandLine):
         started, here = job.trainable.directory, placed(job.trainable)
@@ -53,7 +53,7 @@ def check_trainable(job: Job) -> None:
 
 
 def missing_here(trainable: str | CommandLine, search_path: Sequence[str]) -> str | None:
-    """Say what of a trainable isn't on this machine, as far as can be seen without running any of its code."""
+    """Return what is missing of a trainable on this machine, without running any of its code."""
     try:
         if isinstance(trainable, CommandLine):
             check_program(trainable)
@@ -66,7 +66,7 @@ def missing_here(trainable: str | CommandLine, search_path: Sequence[str]) -> st
 
 
 def is_class(trainable: object, search_path: Sequence[str]) -> bool:
-    """Say whether a trainable is a class, as far as can be seen without running any of its code."""
+    """Return whether a trainable is a class, without running any of its code."""
     if not isinstance(trainable, str):
         return class_of(trainable) is not None and not getattr(trainable, "simulated", False)
     module, _, name = trainable.partition(":")
@@ -76,11 +76,11 @@ def is_class(trainable: object, search_path: Sequence[str]) -> bool:
     except OSError:
         return False
     found = re.search(rf"^class {re.escape(name)}\b(.*)", text, re.MULTILINE)
-    return found is not None and not re.search(r"\b(Curves|Steps)\b", found[1])  # simulations, which know their ends
+    return found is not None and not re.search(r"\b(Curves|Steps)\b", found[1])  # simulations know their own ends
 
 
 def check_end(sweep: Sweep, trainable: object, search_path: Sequence[str]) -> None:
-    """See that a sweep says how often a class is to be stepped.
+    """Check that a sweep says how many iterations a class is stepped.
 
     Args:
         sweep: The sweep.
@@ -105,15 +105,15 @@ def check_end(sweep: Sweep, trainable: object, search_path: Sequence[str]) -> No
 
 
 def placed(command: CommandLine) -> CommandLine:
-    """Give the script with the folder where it runs: where the sweep was started, or, if that is gone, where we are."""
+    """Set the folder that a script runs in: where the sweep was started or, if that is gone, the current one."""
     return command if Path(command.directory).is_dir() else replace(command, directory=str(Path.cwd()))
 
 
 def check_program(command: CommandLine) -> None:
-    """See that the script is there, if the folder is in which it is to run, and the command takes it for a file.
+    """Check that the script exists, if its folder does and the command uses it as a file.
 
     Raises:
-        TrainableError: It isn't; names the file that has the nearest name.
+        TrainableError: It doesn't; names the file with the nearest name.
     """
     folder, program = Path(command.directory), command.program
     if program is None or not folder.is_dir() or (folder / program).exists() or not _is_taken_for_file(command):
@@ -126,7 +126,7 @@ def check_program(command: CommandLine) -> None:
 
 
 def _is_taken_for_file(command: CommandLine) -> bool:
-    """Say whether the program must be a file: not `python -m package.module`, nor what is run by its name on PATH."""
+    """Return whether the program must be a file: not with `python -m package.module` or as a name on PATH."""
     words = [word for word in command.command if word not in ("${env}", _ENV)]
     begins = words[:1] == ["${program}"] and command.program is not None and "/" not in command.program
     if begins and shutil.which(str(command.program)) is not None:
@@ -141,7 +141,7 @@ def _check_command(command: CommandLine) -> None:
         return
     words = expand([word for word in words if "${args" not in word], command.program, {}, {}, Path(), os.environ)
     first = words[1] if words[0] == _ENV and len(words) > 1 and words[1][0] != "-" and "=" not in words[1] else words[0]
-    # A path is meant from the folder where the script runs; a plain name is looked for on PATH.
+    # A path is relative to the script's folder; a plain name is searched for on PATH.
     found = shutil.which(Path(command.directory, first)) if "/" in first else shutil.which(first)
     if found is not None:
         return

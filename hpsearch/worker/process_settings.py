@@ -1,11 +1,11 @@
-"""Settings of the whole process that a trainable may change: put back after each segment.
+"""Restore settings of the whole process that a trainable may change, after each segment.
 
-Else the trials after it would run with them, and the table would depend on which worker ran what.
+Otherwise later trials would run with them, and the table would depend on which worker ran which trial.
 """
 
 from __future__ import annotations
 
-# Not `signal`, which makes an enum of each handler, at ten times the cost.
+# Not `signal`, which converts each handler to an enum, at ten times the cost.
 import _signal  # type: ignore[import-not-found]
 import contextlib
 import functools
@@ -33,16 +33,16 @@ _SIGNALS = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-"""Not SIGCHLD: torch's data loaders set a handler of it, once per process."""
+"""Not SIGCHLD: torch's data loaders set a handler for it, once per process."""
 
 _PRECISIONS = (
     ("generic", "all"),
     *((library, operation) for library in ("cuda", "mkldnn") for operation in ("all", "matmul", "conv", "rnn")),
 )
-"""What torch's newer interface has a float32 precision for, the wider ones first."""
+"""Backends and operations with a float32 precision in torch's newer interface, the wider ones first."""
 
 _START_METHOD = multiprocessing.get_all_start_methods()[0]
-"""The one that holds until one is chosen; to use it once, as data loaders do, is no change."""
+"""The default. Using it once, as data loaders do, sets it and isn't a change."""
 
 _CUDNN = ("enabled", "benchmark", "deterministic")
 
@@ -54,9 +54,9 @@ _OF_LIBRARIES = frozenset(
         *(b"WANDB_SERVICE", b"_MLFLOW_TELEMETRY_SESSION_ID"),
     }
 )
-"""Variables that torch sets by itself, when CUDA or an optimizer is first used; and W&B and MLflow, for the process.
+"""Variables that torch sets on its own, at the first use of CUDA or an optimizer; and W&B and MLflow, for the process.
 
-Observers use these on threads of their own, while some trial happens to run.
+Observers use the latter on their own threads, while any trial runs.
 """
 
 
@@ -65,36 +65,36 @@ class Setting:
     """One setting of the process."""
 
     name: str
-    """As the user reads it: "torch's default dtype"."""
+    """For the user: "torch's default dtype"."""
     get: Callable[[], Any]
-    """Gives a value that compares equal as long as nothing has changed."""
+    """Returns a value that compares equal as long as nothing has changed."""
     put: Callable[[Any], object]
-    """Makes a value that `get` gave the current one."""
+    """Sets a value that `get` returned."""
     told: bool = True
-    """False: imports change it, too, so a change is nothing to tell of."""
+    """False: imports change it, too, so changes aren't reported."""
 
 
 @dataclass(slots=True)
 class Kept:
-    """What a block changed, filled when it has ended."""
+    """Settings that a block changed, filled at its end."""
 
     changed: tuple[str, ...] = ()
-    """Names of the settings that it changed, as far as they are told."""
+    """Names of the settings that it changed, as far as they are reported."""
     stuck: tuple[str, ...] = ()
     """Those of them that couldn't be put back, with the reason."""
     _before: Mapping[str, Any] = field(default_factory=dict)
 
     def changes(self) -> dict[str, Any]:
-        """Give the settings that differ from what the block found, by name, as they stand now."""
+        """Return the current values of the settings that differ from those before the block, by name."""
         return {name: value for name, value in _values().items() if value != self._before[name]}
 
     def told(self) -> tuple[str, ...]:
-        """Name the settings that differ from what the block found, as far as they are told."""
+        """Return the names of the settings that differ from those before the block, as far as they are reported."""
         changes = self.changes()
         return tuple(setting.name for setting in all_settings() if setting.told and setting.name in changes)
 
     def put_back(self) -> None:
-        """Make what the block found the current settings again."""
+        """Restore the settings from before the block."""
         if changes := self.changes():
             self.changed = self.told()
             self.stuck = tuple(_put({name: self._before[name] for name in changes}))
@@ -102,7 +102,7 @@ class Kept:
 
 @contextlib.contextmanager
 def kept() -> Iterator[Kept]:
-    """Put every setting that changes within the block back at its end."""
+    """Restore every setting that changes within the block at its end."""
     kept = Kept(_before=_values())
     try:
         yield kept
@@ -111,13 +111,13 @@ def kept() -> Iterator[Kept]:
 
 
 def apply(values: Mapping[str, Any]) -> None:
-    """Make these settings, from `Kept.changes`, the current ones."""
+    """Apply settings from `Kept.changes`."""
     for stuck in _put(values):
         raise RuntimeError(f"a setting of the trial's object can't be made again: {stuck}")
 
 
 def told_of(changed: Sequence[str], stuck: Sequence[str]) -> str:
-    """Say in a log what a segment changed of the process, and what of that couldn't be put back; empty: nothing."""
+    """Return log lines on the settings that a segment changed, and on those that couldn't be restored."""
     if not changed:
         return ""
     told = f"; this couldn't be put back: {', '.join(stuck)}" if stuck else ""
@@ -130,14 +130,14 @@ def _put(values: Mapping[str, Any]) -> list[str]:
         if setting.name in values:
             try:
                 setting.put(values[setting.name])
-            except Exception as error:  # a folder that is gone, a library that refuses
+            except Exception as error:  # a folder was deleted, or a library refuses
                 stuck.append(f"{setting.name} ({error})")
     return stuck
 
 
 @functools.cache
 def all_settings() -> tuple[Setting, ...]:
-    """Give the table; torch is imported when it is first asked for."""
+    """Return all settings; the first call imports torch."""
     return (*_of_python(), *_of_torch(), *_of_numpy())
 
 
@@ -151,7 +151,7 @@ def _of_python() -> Iterator[Setting]:
     yield Setting("sys.path", lambda: list(sys.path), _put_path)
     yield Setting("the umask", _umask, os.umask)
     yield Setting("signal handlers", lambda: list(map(_signal.getsignal, _SIGNALS)), _put_handlers)
-    # A pending alarm would strike in another trial; the caller's own (True before) is no longer known.
+    # A pending alarm would fire in another trial; the caller's own (True before) is no longer known.
     yield Setting("a pending alarm", lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0, _put_alarm)
     yield Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit)
     yield Setting("warnings filters", lambda: list(warnings.filters), _put_filters, told=False)
@@ -195,7 +195,7 @@ def _of_torch() -> Iterator[Setting]:
         lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         lambda value: torch.autograd.set_detect_anomaly(*value),
     )
-    # The processor's own switch tells: a denormal number is zero, or it isn't.
+    # The processor's own flag: a denormal number is zero, or it isn't.
     yield Setting("torch's flushing of denormal numbers", lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal)
     yield Setting("torch's CUDA device", _cuda_device, _put_cuda_device)
 
@@ -221,7 +221,7 @@ def _directory() -> str:
 
 
 def _environment() -> dict[bytes, bytes]:
-    # The mapping's own table: a copy through the mapping decodes each entry, at a hundred times the cost.
+    # The mapping's internal table: a copy through the mapping decodes each entry, at a hundred times the cost.
     environment: dict[bytes, bytes] = vars(os.environ)["_data"].copy()
     for key in _OF_LIBRARIES:
         environment.pop(key, None)
@@ -239,7 +239,7 @@ def _put_path(value: list[str]) -> None:
 
 
 def _umask() -> int:
-    # It can only be read by setting it; a file that another thread makes meanwhile gets no right too many.
+    # It can only be read by setting it; a file of another thread meanwhile gets no excess permissions.
     value = os.umask(0o077)
     os.umask(value)
     return value
@@ -257,7 +257,7 @@ def _put_alarm(pending: bool) -> None:
 
 
 def _put_filters(value: list[Any]) -> None:
-    warnings.simplefilter("default")  # lets the warnings that were shown already be judged anew
+    warnings.simplefilter("default")  # makes Python judge warnings anew that were already shown
     warnings.filters[:] = value  # type: ignore[index]
 
 
@@ -270,16 +270,16 @@ def _put_gc(value: tuple[bool, tuple[int, int, int]]) -> None:
 def _default_device() -> Any:
     import torch
 
-    # get_default_device() makes a tensor to know the index, which may fail; None is what was never set.
+    # get_default_device() creates a tensor to find the index, which may fail; None: it was never set.
     context = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
     return None if context is None else context.device
 
 
 def _precision() -> Any:
-    """Give the precision as both of torch's interfaces tell it; the older one raises where they were mixed."""
+    """Return the precision from both of torch's interfaces; the older one raises if they were mixed."""
     import torch
 
-    # Through torch's own functions: the attributes above them cost ten times as much.
+    # Through torch's internal functions: the public attributes cost ten times as much.
     own = torch._C
     try:
         older = (own._get_float32_matmul_precision(), own._get_cublas_allow_tf32(), own._get_cudnn_allow_tf32())

@@ -1,4 +1,4 @@
-"""Write the checkpoints of lanes that end in the same round as one file: each by itself takes several times as long."""
+"""Write the checkpoints of lanes that end in the same round to one file: separate files take several times as long."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 __all__ = ["state_bytes", "with_own_memory", "write_checkpoint", "write_kept"]
 
 _LARGEST = 4 << 20
-"""Bytes of a state that may wait for others: what writing a larger one takes is its bytes."""
+"""Largest state, in bytes, that is written with others: for larger ones the time depends on the size."""
 
 
 def write_checkpoint(
     lane: Lane, size: int, directory: Path, iteration: int, state: object, random_state: RandomState | None
 ) -> str:
-    """Write a lane's checkpoint as `checkpoints.write` does; that of its end is kept as bytes, for `write_kept`.
+    """Write a lane's checkpoint as `checkpoints.write` does; keep the last one as bytes, for `write_kept`.
 
     Args:
         lane: The lane.
-        size: Bytes that its state may have.
+        size: Largest size of its state, in bytes.
         directory: The attempt's directory.
         iteration: The report that the checkpoint belongs to.
-        state: Tensors and plain containers, or the path of what is to be copied, which isn't kept.
-        random_state: At the same report.
+        state: Tensors and plain containers, or a path to copy, which isn't kept.
+        random_state: Of the same report.
 
     Raises:
         CheckpointError: The state can't be read back.
@@ -48,12 +48,12 @@ def write_checkpoint(
 
 
 def write_kept(lanes: Sequence[Lane], study: Path) -> None:
-    """Write what was kept of lanes that have ended: as one file where it is of several.
+    """Write the kept checkpoints of lanes that have ended, those of several lanes to one file.
 
-    Where that can't be written each is written by itself, and what is raised is the failure of its lane alone.
+    If that fails each is written separately, and an error fails its lane alone.
 
     Args:
-        lanes: They have ended; nothing is kept of them any more.
+        lanes: Lanes that have ended; their kept checkpoints are cleared.
         study: The study's directory.
     """
     waiting = {}
@@ -78,14 +78,14 @@ def write_kept(lanes: Sequence[Lane], study: Path) -> None:
 
 
 def with_own_memory(state: Any) -> Any:
-    """Give a state whose tensors share their memory with nothing larger than themselves."""
+    """Return a state whose tensors don't share memory with larger ones."""
     import torch
 
     if isinstance(state, torch.Tensor):
         shared = state.untyped_storage().nbytes() > state.numel() * state.element_size()
         return state.detach().clone() if shared else state
     if isinstance(state, dict):
-        own = copy.copy(state)  # with the versions of modules that a model's state has as an attribute
+        own = copy.copy(state)  # with the modules' versions, an attribute of a model's state
         own.update((name, with_own_memory(value)) for name, value in state.items())
         return own
     if type(state) in (list, tuple):
@@ -94,6 +94,6 @@ def with_own_memory(state: Any) -> Any:
 
 
 def state_bytes(trainer: Trainer) -> int:
-    """Count what a trainer's state may hold: its model, and of that what its optimizer and average keep."""
+    """Return the largest size of a trainer's state in bytes: its model, its optimizer's state and its average."""
     tensors = (*trainer.model.parameters(), *trainer.model.buffers())
     return sum(4 * tensor.numel() * tensor.element_size() for tensor in tensors)

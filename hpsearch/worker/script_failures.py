@@ -1,4 +1,4 @@
-"""Say why a script failed, by its output and its exit status."""
+"""Return why a script failed, by its output and its exit status."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = ["end_of_log", "failed", "lost", "no_report", "probe"]
 _TRACEBACK = "Traceback (most recent call last):"
 
 _FROM_OUTSIDE = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM, *PREEMPTION})
-"""Signals by which a batch system, or a person, ends processes: that is no fault of the script's."""
+"""Signals with which a batch system or a person ends processes; they aren't the script's failure."""
 
 _TAIL = 8192
-"""Bytes of a failed script's output that its failure keeps."""
+"""Last bytes of a failed script's output that its failure keeps."""
 
 _PROBE = 1 << 16
-"""Bytes to write, to see whether the disk is full."""
+"""Bytes to write, to check whether the disk is full."""
 
 
 def end_of_log(log: Path) -> str:
-    """Give the end of the script's output."""
+    """Return the end of the script's output."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _TAIL))
@@ -49,32 +49,32 @@ def failed(words: list[str], status: int, tail: str) -> Failure:
         command = command[:197] + "..."
     ended = f"exited with status {status}" if status > 0 else f"was killed by {_name_of(-status)}"
     last = tail.strip().rpartition("\n")[2].strip()
-    if status == 1:  # as Python has it after an exception; what libraries print at their exit comes behind that
+    if status == 1:  # Python's after an exception; output of libraries at exit follows it
         last = _last_exception(tail) or last
     kind: Literal["died", "raised"] = "died" if -status in _FROM_OUTSIDE else "raised"
     return Failure(kind, f"the script {ended}: {last or 'it printed nothing'}"[:500], f"{command}\n{tail}")
 
 
 def _last_exception(text: str) -> str | None:
-    """Return the line that names the exception of the last traceback; None where there is no traceback."""
+    """Return the line that names the exception of the last traceback; None without a traceback."""
     lines = text.splitlines()
     for at in reversed(range(len(lines))):
         before, traceback, after = lines[at].partition(_TRACEBACK)
         if not traceback or after.strip():
             continue
         for line in lines[at + 1 :]:
-            told = line.removeprefix(before)  # launchers put the rank before each line
+            told = line.removeprefix(before)  # launchers prefix each line with the rank
             if told.strip() and not told.startswith(" "):
                 return told.strip()
     return None
 
 
 def no_report(names: tuple[str, ...], command: CommandLine) -> str:
-    """Say what a script lacks that ended well without a report.
+    """Return the failure of a script that exited with 0 and without a report.
 
     Args:
         names: The sweep's metrics.
-        command: What ran.
+        command: The command.
     """
     lines = f"append a line such as {example(names)} to $HPSEARCH_REPORTS, or use hpsearch.current_trial()"
     mend = logs_to_wandb(command) or lines
@@ -89,15 +89,15 @@ def _name_of(number: int) -> str:
 
 
 def lost(ending: Ending, tail: str) -> Failure:
-    """Describe a script that ended for want of another one of its gang."""
+    """Describe a script that ended because another one of its gang was lost."""
     return Failure("peer", f"the script of rank {ending.rank} failed first: {ending.message}"[:500], tail)
 
 
 def probe(directory: Path) -> None:
-    """See whether there is room left: a script that failed may have done so for want of it.
+    """Check that the disk has space, the lack of which may have made a script fail.
 
     Raises:
-        StorageError: There is none, or the storage is out of order.
+        StorageError: It is full or broken.
     """
     file = directory / ".probe"
     with contextlib.suppress(UnwritableError), writing(f"the attempt's directory {directory}"):

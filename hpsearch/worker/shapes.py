@@ -1,4 +1,4 @@
-"""How many shapes a sweep's trials have: those of one can be trained as lanes of one computation."""
+"""Count the shapes of a sweep's trials: trials of one shape can be lanes of one computation."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ __all__ = ["Shapes", "shapes_of"]
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """What the first trials of a sweep have in common."""
+    """Shapes of the first trials of a sweep."""
 
     trials: int = 0
-    """How many were built."""
+    """Number of trials that were built."""
     sizes: Sequence[int] = ()
-    """Trials of each shape, the most first."""
+    """Number of trials of each shape, largest first."""
     alone: Mapping[str, int] = field(default_factory=dict)
-    """Why trials can't be lanes, to their number."""
+    """Number of trials by the reason why they can't be lanes."""
     failed: Mapping[str, int] = field(default_factory=dict)
-    """What building trials raised, or training them on a few batches, to their number."""
+    """Number of trials by the error of their build, or of training them on a few batches."""
     whole: str | None = None
     """Why no trial of this trainable can be a lane."""
     tried: Mapping[int, float] = field(default_factory=dict)
-    """Numbers of lanes of the largest shape that were tried, to the part of the time of as many alone."""
+    """Time of lanes of the largest shape relative to as many trials alone, by number of lanes."""
 
 
 def shapes_of(job: Job, trials: Sequence[Trial], seconds: float) -> Shapes:
-    """Build trials in this process, one after the other, and train some of the largest shape on a few batches.
+    """Build trials in this process, in sequence, and train some of the largest shape on a few batches.
 
     Args:
-        job: How they are trained. What they print is lost, and so is what they write to their directories.
-        trials: New ones.
-        seconds: After which no more are built.
+        job: Their job. Their output and the files in their directories are discarded.
+        trials: New trials.
+        seconds: Time after which no more are built.
 
     Raises:
         TrainableError: The trainable can't be imported, or has another shape.
@@ -68,7 +68,7 @@ class _Builder:
         self._failed: Counter[str] = Counter()
 
     def shapes(self, trials: Sequence[Trial], seconds: float) -> Shapes:
-        """Build trials for so many seconds."""
+        """Build trials until the time is over."""
         until = time.monotonic() + seconds
         by_key: defaultdict[Hashable, list[Trial]] = defaultdict(list)
         built = 0
@@ -83,7 +83,7 @@ class _Builder:
         return Shapes(built, [*map(len, alike)], self._alone, self._failed, tried=tried)
 
     def _key(self, trial: Trial) -> Hashable:
-        """Give a trial's shape; None where it has none, which is counted."""
+        """Return a trial's shape; None if it has none, which is counted."""
         from hpsearch_trainers.lanes import NotFusible, shape_key
 
         try:
@@ -97,7 +97,7 @@ class _Builder:
         return None
 
     def _tried(self, alike: list[list[Trial]]) -> Mapping[int, float]:
-        """Train trials of the largest shape together and alone; if it isn't one after all, it is left out."""
+        """Train trials of the largest shape together and alone; skip it if they can't be trained together."""
         from hpsearch_trainers.lanes import NotFusible, check_pack, check_places
 
         if not alike or len(alike[0]) < 2:

@@ -31,11 +31,11 @@ _WAYS = (
         f"a library of the script logs to W&B itself: {_LINES}",
     ),
 )
-"""What stands in a script or its command, to what to do about it."""
+"""Patterns in a script or its command, and the advice for each."""
 
 
 def logs_to_wandb(command: CommandLine) -> str | None:
-    """Return what to write where a script logs to W&B itself; None where it doesn't seem to."""
+    """Return advice for a script that logs to W&B itself; None if it doesn't seem to."""
     text = f"{_text_of(command)}\n{' '.join(command.command)}"
     return next((advice for pattern, advice in _WAYS if re.search(pattern, text, re.MULTILINE)), None)
 

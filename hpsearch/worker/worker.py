@@ -32,23 +32,22 @@ __all__ = ["Worker"]
 
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 _cublas_knows = False
-"""Whether CUDA was first used in this process while the variable was set."""
+"""Whether the variable was set when CUDA was first used in this process."""
 
 
 class Worker:
-    """Runs segments of one study: one at a time, with the last trial's object kept warm, or beside each other as lanes.
+    """Runs segments of one study: one at a time, with the last trial's object kept warm, or in parallel as lanes.
 
     Args:
         job: What all segments share.
-        root: Where attempts write and checkpoints are read: the study's directory, or what stands for it on a
-            machine that doesn't see that.
-        log: A file for output meanwhile; an attempt's directory is then made only when something is to lie there.
-        node: Names the machine among those that gangs span: workers with the same name share memory. Empty: what
-            HPSEARCH_COMM_HOST says, or else those of one machine do.
-        interface: Interface, address or network by which other machines reach this one. None: what
-            HPSEARCH_COMM_INTERFACE says, or else routing.
-        around_build: Gives what surrounds the build of one of several that run beside each other, which may take so
-            many seconds.
+        root: Directory that attempts write to and read checkpoints from: the study's, or its stand-in on a machine
+            that doesn't see that.
+        log: A shared file for output, so that an attempt's directory is created only when it is needed.
+        node: Name of the machine for gangs: workers with the same name share memory. Empty: HPSEARCH_COMM_HOST, or
+            else the machine.
+        interface: Interface, address or network by which other machines reach this one. None:
+            HPSEARCH_COMM_INTERFACE, or else routing.
+        around_build: Returns a context for the build of a lane, given the seconds that it may take.
 
     Raises:
         TrainableError: The trainable can't be imported, or has another shape.
@@ -90,16 +89,16 @@ class Worker:
             self._environment = environment.pop_all()
         self._lanes: Lanes | None = None
         self.why_whole: str | None = None
-        """Why segments run one at a time, where the job would have them run beside each other."""
+        """Why segments run one at a time, though the job requests lanes."""
         if job.lanes > 1:
             self._make_lanes(log or self._root / "trials" / f"{OUTPUT_AT_HAND}{uuid.uuid4().hex}", around_build)
 
     @property
     def address(self) -> str:
-        """Where the next gang reaches this worker: another one after each wide segment; empty where there is none.
+        """Address of this worker for the next gang, new after each wide segment; empty if no segment is wide.
 
         Raises:
-            BackendError: It can't be reached by the interface that it was given.
+            BackendError: The interface can't be used.
         """
         if self._job.widest == 1:
             return ""
@@ -113,15 +112,16 @@ class Worker:
     def run(self, trial: Trial, segment: Segment, channel: Channel, rank_info: RankInfo | None = None) -> Result:
         """Run one segment. Output goes to `output.log` in the attempt's directory.
 
-        The user's mistakes are failures in the result, never exceptions; `Interrupted` passes through, and so
-        does what the channel raises.
+        The user's mistakes are failures in the result, never exceptions. `Interrupted` passes through, and so do
+        exceptions of the channel.
 
         Args:
             trial: The trial.
             segment: Its segment.
-            channel: Hears of it. Of a gang, rank 0's alone hears reports and checkpoints, and may ask for a cut.
-            rank_info: This worker's place in the gang that runs a wide segment. What rank 1 writes lies in `rank-1`
-                within the attempt's directory, and so on.
+            channel: Receives its messages. In a gang, only rank 0's receives reports and checkpoints, and may request
+                a cut.
+            rank_info: This worker's rank in the gang of a wide segment. Rank 1 writes to `rank-1` within the attempt's
+                directory, and so on.
         """
         if self._lanes is not None and self._job.rounded and rank_info is None:
             return self._run_in_lanes(trial, segment, channel)
@@ -135,7 +135,7 @@ class Worker:
         attempt = Attempt(segment, channel, rank)
         beside = contextlib.nullcontext() if self._lanes is None else self._lanes.beside_another()
         try:
-            with beside, writing(f"the attempt's directory {directory}"):  # what the trainable raises is a failure
+            with beside, writing(f"the attempt's directory {directory}"):  # exceptions of the trainable are failures
                 log = self._log.begin(directory)
                 failure = self._runner.run(trial, assignment, attempt, log, rank_info)
                 self._log.end()
@@ -160,7 +160,7 @@ class Worker:
         )
 
     def _run_in_lanes(self, trial: Trial, segment: Segment, channel: Channel) -> Result:
-        """Run one segment by itself, as the only one of as many as there are places for."""
+        """Run one segment as the only lane."""
         self.enter(trial, segment, channel, None)
         ended: Sequence[Ended] = ()
         while not ended:
@@ -169,28 +169,28 @@ class Worker:
 
     @property
     def lanes(self) -> int:
-        """Segments that it runs beside each other, by `enter` and `round`; 1: it runs one at a time, by `run`."""
+        """Number of lanes, which run by `enter` and `round`; 1: segments run one at a time, by `run`."""
         return 1 if self._lanes is None else self._job.lanes
 
     def enter(self, trial: Trial, segment: Segment, channel: Channel, timeout: float | None) -> None:
-        """Take a segment in, which begins with the next round.
+        """Add a segment as a lane, which begins with the next round.
 
         Args:
             trial: The trial.
             segment: Its segment.
-            channel: Hears of it.
-            timeout: Seconds that it may be charged for: its build, and its part of each epoch; None: no limit.
+            channel: Receives its messages.
+            timeout: Limit of its seconds: its build, and its part of each epoch; None: no limit.
         """
         assert self._lanes is not None, "segments run one at a time"
         assert isinstance(self._runner, InProcess), "a script is no lane"
-        self._runner.forget()  # a lane's build may change what the object at hand would go on with
+        self._runner.forget()  # a lane's build may change what the warm object uses
         self._lanes.enter(assignment_of(self._job, self._root, trial, segment), segment, channel, timeout)
 
     def round(self) -> list[Ended]:
-        """Train each segment that was taken in for an epoch; give those that have come to their end.
+        """Train each lane for an epoch; return those that have ended.
 
-        The user's mistakes are failures in the results, never exceptions; `Interrupted` passes through, and so
-        does what a channel raises.
+        The user's mistakes are failures in the results, never exceptions. `Interrupted` passes through, and so do
+        exceptions of a channel.
         """
         assert self._lanes is not None, "segments run one at a time"
         ended = self._lanes.round()
@@ -199,10 +199,10 @@ class Worker:
         return ended
 
     def build(self, trial: Trial) -> Any:
-        """Give a trial's object as its first segment makes it, for a look.
+        """Build a trial's object as its first segment does, to inspect it.
 
         Raises:
-            BaseException: What building it raises.
+            BaseException: Whatever the build raises.
         """
         assert isinstance(self._runner, InProcess), "a script has no object"
         assignment = assignment_of(self._job, self._root, trial, Segment(trial.number, 0, None, None, 1))
@@ -210,31 +210,31 @@ class Worker:
 
     @property
     def closes(self) -> bool:
-        """Whether objects of this trainable have a `close()`: who runs the worker then calls `let_go`."""
+        """Whether objects of this trainable have a `close()`: the backend then calls `let_go`."""
         return self._runner.closes
 
     def let_go(self, unless: int | None) -> None:
         """Close the object of the last trial, unless it is this trial's.
 
-        Where it isn't called, that happens within the next segment. Its time is that of the trial that ended, and only
-        who runs the worker can bound it. What `close` prints or raises goes to that trial's log.
+        Otherwise the next segment closes it. The time counts toward the trial that ended, and only the backend can
+        limit it. Output and errors of `close` go to that trial's log.
         """
         self._runner.let_go(unless)
 
     def file_log(self) -> None:
-        """Let the output of a long attempt be seen in its place while it runs; called from another thread."""
-        with contextlib.suppress(OSError):  # the attempt's end tells of it, if it is still so then
+        """Move a running attempt's output to its directory, so that it can be read; called from another thread."""
+        with contextlib.suppress(OSError):  # the attempt's end reports it, if it still fails then
             self._log.file()
 
     def close(self) -> None:
-        """Let go of the warm object, and give back what was taken of the process."""
+        """Close the warm object, and restore the process."""
         self._log.close()
         if self._lanes is not None:
             self._lanes.close()
         self._environment.close()
 
     def _make_lanes(self, at_hand: Path, around_build: AroundBuild) -> None:
-        """Let segments run beside each other, where the trainable is one that can."""
+        """Enable lanes, if the trainable supports them."""
         if not isinstance(self._runner, InProcess):
             self.why_whole = "a script has a process of its own"
             return
@@ -247,7 +247,7 @@ class Worker:
 
 @contextlib.contextmanager
 def _mkl(mode: str | None) -> Iterator[None]:
-    """Set MKL_CBWR to what the study began with; MKL reads it when torch multiplies for the first time in a process."""
+    """Set MKL_CBWR to the study's value; MKL reads it at torch's first multiplication in a process."""
     import torch
 
     has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
@@ -260,9 +260,9 @@ def _mkl(mode: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _cublas() -> Iterator[None]:
-    """Have a GPU's products of matrices give the same bits each time; leave it where cuBLAS knows otherwise.
+    """Make matrix products on a GPU reproducible to the bit; do nothing if cuBLAS was configured otherwise.
 
-    It reads the variable when it is first used in a process, and torch looks at the variable alone. So it isn't set too
+    cuBLAS reads the variable at its first use in a process, and torch checks only the variable. So it isn't set too
     late: torch then refuses, and each trial trains alone.
     """
     global _cublas_knows
@@ -285,6 +285,6 @@ def _environment(name: str, value: str) -> Iterator[None]:
     try:
         yield
     finally:
-        os.environ.pop(name, None)  # another worker of this process may have ended before
+        os.environ.pop(name, None)  # another worker of this process may have ended first
         if before is not None:
             os.environ[name] = before

@@ -1,6 +1,6 @@
-"""Who else may use a Ray: the interfaces that it listens on, and the token that it asks for.
+"""Who can connect to a Ray: the interfaces that it listens on, and its token.
 
-Whoever can connect to a Ray that asks for no token can run code there. Importing this imports no Ray.
+Anybody who can connect to a Ray without a token can run code there. Importing this module imports no Ray.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def token_file() -> Path:
 
 
 def make_private_token() -> None:
-    """See that the token that a local Ray is about to use can be read by this user alone.
+    """Make the token that a local Ray will use readable by this user alone.
 
-    Ray itself makes one that all users of the machine can read, where there is none.
+    If there is none, Ray creates one that all users of the machine can read.
     """
     if os.environ.get(_MODE, "token").lower() != "token" or _TOKEN in os.environ or _TOKEN_PATH in os.environ:
         return
     file = token_file()
-    with contextlib.suppress(OSError):  # a home that can't be written: Ray says so
+    with contextlib.suppress(OSError):  # the home can't be written: Ray reports that
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -62,7 +62,7 @@ def make_private_token() -> None:
 
 
 def is_open(address: str) -> bool | None:
-    """Return whether the cluster takes connections without a token; None: it can't be asked.
+    """Return whether the cluster accepts connections without a token; None if it can't be reached.
 
     Args:
         address: Host and port of its GCS.
@@ -79,12 +79,12 @@ def is_open(address: str) -> bool | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address, host and port, is to be reached from this machine alone."""
+    """Return whether an address, host and port, can be reached from this machine alone."""
     return address.rpartition(":")[0].strip("[]") in ("localhost", "127.0.0.1", "::1")
 
 
 def known_cluster() -> str | None:
-    """Return the address of the cluster that this machine belongs to: `RAY_ADDRESS`, or what Ray has noted; or None."""
+    """Return the address of this machine's cluster: `RAY_ADDRESS`, or the one in Ray's files, or None."""
     address = os.environ.get("RAY_ADDRESS", "")
     if address in ("", "auto", "local"):
         noted = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray", "ray_current_cluster")

@@ -50,14 +50,14 @@ __all__ = ["RayBackend"]
 _HOUSEKEEPING_SECONDS = 0.25
 
 _BURST_SECONDS = 0.002
-"""While workers have enough to do, answers are taken in bursts: each time the driver wakes it disturbs them."""
+"""While all workers have work, answers are read in bursts: each wake-up of the driver slows them down."""
 
 
 class RayBackend(Backend):
-    """A pool of warm workers on Ray; without a number of workers as many as the cluster holds, and more when it grows.
+    """A pool of warm workers on Ray. Without a number of workers it uses the whole cluster, also when that grows.
 
     Args:
-        resources: What the sweep may use.
+        resources: The sweep's resources.
         address: A cluster to join; None: `RAY_ADDRESS`, or a local Ray.
     """
 
@@ -69,13 +69,13 @@ class RayBackend(Backend):
         self._shape = Shape(resources.cpus_per_worker, resources.gpus_per_worker)
         self._address = address
         self._least = resources.workers_per_trial
-        self.runs_edits = not is_cluster(address)  # whose nodes have the files as they were when it was joined
+        self.runs_edits = not is_cluster(address)  # whose nodes have the files as they were when this process joined
         self._fresh = resources.fresh_process
         self.module_changes_stay = "" if self._fresh else MODULE_CHANGES_STAY
         self._deliver: Callable[[Message], None] = lambda message: None
         self._worker_pool: WorkerPool | None = None
         self._flights: dict[tuple[int, int], tuple[Slot, Flight]] = {}
-        """By (trial, attempt): where rank 0 runs."""
+        """Worker of rank 0, by (trial, attempt)."""
         self._waiting: deque[Task] = deque()
         self._inbox = Inbox()
         self._rounds = Rounds(self._inbox, self.now, self._lane_landed, self._lane_lost)
@@ -83,8 +83,8 @@ class RayBackend(Backend):
 
     @as_backend_error()
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
-        """Connect, and start the workers; they greet one by one, through `wait`."""
-        if not is_cluster(self._address):  # whose nodes may have what is missing here
+        """Connect, and start the workers. They become ready one by one, during `wait`."""
+        if not is_cluster(self._address):  # whose nodes may have the missing files
             check_trainable(job)
         cpus = max((self._asked or self._least) * self._shape.cpus, os.cpu_count() or 1)
         pool = self._pool = connect(self._address, cpus)
@@ -99,20 +99,20 @@ class RayBackend(Backend):
             self._shape, self._asked, job, pool, self._inbox, self._send_waiting, self._lose, self._fresh
         )
         self._slots = self._worker_pool.slots
-        self._worker_pool.start()  # once it is known here, so that `close` ends them wherever Ctrl-C comes
+        self._worker_pool.start()  # once it is stored, so that `close` ends them whenever Ctrl-C comes
         self._collect()
 
     def capacity(self, place: Place = WHOLE_WORKER) -> int:
-        """Count the ready workers that are free, and those that were given back and can be had again."""
+        """Return the number of free workers, released ones that can be started again included."""
         if isinstance(place, WorkerShare):
-            # What waits wants a worker for itself, and nothing is to overtake it.
+            # A task waits for a whole worker, and no other may overtake it.
             return 0 if self._waiting else self._opened.capacity(0, whole=False)
         return tasks_on(self._opened.capacity(self._missing()), place)
 
     @as_backend_error()
     def start(self, task: Task) -> None:
-        """Send a task to the best worker, or to as many as its segment is wide."""
-        # All that waits has been tried since a worker became free.
+        """Send a task to the best worker, or to `width` workers."""
+        # All waiting tasks have been tried since a worker became free.
         if slots := self._slots.join(task) if self._waiting else self._slots.place(task):
             self._send(slots, task)
         else:
@@ -121,7 +121,7 @@ class RayBackend(Backend):
 
     @as_backend_error()
     def cut(self, trial: int, attempt: int) -> None:
-        """Leave word in the mailbox; the worker reads it at its next beat."""
+        """Put the request into the mailbox; the worker reads it at its next heartbeat."""
         for task in list(self._waiting):
             if task.key == (trial, attempt):
                 self._waiting.remove(task)
@@ -134,7 +134,7 @@ class RayBackend(Backend):
 
     @as_backend_error()
     def wait(self, timeout: float | None) -> Sequence[Message]:
-        """Give what came from the workers."""
+        """Return the workers' messages."""
         self._opened.refill()
         self._rounds.ask()
         messages = self._housekeeping()
@@ -147,7 +147,7 @@ class RayBackend(Backend):
         return Workers(ready, self._slots.busy(), self._opened.wanted)
 
     def close(self, kill: bool = False) -> None:
-        """Keep idle workers for the next search of this process; end the others."""
+        """Keep idle workers for the next search of this process, and end the others."""
         worker_pool, self._worker_pool = self._worker_pool, None
         if worker_pool is not None:
             if not kill and ray.is_initialized():
@@ -161,17 +161,17 @@ class RayBackend(Backend):
         assert self._worker_pool is not None, "open comes first"
         return self._worker_pool
 
-    # Tasks go out.
+    # Sending tasks.
 
     def _missing(self) -> int:
-        """Count the workers that tasks wait for; those of a company wait for one."""
+        """Return the number of workers that tasks wait for; a company waits for one."""
         companies = {task.company for task in self._waiting if task.company}
         return len(companies) + sum(task.segment.width for task in self._waiting if not task.company)
 
     def _send_waiting(self) -> None:
-        """Send what can be sent, in order: what is narrow doesn't overtake what is wide, which would wait for ever.
+        """Send waiting tasks, in order: narrow tasks don't overtake a wide one, which would starve.
 
-        Nor does anything overtake what waits for a worker that has nothing to do, but those that join their company.
+        Nor does a task overtake one that waits for an idle worker, unless it joins its own company.
         """
         is_held = False
         for task in list(self._waiting):
@@ -210,12 +210,12 @@ class RayBackend(Backend):
         self._rounds.enter(slot, request)
 
     def _closed(self, flight: Flight, future: Future[None]) -> Sequence[Message]:
-        if future.exception() is None:  # else its worker died of it, as the task's own answer says
+        if future.exception() is None:  # else its worker died, as the task's own answer says
             self._slots.begin(flight, self.now())
         return ()
 
     def _take_back(self, slot: Slot, flight: Flight) -> None:
-        """Send a task elsewhere that waited behind a long one and hasn't begun."""
+        """Send a task elsewhere that waited behind a long one and didn't begin."""
         del self._flights[flight.task.key]
         self._slots.land(slot, flight, self.now(), None)
         if flight.cut:
@@ -225,10 +225,10 @@ class RayBackend(Backend):
         self._send_waiting()
 
     def _spare(self, task: Task) -> None:
-        """Tell of a task that was cut before it began."""
+        """Report a task that was cut before it began."""
         self._inbox.put(Gone(*task.key, "it was cut before it began", counts_against_trial=False))
 
-    # Results come in.
+    # Receiving results.
 
     def _landed(self, slot: Slot, flight: Flight, future: Future[bytes]) -> Sequence[Message]:
         if flight not in slot.flights:
@@ -238,7 +238,7 @@ class RayBackend(Backend):
         except RayError as error:
             self._opened.give_up(slot, error)
             return self._lose(slot, first_line(error))
-        if response is None:  # taken back, and its worker was done before it could say so in a heartbeat
+        if response is None:  # taken back, and its worker returned before a heartbeat could say so
             self._take_back(slot, flight)
             return ()
         self._opened.ran(slot)
@@ -281,17 +281,17 @@ class RayBackend(Backend):
         return messages
 
     def _ended(self, flight: Flight) -> Sequence[Message]:
-        """Note that a worker is done with a task; give the outcome where it was the last one."""
+        """Record that a worker is done with a task; return the outcome if it was the last one."""
         if flight.rank == 0:
             del self._flights[flight.task.key]
         outcome = flight.gang.outcome()
         return () if outcome is None else (outcome,)
 
     def _lose(self, slot: Slot, reason: str, kind: LossKind = "died") -> Sequence[Message]:
-        """Forget a worker that is gone, and say what went with it; `wait` makes another, if there is to be a next wait.
+        """Remove a lost worker, and return the outcomes of its tasks. The next `wait` starts another.
 
-        Not here: this may have been the sweep's last trial, and Ray loses the room of an actor for good that is killed
-        in the moment in which it gets its process.
+        It isn't started here, as this may have been the sweep's last trial: if an actor is killed at the moment it
+        gets its process, Ray never frees its resources.
         """
         messages: list[Message] = []
         lost = self._slots.remove(slot)
@@ -302,7 +302,7 @@ class RayBackend(Backend):
             if place == 0 and slot.log and not together:
                 directory = attempt_directory(flight.task.segment, flight.rank)
                 file_log(self._study / slot.log, self._study / directory)
-            # What waited behind the first hadn't begun.
+            # Tasks that waited behind the first hadn't begun.
             begun = place == 0 and flight.closing is None and not together
             how: LossKind = "timeout" if flight is slot.timed_out else kind if begun else "spared"
             company = halves[flight.task.trial.number] if together else ()
@@ -311,12 +311,12 @@ class RayBackend(Backend):
         return messages
 
     def _replace(self, slot: Slot, reason: str, kind: LossKind = "spared") -> Sequence[Message]:
-        """Take a worker down that is not to run anything more."""
+        """End a worker, and replace it."""
         self._opened.end(slot)
         return self._lose(slot, reason, kind)
 
     def _retire(self, slot: Slot) -> Sequence[Message]:
-        """Replace a worker that is to run nothing more, once it has closed what it holds."""
+        """Replace a worker once it has closed its object."""
         reason = "its worker was replaced: each segment has a process of its own"
         if not slot.closes:
             return self._replace(slot, reason)
@@ -326,7 +326,7 @@ class RayBackend(Backend):
         return ()
 
     def _close_objects(self, worker_pool: WorkerPool) -> None:
-        """Let all workers that are done close what they hold; what doesn't come to an end is killed with its worker."""
+        """Close the objects of all idle workers; a `close` that hangs is killed with its worker."""
         holding = [slot for slot in worker_pool.slots.all if slot.closes and slot.warm is not None and not slot.flights]
         if not holding:
             return
@@ -337,7 +337,7 @@ class RayBackend(Backend):
             worker_pool.slots.remove(slot)
             worker_pool.end(slot)
 
-    # Letters come in.
+    # Reading the mailbox.
 
     def _collect(self) -> None:
         self._inbox.when_done(self._mailbox.collect.remote(str(self._study)), self._read)
@@ -365,7 +365,7 @@ class RayBackend(Backend):
         study, trial, attempt = key
         return self._flights.get((trial, attempt)) if study == str(self._study) else None
 
-    # Now and then.
+    # Housekeeping.
 
     def _housekeeping(self) -> list[Message]:
         now = self.now()
@@ -380,16 +380,16 @@ class RayBackend(Backend):
         messages += self._opened.share(now, needed, bool(self._waiting))
         short = bool(self._waiting) and self._opened.is_short(needed)
         if short or self._opened.is_stuck(now, needed):
-            if short or needed > self._least:  # the orchestrator may make it narrower
+            if short or needed > self._least:  # the orchestrator may narrow it
                 reason = f"there is no place for {needed} workers at present"
                 messages.append(Gone(*self._waiting.popleft().key, reason, counts_against_trial=False))
-                self._send_waiting()  # what waited behind it may have a place
+                self._send_waiting()  # a task behind it may find workers
             else:
                 self._opened.give_way(now)
         return messages
 
     def _end_late(self, now: float) -> list[Message]:
-        """Kill what ran for too long."""
+        """Kill attempts that exceed their timeout."""
         messages: list[Message] = []
         for late in overdue(self._slots, now):
             if late.notice is not None:

@@ -1,4 +1,4 @@
-"""Ends a worker's process in the middle of a build that takes too long: nothing else in it can."""
+"""End a worker's process in the middle of a build that takes too long, which nothing else in it can stop."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator
 __all__ = ["limited"]
 
 _LATER_SECONDS = 3.0
-"""The driver kills a worker that has but one lane, which is then known to be to blame: it must come first."""
+"""A worker with only one lane is killed by the driver, which then knows the cause: that must come first."""
 
 
 @contextlib.contextmanager
 def limited(
     seconds: float | None, later: float = _LATER_SECONDS, end: Callable[[], object] = lambda: os._exit(1)
 ) -> Iterator[None]:
-    """End this process where what runs inside takes longer than it may.
+    """End this process if the block takes longer than `seconds`.
 
     Args:
-        seconds: It may take; None: any time.
-        later: Seconds that it is given on top.
+        seconds: Its limit; None: no limit.
+        later: Seconds in addition.
         end: Ends the process.
     """
     if seconds is None:
@@ -30,12 +30,12 @@ def limited(
     guard, is_over = threading.Lock(), False
 
     def strike() -> None:
-        with guard:  # so that what runs inside can't end meanwhile
+        with guard:  # so that the block can't end meanwhile
             if not is_over:
                 end()
 
     timer = threading.Timer(seconds + later, strike)
-    timer.name, timer.daemon = "hpsearch-build-limit", True  # a process that exits doesn't wait for it
+    timer.name, timer.daemon = "hpsearch-build-limit", True  # a daemon, which the process doesn't wait for
     timer.start()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Nodes on which workers fail by no trial's doing: a sweep would go on making others there for ever."""
+"""Nodes on which workers fail for other reasons than the trials: a sweep would start workers there for ever."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hpsearch.errors import BackendError
 __all__ = ["MOST_FAILURES", "FailingNodes"]
 
 MOST_FAILURES = 3
-"""Workers of one node that may fail in a row."""
+"""Most workers of a node that may fail in a row."""
 
 
 class FailingNodes:
-    """Counts the workers of each node that failed since one did well there.
+    """Counts the workers of each node that failed since the last success there.
 
     Args:
-        stage: What they fail in, such as "before they could run anything".
+        stage: Where they fail, such as "before they could run anything".
     """
 
     def __init__(self, stage: str) -> None:
@@ -24,12 +24,12 @@ class FailingNodes:
         self._failures: Counter[str] = Counter()
 
     def failed(self, node: str, name: str, error: str) -> None:
-        """Note that a worker failed.
+        """Record that a worker failed.
 
         Args:
-            node: Its node; empty where that isn't known.
-            name: What a person calls that node.
-            error: What it failed with.
+            node: Its node; empty if unknown.
+            name: Display name of the node.
+            error: Its error.
 
         Raises:
             BackendError: It is one too many.
@@ -43,5 +43,5 @@ class FailingNodes:
             )
 
     def did_well(self, node: str) -> None:
-        """Note that a worker did well on a node."""
+        """Record that a worker succeeded on a node."""
         del self._failures[node]

@@ -1,4 +1,4 @@
-"""What Ray raises, in our words."""
+"""Translate Ray's errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["as_backend_error", "first_line"]
 
 @contextmanager
 def as_backend_error() -> Iterator[None]:
-    """Turn what Ray raises about itself into our own error; what workers raise comes as the answers of calls."""
+    """Raise Ray's own errors as `BackendError`; workers' errors are results of calls."""
     try:
         yield
     except (RayError, ConnectionError) as error:
@@ -25,10 +25,10 @@ def as_backend_error() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Describe an error in a line; what was raised in a worker without Ray's own words."""
+    """Describe an error in one line; a worker's error without Ray's text."""
     error = getattr(error, "cause", None) or error
     text = str(error).strip().splitlines()
-    if getattr(error, "actor_init_failed", False):  # a traceback ends the text, and what was raised follows its frames
+    if getattr(error, "actor_init_failed", False):  # the text ends with a traceback: the exception follows its frames
         raised = [line for before, line in pairwise(text) if before.startswith(" ") and not line.startswith(" ")]
         return raised[-1] if raised else text[0]
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""What came from the workers, to be taken in the driver's own thread."""
+"""Messages from the workers, for the driver's own thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Inbox"]
 
 
 class Inbox:
-    """Answers that came, and what is to be done with each; filled from any thread."""
+    """A queue of answers and their handlers, filled from any thread."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], Sequence[Message]]] = queue.SimpleQueue()
@@ -24,11 +24,11 @@ class Inbox:
         self._queue.put(lambda: [message])
 
     def when_done(self, ref: Any, take: Callable[[Future[Any]], Sequence[Message]]) -> None:
-        """Let `take` have the answer of a remote call, an `ObjectRef`, once it is there."""
+        """Queue the answer of a remote call, an `ObjectRef`, once it has arrived."""
         ref.future().add_done_callback(lambda future: self._queue.put(lambda: take(future)))
 
     def take(self, timeout: float | None, pause: float = 0.0) -> list[Message]:
-        """Give the messages of all that came; wait for the first up to `timeout` seconds, and then `pause` for more."""
+        """Return all new messages; wait up to `timeout` seconds for the first, then `pause` for more."""
         messages: list[Message] = []
         try:
             messages += self._queue.get(timeout=timeout)()

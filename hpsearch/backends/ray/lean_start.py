@@ -1,4 +1,4 @@
-"""Start a local Ray without what only a cluster, or a person who looks at one, has use for."""
+"""Start a local Ray without the services that only a cluster needs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _no_dashboard(node: Any, **_: Any) -> None:
 
 _IN_PLACE: Mapping[str, Callable[..., None]] = {
     "start_monitor": _nothing,  # the autoscaler, with no machines to ask for
-    "start_log_monitor": _nothing,  # it sends workers' output to a driver, which doesn't want it
+    "start_log_monitor": _nothing,  # it sends workers' output to the driver, which doesn't need it
     "start_api_server": _no_dashboard,  # one without pages, which `include_dashboard=False` still starts
 }
 
 
 _LOOK_SECONDS = 0.02
 _GET_NODE = "get_node"
-"""Ray's function that tells of the node that it has started; where that isn't there yet it sleeps for a second."""
+"""Ray's function that looks up the node that it has started; while there is none it sleeps for a second."""
 _START_PROCESS = "start_ray_process"
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -47,11 +47,11 @@ class RayProcesses:
         self._processes: list[tuple[str, Any]] = []
 
     def started(self, name: str, process: Any) -> None:
-        """Note one; `process` is its `Popen`."""
+        """Record a process; `process` is its `Popen`."""
         self._processes.append((name, process))
 
     def died(self) -> str | None:
-        """Say which of them has ended, and how; None: none."""
+        """Return a message on the first that has ended; None if all run."""
         for name, process in list(self._processes):
             if (code := process.poll()) is not None:
                 how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -61,14 +61,13 @@ class RayProcesses:
 
 @contextmanager
 def lean_start(seconds: float = 180.0) -> Iterator[RayProcesses]:
-    """Let `ray.init` start neither autoscaler nor log monitor nor dashboard, and listen on 127.0.0.1 alone.
+    """Have `ray.init` start no autoscaler, log monitor or dashboard, and listen on 127.0.0.1 alone.
 
-    The former take two seconds of work just when workers want to start, and the autoscaler another one until Ray
-    kills it in the end. Nor does it sleep until the node is there. A Ray that has none of these methods starts as it
-    does by itself.
+    These take two seconds of CPU time just as workers start, and the autoscaler another one until Ray kills it at the
+    end. Nor does Ray sleep until the node has registered. A Ray without these methods starts in its usual way.
 
     Args:
-        seconds: How long the node may take until it is there.
+        seconds: How long the node may take to register.
     """
     processes = RayProcesses()
     with ExitStack() as ending:
@@ -76,20 +75,20 @@ def lean_start(seconds: float = 180.0) -> Iterator[RayProcesses]:
             _put(ending, Node, name, method)
         _put(ending, services, _GET_NODE, _once_there(getattr(services, _GET_NODE, None), seconds))
         _put(ending, services, _START_PROCESS, _noting(getattr(services, _START_PROCESS, None), processes))
-        if not LOOPBACK.keys() & os.environ.keys():  # else the user has chosen
+        if not LOOPBACK.keys() & os.environ.keys():  # else it is the user's choice
             _put(ending, ray_constants, "ENABLE_RAY_CLUSTER", False)
         yield processes
 
 
 def _put(ending: ExitStack, owner: Any, name: str, value: Any) -> None:
-    """Put a value in the place of one of Ray's until the end; nothing where Ray has none."""
+    """Replace an attribute of Ray's until the end, if Ray has it."""
     if hasattr(owner, name):
         ending.callback(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
 
 
 def _noting(start_process: Any, processes: RayProcesses) -> Callable[..., Any]:
-    """Start a process as Ray does, and note it."""
+    """Start a process as Ray does, and record it."""
 
     def start(command: Any, process_type: str, *arguments: Any, **options: Any) -> Any:
         info = start_process(command, process_type, *arguments, **options)
@@ -100,10 +99,10 @@ def _noting(start_process: Any, processes: RayProcesses) -> Callable[..., Any]:
 
 
 def _once_there(get_node: Any, seconds: float) -> Callable[[str, str], Any]:
-    """Ask for a node once it is there, or has been waited for for so long."""
+    """Look up a node once it has registered, or after the limit."""
 
     def get(gcs_address: str, node_id: str) -> Any:
-        with suppress(Exception):  # then Ray's own way is slower, and right
+        with suppress(Exception):  # then Ray's own way is slower, but correct
             known = state.GlobalState()
             known._initialize_global_state(services._get_gcs_client_options(gcs_address))
             deadline = time.monotonic() + seconds

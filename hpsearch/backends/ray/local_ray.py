@@ -1,4 +1,4 @@
-"""A Ray on this machine, for this process alone."""
+"""Start a Ray on this machine, for this process alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
 __all__ = ["NICENESS", "START_SECONDS", "forget_start", "start_local"]
 
 START_SECONDS = 180.0
-"""Ray's own limits, of which the shortest is half a minute, are too short for a busy machine."""
+"""Limit of a start. Ray's own, the shortest of which is half a minute, are too short for a busy machine."""
 
 _PORT_SECONDS = 45.0
 """How long Ray's GCS may take until it has a port. Ray keeps Python's lock while it waits for that, so that until then
@@ -41,14 +41,14 @@ _starting: list[Guardian] = []
 
 
 def start_local(cpus: int, init: Callable[..., None]) -> ExitStack:
-    """Start a Ray on this machine; a guardian sees to it that none of its processes outlives this one.
+    """Start a Ray on this machine, and a guardian that ends its processes with this one.
 
     Args:
-        cpus: What it is to hold.
+        cpus: Number of CPUs that it manages.
         init: `ray.init`.
 
     Returns:
-        What ends it when it is closed.
+        A stack that ends it when closed.
 
     Raises:
         BackendError: It can't be started.
@@ -58,7 +58,7 @@ def start_local(cpus: int, init: Callable[..., None]) -> ExitStack:
     config = {name: value for name, value in own.items() if f"RAY_{name}" not in os.environ}
     options = {"num_cpus": cpus, "include_dashboard": False, "_system_config": config}
     thread = OwnThread(lambda: init(address="local", **options), "hpsearch-ray")
-    ending = ExitStack()  # calls the last one first
+    ending = ExitStack()  # callbacks run in reverse order
     ending.callback(guardian.stop)
     ending.callback(kill_marked, MARK, guardian.mark)
     ending.callback(thread.end)
@@ -87,7 +87,7 @@ def start_local(cpus: int, init: Callable[..., None]) -> ExitStack:
 
 
 def _advice(error: BaseException, logs: Path) -> str:
-    """Say what to do where Ray's start failed."""
+    """Return what to do where Ray's start failed."""
     if isinstance(error, ChildProcessError):
         return f"Something killed it, as the system does where memory runs out, or it failed: its logs are in {logs}"
     if isinstance(error, TimeoutError) or "timed out" in str(error).lower():
@@ -103,14 +103,14 @@ def _ray_folder() -> str:
 
 
 def forget_start() -> None:
-    """Let the guardians of Rays that have started, or whose failure has been told, say nothing any more."""
+    """Clear the messages of the guardians of Rays that have started, or whose failure was reported."""
     while _starting:
         _starting.pop().leave_words("")
 
 
 @contextmanager
 def _marked(mark: str) -> Iterator[None]:
-    """Let what is started inside the context carry the mark, also where it gives itself a title as Ray's agents do."""
+    """Give processes started in the context the mark, also if they set a process title as Ray's agents do."""
     marks = {MARK: mark, "SPT_NOENV": "1"}  # setproctitle's: don't write the title over the environment
     limits = {_START_LIMIT: START_SECONDS, _PORT_LIMIT: _PORT_SECONDS}
     own = {**LOOPBACK, **{f"RAY_{name}": str(int(seconds)) for name, seconds in limits.items()}}

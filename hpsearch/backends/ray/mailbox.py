@@ -1,6 +1,6 @@
-"""Where workers leave what happened inside their segments, and where they read what the driver wants of them.
+"""Workers send the events of their segments here, and read the driver's requests.
 
-It runs as one actor beside the driver. The driver asks it once for all workers, and nobody waits for it.
+It is one actor on the driver's node. The driver polls it once for all workers, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Heartbeat:
     packed: bytes | None
     """The newest checkpoint of `saves`, from a worker that doesn't see the study's directory."""
     recalled: tuple[Key, ...]
-    """Attempts that were taken back before they began, and will not begin there."""
+    """Attempts that were taken back before they began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class HeartbeatReply:
 
 
 class _Box:
-    """What is there for one study."""
+    """Messages of one study."""
 
     def __init__(self) -> None:
         self.heartbeats: list[Heartbeat] = []
@@ -57,14 +57,14 @@ class _Box:
 
 
 class Mailbox:
-    """Letters from workers to the drivers, and what these want of their workers: a box for each study that runs."""
+    """Messages from workers to drivers and requests from drivers to workers, for each running study."""
 
     def __init__(self) -> None:
         self._boxes: defaultdict[str, _Box] = defaultdict(_Box)
         self._recall: dict[str, tuple[Key, ...]] = {}
 
     async def exchange(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Take a heartbeat; answer what the driver wants of that worker."""
+        """Store a heartbeat; return the driver's requests to that worker."""
         box = self._boxes[heartbeat.key[0]]
         if heartbeat.reports or heartbeat.saves or heartbeat.recalled:
             box.heartbeats.append(heartbeat)
@@ -72,35 +72,35 @@ class Mailbox:
         return HeartbeatReply(heartbeat.key in box.cut, self._recall.pop(heartbeat.worker, ()))
 
     async def exchange_all(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply]:
-        """Take the heartbeats of all that a worker runs; answer each."""
+        """Store the heartbeats of all attempts of a worker; return a reply to each."""
         return [await self.exchange(heartbeat) for heartbeat in heartbeats]
 
     async def collect(self, study: str) -> list[Heartbeat]:
-        """Give the heartbeats of a study that came, or wait a while for one."""
+        """Return a study's new heartbeats; wait up to 2 s for the first."""
         box = self._boxes[study]
         try:
             await asyncio.wait_for(box.arrived.wait(), _PATIENCE)
         except TimeoutError:
             return []
         if box is not self._boxes.get(study):
-            return []  # the study was let go meanwhile
+            return []  # the study was closed meanwhile
         box.arrived.clear()
         heartbeats, box.heartbeats = box.heartbeats, []
         return heartbeats
 
     async def cut(self, key: Key) -> None:
-        """Want an attempt to end."""
+        """Request that an attempt end."""
         self._boxes[key[0]].cut.add(key)
 
     async def recall(self, worker: str, key: Key) -> None:
-        """Want an attempt back that waits in a worker behind another."""
+        """Request an attempt back that waits in a worker behind another."""
         self._recall[worker] = (*self._recall.get(worker, ()), key)
 
     async def clear(self, study: str) -> None:
-        """Forget everything of a study that was let go."""
+        """Remove all data of a closed study."""
         box = self._boxes.pop(study, None)
         if box is not None:
-            box.arrived.set()  # who waits for heartbeats would get those of its next driver
+            box.arrived.set()  # a waiting `collect` would return those of the study's next driver
         for worker, keys in list(self._recall.items()):
             self._recall[worker] = tuple(key for key in keys if key[0] != study)
             if not self._recall[worker]:

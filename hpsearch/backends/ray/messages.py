@@ -1,4 +1,4 @@
-"""What the driver and a worker's actor send each other: where it runs, what it is to run, and what came of it."""
+"""Messages between the driver and a worker's actor."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ class Place:
     """Where a worker runs."""
 
     node: str
-    """Of workers with the same one, all see each other's memory."""
+    """Workers of the same node can share memory."""
     interface: str
     """The address by which other nodes reach this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A worker's answer to a study."""
+    """A worker's answer to `open`."""
 
     host: str
     sees: bool
     """It sees the study's directory."""
     log: str
-    """Where its output lies until it is filed under an attempt, relative to the study's directory."""
+    """Path of its output until that is moved to an attempt, relative to the study's directory."""
     address: str
-    """Where the others of its next gang reach it; empty where no segment is wide."""
+    """Address for the other ranks of its next gang; empty if no segment is wide."""
     mistake: str | None
     """Why it can't run this study's trainable."""
     closes: bool = False
     """Objects of the trainable have a `close()`."""
     lanes: int = 1
-    """Segments that it runs beside each other."""
+    """Segments that it runs in parallel."""
     why_whole: str | None = None
-    """Why it runs one at a time, where the study would have more."""
+    """Why it runs one at a time, if the study requests more."""
     edited: str | None = None
-    """A module that it has imported for another study, and that was edited since: it can't run this one."""
+    """A module that it imported for another study and that was edited since: the worker can't run this study."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,46 +54,46 @@ class RunRequest:
     packed: bytes | None
     """The segment's checkpoint, for a worker that doesn't see the study's directory."""
     rank_info: RankInfo | None
-    """Its place in the gang; None where it runs the segment alone."""
+    """Its rank in the gang; None if it runs the segment alone."""
     timeout: float | None = None
-    """Seconds that it may be charged for as a lane."""
+    """Limit of its seconds as a lane."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResponse:
-    """What a worker gives back for a segment."""
+    """A worker's result of a segment."""
 
     result: Result
     saves: tuple[Saved, ...]
-    """All checkpoints inside the segment; the driver may have heard of them."""
+    """All checkpoints inside the segment; the driver may have received some of them."""
     packed: bytes | None
     """The newest checkpoint, from a worker that doesn't see the study's directory."""
     log: bytes | None
-    """The output, likewise."""
+    """Its output, from such a worker."""
     log_of_lanes: bytes | None
-    """What trials printed while they trained together since the last response, likewise."""
+    """Output of trials that trained together since the last response, from such a worker."""
     memory: int
     """Resident bytes of the worker."""
     address: str
-    """Where the others of its next gang reach it."""
+    """Address for the other ranks of its next gang."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneEnd:
-    """What a worker gives back for a segment that ran as one of its lanes."""
+    """A worker's result of a segment that ran as a lane."""
 
     trial: int
     attempt: int
     response: RunResponse
     late: bool = False
-    """It was cut because it ran over its timeout."""
+    """It was cut because it exceeded its timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundsEnd:
-    """What a worker gives back for rounds of its lanes."""
+    """A worker's result of rounds of its lanes."""
 
     ends: tuple[LaneEnd, ...]
-    """Those that have ended."""
+    """Lanes that have ended."""
     trained: int
     """Rounds that were trained."""

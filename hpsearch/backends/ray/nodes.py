@@ -1,4 +1,4 @@
-"""What the nodes of a Ray hold: which workers they could run, and whose they run."""
+"""The nodes of a Ray: how many workers they hold, and whose workers they run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpsearch.errors import BackendError
 __all__ = ["NAMESPACE", "Shape", "here", "live_nodes", "node_of", "others", "waiting_text", "why_no_workers"]
 
 NAMESPACE = "hpsearch"
-"""Of all our actors."""
+"""Namespace of all our actors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Shape:
         return f"{cpus} and {self.gpus:g} GPU" if self.gpus else cpus
 
     def fit(self, resources: dict[str, float]) -> int:
-        """Count the workers that a node of these resources holds; a fraction of a GPU is of one device."""
+        """Return the number of workers that fit on a node; a fraction of a GPU belongs to one device."""
         count = int(resources.get("CPU", 0) // self.cpus)
         devices = int(resources.get("GPU", 0))
         if self.gpus >= 1:
@@ -43,11 +43,11 @@ class Shape:
         return count
 
     def room(self, nodes: Iterable[dict[str, Any]]) -> int:
-        """Count the workers that these nodes hold, whoever uses them now."""
+        """Return the number of workers that fit on these nodes, if nothing else ran there."""
         return sum(self.fit(node["Resources"]) for node in nodes)
 
     def shortage(self, nodes: Sequence[dict[str, Any]], needed: int) -> str | None:
-        """Return the arithmetic where these nodes together hold fewer than the `needed` workers of a trial."""
+        """Explain that these nodes together hold fewer than `needed` workers; None if they hold as many."""
         room = self.room(nodes)
         if room >= needed:
             return None
@@ -58,7 +58,7 @@ class Shape:
         )
 
     def check(self, needed: int) -> str | None:
-        """Answer a warning where GPUs would lie idle.
+        """Return a warning if GPUs would be idle.
 
         Args:
             needed: Workers that a trial needs at once.
@@ -86,19 +86,19 @@ class Shape:
 
 
 def live_nodes() -> list[dict[str, Any]]:
-    """Give Ray's descriptions of the nodes that are there."""
+    """Return Ray's descriptions of the live nodes."""
     return [node for node in ray.nodes() if node["Alive"]]
 
 
 def here() -> Place:
-    """Say where this process runs, inside a worker."""
+    """Return where this worker process runs."""
     interface = os.environ.get("HPSEARCH_COMM_INTERFACE") or ray.util.get_node_ip_address()
     return Place(ray.get_runtime_context().get_node_id(), interface)
 
 
 def node_of(actor: Any) -> tuple[str, str]:
-    """Say where an actor runs, or ran, and what a person calls that node; one that never got there has no name."""
-    with contextlib.suppress(Exception):  # Ray may forget the dead, and this isn't of its public interface
+    """Return (id, display name) of an actor's last node; the id is empty if Ray knows of none."""
+    with contextlib.suppress(Exception):  # Ray may forget dead actors, and this isn't a public interface
         address = state.actors(actor._actor_id.hex())["Address"]
         if address["IPAddress"]:
             return address["NodeID"], f"node {address['IPAddress']}"
@@ -106,11 +106,11 @@ def node_of(actor: Any) -> tuple[str, str]:
 
 
 def others(own: Iterable[str], placed: Collection[str] | None = None) -> Counter[str]:
-    """Count the workers that other sweeps of this cluster hold, or wait for, by who started them.
+    """Count the workers that other sweeps of this cluster hold or wait for, by the user who started them.
 
     Args:
-        own: The names of this sweep's workers, some of which an earlier one may have started.
-        placed: The names of workers that run on a node, so that those that wait aren't counted; None: all are.
+        own: Names of this sweep's workers, some of which an earlier sweep may have started.
+        placed: Names of the workers that run on a node; the others aren't counted. None: all are.
     """
     named = ray.util.list_named_actors(all_namespaces=True)
     names = {actor["name"] for actor in named if actor["namespace"] == NAMESPACE}
@@ -120,12 +120,12 @@ def others(own: Iterable[str], placed: Collection[str] | None = None) -> Counter
 
 
 def why_no_workers(shape: Shape, own: Iterable[str], needed: int) -> str:
-    """Say what a sweep waits for while fewer than the `needed` workers have started, and who holds the others.
+    """Explain what a sweep waits for while fewer than `needed` of its workers have started, and who holds the others.
 
     Args:
-        shape: Of its workers.
+        shape: Resources of its workers.
         own: Their names.
-        needed: How many it takes for a trial.
+        needed: Workers of a trial.
     """
     own = set(own)
     if (shortage := shape.shortage(live_nodes(), needed)) is not None:
@@ -138,14 +138,14 @@ def why_no_workers(shape: Shape, own: Iterable[str], needed: int) -> str:
 
 
 def waiting_text(shape: Shape, needed: int, free: Mapping[str, float], taken: Mapping[str, int], placed: int) -> str:
-    """Say what a sweep waits for.
+    """Explain what a sweep waits for.
 
     Args:
-        shape: Of its workers.
-        needed: How many it takes for a trial.
-        free: What no worker has.
-        taken: How many workers other sweeps have started, by who they are.
-        placed: How many of its own have started.
+        shape: Resources of its workers.
+        needed: Workers of a trial.
+        free: Resources that no worker holds.
+        taken: Number of workers that other sweeps have started, by user.
+        placed: Number of its own that have started.
     """
     held = ", ".join(f"{count} of {name}" for name, count in sorted(taken.items()))
     gpus = f" and {free.get('GPU', 0):g} GPUs" if shape.gpus else ""

@@ -1,4 +1,4 @@
-"""A call in a thread of its own, which then stays."""
+"""Run a call in a thread of its own, which stays alive."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LOOK_SECONDS = 0.05
 
 
 class OwnThread:
-    """Starts Ray beside the main thread, which goes on hearing signals meanwhile.
+    """Starts Ray outside the main thread, which continues to handle signals.
 
-    In the main thread Ray would take SIGTERM for itself. Its native part does so all the same, behind Python's back,
-    and aborts the process three seconds after one; so the handler is put back again and again. The thread stays until
-    `end`, because the kernel ends what Ray started with the thread that started it. Ray's processes block the signals
+    In the main thread Ray would install its own SIGTERM handler. Its native code does so in any case, unknown to
+    Python, and aborts the process three seconds after a SIGTERM; so our handler is restored repeatedly. The thread
+    stays until `end`, because the kernel ends Ray's processes with the thread that started them. They block the signals
     that a batch system sends before it preempts a job: the driver handles them, and needs Ray for that.
     """
 
@@ -31,15 +31,15 @@ class OwnThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self, timeout: float, died: Callable[[], str | None] = lambda: None) -> None:
-        """Make the call, and wait until it has returned; what it raises is raised here.
+        """Make the call, and wait for its end; its exceptions are raised here.
 
         Args:
             timeout: Seconds.
-            died: Says what has died that the call needs, or None.
+            died: Returns a message if a process that the call needs has died, else None.
 
         Raises:
-            TimeoutError: It took longer; it goes on.
-            ChildProcessError: Something has died that it needs; it may go on.
+            TimeoutError: It takes longer; it continues in its thread.
+            ChildProcessError: A process that it needs has died; it may continue in its thread.
         """
         self._thread.start()
         deadline = time.monotonic() + timeout
@@ -56,7 +56,7 @@ class OwnThread:
             raise self._error
 
     def end(self) -> None:
-        """Let the thread end."""
+        """End the thread."""
         self._end.set()
 
     def _run(self) -> None:
@@ -71,6 +71,6 @@ class OwnThread:
 
 
 def _put_back_sigterm() -> None:
-    handler = signal.getsignal(signal.SIGTERM)  # what Python knows, not what the kernel has
+    handler = signal.getsignal(signal.SIGTERM)  # Python's handler, not the kernel's
     if threading.current_thread() is threading.main_thread() and handler is not None:
         signal.signal(signal.SIGTERM, handler)

@@ -1,4 +1,4 @@
-"""What goes to workers, and what their heartbeats and answers say; what travelled with them is written."""
+"""Read workers' heartbeats and results, and write the checkpoints and logs that came with them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["pack_checkpoint", "read_heartbeat", "read_response"]
 
 
 def pack_checkpoint(study: Path, segment: Segment) -> bytes | None:
-    """Give the checkpoint that a segment starts from as bytes; None where there is none, as the worker will say."""
+    """Return the checkpoint that a segment starts from as bytes; None if there is none, which the worker reports."""
     if segment.checkpoint is None:
         return None
     with contextlib.suppress(UnreadableCheckpointError):
@@ -50,9 +50,9 @@ def read_response(study: Path, flight: Flight, response: RunResponse, sees: bool
 
     Args:
         study: The study's directory.
-        flight: What was delivered.
-        response: What the worker gave back.
-        sees: Whether the worker sees the study's directory; if not, its checkpoints but the newest are gone.
+        flight: The task.
+        response: The worker's result.
+        sees: Whether the worker sees the study's directory; if not, only its newest checkpoint is left.
     """
     result = response.result
     if response.log is not None:

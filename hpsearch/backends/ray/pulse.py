@@ -1,7 +1,7 @@
-"""Whether the Ray that this process is connected to is still there.
+"""Check that the Ray that this process is connected to is still alive.
 
-Ray itself ends this process without a word: at the next use of the object store where the raylet of this node has died,
-and after a minute where the cluster's GCS doesn't answer. A call to a GCS that doesn't answer also hangs until then.
+Otherwise Ray ends this process without a message: at the next use of the object store if this node's raylet has died,
+and after a minute if the cluster's GCS doesn't answer. A call to such a GCS also hangs until then.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import socket
 __all__ = ["Pulse"]
 
 _KNOCK_SECONDS = 1.0
-"""A GCS that hasn't taken a connection by then doesn't answer."""
+"""Seconds in which the GCS must accept a connection."""
 
 
 class Pulse:
-    """Looks at the two processes without which this one can't go on.
+    """Polls the two processes that this one needs.
 
     Args:
         raylet: Path of the socket of this node's raylet.
@@ -32,11 +32,11 @@ class Pulse:
         try:
             self._raylet.connect(raylet)
             self._raylet.setblocking(False)
-        except OSError:  # Ray itself is connected, by a way that isn't to be seen from here
+        except OSError:  # Ray is connected in a way that can't be checked here
             self.close()
 
     def lost(self, now: float) -> str | None:
-        """Say which of the two is gone for good; None: neither.
+        """Return a message if one of the two is lost; None if not.
 
         Args:
             now: Seconds.
@@ -56,11 +56,11 @@ class Pulse:
 
     @property
     def answers(self) -> bool:
-        """Whether the GCS answered at the last look."""
+        """Whether the GCS answered at the last poll."""
         return self._away_since is None
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         if self._raylet is not None:
             self._raylet.close()
             self._raylet = None

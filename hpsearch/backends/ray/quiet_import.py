@@ -1,4 +1,4 @@
-"""Import Ray without its advice, and tqdm's, to install ipywidgets: a notebook shows a sweep without them."""
+"""Import Ray without its and tqdm's advice to install ipywidgets, which a sweep in a notebook doesn't need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["import_ray_quietly"]
 
 
 def import_ray_quietly() -> None:
-    """Import Ray. Both look for a notebook, and for its widgets, while they are imported."""
+    """Import Ray. Both check for a notebook and its widgets while they are imported."""
     ray_widgets = logging.getLogger("ray.widgets.util")
     level = ray_widgets.level
     ray_widgets.setLevel(logging.ERROR)

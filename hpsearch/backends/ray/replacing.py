@@ -1,4 +1,4 @@
-"""Which workers are to run nothing more, and why; no worker is touched here."""
+"""Decide which workers are replaced, and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODULE_CHANGES_STAY = (
     "trials after it would find it so, and its worker is replaced, which takes seconds each time. "
     "Change a copy to avoid that"
 )
-"""What follows from a change of the trainable's modules, where workers run more than one segment."""
+"""Consequence of a change of the trainable's modules, if workers run more than one segment."""
 
 _LEAK_BYTES = 2 << 30
 """A worker that grew by more than this since its first segment is replaced."""
@@ -23,18 +23,18 @@ _LEAK_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A worker that doesn't come to an end."""
+    """A worker that exceeded a limit."""
 
     slot: Slot
     timed_out: Flight | None = None
-    """What ran over its timeout: the worker's death tells of it. None: the worker is replaced at once."""
+    """The task that exceeded its timeout; the worker's death reports it. None: the worker is replaced at once."""
     reason: str = ""
     kind: LossKind = "spared"
     notice: Notice | None = None
 
 
 def overdue(slots: Slots, now: float) -> Iterator[Overdue]:
-    """Give the workers that have run something for too long; those that their gang waits for in vain among them."""
+    """Return the workers that have run for too long, ranks that their gang waits for in vain included."""
     for slot in list(slots.all):
         found = _late(slots, slot, now) if slot.runs_whole else _silent(slot, now)
         if found is not None:
@@ -42,7 +42,7 @@ def overdue(slots: Slots, now: float) -> Iterator[Overdue]:
 
 
 def _late(slots: Slots, slot: Slot, now: float) -> Overdue | None:
-    """Look at a worker that runs one task at a time."""
+    """Check a worker that runs one task at a time."""
     if slot.retired_since is not None and now - slot.retired_since > CLOSE_SECONDS:
         return Overdue(slot, notice=close_hung(slot.warm))
     head = slot.flights[0] if slot.flights else None
@@ -61,7 +61,7 @@ def _late(slots: Slots, slot: Slot, now: float) -> Overdue | None:
 
 
 def _silent(slot: Slot, now: float) -> Overdue | None:
-    """Look at a worker with lanes: has it had no round for as long as all of them together may run."""
+    """Check a worker with lanes: whether a round takes longer than all of them together may run."""
     limits = [flight.task.timeout for flight in slot.flights]
     known = [limit for limit in limits if limit is not None]
     if slot.timed_out is not None or not known or len(known) < len(limits) or now - slot.round_since <= sum(known):
@@ -72,13 +72,13 @@ def _silent(slot: Slot, now: float) -> Overdue | None:
 
 
 def why_replaced(slot: Slot, result: Result, memory: int, scripts: bool) -> str | None:
-    """Say why a worker is to run nothing more after what it just ran; None: it goes on.
+    """Return why a worker must be replaced after its last segment; None if it needn't be.
 
     Args:
         slot: The worker.
-        result: Of what it ran.
+        result: Of its last segment.
         memory: Its resident bytes now.
-        scripts: It runs commands, which have processes of their own.
+        scripts: Whether it runs commands, which have their own processes.
     """
     if slot.memory is None:
         slot.memory = memory
@@ -93,6 +93,6 @@ def why_replaced(slot: Slot, result: Result, memory: int, scripts: bool) -> str 
 
 
 def close_hung(trial: int | None) -> Notice:
-    """Say that a trial's `close()` didn't end."""
+    """Return a notice that a trial's `close()` didn't return."""
     ended = f"hadn't ended after {CLOSE_SECONDS:g} s, and its worker was killed"
     return Notice(f"trial {trial}: its close() {ended}; what it reported counts")

@@ -1,4 +1,4 @@
-"""The rounds of workers that train trials beside each other: new lanes go out with one, those that ended come back."""
+"""Rounds of workers with lanes: each takes new lanes along, and returns those that have ended."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from hpsearch.task import Message
 __all__ = ["Rounds"]
 
 _AHEAD = 2
-"""Rounds that a worker has been asked for at once, so that it doesn't wait for the driver between two."""
+"""Rounds that are requested of a worker in advance, so that it doesn't wait for the driver."""
 
 
 class Rounds:
-    """Asks workers for rounds as long as they have lanes.
+    """Requests rounds of workers as long as they have lanes.
 
     Args:
-        inbox: Where their answers go.
-        now: Tells the time.
+        inbox: Receives their answers.
+        now: Returns the time.
         landed: Called with each lane that has ended.
-        lost: Called with a worker that won't come back, and what the call for it raised.
+        lost: Called with a lost worker and the exception of its call.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class Rounds:
         self._due: dict[Slot, None] = {}
 
     def enter(self, slot: Slot, request: RunRequest) -> None:
-        """Let a worker train one more segment, which it was given, from its next round on."""
+        """Add a segment to a worker, from its next round on."""
         slot.entering.append(request)
         self._due[slot] = None
 
     def ask(self) -> None:
-        """Ask for the rounds that are due, once all is decided that follows from what has been heard.
+        """Request the rounds that are due, once all messages have been handled.
 
-        So lanes that are started at the same time enter in the same round.
+        So lanes that start at the same time enter in the same round.
         """
         due, self._due = self._due, {}
         for slot in due:

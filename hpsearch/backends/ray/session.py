@@ -41,39 +41,39 @@ __all__ = [
 ]
 
 _POOL_SECONDS = 10.0
-"""How long idle workers outlive the search that made them, on a cluster that others may wait for."""
+"""How long idle workers outlive their search on a cluster that others may wait for."""
 
 _HOST_AND_PORT = re.compile(r"[^/:]+:\d+")
 
 _KNOCK_SECONDS = 10.0
-"""Ray itself tries for minutes where nobody listens, deaf to Ctrl-C."""
+"""Time to connect to a cluster. Ray itself tries for minutes, and doesn't react to Ctrl-C."""
 
 _GCS_SECONDS = 30.0
-"""How long a cluster's GCS may be away, to be started anew: half of the time after which Ray ends this process."""
+"""How long a cluster's GCS may be down, to be restarted: half of the time after which Ray ends this process."""
 
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Of Ray's: what a job was submitted with."""
+"""Ray's variable with the options of a submitted job."""
 
 _KEPT_HERE = ["/runs/", "/.git/", "/.venv/", "**/__pycache__/"]
-"""What isn't sent to the nodes of a cluster with the user's code."""
+"""Paths that aren't sent to a cluster's nodes with the user's code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What idle workers must have alike to be of use to a search."""
+    """What idle workers must have in common with a search that reuses them."""
 
     shape: Shape
     mkl_cbwr: str | None
-    """It is fixed once a process has computed something."""
+    """It can't change once a process has computed something."""
 
 
 class Pool:
     """The idle workers and the mailbox that outlive a search, in one Ray session.
 
     Args:
-        shared: Others may want the room that idle workers hold.
-        pulse: Tells whether the session is still there.
-        warning: What whoever uses it should know.
+        shared: Others may need the resources of idle workers.
+        pulse: Checks that the session is alive.
+        warning: Shown to its users.
     """
 
     def __init__(self, shared: bool, pulse: Pulse, warning: str = "") -> None:
@@ -88,10 +88,10 @@ class Pool:
         self._mailbox: Any = None
 
     def check(self) -> None:
-        """See that Ray is still there, before a call that would hang, or end this process, if it isn't.
+        """Check that Ray is alive, before a call that would otherwise hang or end this process.
 
         Raises:
-            BackendError: It is lost; nothing of it is left in this process.
+            BackendError: It is lost. This process is disconnected from it.
         """
         lost = self.pulse.lost(time.monotonic())
         if lost is None:
@@ -103,18 +103,18 @@ class Pool:
         raise BackendError(f"Ray was lost: {lost}. What had counted is in the journal; `hpsearch resume` goes on.")
 
     def mailbox(self) -> Any:
-        """Give the mailbox; it restarts by itself when it dies."""
+        """Return the mailbox, which Ray restarts when it dies."""
         if self._mailbox is None:
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
             self._mailbox = ray.remote(Mailbox).options(num_cpus=0, max_restarts=-1, scheduling_strategy=here).remote()
         return self._mailbox
 
     def join(self, search: object, kind: Kind) -> None:
-        """Let a search begin with workers of this kind.
+        """Begin a search with workers of this kind.
 
-        Idle ones of another are given back: they may have all the room.
+        Idle ones of another kind are released, as they may hold all resources.
         """
-        with self._guard:  # first, so that none of another comes in between
+        with self._guard:  # first, so that none of another kind comes in between
             self._searches.add(search)
             former, self._kind = self._kind, kind
         if former != kind:
@@ -131,12 +131,12 @@ class Pool:
         return bool(self._searches)
 
     def take(self, kind: Kind) -> tuple[Any, str] | None:
-        """Give the idle worker of this kind that came last, if there is one, and its name."""
+        """Take the newest idle worker of this kind, if there is one; return it and its name."""
         with self._guard:
             return self._idle.pop() if self._idle and kind == self._kind else None
 
     def give(self, kind: Kind, handle: Any, name: str) -> None:
-        """Keep an idle worker for a while; end it where a search may wait for its room."""
+        """Keep an idle worker for a while; end it if a search may wait for its resources."""
         with self._guard:
             if self._searches or kind != self._kind:
                 ray.kill(handle, no_restart=True)
@@ -151,7 +151,7 @@ class Pool:
             self._timer.start()
 
     def empty(self) -> None:
-        """Give all idle workers back to Ray."""
+        """End all idle workers."""
         with self._guard:
             idle, self._idle = self._idle, []
             if self._timer is not None:
@@ -163,21 +163,21 @@ class Pool:
 
 
 _pools: dict[str, Pool] = {}
-"""By Ray session: a pool is of no use to a later session of the same process."""
+"""By Ray session: a later session of the process can't use the pool."""
 
 _local: list[ExitStack] = []
-"""What ends the Ray that this process started, with all its processes; at most one."""
+"""Stacks that end the Ray that this process started; at most one."""
 
 
 def connect(address: str | None, cpus: int) -> Pool:
-    """Join the Ray of this process, the cluster at `address`, or a new local Ray; give the pool of that session.
+    """Connect to this process's Ray, the cluster at `address`, or a new local Ray; return the session's pool.
 
     Args:
         address: A cluster; None: `RAY_ADDRESS`, or a local Ray.
-        cpus: What a local Ray is to hold.
+        cpus: Number of CPUs of a local Ray.
 
     Raises:
-        BackendError: There is no Ray to be had.
+        BackendError: There is no Ray to connect to.
     """
     if ray.is_initialized():
         pool = _pool(shared=True)
@@ -195,14 +195,14 @@ def connect(address: str | None, cpus: int) -> Pool:
 
 
 def is_cluster(address: str | None) -> bool:
-    """Say whether `connect` gives a Ray that may have other nodes than this machine."""
+    """Return whether `connect` returns a Ray that may have nodes besides this machine."""
     if ray.is_initialized():
         return not _local
     return _cluster(address) is not None
 
 
 def _cluster(address: str | None) -> str | None:
-    """Give the address of the cluster to join; None: a local Ray is wanted."""
+    """Return the address of the cluster to join; None for a local Ray."""
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     return None if address == "local" else address
 
@@ -223,9 +223,9 @@ def _join(address: str) -> None:
 
 
 def _has_working_dir() -> bool:
-    """Say whether this process is a job that Ray has sent code with (`ray job submit --working-dir`).
+    """Return whether this process is a job that Ray has sent code with (`ray job submit --working-dir`).
 
-    That code is its workers', too, and Ray refuses any other.
+    Its workers use that code, too, and Ray refuses any other.
     """
     with suppress(ValueError):
         job = json.loads(os.environ.get(_JOB, "{}"))
@@ -234,9 +234,9 @@ def _has_working_dir() -> bool:
 
 
 def _init(**options: Any) -> None:
-    """Call `ray.init`, and let Ray print nothing here."""
+    """Call `ray.init` without Ray's output."""
     logging.getLogger("ray").setLevel(logging.ERROR)
-    # What befalls Ray's own processes it prints to standard output, `log_to_driver` or not.
+    # Failures of Ray's own processes are printed to standard output, even without `log_to_driver`.
     ray_worker.print_to_stdstream = _print_nothing
     ray.init(log_to_driver=False, logging_level=logging.ERROR, namespace=NAMESPACE, **options)
 
@@ -259,11 +259,11 @@ def shut_down() -> None:
         _local.pop().close()
 
 
-@atexit.register  # before Ray's own, which then has nothing left to do
+@atexit.register  # before Ray's own handler, which then has nothing left to do
 def _leave() -> None:
-    """End Ray as this process ends, without the half second that Ray waits then for messages of its own.
+    """Shut Ray down at the end of this process, without the half second that Ray waits for messages.
 
-    A Ctrl-C ends the process at once meanwhile; the guardian ends what is left.
+    A Ctrl-C then ends the process at once; the guardian ends what is left.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -272,7 +272,7 @@ def _leave() -> None:
 
 
 def _pool(shared: bool) -> Pool:
-    """Give the pool of this session."""
+    """Return this session's pool."""
     session = str(ray.get_runtime_context().get_session_name())
     if session not in _pools:
         _pools[session] = Pool(shared, _pulse(0.0 if _local else _GCS_SECONDS), _warning() if shared else "")
@@ -280,7 +280,7 @@ def _pool(shared: bool) -> Pool:
 
 
 def _warning() -> str:
-    """Say so where the cluster asks for no token; without a mode of its own this process has sent none."""
+    """Return a warning if the cluster accepts connections without a token, else an empty text."""
     address = ray.get_runtime_context().gcs_address
     if is_loopback(address) or (os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and not is_open(address)):
         return ""

@@ -1,4 +1,4 @@
-"""The folder that stands for a study's directory on a node that doesn't see it."""
+"""A temporary folder in place of a study's directory, on a node that doesn't see that."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NAME = re.compile(r"hpsearch-[0-9a-f]{32}")
 
 
 class StandIn:
-    """A folder in the temporary directory, made when it is asked for, and locked for as long as its worker lives.
+    """A folder in the temporary directory, created when it is needed, and locked as long as its worker lives.
 
-    The worker's guardian deletes it. Where both were killed, the lock is free, and the next worker that makes one
-    deletes what it finds.
+    The worker's guardian deletes it. If both were killed, the lock is free, and the next worker that creates a folder
+    deletes this one.
 
     Args:
-        mark: The worker's own, 32 hexadecimal digits.
+        mark: Of the worker: 32 hexadecimal digits.
     """
 
     def __init__(self, mark: str) -> None:
@@ -32,14 +32,14 @@ class StandIn:
         self._lock: Lock | None = None
 
     def make(self) -> Path:
-        """Give the folder; make it if it isn't there yet."""
+        """Return the folder; create it if it doesn't exist."""
         if self._lock is None:
             _remove_deserted(self.path.parent)
             self._lock = self._make_locked()
         return self.path
 
     def clear(self) -> None:
-        """Delete what lies in the folder."""
+        """Delete the folder's contents."""
         if self._lock is not None:
             for entry in self.path.iterdir():
                 shutil.rmtree(entry, ignore_errors=True)
@@ -48,7 +48,7 @@ class StandIn:
         while True:
             self.path.mkdir(mode=0o700, exist_ok=True)
             lock = Lock(self.path)
-            # Another worker may have found it before it was locked, and may be deleting it.
+            # Another worker may have found it before it was locked, and be deleting it.
             if lock.take(_PATIENCE_SECONDS) and lock.in_place():
                 return lock
             lock.close()
@@ -59,7 +59,7 @@ def _remove_deserted(parent: Path) -> None:
     for folder in parent.iterdir():
         if _NAME.fullmatch(folder.name) is None or folder.is_symlink() or not folder.is_dir():
             continue
-        # Another may delete it meanwhile, or it is another user's.
+        # Another worker deletes it at the same time, or it is another user's.
         with contextlib.suppress(OSError), Lock(folder) as lock:
             if lock.take():
                 shutil.rmtree(folder, ignore_errors=True)

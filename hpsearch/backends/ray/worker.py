@@ -1,4 +1,4 @@
-"""What runs inside a worker's actor: segments in its main thread, and a thread that talks to the mailbox."""
+"""A worker's actor: segments run in its main thread, and another thread exchanges heartbeats with the mailbox."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ BEAT_SECONDS = 0.5
 """Time between two heartbeats of a running segment."""
 
 _ROUNDS_SECONDS = 0.02
-"""A call trains lanes for another epoch where less time than this has passed: a call more costs a millisecond."""
+"""A call trains lanes for another epoch until this time has passed, as each call costs a millisecond."""
 
 _WEIGHING_SECONDS = 0.25
-"""Time between two looks at the worker's memory."""
+"""Time between two measurements of the worker's memory."""
 
 _LARGEST_LOG = 1 << 20
-"""Bytes of a trial's output that travel to a driver whose directory the worker doesn't see: the end of it."""
+"""Last bytes of a trial's output that are sent to a driver whose directory the worker doesn't see."""
 
 
 class RayWorker:
     """The actor's class. Its methods are called one at a time, in its main thread."""
 
     def __init__(self, name: str, mailbox: Any, place: Callable[[], Place], gpus: float = 0) -> None:
-        if not gpus:  # Ray takes them away only from those that have some of them
-            hide_gpus()  # before the trainable's module is imported, which may look for them at once
+        if not gpus:  # Ray hides them only from actors that have some of them
+            hide_gpus()  # before the trainable's module is imported, which may look for GPUs at once
         ignore_preemption()
         self._name = name
         self._mailbox = mailbox
@@ -73,7 +73,7 @@ class RayWorker:
         self._worker: Worker | None = None
         self._lock: Lock | None = None
         self._channels: dict[Key, _Channel] = {}
-        """Of what runs."""
+        """Channels of the running segments."""
         self._ends = 0
         """Lanes of this study that have ended."""
         self._memory = 0
@@ -84,16 +84,16 @@ class RayWorker:
         threading.Thread(target=self._beat, name="hpsearch-beat", daemon=True).start()
 
     def node(self) -> str:
-        """Say where this worker runs: it has its place, though it isn't ready yet."""
+        """Return this worker's node, as soon as it has one."""
         return self._place.node
 
     def open(self, payload: bytes, search_path: tuple[str, ...], token: tuple[str, str]) -> Hello:
-        """Get ready for a study.
+        """Prepare for a study.
 
         Args:
             payload: The pickled `Job`; its functions are found by their modules' names.
             search_path: Folders where those modules may lie.
-            token: Path and text of a file in the study's directory; who reads that text there sees the directory.
+            token: Path and text of a file in the study's directory, which shows whether this worker sees it.
         """
         self.release()
         host = os.uname().nodename
@@ -123,7 +123,7 @@ class RayWorker:
             place, at_hand = self._place, self._root / log
             self._worker = Worker(job, self._root, at_hand, place.node, place.interface, limited)
             worker = self._worker
-            if is_first:  # what is imported by now stays, and takes a fifth of a second to be looked through
+            if is_first:  # modules stay, and the collector takes a fifth of a second to look through them
                 gc.freeze()
             return Hello(host, self._sees, log, worker.address, None, worker.closes, worker.lanes, worker.why_whole)
         except HpsearchError as error:
@@ -137,7 +137,7 @@ class RayWorker:
     def run(self, request: bytes) -> bytes:
         """Run a segment: a pickled `RunRequest` comes in, a pickled `RunResponse` goes out, or None: it was taken back.
 
-        As bytes, because Ray's own pickling of such objects costs many times that of the standard library.
+        As bytes, because Ray's pickling of such objects costs many times the standard library's.
         """
         return pickle.dumps(self.respond(pickle.loads(request)), pickle.HIGHEST_PROTOCOL)
 
@@ -164,14 +164,14 @@ class RayWorker:
         return self._answer(segment, result, channel, 0 if request.rank_info is None else request.rank_info.rank)
 
     def round(self, requests: bytes, ends_heard: int) -> bytes:
-        """Take new lanes in, and train all for an epoch, or for some short ones, until one ends.
+        """Add new lanes, and train all for an epoch, or for several short ones, until one ends.
 
-        As long as the driver hasn't heard of all that have ended, others may be about to come in their place. Nothing
-        is trained until then: a pack of other lanes would have to be made for an epoch, and they would miss it.
+        While the driver hasn't received all ended lanes, new ones may be about to replace them. Nothing is trained
+        until then: otherwise the others would be stacked anew for an epoch that the new lanes would miss.
 
         Args:
-            requests: Of the new lanes, pickled `RunRequest`s.
-            ends_heard: How many lanes have ended, as far as the driver has heard.
+            requests: Pickled `RunRequest`s of the new lanes.
+            ends_heard: Number of ended lanes that the driver has received.
 
         Returns:
             A pickled `RoundsEnd`.
@@ -199,7 +199,7 @@ class RayWorker:
                 break
         self._ends += len(ends)
         if not self._sees:
-            for written in (self._root / PACKS).glob("*.zip"):  # all that is in it goes with the answers
+            for written in (self._root / PACKS).glob("*.zip"):  # all its content is sent with the answers
                 written.unlink(missing_ok=True)
         return pickle.dumps(RoundsEnd(tuple(ends), trained), pickle.HIGHEST_PROTOCOL)
 
@@ -208,7 +208,7 @@ class RayWorker:
             unpack(packed, self._root / segment.checkpoint)
 
     def _answer(self, segment: Segment, result: Result, channel: _Channel, rank: int) -> RunResponse:
-        """Give back a segment that ran, with what the driver can't read where it lies."""
+        """Return a segment's result, with the files that the driver can't see."""
         saves = tuple(channel.saves)
         if self._sees:
             return self._response(result, saves)
@@ -218,7 +218,7 @@ class RayWorker:
         except HpsearchError as error:
             return self._undone(segment, error)
         if result.checkpoint is not None:
-            result = replace(result, checkpoint=place_of(result.checkpoint))  # it arrives there, without its pack
+            result = replace(result, checkpoint=place_of(result.checkpoint))  # it arrives there as a file of its own
         log = _end_of_log(self._root / attempt_directory(segment, rank))
         shutil.rmtree(self._root / attempt_directory(segment), ignore_errors=True)
         log_of_lanes = _end_of_log(self._root / PACKS)
@@ -226,7 +226,7 @@ class RayWorker:
         return self._response(result, saves, packed, log, log_of_lanes)
 
     def _undone(self, segment: Segment, error: HpsearchError) -> RunResponse:
-        """Give back a segment whose checkpoint couldn't be put down here, or be taken up."""
+        """Return a segment whose checkpoint couldn't be written here or read."""
         failure = failure_of(error)
         return self._response(Result(segment.trial, segment.attempt, segment.start, None, (), False, 0.0, failure))
 
@@ -249,7 +249,7 @@ class RayWorker:
         return self._memory
 
     def release(self) -> None:
-        """Let go of the study."""
+        """Close the study."""
         if self._worker is not None:
             self._worker.close()
             self._worker = None
@@ -292,7 +292,7 @@ class RayWorker:
 
 
 class _Channel:
-    """Collects what a segment says until the next heartbeat. The worker's thread writes, the beat's thread reads."""
+    """Collects a segment's messages until the next heartbeat. The worker's thread writes, the other one reads."""
 
     def __init__(self, worker: str, key: Key, root: Path, sees: bool) -> None:
         self._worker = worker
@@ -326,7 +326,7 @@ class _Channel:
             try:
                 packed = pack(self._root / saves[-1].checkpoint)
             except HpsearchError:
-                saves = ()  # the response tells of them, and it tells why where that fails again
+                saves = ()  # the response contains them, and the error if it occurs again
         with self._guard:
             self._unsent += len(saves)
         return Heartbeat(self._worker, self._key, reports, saves, packed, recalled)

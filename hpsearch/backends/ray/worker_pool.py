@@ -1,4 +1,4 @@
-"""The workers of one sweep on Ray: they come, greet, grow in number, and are given back."""
+"""The workers of one sweep on Ray: started, counted, replaced and released."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ from hpsearch.worker.job import Job
 __all__ = ["WorkerPool"]
 
 _IDLE_SECONDS = 30.0
-"""On a cluster that others share, a worker that had nothing to do for this long is given back."""
+"""On a shared cluster, a worker that was idle for this long is released."""
 
 _SENT_ALONG = 64 << 10
-"""Bytes of a job that each worker is sent; a larger one goes to the object store, once."""
+"""Largest job, in bytes, that is sent to each worker; a larger one is put into the object store once."""
 
 _NOTICE_SECONDS = 3.0, 30.0
-"""When to say that workers are missing: first, and then every so often."""
+"""When to report that workers are missing: first after, then every so many seconds."""
 
 
 class WorkerPool:
     """The workers of one sweep.
 
     Args:
-        shape: What one worker reserves.
-        asked: How many; None: as many as the cluster holds, and more when it grows.
+        shape: Resources of one worker.
+        asked: Their number; None: as many as the cluster holds, also when it grows.
         job: What they run.
-        pool: Where idle ones are taken from, and left in the end.
-        inbox: Where their greetings go.
-        ready: Called when one has greeted.
-        lost: Called with one that died before it could greet, and the reason.
-        fresh: Whether each task gets a new process: idle ones aren't taken from the pool, and don't stand in the way.
+        pool: Source of idle workers, and where they return at the end.
+        inbox: Receives their hellos.
+        ready: Called when a worker is ready.
+        lost: Called with a worker that died before it was ready, and the reason.
+        fresh: Whether each task gets a new process, so that idle workers aren't reused and don't count.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class WorkerPool:
     ) -> None:
         self.slots: Slots = Slots(ahead=job.widest == 1 and not fresh, lanes=job.lanes)
         self.divides = job.lanes > 1
-        """Tasks may share its workers."""
+        """Tasks may be lanes of its workers."""
         self._told_why_whole = False
         self._fresh = fresh
         self._kind = Kind(shape, job.mkl_cbwr)
         self._room = shape.room(live_nodes())
-        """Workers that the nodes hold, whoever uses them, at the last look."""
+        """Workers that fit on the nodes, at the last poll."""
         self.wanted = self._room if asked is None else asked
         self._asked = asked
         self._shape = shape
@@ -83,7 +83,7 @@ class WorkerPool:
         self._study = Path(job.study)
         self._owner = f"{job.name} ({process_name()})"
         payload = cloudpickle.dumps(job)
-        # What lies in the object store is lost with the raylet, whereupon Ray ends this process without a word.
+        # An object in the store is lost with the raylet, and then Ray ends this process without a message.
         self._payload = payload if len(payload) <= _SENT_ALONG else ray.put(payload)
         self._search_path = job.search_path
         self._token = (str(self._study / "sight.token"), secrets.token_hex(16))
@@ -96,42 +96,42 @@ class WorkerPool:
         self._was_short = False
 
     def start(self) -> None:
-        """Ask for the workers."""
+        """Start the workers."""
         self._pool.join(self, self._kind)
         if self._fresh:
             self._pool.empty()
         self._add(self.wanted)
 
     def capacity(self, waiting: int, whole: bool = True) -> int:
-        """Count what could be taken up now, by the workers that are ready and those that can be had again.
+        """Return the number of tasks that could start now, on ready workers and on released ones.
 
         Args:
-            waiting: Workers that tasks wait for; those that are starting are for them.
-            whole: Whether whole workers are counted, else tasks that may share one.
+            waiting: Workers that tasks wait for; starting ones are reserved for them.
+            whole: Whether whole workers are counted, else lanes.
         """
         starting = sum(1 for slot in self.slots.all if not slot.ready)
         spoken_for = max(waiting - starting, 0)
         room = self.slots.unshared() if whole and self.divides else self.slots.capacity()
-        again = min(self._given_back, max(self._room - len(self.slots.all), 0))  # but those of nodes that are lost
+        again = min(self._given_back, max(self._room - len(self.slots.all), 0))  # except those of lost nodes
         return max(room + again - spoken_for, 0)
 
     def fetch(self, waiting: int) -> None:
-        """Start workers again that were given back, as far as tasks wait for them."""
+        """Start released workers again, as far as tasks wait for them."""
         on_hand = sum(1 for slot in self.slots.all if not slot.flights)
         again = min(max(waiting - on_hand, 0), self._given_back)
         self._given_back -= again
         self._add(again)
 
     def refill(self) -> None:
-        """Start workers in place of those that are gone."""
+        """Start workers in place of lost ones."""
         self._add(self.wanted - len(self.slots.all) - self._given_back - self._backoff.given_back)
 
     def ran(self, slot: Slot) -> None:
-        """Note that a worker came back from what it ran."""
+        """Record that a worker returned from a segment."""
         self._failing_runs.did_well(slot.node)
 
     def give_up(self, slot: Slot, error: RayError) -> None:
-        """End a worker that won't come back from what it runs: perhaps it is only out of reach.
+        """End a worker that doesn't return: it may only be unreachable.
 
         Raises:
             BackendError: Our own code raises again and again on its node; trials that kill their workers fail instead.
@@ -146,10 +146,10 @@ class WorkerPool:
             ray.kill(slot.handle, no_restart=True)
 
     def close(self, kill: bool) -> None:
-        """Leave idle workers to the next search of this process, unless they are to be killed; end the others.
+        """Keep idle workers for the next search of this process, unless `kill`; end the others.
 
-        Those that haven't got a process yet are left in any case: where Ray kills an actor between its lease and its
-        creation, it never gives back what was reserved for it (seen with 2.60, once in some thousand times).
+        Workers without a process yet are kept in any case: if Ray kills an actor between its lease and its creation,
+        it never frees its resources (seen with 2.60, once in some thousand times).
         """
         self._pool.leave(self)
         slots = self.slots.all if ray.is_initialized() else []
@@ -159,23 +159,23 @@ class WorkerPool:
             if slot not in idle and slot not in coming:
                 self.end(slot)
         released = {slot.handle.release.remote(): slot for slot in idle}
-        # Waited for: this process may be about to end, and they with it.
+        # Wait for them: this process may be about to end, and they with it.
         done, late = ray.wait([*released], num_returns=len(released), timeout=CLOSE_SECONDS) if idle else ([], [])
         for slot in coming:
             slot.handle.release.remote()
-        for slot in [*coming, *(released[answer] for answer in done)]:  # the last one is taken first
+        for slot in [*coming, *(released[answer] for answer in done)]:  # the last one is reused first
             self._pool.give(self._kind, slot.handle, slot.name)
-        for answer in late:  # the next search would wait behind it for ever
+        for answer in late:  # the next search would wait for it for ever
             self.end(released[answer])
         Path(self._token[0]).unlink(missing_ok=True)
         self.slots = Slots()
 
     def share(self, now: float, needed: int, waits: bool) -> Sequence[Message]:
-        """Get along with other sweeps of the cluster.
+        """Share the cluster with other sweeps.
 
         Args:
             now: Seconds.
-            needed: Workers without which nothing can start.
+            needed: Workers that the narrowest task needs.
             waits: Whether a task waits for workers.
         """
         if not self._pool.shared or not self._pool.pulse.answers:
@@ -198,11 +198,11 @@ class WorkerPool:
         return [*messages, Notice(why_no_workers(self._shape, self._names(), needed))]
 
     def is_short(self, needed: int) -> bool:
-        """Say whether the nodes that are left are too few for so many workers."""
+        """Return whether the remaining nodes hold too few workers."""
         return self._pool.shared and self._room < needed
 
     def is_stuck(self, now: float, needed: int) -> bool:
-        """Say whether, for some time now, too few workers have found a place for anything to start."""
+        """Return whether, for some time, too few workers have been placed to start anything."""
         if not self._pool.shared or not self._pool.pulse.answers:
             return False
         placed = sum(1 for slot in self.slots.all if slot.node)
@@ -212,12 +212,12 @@ class WorkerPool:
         return self._backoff.is_due(now, few, placed)
 
     def give_way(self, now: float) -> None:
-        """Let other sweeps have the room that is too little for this one, and ask again after a while."""
+        """Release resources that are too few for this sweep, and request them again later."""
         held = list(self.slots.all)
         if not any(slot.node for slot in held) or not others(self._names()):
             self._backoff.wait_on()
             return
-        for slot in sorted(held, key=lambda slot: slot.node):  # first those that wait for a place, which may come free
+        for slot in sorted(held, key=lambda slot: slot.node):  # first those without a node, which may get one
             self.slots.remove(slot)
             self.end(slot)
         self._backoff.give_way(now, len(held))
@@ -251,7 +251,7 @@ class WorkerPool:
         except RayError as error:
             if new:  # one of the pool may have died there
                 self._failing_starts.failed(*node_of(slot.handle), first_line(error))
-            self.end(slot)  # one that only raised lives, and holds its place
+            self.end(slot)  # a worker that only raised is alive, and holds its resources
             return self._lost(slot, first_line(error))
         if hello.edited is not None:
             self.end(slot)
@@ -272,13 +272,13 @@ class WorkerPool:
         return notices
 
     def _grow(self) -> None:
-        """Use the room of nodes that joined, where the number of workers was left to the cluster."""
+        """Start workers on nodes that joined, if the number of workers is up to the cluster."""
         room = 0 if self._asked is not None else self._room
         self._add(room - self.wanted)
         self.wanted = max(self.wanted, room)
 
     def _forget_idle(self, nodes: Collection[str]) -> Sequence[Message]:
-        """Forget the idle workers of nodes other than these: of those that run something Ray tells."""
+        """Remove idle workers of lost nodes; Ray reports the busy ones."""
         return [
             message
             for slot in self.slots.free()
@@ -295,6 +295,6 @@ class WorkerPool:
 
 
 def _placed(slot: Slot, future: Future[str]) -> Sequence[Message]:
-    if future.exception() is None:  # what went wrong is in the hello, too
+    if future.exception() is None:  # the error is in the hello, too
         slot.node = future.result()
     return ()
