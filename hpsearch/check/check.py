@@ -17,7 +17,7 @@ from hpsearch.events import Started
 from hpsearch.objective import without_targets
 from hpsearch.run.bits import bits_of
 from hpsearch.run.plan import unlearned
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
 from hpsearch.tables.wording import params_line
@@ -338,10 +338,10 @@ def _job_of(sweep: Sweep, search_path: Sequence[str], root: Path) -> Job:
 
 def _trials_of(sweep: Sweep) -> tuple[Trial, Trial]:
     """Return the first trial, and the one of the next few that differs from it in most parameters."""
-    study_state, trials = StudyState(unlearned(sweep)), list[Trial]()
-    while len(trials) < _CONSIDERED and isinstance(event := study_state.next(), Started) and event.new is not None:
+    sweep_state, trials = SweepState(unlearned(sweep)), list[Trial]()
+    while len(trials) < _CONSIDERED and isinstance(event := sweep_state.next(), Started) and event.new is not None:
         trials.append(event.new)
-        study_state.apply(event)
+        sweep_state.apply(event)
     first, *others = trials
     if not others:  # the same configuration, as another trial
         return first, replace(first, number=first.number + 1)

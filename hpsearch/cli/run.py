@@ -34,7 +34,7 @@ from hpsearch.run.plan_lanes import shapes_lines
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.run.warm_start import recorded, warm_start_of
-from hpsearch.study.enough import ENOUGH
+from hpsearch.study.stopping import CRITERIA
 from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep, locate, sweep_notes
 from hpsearch.sweep.sweep import Sweep
@@ -348,7 +348,7 @@ def _report(study: Study) -> int:
     """Say what came out, where it lies and what to do next."""
     where = shown_path(study.directory, Path.cwd())
     pasted = shlex.quote(where)
-    if study.state not in ("finished", *ENOUGH):
+    if study.state not in ("finished", *CRITERIA):
         print(f"{study.state}; {way_on(study, where)}")
         return _EXIT_CODES.get(study.state, 1)
     rows = _best_first(study)
@@ -388,7 +388,7 @@ def _report(study: Study) -> int:
     if (study.directory / "tensorboard").is_dir():
         print(f"TensorBoard: hpsearch tensorboard {pasted}")
     print(f"report:      hpsearch report {pasted}")
-    if study.state in ENOUGH:
+    if study.state in CRITERIA:
         print(f"{study.state + ':':<12} {study.message}")
         print(f"             {way_on(study, where)}")
     return 0

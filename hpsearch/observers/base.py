@@ -11,7 +11,7 @@ from typing import Protocol
 from hpsearch.decision import Decision
 from hpsearch.events import Event
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
 from hpsearch.trial import Report
@@ -97,11 +97,11 @@ class Observers(Protocol):
     def say(self, text: str) -> None:
         """Take a line that the user should read."""
 
-    def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool) -> None:
+    def look(self, sweep_state: SweepState, workers: Workers, elapsed: float, last: bool) -> None:
         """Look at where the sweep stands; called a few times a second, and at the end.
 
         Args:
-            study_state: Where it stands.
+            sweep_state: Where it stands.
             workers: Who runs it.
             elapsed: Seconds of this run.
             last: Nothing more will come.

@@ -12,7 +12,7 @@ from hpsearch.observers.display import MOST_FAILURES, Display, Running, Snapshot
 from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.observers.time_left import TimeLeft
 from hpsearch.observers.times import Times
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import shortened
 from hpsearch.task import Workers
@@ -89,15 +89,15 @@ class Watching:
         """Print a line that stays."""
         self._display.note(text)
 
-    def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool = False) -> None:
+    def look(self, sweep_state: SweepState, workers: Workers, elapsed: float, last: bool = False) -> None:
         """Redraw the screen, and now and then show the observers the rungs."""
         self._looked = True
         self._elapsed = elapsed
         if last or elapsed >= self._next_rungs:
             self._next_rungs = elapsed + _RUNGS_SECONDS
             for thread in self._threads:
-                thread.rungs(study_state.rungs())
-        self._display.show(self._snapshot(study_state, workers, elapsed))
+                thread.rungs(sweep_state.rungs())
+        self._display.show(self._snapshot(sweep_state, workers, elapsed))
 
     def close(self) -> None:
         """Wait until the observers have written everything, each within its deadline, and show the end."""
@@ -106,30 +106,30 @@ class Watching:
         close_all(self._threads)
         self._display.close()
 
-    def _waits(self, study_state: StudyState, workers: Workers, elapsed: float) -> tuple[str, float] | None:
+    def _waits(self, sweep_state: SweepState, workers: Workers, elapsed: float) -> tuple[str, float] | None:
         """Give what holds the sweep up, and for how long now."""
         what = ""
         if not workers.ready:
             what = "waiting for workers, which start and import the trainable"
-        elif study_state.is_searching and workers.busy < workers.ready:
+        elif sweep_state.is_searching and workers.busy < workers.ready:
             what = "waiting for suggestions"
         if self._waiting is None or self._waiting[0] != what:
             self._waiting = what, elapsed
         return (what, elapsed - self._waiting[1]) if what else None
 
-    def _running(self, study_state: StudyState) -> list[Running]:
+    def _running(self, sweep_state: SweepState) -> list[Running]:
         """Give the first of the trials that run, with what they reported last."""
         made = []
-        for segment in study_state.running()[: self._display.most_running]:
+        for segment in sweep_state.running()[: self._display.most_running]:
             newest = self._of_segment(segment)
             at, metrics = (segment.start, {}) if newest is None else (newest.iteration, newest.metrics)
-            params = study_state.record(segment.trial).trial.params
+            params = sweep_state.record(segment.trial).trial.params
             made.append(Running(segment.trial, params, at, segment.end, metrics, segment.width))
         return made
 
-    def _packs(self, study_state: StudyState) -> tuple[int, int]:
+    def _packs(self, sweep_state: SweepState) -> tuple[int, int]:
         """Count the trials that were trained with others when they reported last, and their packs."""
-        of_each = [newest.lanes for segment in study_state.running() if (newest := self._of_segment(segment))]
+        of_each = [newest.lanes for segment in sweep_state.running() if (newest := self._of_segment(segment))]
         fused = [lanes for lanes in of_each if lanes > 1]
         packs = round(sum(1 / lanes for lanes in fused))  # nearly a whole number, where some are yet to report
         return len(fused), max(packs, 1) if fused else 0
@@ -139,28 +139,28 @@ class Watching:
         newest = self._newest.get(segment.trial)
         return newest if newest is not None and newest.iteration > segment.start else None
 
-    def _snapshot(self, study_state: StudyState, workers: Workers, elapsed: float) -> Snapshot:
-        total, rungs = study_state.total(), study_state.rungs()
+    def _snapshot(self, sweep_state: SweepState, workers: Workers, elapsed: float) -> Snapshot:
+        total, rungs = sweep_state.total(), sweep_state.rungs()
         wide = self._sweep.resources.widest > 1
-        numbers = {segment.trial for segment in study_state.running()}
+        numbers = {segment.trial for segment in sweep_state.running()}
         self._newest = {trial: report for trial, report in self._newest.items() if trial in numbers}
         return Snapshot(
             name=self._sweep.name,
             objective=self._sweep.objective,
             rungs=rungs,
-            counts=study_state.counts(),
-            leaders=study_state.leaders(),
+            counts=sweep_state.counts(),
+            leaders=sweep_state.leaders(),
             workers=workers,
-            iterations=study_state.iterations,
+            iterations=sweep_state.iterations,
             total=total,
             elapsed=elapsed,
             remaining=self._time_left.estimate(rungs, total, workers, elapsed),
             failures=tuple(self._failures),
-            waiting=self._waits(study_state, workers, elapsed),
-            running=self._running(study_state),
-            widths=Counter(segment.width for segment in study_state.running()) if wide else {},
+            waiting=self._waits(sweep_state, workers, elapsed),
+            running=self._running(sweep_state),
+            widths=Counter(segment.width for segment in sweep_state.running()) if wide else {},
             shares=self._shares,
-            packs=self._packs(study_state) if self._shares else (0, 0),
+            packs=self._packs(sweep_state) if self._shares else (0, 0),
         )
 
 

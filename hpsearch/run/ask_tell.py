@@ -20,7 +20,7 @@ from hpsearch.run.steering import answer
 from hpsearch.run.telling import AskedTrial, Metrics, Told, asked_trial, open_segment, reports_of, taken
 from hpsearch.run.turns import Turn, Turns
 from hpsearch.run.verdicts import Rules, verdict
-from hpsearch.study.enough import too_many
+from hpsearch.study.stopping import too_many
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.sweep import Sweep
@@ -99,14 +99,14 @@ class AskTell:
         """
         _check_first_rank()
         with self._turn() as turn:
-            if turn.finished or turn.enough.state is not None:
+            if turn.finished or turn.sweep_state.stopping.met is not None:
                 return None
             _check_failures(turn)
             answer = turn.next()
             if not isinstance(answer, Started):
                 return None
             turn.note(answer)
-            given = asked_trial(turn.study_state.record(answer.segment.trial), turn.sweep.parameters)
+            given = asked_trial(turn.sweep_state.record(answer.segment.trial), turn.sweep_state.sweep.parameters)
         return given
 
     def tell(
@@ -137,7 +137,7 @@ class AskTell:
             StudyInUseError: Another process has kept the study for a minute.
         """
         with self._turn() as turn:
-            names = turn.sweep.objective.names
+            names = turn.sweep_state.sweep.objective.names
             given = reports_of(reports, names)
             if failed is not None and (given or ended or iteration is not None):
                 raise TellError("why a trial failed is told alone, got reports, too; report(...) what came before it")
@@ -164,7 +164,7 @@ class AskTell:
         """
         with self._turn() as turn:
             record = _open(turn, trial, attempt)
-            names, seconds = turn.sweep.objective.names, self._seconds(record)
+            names, seconds = turn.sweep_state.sweep.objective.names, self._seconds(record)
             given = [metrics] if isinstance(metrics, list | tuple) else reports_of(metrics, names)
             told = taken(record, names, given, iteration, seconds, ends=False, goes_on=True)
             _take(turn, record, told, seconds)
@@ -207,14 +207,14 @@ class AskTell:
         """
         request = Request(time.time(), verb, process_name(), details)
         with self._turn() as turn:
-            steered, *events = answer(request, turn.study_state, turn.sweep, shlex.quote(str(self._place.path)))
+            steered, *events = answer(request, turn.sweep_state, shlex.quote(str(self._place.path)))
             if isinstance(steered, Steered) and steered.refused:
                 raise SweepError(steered.refused)
             if turn.finished:
                 turn.open()
             turn.note(steered)
             for event in events:
-                record = turn.study_state.record(event.trial) if isinstance(event, Pruned) else None
+                record = turn.sweep_state.record(event.trial) if isinstance(event, Pruned) else None
                 if record is not None and record.segment is not None:
                     turn.note(Lost(record.trial.number, record.attempts, "pruned", False, self._seconds(record)))
                 turn.note(event)
@@ -223,15 +223,16 @@ class AskTell:
     def open_trials(self) -> list[AskedTrial]:
         """Give the trials that were asked for and not told, by number; `start` is what was reported by now."""
         with self._turn() as turn:
-            state = turn.study_state
-            return [asked_trial(state.record(segment.trial), turn.sweep.parameters) for segment in state.running()]
+            state = turn.sweep_state
+            space = state.sweep.parameters
+            return [asked_trial(state.record(segment.trial), space) for segment in state.running()]
 
     @contextmanager
     def _turn(self) -> Iterator[Turn]:
         with self._turns.turn() as turn:
             yield turn
-        self._finished = turn.finished or turn.enough.state is not None
-        self._reason = turn.enough.reason
+        self._finished = turn.finished or turn.sweep_state.stopping.met is not None
+        self._reason = turn.sweep_state.stopping.reason
 
     def _seconds(self, record: TrialRecord) -> float:
         """Give how long ago a trial was asked for or told of last; another computer's clock may be ahead."""
@@ -264,11 +265,11 @@ def _open(turn: Turn, trial: AskedTrial | int, attempt: int | None) -> TrialReco
         number, attempt = trial.number, trial.attempt
     else:
         number = trial
-    count = sum(turn.study_state.counts().values())
+    count = sum(turn.sweep_state.counts().values())
     if not 0 <= number < count:
         known = f"there are trials 0 to {count - 1}" if count else "none was asked for yet"
         raise TellError(f"trial {number} was never asked for; {known}")
-    record = turn.study_state.record(number)
+    record = turn.sweep_state.record(number)
     open_segment(record, attempt)
     return record
 
@@ -290,13 +291,13 @@ def _fail(turn: Turn, record: TrialRecord, why: str, seconds: float) -> None:
     ended = Result(
         record.trial.number, record.segment.attempt, record.result.iterations, None, (), False, seconds, failure
     )
-    for event in verdict(ended, record, Rules(turn.sweep)).events:
+    for event in verdict(ended, record, Rules(turn.sweep_state.sweep)).events:
         turn.note(event)
 
 
 def _check_failures(turn: Turn) -> None:
-    tally = turn.study_state.tally()
-    if too_many(tally, turn.sweep.limits.max_failures):
+    tally = turn.sweep_state.tally()
+    if too_many(tally, turn.sweep_state.sweep.limits.max_failures):
         raise TrainableError(
             f"{tally.failed} of the {tally.tried} trials that were told have failed, so that no more are given out: "
             "mend what is wrong and retry them, or go on whatever fails with limits.max_failures: none"

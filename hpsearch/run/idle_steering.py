@@ -8,8 +8,8 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.journal.requests import Request
 from hpsearch.run.steering import answer
-from hpsearch.run.study_run import storage_errors, sweep_to_run
-from hpsearch.study.state import StudyState
+from hpsearch.run.study_run import storage_errors
+from hpsearch.study.state import SweepState
 from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.sweep import Sweep
 
@@ -36,14 +36,13 @@ def steer_idle(place: StudyDirectory, request: Request, where: str) -> None:
     ):
         history, record = list(journal.entries()), journal.study()
         stored, warm_start = Sweep.from_json(record["sweep"]), stored_warm_start(record)
-        sweep, _ = sweep_to_run(stored, history, None)
-        study_state = StudyState(stored, past=() if warm_start is None else warm_start.past)
+        sweep_state = SweepState(stored, past=() if warm_start is None else warm_start.past)
         try:
-            for _ in study_state.resume(history):
+            for _ in sweep_state.resume(history):
                 pass
-            events = answer(request, study_state, sweep, where)
+            events = answer(request, sweep_state, where)
             if isinstance(events[0], Steered) and events[0].refused:
                 raise SweepError(events[0].refused)
-            journal.append(events, [study_state.apply(event) for event in events])
+            journal.append(events, [sweep_state.apply(event) for event in events])
         finally:
-            study_state.close()
+            sweep_state.close()

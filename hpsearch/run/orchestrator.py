@@ -11,7 +11,7 @@ from contextlib import suppress
 from hpsearch.backends.base import Backend
 from hpsearch.decision import Followed
 from hpsearch.errors import HpsearchError, Interrupted, SearcherError
-from hpsearch.events import Asked, Ended, Event, Exhausted, Extended, Failed, Pruned, Retried, Saved, Started, Steered
+from hpsearch.events import Asked, Ended, Event, Exhausted, Failed, Pruned, Retried, Saved, Started, Steered
 from hpsearch.journal.journal import Journal
 from hpsearch.journal.requests import Request, person
 from hpsearch.observers.base import Observers, Record
@@ -22,13 +22,10 @@ from hpsearch.run.steering import answer, refusal
 from hpsearch.run.time_limit import TimeLimit
 from hpsearch.run.verdicts import Rules, broken_off, verdict
 from hpsearch.schedulers.base import Done
-from hpsearch.study.enough import ENOUGH, Enough, mistake_of
-from hpsearch.study.extension import extended
-from hpsearch.study.state import Next, StudyState
-from hpsearch.sweep.sweep import Sweep
+from hpsearch.study.state import Next, SweepState
+from hpsearch.study.stopping import CRITERIA, mistake_of
 from hpsearch.task import Gone, Message, Notice, Progress, Result, Task, TimedOut
 from hpsearch.trial import Report, Segment
-from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import Job
 
 __all__ = ["Orchestrator"]
@@ -48,10 +45,7 @@ class Orchestrator:
 
     def __init__(
         self,
-        sweep: Sweep,
-        study_state: StudyState,
-        widths: Widths,
-        enough: Enough,
+        sweep_state: SweepState,
         journal: Journal,
         backend: Backend,
         observers: Observers,
@@ -63,10 +57,7 @@ class Orchestrator:
         """Join the parts.
 
         Args:
-            sweep: What to run.
-            study_state: Where it stands; the journal's events were applied to it.
-            widths: Says how wide segments run; it has observed the journal's events.
-            enough: Says whether the sweep has what it came for; likewise.
+            sweep_state: Of what to run; the journal's events were applied to it.
             journal: Open for writing, with this run's `Opened` in it.
             backend: Where segments run; opened and closed here.
             observers: Told everything, after it was journaled.
@@ -75,13 +66,10 @@ class Orchestrator:
             discard: Takes the checkpoints that nothing needs any more.
             edited: Says that the trainable's code was edited since this run began; None: it wasn't.
         """
-        self._sweep = sweep
-        self._study_state = study_state
-        self._widths = widths
-        self._enough = enough
+        self._sweep_state = sweep_state
         self._journal = journal
         self._backend = backend
-        self._share = backend.share(sweep.resources.lanes)
+        self._share = backend.share(sweep_state.sweep.resources.lanes)
         self._observers = observers
         self._interrupts = interrupts
         self._discard = discard
@@ -92,7 +80,7 @@ class Orchestrator:
         self._stopping: dict[tuple[int, int], str] = {}  # attempts that the scheduler stops, to why
         self._ending: str | None = None
         self._mistake: HpsearchError | None = None
-        self._time = TimeLimit(backend, sweep.limits.max_time, spent)
+        self._time = TimeLimit(backend, sweep_state.sweep.limits.max_time, spent)
         self._where = ""  # the study's directory, as a shell takes it
         self._is_settled = True  # all that was noted is in the journal
         self._ended: Ended | None = None
@@ -112,7 +100,7 @@ class Orchestrator:
             StorageError: The study's directory can't be written any more.
         """
         try:
-            state = self._enough.state
+            state = self._sweep_state.stopping.met
             self._where = shlex.quote(job.study)
             if state is None:
                 self._backend.open(job, self._deliver)
@@ -121,7 +109,7 @@ class Orchestrator:
                 self._look(last=True)
                 self._remarks.stand_ins()
                 self._backend.close()
-            reason = self._enough.reason if state in ENOUGH else ""
+            reason = self._sweep_state.stopping.reason if state in CRITERIA else ""
             self._note(Ended(state, reason if self._mistake is None else str(self._mistake)))
             self._commit()
         except BaseException as error:
@@ -148,11 +136,11 @@ class Orchestrator:
             self._commit()
             self._change_widths()
             self._look()
-            if self._study_state.idle:
-                if self._ending in ENOUGH:
+            if self._sweep_state.idle:
+                if self._ending in CRITERIA:
                     # The report that reached the target may have been lost with its worker, and a trial that still ran
                     # may have ended the row of those without a better value: then the sweep goes on.
-                    self._ending = self._enough.state
+                    self._ending = self._sweep_state.stopping.met
                 if self._ending is not None or finished:
                     if self._take_requests("finished"):  # what was left since the last look may be more to do
                         continue
@@ -160,7 +148,7 @@ class Orchestrator:
                 if paused:
                     time.sleep(_PAUSED_TICK)
                     self._next_check = -math.inf  # a virtual clock stands still
-            tick = _SEARCHING_TICK if self._study_state.is_searching else self._backend.tick
+            tick = _SEARCHING_TICK if self._sweep_state.is_searching else self._backend.tick
             for message in self._backend.wait(tick):
                 self._take(message)
 
@@ -171,7 +159,7 @@ class Orchestrator:
         except SearcherError as error:
             self._end_for(error)
             return False
-        if not self._study_state.is_searching:
+        if not self._sweep_state.is_searching:
             self._searching_since = None
         elif self._searching_since is None:
             self._searching_since = self._backend.now()
@@ -180,7 +168,7 @@ class Orchestrator:
     def _ask_ahead(self) -> None:
         """Ask for the suggestion that comes next, where the sweep wants it made ahead."""
         try:
-            if self._ending is None and (request := self._study_state.request()) is not None:
+            if self._ending is None and (request := self._sweep_state.request()) is not None:
                 self._note(request)
         except SearcherError as error:
             self._end_for(error)
@@ -194,30 +182,30 @@ class Orchestrator:
         return since is not None and count > 0 and self._backend.now() - since >= _SEARCHING_SHARE * seconds / count
 
     def _filled(self) -> bool:
-        room = Room.of(self._backend, self._widths.least, self._share)
+        room = Room.of(self._backend, self._sweep_state.widths.least, self._share)
         while True:
             starts: list[Started] = []
-            upcoming = self._study_state.upcoming(self._has_waited())
+            upcoming = self._sweep_state.upcoming(self._has_waited())
             answer: Next | None = None
             # Those that have a company wait for workers of their own. What they take isn't known, so that nothing else
             # starts before the backend has them.
-            held = self._study_state.held() if self._share is not None else 0
+            held = self._sweep_state.held() if self._share is not None else 0
             while len(starts) < (held or room.starts):
                 answer = next(upcoming)
                 if not isinstance(answer, Started):
                     break
                 starts.append(answer)
             full = answer is None or isinstance(answer, Started)
-            waiting = full and self._study_state.has_more(len(starts))
+            waiting = full and self._sweep_state.has_more(len(starts))
             if starts and self._see_edit():
                 return False
-            starts = self._widths.assign(starts, room.workers, waiting)
+            starts = self._sweep_state.widths.assign(starts, room.workers, waiting)
             for start in starts:
                 self._note(start)
             room = room.after(start.segment.width for start in starts)
             if full:
                 # Also without a worker: all may have gone with the last trial, and nobody has to wait for new ones.
-                return not waiting and isinstance(self._study_state.next(), Done)
+                return not waiting and isinstance(self._sweep_state.next(), Done)
             if isinstance(answer, Asked | Exhausted):
                 self._note(answer)
             elif not starts:  # else there may be more to start, now that these have
@@ -226,8 +214,8 @@ class Orchestrator:
     def _change_widths(self) -> None:
         """Cut the segments that should go on with another width."""
         if self._ending is None:
-            free, waiting, workers = self._backend.capacity(), self._study_state.ready(), self._backend.workers().ready
-            for trial, attempt in self._widths.cuts(free, waiting, workers):
+            free, waiting, workers = self._backend.capacity(), self._sweep_state.ready(), self._backend.workers().ready
+            for trial, attempt in self._sweep_state.widths.cuts(free, waiting, workers):
                 self._backend.cut(trial, attempt)
 
     def _deliver(self, message: Message) -> None:
@@ -240,9 +228,7 @@ class Orchestrator:
     def _note(self, event: Event) -> None:
         self._is_settled = False
         self._ended = event if isinstance(event, Ended) else self._ended
-        followed = self._study_state.apply(event)
-        self._widths.observe(event, followed.decisions)
-        self._enough.observe(event, followed.decisions)
+        followed = self._sweep_state.apply(event)
         self._events.append(event)
         self._followed.append(followed)
 
@@ -259,11 +245,11 @@ class Orchestrator:
             self._observers.observe(Record(seq, when, event, followed.decisions))
             if isinstance(event, Started):
                 self._start(event)
-        self._discard(self._study_state.obsolete())
+        self._discard(self._sweep_state.obsolete())
 
     def _start(self, event: Started) -> None:
-        record = self._study_state.record(event.segment.trial)
-        timeout = self._sweep.limits.trial_timeout
+        record = self._sweep_state.record(event.segment.trial)
+        timeout = self._sweep_state.sweep.limits.trial_timeout
         left = None if timeout is None else max(timeout - record.charged, 0.001)
         self._remarks.start(event, record.trial)
         share = None if event.segment.width > 1 or record.alone else self._share
@@ -273,8 +259,6 @@ class Orchestrator:
     def _take(self, message: Message) -> None:
         match message:
             case Progress(reports=reports):
-                self._widths.report(reports)
-                self._enough.report(reports)
                 self._observers.report(reports)
                 self._watch(reports)
             case Saved():
@@ -286,7 +270,7 @@ class Orchestrator:
 
     def _watch(self, reports: Sequence[Report]) -> None:
         """Cut the segments that the scheduler stops while they run."""
-        for segment, reason in self._study_state.watch(reports):
+        for segment, reason in self._sweep_state.watch(reports):
             if self._stopping.setdefault((segment.trial, segment.attempt), reason) is reason:
                 self._backend.cut(segment.trial, segment.attempt)
 
@@ -296,11 +280,11 @@ class Orchestrator:
             self._segment_seconds = count + 1, seconds + ended.seconds
             self._remarks.end(ended)
         # A sweep that has enough may yet go on in this very run, which must not lose a trial's worker for ever.
-        ending = self._ending is not None and self._ending not in ENOUGH
+        ending = self._ending is not None and self._ending not in CRITERIA
         stopped = self._stopping.pop((ended.trial, ended.attempt), "")
-        proven, shares = self._study_state.finished_segments > 0, self._share is not None
-        rules = Rules(self._sweep, proven, ending, shares, self._backend.workers().wanted, stopped)
-        follows = verdict(ended, self._study_state.record(ended.trial), rules)
+        proven, shares = self._sweep_state.finished_segments > 0, self._share is not None
+        rules = Rules(self._sweep_state.sweep, proven, ending, shares, self._backend.workers().wanted, stopped)
+        follows = verdict(ended, self._sweep_state.record(ended.trial), rules)
         if follows.said:
             self._observers.say(follows.said)
         for event in follows.events:
@@ -312,12 +296,12 @@ class Orchestrator:
 
     def _count_failure(self, event: Failed) -> None:
         """End the sweep where too many trials have failed; those that can be are requeued, and run again on resume."""
-        mistake = mistake_of(event, self._study_state.tally(), self._sweep.limits.max_failures)
+        mistake = mistake_of(event, self._sweep_state.tally(), self._sweep_state.sweep.limits.max_failures)
         if mistake is None and not self._failing:
             return
         self._failing = True
-        for trial in self._study_state.failed():
-            if self._study_state.may_run_again(trial):
+        for trial in self._sweep_state.failed():
+            if self._sweep_state.may_run_again(trial):
                 self._note(Retried(trial))
         if mistake is not None:
             self._end_for(mistake)
@@ -333,8 +317,8 @@ class Orchestrator:
         if self._interrupts.count:
             self._observers.say("ending at the next reports; press Ctrl-C again to end at once")
             self._end("interrupted")
-        elif (state := self._enough.state) is not None:
-            self._observers.say(f"{self._enough.reason}; ending at the next reports")
+        elif (state := self._sweep_state.stopping.met) is not None:
+            self._observers.say(f"{self._sweep_state.stopping.reason}; ending at the next reports")
             self._end(state)
         elif self._time.is_up:
             self._end("max_time")
@@ -357,13 +341,11 @@ class Orchestrator:
     def _take_request(self, request: Request, ending: str | None) -> None:
         """Answer a request, and do what only this process can."""
         refused = refusal(request.verb, self._ending or ending, self._time.is_paused)
-        steered, *events = answer(request, self._study_state, self._sweep, self._where, refused)
+        steered, *events = answer(request, self._sweep_state, self._where, refused)
         assert isinstance(steered, Steered), "an answer begins with itself"
         self._note(steered)
         for event in events:
             self._note(event)
-            if isinstance(event, Extended):
-                self._sweep = extended(self._sweep, event)
         who = person(request.by) or "someone"
         if request.verb == "cancel" and not steered.refused:
             self._note(Ended("cancelled", f"by {who}"))
@@ -379,21 +361,21 @@ class Orchestrator:
                 raise Interrupted
             case "pause":
                 self._time.pause()
-                self._cut(self._study_state.running())
+                self._cut(self._sweep_state.running())
                 since = time.strftime("%Y-%m-%d %H:%M:%S")
                 self._observers.say(f"paused since {since}; go on with: hpsearch resume {self._where}")
             case "resume":
                 self._time.go_on()
             case "prune":
                 pruned = {event.trial for event in events if isinstance(event, Pruned)}
-                self._cut([segment for segment in self._study_state.running() if segment.trial in pruned])
+                self._cut([segment for segment in self._sweep_state.running() if segment.trial in pruned])
 
     def _look(self, last: bool = False) -> None:
         """Let the observers see where the sweep stands."""
         now = self._backend.now()
         if last or now >= self._next_look:
             self._next_look = now + self._backend.tick
-            self._observers.look(self._study_state, self._backend.workers(), self._time.elapsed, last)
+            self._observers.look(self._sweep_state, self._backend.workers(), self._time.elapsed, last)
 
     def _end_for(self, mistake: HpsearchError) -> None:
         self._mistake = self._mistake or mistake
@@ -401,7 +383,7 @@ class Orchestrator:
 
     def _end(self, state: str) -> None:
         self._ending = state
-        self._cut(self._study_state.running())
+        self._cut(self._sweep_state.running())
 
     def _cut(self, segments: Sequence[Segment]) -> None:
         for segment in segments:

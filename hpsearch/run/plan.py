@@ -20,7 +20,7 @@ from hpsearch.schedulers.base import RungView
 from hpsearch.searchers import GridSearcher, RandomSearcher
 from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import EFFICIENCY
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Limits, Search, Sweep
 from hpsearch.tables.wording import counted, up_to
 from hpsearch.trial import Segment, Trial
@@ -116,31 +116,31 @@ def make_plan(sweep: Sweep, workers: int | None) -> Plan:
             f"got {workers} in all: plan for more (--workers), or lower workers_per_trial"
         )
     bounded = replace(sweep, run_cap=1) if sweep.unbounded else sweep
-    fixed, study_state, counter = _schedule(replace(bounded, resources=replace(resources, elastic=False)), workers)
+    fixed, sweep_state, counter = _schedule(replace(bounded, resources=replace(resources, elastic=False)), workers)
     widened = min(resources.widest, workers) > resources.workers_per_trial
     return Plan(
         sweep=sweep,
-        rungs=study_state.rungs(),
-        trials=len(study_state.rows()),
+        rungs=sweep_state.rungs(),
+        trials=len(sweep_state.rows()),
         segments=len(counter.segments),
-        iterations=study_state.iterations,
+        iterations=sweep_state.iterations,
         iterations_from_zero=counter.from_zero,
         workers=workers,
         fixed=fixed,
         elastic=_schedule(bounded, workers)[0] if widened else None,
-        first=[study_state.record(row.number).trial for row in study_state.rows()[:_MOST_FIRST]],
+        first=[sweep_state.record(row.number).trial for row in sweep_state.rows()[:_MOST_FIRST]],
     )
 
 
-def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, StudyState, _Counter]:
+def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, SweepState, _Counter]:
     counter = _Counter()
     elastic = sweep.resources.widest > sweep.resources.workers_per_trial
     backend = SimulatedBackend(workers, _MadeUp(), live=elastic)  # what widens goes by live reports
     endless = replace(unlearned(sweep), limits=Limits(), metric=without_targets(sweep.objective.goals) or None)
-    study_state = simulate(endless, backend, counter)
+    sweep_state = simulate(endless, backend, counter)
     makespan = backend.now()
     shown = {place: sorted(found) for place, found in counter.widths.items()}
-    return Schedule(makespan, counter.worked / (workers * makespan), shown), study_state, counter
+    return Schedule(makespan, counter.worked / (workers * makespan), shown), sweep_state, counter
 
 
 def unlearned(sweep: Sweep) -> Sweep:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hpsearch.errors import SweepError
 from hpsearch.events import Retried
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["flag", "named", "retries", "room_by"]
@@ -14,12 +14,11 @@ __all__ = ["flag", "named", "retries", "room_by"]
 _MOST_NAMED = 20
 
 
-def retries(study_state: StudyState, sweep: Sweep, asked: Sequence[int], where: str | None = None) -> list[Retried]:
+def retries(sweep_state: SweepState, asked: Sequence[int], where: str | None = None) -> list[Retried]:
     """Give the events that let failed trials run again.
 
     Args:
-        study_state: Where the sweep stands, with what it was extended by.
-        sweep: As it is to be run.
+        sweep_state: Where the sweep stands, with what it was extended by.
         asked: Numbers of trials; none: all that have failed and were not retried.
         where: The study's directory, as a shell takes it, where what makes room is a command of its own; None: an
             option beside those of `hpsearch retry`.
@@ -27,7 +26,7 @@ def retries(study_state: StudyState, sweep: Sweep, asked: Sequence[int], where: 
     Raises:
         SweepError: One of them hasn't failed, or there is no room for the new trials that they need.
     """
-    failed = study_state.failed()
+    failed = sweep_state.failed()
     if not failed:
         raise SweepError("no trial has failed that was not retried; there is nothing to retry")
     wrong = sorted(set(asked) - set(failed))
@@ -37,12 +36,12 @@ def retries(study_state: StudyState, sweep: Sweep, asked: Sequence[int], where: 
             f"there {'is' if len(failed) == 1 else 'are'} {named(failed)}"
         )
     chosen = sorted(set(asked)) or failed
-    anew = [trial for trial in chosen if not study_state.may_run_again(trial)]
-    room = study_state.room()
+    anew = [trial for trial in chosen if not sweep_state.may_run_again(trial)]
+    room = sweep_state.room()
     if room is not None and len(anew) > room:
         raise SweepError(
             f"the rungs of {named(anew)} are decided, so that each would run as a new trial, and the sweep creates "
-            f"only {room} more; {_extension(study_state, sweep, len(anew) - room, where)}name other trials"
+            f"only {room} more; {_extension(sweep_state, len(anew) - room, where)}name other trials"
         )
     return [Retried(trial) for trial in chosen]
 
@@ -62,10 +61,10 @@ def room_by(total: int | None, sweep: Sweep, missing: int) -> tuple[str, int] | 
     return None if total is None else ("run_cap", total + missing)
 
 
-def _extension(study_state: StudyState, sweep: Sweep, missing: int, where: str | None) -> str:
+def _extension(sweep_state: SweepState, missing: int, where: str | None) -> str:
     """Say in words what makes room, where anything does."""
-    total = study_state.total()
-    by = room_by(None if total is None else total[0], sweep, missing)
+    total = sweep_state.total()
+    by = room_by(None if total is None else total[0], sweep_state.sweep, missing)
     if by is None:
         return ""
     key, value = by

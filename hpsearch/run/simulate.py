@@ -13,13 +13,11 @@ from hpsearch.results.study import Study, study_of
 from hpsearch.run.interrupts import Interrupts, interrupted
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.searchers import Past
-from hpsearch.study.enough import Enough
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.study.warm_start import WarmStart
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
 from hpsearch.trial import Report
-from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import Job
 
 __all__ = ["IN_MEMORY", "Nobody", "run_in_memory", "simulate"]
@@ -40,13 +38,13 @@ class Nobody:
     def say(self, text: str) -> None:
         """Let it pass."""
 
-    def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool) -> None:
+    def look(self, sweep_state: SweepState, workers: Workers, elapsed: float, last: bool) -> None:
         """Look away."""
 
 
 def simulate(
     sweep: Sweep, backend: SimulatedBackend, observers: Observers | None = None, journal: Journal | None = None
-) -> StudyState:
+) -> SweepState:
     """Run a sweep on a simulated backend, through the orchestrator; equal ones write equal journals.
 
     Args:
@@ -84,22 +82,12 @@ def run_in_memory(sweep: Sweep, backend: SimulatedBackend, warm_start: WarmStart
 
 def _run(
     sweep: Sweep, backend: SimulatedBackend, observers: Observers, journal: Journal, past: Sequence[Past] = ()
-) -> StudyState:
-    study_state = StudyState(sweep, past=past)
+) -> SweepState:
+    sweep_state = SweepState(sweep, past=past, restart=0.0)
     opened = Opened(backend.name, None, process="", command="")  # the same in every process
-    journal.append([opened], [study_state.apply(opened)], backend.wall())
-    orchestrator = Orchestrator(
-        sweep,
-        study_state,
-        Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest, restart=0.0),
-        Enough(sweep, study_state.score),
-        journal,
-        backend,
-        observers,
-        Interrupts(),
-    )
-    orchestrator.run(_job(sweep))
-    return study_state
+    journal.append([opened], [sweep_state.apply(opened)], backend.wall())
+    Orchestrator(sweep_state, journal, backend, observers, Interrupts()).run(_job(sweep))
+    return sweep_state
 
 
 def _job(sweep: Sweep) -> Job:

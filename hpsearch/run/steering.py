@@ -17,29 +17,27 @@ from hpsearch.run.retrying import flag, named, retries, room_by
 from hpsearch.schedulers.base import NewTrial
 from hpsearch.space import Missing, Space
 from hpsearch.study.extension import extension
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.changes import change_sweep
-from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Params, TrialState
 
 __all__ = ["answer", "follows", "refusal"]
 
 
-def answer(request: Request, study_state: StudyState, sweep: Sweep, where: str, refused: str = "") -> list[Event]:
+def answer(request: Request, sweep_state: SweepState, where: str, refused: str = "") -> list[Event]:
     """Give the answer to a request that was left, and the events that come of it.
 
     Args:
         request: What was asked.
-        study_state: Where the sweep stands.
-        sweep: As it is run.
+        sweep_state: Where the sweep stands.
         where: The study's directory, as a shell takes it.
         refused: Why it can't be, where whoever runs the study knows that already.
     """
     events: list[Event] = []
     if not refused:
         try:
-            events = follows(request, study_state, sweep, where)
+            events = follows(request, sweep_state, where)
         except HpsearchError as error:
             refused = str(error)
     return [Steered(request.verb, request.by, request.number or None, request.details, refused), *events]
@@ -60,7 +58,7 @@ def refusal(verb: str, ending: str | None, is_paused: bool) -> str:
     return "the sweep isn't paused" if verb == "resume" and not is_paused else ""
 
 
-def follows(request: Request, study_state: StudyState, sweep: Sweep, where: str) -> list[Event]:
+def follows(request: Request, sweep_state: SweepState, where: str) -> list[Event]:
     """Give the events that a request makes; none where it is about the process that runs the study alone.
 
     Raises:
@@ -69,19 +67,20 @@ def follows(request: Request, study_state: StudyState, sweep: Sweep, where: str)
     details = request.details
     match request.verb:
         case "extend":
-            return [_extended(details, study_state, sweep)]
+            return [_extended(details, sweep_state)]
         case "retry":
-            return list(retries(study_state, sweep, details.get("trials", ()), where))
+            return list(retries(sweep_state, details.get("trials", ()), where))
         case "add":
-            return list(_added(details["points"], study_state, sweep, where))
+            return list(_added(details["points"], sweep_state, where))
         case "prune":
-            return list(_pruned(details["trials"], person(request.by), study_state))
+            return list(_pruned(details["trials"], person(request.by), sweep_state))
         case "pause" | "resume" | "stop" | "cancel":
             return []
     raise SweepError(f"the process that runs the study knows no {request.verb!r}: it is of another version")
 
 
-def _extended(details: Mapping[str, Any], study_state: StudyState, sweep: Sweep) -> Extended:
+def _extended(details: Mapping[str, Any], sweep_state: SweepState) -> Extended:
+    sweep = sweep_state.sweep
     early = sweep.early_terminate
     inside = () if early is None else early.raisable
     raisable = {"run_cap": "run_cap", **{name: f"early_terminate.{name}" for name in inside}}
@@ -98,15 +97,16 @@ def _extended(details: Mapping[str, Any], study_state: StudyState, sweep: Sweep)
     if more is None:
         raise SweepError("the sweep has as much to do already: ask for more than that")
     try:
-        study_state.rehearsal().extend(more.run_cap, more.settings)
+        sweep_state.rehearsal().extend(more.run_cap, more.settings)
     except ValueError as error:
         raise SweepError(f"a sweep can only be extended: {error}") from None
     return more
 
 
-def _added(points: Sequence[Mapping[str, Any]], study_state: StudyState, sweep: Sweep, where: str) -> list[Added]:
-    space, rows = sweep.parameters, study_state.rows()
-    known: dict[str | None, str] = {_key(point, space): "it waits already" for point in study_state.requested.points}
+def _added(points: Sequence[Mapping[str, Any]], sweep_state: SweepState, where: str) -> list[Added]:
+    sweep, rows = sweep_state.sweep, sweep_state.rows()
+    space = sweep.parameters
+    known: dict[str | None, str] = {_key(point, space): "it waits already" for point in sweep_state.requested.points}
     known |= {space.key(row.params): f"trial {row.number} has it" for row in rows}
     added = []
     for place, given in enumerate(points):
@@ -119,7 +119,7 @@ def _added(points: Sequence[Mapping[str, Any]], study_state: StudyState, sweep: 
             )
         known[key] = "it stands there twice"
         added.append(Added(point))
-    _check_room(len(added), study_state, sweep, where)
+    _check_room(len(added), sweep_state, where)
     return added
 
 
@@ -131,10 +131,11 @@ def _key(point: Params, space: Space) -> str | None:
         return None
 
 
-def _check_room(count: int, study_state: StudyState, sweep: Sweep, where: str) -> None:
+def _check_room(count: int, sweep_state: SweepState, where: str) -> None:
     """See that so many points are sure to be tried."""
-    scheduler, early = study_state.rehearsal(), sweep.early_terminate
-    wanted = count + len(study_state.requested)
+    sweep, scheduler = sweep_state.sweep, sweep_state.rehearsal()
+    early = sweep.early_terminate
+    wanted = count + len(sweep_state.requested)
     new = (upcoming for upcoming in scheduler.upcoming() if isinstance(upcoming, NewTrial))
     room = sum(1 for _ in islice(new, wanted))
     if room >= wanted or (early is not None and early.capabilities.forks and scheduler.busy):
@@ -142,21 +143,21 @@ def _check_room(count: int, study_state: StudyState, sweep: Sweep, where: str) -
     total = scheduler.total()
     by = room_by(sweep.run_cap if total is None else total[0], sweep, wanted - room)
     raising = "" if by is None else f"; make room with: hpsearch extend {where} {flag(by[0])} {by[1]}"
-    queued = f", which {len(study_state.requested)} asked for before will take" if len(study_state.requested) else ""
+    queued = f", which {len(sweep_state.requested)} asked for before will take" if len(sweep_state.requested) else ""
     raise SweepError(
         f"points that are added count as trials of the sweep, which creates {room or 'no'} more{queued}{raising}"
     )
 
 
-def _pruned(trials: Sequence[int], who: str, study_state: StudyState) -> list[Pruned]:
-    rows = study_state.rows()
+def _pruned(trials: Sequence[int], who: str, sweep_state: SweepState) -> list[Pruned]:
+    rows = sweep_state.rows()
     strange = sorted({trial for trial in trials if not 0 <= trial < len(rows)})
     if strange:
         there = f"there are trials 0 to {len(rows) - 1}" if rows else "there is no trial yet"
         raise SweepError(f"only a trial that there is can be pruned, got {named(strange)}; {there}")
-    chosen, scheduler = sorted(set(trials)), study_state.rehearsal()
+    chosen, scheduler = sorted(set(trials)), sweep_state.rehearsal()
     for trial in chosen:
-        record = study_state.record(trial)
+        record = sweep_state.record(trial)
         if record.state in TERMINAL:
             raise SweepError(f"trial {trial} is over already, it is {record.state}: {record.reason}")
         if record.pruned:

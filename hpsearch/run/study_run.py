@@ -6,7 +6,7 @@ import errno
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 
 from hpsearch.backends.base import Backend
 from hpsearch.backends.simulated import SimulatedBackend
-from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StorageError
 from hpsearch.events import ASK_TELL, Ended, Entry, Event, Extended, Finished, Opened, Saved, Steered
 from hpsearch.journal.directory import StudyDirectory, next_directory
@@ -38,16 +37,14 @@ from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.parallel_notes import parallel_notes
 from hpsearch.run.retrying import retries
 from hpsearch.run.searcher_process import ProcessCalls
-from hpsearch.study.enough import Enough
 from hpsearch.study.extension import extended, extension
 from hpsearch.study.removal import settle
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.study.suggestions import direct_calls
 from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import duration
 from hpsearch.trainable.macros import DEFAULT_COMMAND
-from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.own_files import OwnFiles
 
@@ -249,23 +246,10 @@ def _go_on(
     for words in () if warm_start is None else warm_start.told:
         run.display.note(f"begins with results of {words}")
     calls_of = direct_calls if run.virtual else lambda sweep, _: ProcessCalls(sweep, past)
-    study_state = StudyState(stored, calls_of, past)
-    resources = sweep.resources
-    widths = Widths(
-        resources.workers_per_trial,
-        resources.widest,
-        study_state.widest,
-        alone_first=resources.lanes > 1,
-        narrowest=study_state.narrowest,
-    )
-    enough = Enough(sweep, study_state.score)
-    with closing(study_state), _observers(place, sweep, record, run) as threads:
-        replayed = []
-        for told in records_of(study_state.resume(history)):
-            widths.observe(told.event, told.decisions)  # in step: it asks the state where trials stand
-            enough.observe(told.event, told.decisions)
-            replayed.append(told)
-        study_state.obsolete()
+    sweep_state = SweepState(stored, calls_of, past, current=sweep)
+    with closing(sweep_state), _observers(place, sweep, record, run) as threads:
+        replayed = list(records_of(sweep_state.resume(history)))
+        sweep_state.obsolete()
         with run.interrupts as interrupts:  # before Ray is imported, which takes seconds
             if run.starting:
                 run.display.wait(run.starting)
@@ -275,13 +259,13 @@ def _go_on(
             spent = seconds_spent(history)
             callbacks = Callbacks(
                 run.callbacks,
-                lambda trial: study_state.record(trial).row(),
+                lambda trial: sweep_state.record(trial).row(),
                 lambda: journal.request("stop", by=process_name()),
                 run.display.note,
             )
             watching = Watching(sweep, threads, run.display, spent, run.times, run.verbose, callbacks)
             try:
-                study_state.prepare()  # while workers start
+                sweep_state.prepare()  # while workers start
                 for told in replayed:
                     watching.observe(told)
                 resources = sweep.resources
@@ -298,9 +282,9 @@ def _go_on(
                 begin: list[Event] = [opened] if more is None else [opened, more]
                 if retry is not None:
                     begin.insert(0, Steered("retry", process_name(), None, {"trials": list(retry)}))
-                applied = _apply(begin, study_state, widths, enough)
+                applied = [(event, sweep_state.apply(event)) for event in begin]
                 if retry is not None:
-                    applied += _apply(retries(study_state, sweep, retry), study_state, widths, enough)
+                    applied += [(event, sweep_state.apply(event)) for event in retries(sweep_state, retry)]
                 written = journal.append(
                     [event for event, _ in applied], [followed for _, followed in applied], backend.wall()
                 )
@@ -308,12 +292,9 @@ def _go_on(
                 for (seq, when), (event, followed) in zip(written, applied, strict=True):
                     watching.observe(Record(seq, when, event, followed.decisions))
                 keep_all = sweep.checkpoints.keep == "all"
-                place.remove_unnamed(_named_checkpoints(history) if keep_all else study_state.checkpoints())
+                place.remove_unnamed(_named_checkpoints(history) if keep_all else sweep_state.checkpoints())
                 Orchestrator(
-                    sweep,
-                    study_state,
-                    widths,
-                    enough,
+                    sweep_state,
                     journal,
                     backend,
                     watching,
@@ -323,7 +304,7 @@ def _go_on(
                     edited=own_files.edit_note if own_files is not None and backend.runs_edits else lambda: None,
                 ).run(job)
                 if not keep_all:
-                    settle(place, study_state, durable=run.durable)
+                    settle(place, sweep_state, durable=run.durable)
             finally:
                 watching.close()
 
@@ -335,19 +316,6 @@ def _observers(
     asked = sweep.observers if run.observers is None else run.observers
     names = [name for name in asked if run.tensorboard or name != "tensorboard"]
     return observers_of(names, observed_of(place, sweep, record), run.display, run.search_path)
-
-
-def _apply(
-    events: Iterable[Event], study_state: StudyState, widths: Widths, enough: Enough
-) -> list[tuple[Event, Followed]]:
-    """Move on by events that aren't in the journal yet; give them with what followed from each."""
-    applied = []
-    for event in events:
-        followed = study_state.apply(event)
-        widths.observe(event, followed.decisions)
-        enough.observe(event, followed.decisions)
-        applied.append((event, followed))
-    return applied
 
 
 def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str, mkl_cbwr: str | None) -> Job:

@@ -17,8 +17,7 @@ from hpsearch.journal.provenance import command_line, process_name
 from hpsearch.objective import Metric
 from hpsearch.run.study_run import create_study, storage_errors, sweep_to_run
 from hpsearch.schedulers.base import Done
-from hpsearch.study.enough import Enough
-from hpsearch.study.state import Next, StudyState
+from hpsearch.study.state import Next, SweepState
 from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.parts import Limits
 from hpsearch.sweep.sweep import Sweep
@@ -33,16 +32,12 @@ class Turn:
     """The study, held by one call of one process: events are applied, and written together at the end.
 
     Args:
-        sweep: As it stands.
-        study_state: The journal's events were applied to it.
-        enough: Says whether the sweep has what it came for; likewise.
+        sweep_state: The journal's events were applied to it.
         finished: The journal's last event says that there is nothing more to start.
     """
 
-    def __init__(self, sweep: Sweep, study_state: StudyState, enough: Enough, finished: bool) -> None:
-        self.sweep = sweep
-        self.study_state = study_state
-        self.enough = enough
+    def __init__(self, sweep_state: SweepState, finished: bool) -> None:
+        self.sweep_state = sweep_state
         self.finished = finished
         self.noted: list[tuple[Event, Followed]] = []
         """Applied, not yet in the journal."""
@@ -52,9 +47,7 @@ class Turn:
     def note(self, event: Event) -> None:
         """Move on by an event."""
         self.touched = True
-        followed = self.study_state.apply(event)
-        self.enough.observe(event, followed.decisions)
-        self.noted.append((event, followed))
+        self.noted.append((event, self.sweep_state.apply(event)))
         self.finished = event == Ended("finished")
 
     def open(self) -> None:
@@ -64,8 +57,8 @@ class Turn:
     def next(self) -> Next:
         """Give what can start now, or why nothing can; notes what comes before it, and the sweep's end."""
         self.touched = True
-        self.study_state.prepare()
-        while isinstance(answer := self.study_state.next(), Asked | Exhausted):
+        self.sweep_state.prepare()
+        while isinstance(answer := self.sweep_state.next(), Asked | Exhausted):
             self.note(answer)
         if isinstance(answer, Done):
             self.note(Ended("finished"))
@@ -73,7 +66,7 @@ class Turn:
 
     def settle(self) -> None:
         """Note the sweep's end, as far as that is known without asking a searcher that learns."""
-        while isinstance(answer := self.study_state.next(), Exhausted):
+        while isinstance(answer := self.sweep_state.next(), Exhausted):
             self.note(answer)
         if isinstance(answer, Done):
             self.note(Ended("finished"))
@@ -129,7 +122,7 @@ class Turns:
             turn = self._state
             if turn is None or self._end != journal.end:
                 if turn is not None:
-                    turn.study_state.close()
+                    turn.sweep_state.close()
                 turn, _ = self._loaded(journal, None)
             self._state = turn
             try:
@@ -138,13 +131,13 @@ class Turns:
             finally:
                 if turn.touched:  # it has failed with something applied that the journal doesn't hold
                     self._state = None
-                    turn.study_state.close()
+                    turn.sweep_state.close()
 
     def close(self) -> None:
         """Let go of the searcher; the next turn reads the study anew."""
         with self._lock:
             if self._state is not None:
-                self._state.study_state.close()
+                self._state.sweep_state.close()
             self._state = None
 
     @contextmanager
@@ -172,15 +165,13 @@ class Turns:
         sweep, more = sweep_to_run(stored, history, asked)
         if self._metric is not None and self._limits is not None:
             sweep = replace(sweep, metric=self._metric, limits=self._limits, read_back=True)
-        study_state = StudyState(stored, past=() if warm_start is None else warm_start.past)
-        enough = Enough(sweep, study_state.score)
+        sweep_state = SweepState(stored, past=() if warm_start is None else warm_start.past, current=sweep)
         self.since.clear()
-        for entry in study_state.resume(history):
-            enough.observe(entry.event, entry.followed.decisions)
+        for entry in sweep_state.resume(history):
             self._remember(entry.event, entry.time)
-        study_state.obsolete()
+        sweep_state.obsolete()
         self._end = journal.end
-        return Turn(sweep, study_state, enough, bool(history) and history[-1].event == Ended("finished")), more
+        return Turn(sweep_state, bool(history) and history[-1].event == Ended("finished")), more
 
     def _write(self, journal: Journal, turn: Turn) -> None:
         if turn.noted:
@@ -188,7 +179,7 @@ class Turns:
             for (_, when), event in zip(journal.append(events, followed), events, strict=True):
                 self._remember(event, when)
             turn.noted.clear()
-            turn.study_state.obsolete()  # it names nothing that lies in the study's directory
+            turn.sweep_state.obsolete()  # it names nothing that lies in the study's directory
             self._end = journal.end
         turn.touched = False
 

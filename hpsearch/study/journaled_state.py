@@ -1,6 +1,6 @@
 """The state of a sweep as its journal tells it: every trial's record, moved on by events and what followed from them.
 
-Nothing is asked of a searcher or a scheduler here. A running sweep goes through the same lines (`StudyState`, which
+Nothing is asked of a searcher or a scheduler here. A running sweep goes through the same lines (`SweepState`, which
 asks the scheduler what follows), so what is read is what was lived through.
 """
 

@@ -13,7 +13,7 @@ from hpsearch.errors import CheckpointError, HpsearchError, StorageError, Unwrit
 from hpsearch.journal.directory import JOURNAL, StudyDirectory
 from hpsearch.journal.filesystem import flush
 from hpsearch.journal.journal import Journal
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import TERMINAL, owner_of
 from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.sweep import Sweep
@@ -94,15 +94,15 @@ def unneeded(place: StudyDirectory, logs: bool = False) -> list[Path]:
     sweep = Sweep.from_json(record["sweep"])
     sweep = replace(sweep, checkpoints=replace(sweep.checkpoints, keep="best"))
     warm_start = stored_warm_start(record)
-    study_state = StudyState(sweep, past=() if warm_start is None else warm_start.past)
+    sweep_state = SweepState(sweep, past=() if warm_start is None else warm_start.past)
     try:
-        for _ in study_state.resume(entries):
+        for _ in sweep_state.resume(entries):
             pass
-        study_state.obsolete()
-        needed = study_state.checkpoints()
-        ended = [row.number for row in study_state.rows() if row.state in (TrialState.COMPLETE, TrialState.STOPPED)]
+        sweep_state.obsolete()
+        needed = sweep_state.checkpoints()
+        ended = [row.number for row in sweep_state.rows() if row.state in (TrialState.COMPLETE, TrialState.STOPPED)]
     finally:
-        study_state.close()
+        sweep_state.close()
     found = place.unneeded(needed)
     if place.tensorboard.is_dir() and not place.tensorboard.is_symlink():
         found.append(place.tensorboard)
@@ -111,7 +111,7 @@ def unneeded(place: StudyDirectory, logs: bool = False) -> list[Path]:
     return found
 
 
-def settle(place: StudyDirectory, study_state: StudyState, *, durable: bool = False) -> None:
+def settle(place: StudyDirectory, sweep_state: SweepState, *, durable: bool = False) -> None:
     """Write out the checkpoints that stay, and delete those that nothing needs, with the packs that held them.
 
     Those stay that the best trials show, and those of trials that have ended. A trial that goes on leaves its own soon:
@@ -119,12 +119,12 @@ def settle(place: StudyDirectory, study_state: StudyState, *, durable: bool = Fa
 
     Args:
         place: The study's directory.
-        study_state: How its sweep stands.
+        sweep_state: How its sweep stands.
         durable: Let what was written out survive the loss of power before the packs are deleted.
     """
-    needed = study_state.checkpoints()
-    staying = {address for address in needed if study_state.record(owner_of(address)).state in TERMINAL}
-    staying.update(row.address for row in study_state.leaders() if row.address is not None)
+    needed = sweep_state.checkpoints()
+    staying = {address for address in needed if sweep_state.record(owner_of(address)).state in TERMINAL}
+    staying.update(row.address for row in sweep_state.leaders() if row.address is not None)
     for address in staying:
         with contextlib.suppress(CheckpointError, StorageError, UnwritableError):
             write_out(place.path / address)

@@ -1,4 +1,4 @@
-"""The state of a sweep that goes on: searcher, scheduler and what the journal tells, moved on by events alone.
+"""The state of a sweep: searcher, scheduler, records, widths and stopping criteria, advanced by events alone.
 
 It is pure. A running sweep asks it for the next event, writes that to the journal, and applies it; a resumed
 one applies the events of the journal. Both go through the same lines, so there is nothing else to restore.
@@ -20,43 +20,68 @@ from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Sch
 from hpsearch.searchers import Past, Suggestion
 from hpsearch.searchers.points import STAND_IN
 from hpsearch.study.build import build_scheduler
-from hpsearch.study.enough import Tally
+from hpsearch.study.extension import extended
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.new_trials import Requested, first_start, record_of_parent
+from hpsearch.study.stopping import StoppingCriteria, Tally
 from hpsearch.study.suggestions import CallsOf, NotYet, Suggestions, direct_calls
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.study.trial_records import SegmentReports
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Report, Score, Segment, Trial, TrialRow, TrialState
+from hpsearch.trial import Report, Segment, Trial, TrialRow, TrialState
+from hpsearch.widths.widths import RESTART_SECONDS, Widths
 
-__all__ = ["Next", "StudyState"]
+__all__ = ["Next", "SweepState"]
 
 Next = Started | Asked | Exhausted | Wait | Done
 """What a sweep may have to do next."""
 
 
-class StudyState:
-    """Where a sweep stands and what comes next."""
+class SweepState:
+    """What a sweep has done and what comes next."""
 
-    def __init__(self, sweep: Sweep, calls_of: CallsOf = direct_calls, past: Sequence[Past] = ()) -> None:
+    def __init__(
+        self,
+        sweep: Sweep,
+        calls_of: CallsOf = direct_calls,
+        past: Sequence[Past] = (),
+        *,
+        current: Sweep | None = None,
+        restart: float = RESTART_SECONDS,
+    ) -> None:
         """Begin with nothing done.
 
         Args:
-            sweep: What is run.
+            sweep: As the study was created.
             calls_of: Makes the calls of a searcher that learns, such as in a process of its own.
             past: Trials of other searches that the searcher begins with.
+            current: As it is run now, where targets, limits or resources have changed; None: as it was created.
+            restart: Seconds that it costs to cut a segment and resume it, while nothing is measured.
         """
-        self._sweep = sweep
+        self.sweep = sweep if current is None else current
+        """As it is run now, with what it was extended by."""
         self._scheduler = build_scheduler(sweep)
         self._journaled = JournaledState(sweep)
         self._suggestions = Suggestions(sweep, self._journaled, calls_of, past)
-        self._records = self._journaled.records
+        self.records = self._journaled.records
         self._reports = SegmentReports()
-        self.requested = Requested(self._records, sweep.parameters, sweep.seed)
+        self.requested = Requested(self.records, sweep.parameters, sweep.seed)
         """What new trials take before anything is suggested."""
         self._exhausted = False
         self._place = 0  # in the searcher's order, which has no gaps, of what it suggests next
         self._gone: list[str] = []  # checkpoints that `obsolete` hasn't given yet
+        resources = self.sweep.resources
+        self.widths = Widths(
+            resources.workers_per_trial,
+            resources.widest,
+            self.records.widest,
+            restart,
+            alone_first=resources.lanes > 1,
+            narrowest=self.records.narrowest,
+        )
+        """Sets the number of workers of each segment."""
+        self.stopping = StoppingCriteria(self.sweep, lambda trial: self.records.of(trial).valid_score)
+        """Ends the sweep early."""
 
     def next(self) -> Next:
         """Give the event that should come next, and change nothing: `apply` moves on."""
@@ -96,7 +121,7 @@ class StudyState:
 
     def held(self) -> int:
         """Count the segments that may share a worker with some trials alone; they are the first to come."""
-        return sum(1 for trial in self._journaled.requeued if self._records.of(trial).company)
+        return sum(1 for trial in self._journaled.requeued if self.records.of(trial).company)
 
     def apply(self, event: Event) -> Followed:
         """Move on by an event; answer what followed, which the journal keeps beside it."""
@@ -112,6 +137,8 @@ class StudyState:
                 self._suggestions.give_up(trial, decisions)
         # Here and not where files are removed: what was let go must be so in a replay, too.
         self._gone += self._journaled.obsolete({*self._suggestions.needs(), *self._scheduler.needs()})
+        self.widths.observe(event, decisions)
+        self.stopping.observe(event, decisions)
         return followed
 
     def replay(self, events: Iterable[Event]) -> Iterator[tuple[Event, Followed]]:
@@ -138,8 +165,8 @@ class StudyState:
                 raise _misfit(event, f"this sweep says: {error}") from error
             yield event, followed
         self._suggestions.replaying = False
-        for trial in sorted({*self._records.running, *self._journaled.requeued}):  # heard as they came, in that process
-            for report in self._reports.up_to(trial, self._records.of(trial).result.iterations):
+        for trial in sorted({*self.records.running, *self._journaled.requeued}):  # heard as they came, in that process
+            for report in self._reports.up_to(trial, self.records.of(trial).result.iterations):
                 self._scheduler.watch(report)
 
     def resume(self, entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -156,23 +183,11 @@ class StudyState:
 
     def record(self, trial: int) -> TrialRecord:
         """Give a trial's record."""
-        return self._records.of(trial)
-
-    def score(self, trial: int) -> Score | None:
-        """Give a trial's score; None where it has none, NaN, or has failed."""
-        return self._records.of(trial).valid_score
-
-    def widest(self, trial: int) -> int | None:
-        """Give the workers that a trial may have at most; None: as many as any."""
-        return self._records.widest(trial)
-
-    def narrowest(self, trial: int) -> int:
-        """Give the workers that a trial needs for its memory."""
-        return self._records.narrowest(trial)
+        return self.records.of(trial)
 
     def failed(self) -> list[int]:
         """Give the trials that have failed and not been retried, by number."""
-        rows = (record.trial.number for record in self._records if record.state is TrialState.FAILED)
+        rows = (record.trial.number for record in self.records if record.state is TrialState.FAILED)
         return [trial for trial in rows if trial not in self.requested.retaken]
 
     def may_run_again(self, trial: int) -> bool:
@@ -184,7 +199,7 @@ class StudyState:
         if not self._scheduler.busy and next(self._scheduler.upcoming(), None) is None:
             return 0
         total = self._scheduler.total()
-        return None if total is None else total[0] - len(self._records) - len(self.requested)
+        return None if total is None else total[0] - len(self.records) - len(self.requested)
 
     def rehearsal(self) -> Scheduler:
         """Give a copy of the scheduler, to see what it would take; one that is exhausted as if it weren't."""
@@ -195,24 +210,28 @@ class StudyState:
 
     def tally(self) -> Tally:
         """Count the trials that have failed, and those that have failed or reached the end of a segment."""
-        failed = self._records.counts[TrialState.FAILED]
+        failed = self.records.counts[TrialState.FAILED]
         return Tally(failed, failed + self._journaled.reached)
 
     def running(self) -> Sequence[Segment]:
         """Give the segments that run, by trial number."""
-        return self._records.segments()
+        return self.records.segments()
 
     def ready(self) -> int:
         """Count the segments that `next` would give now; where new trials have no known bound, at least one."""
         return len(self._journaled.requeued) + self._scheduler.ready()
 
-    def watch(self, reports: Sequence[Report]) -> Iterator[tuple[Segment, str]]:
-        """Take live reports; give the running segments that the scheduler wants stopped, and why."""
+    def watch(self, reports: Sequence[Report]) -> list[tuple[Segment, str]]:
+        """Take live reports; return the running segments that the scheduler stops, each with the reason."""
+        self.widths.report(reports)
+        self.stopping.report(reports)
+        stopped = []
         for report in reports:
             reason = self._scheduler.watch(report)
-            segment = self._records.of(report.trial).segment
+            segment = self.records.of(report.trial).segment
             if reason is not None and segment is not None:
-                yield segment, reason
+                stopped.append((segment, reason))
+        return stopped
 
     @property
     def finished_segments(self) -> int:
@@ -236,7 +255,7 @@ class StudyState:
     @property
     def idle(self) -> bool:
         """Whether nothing runs."""
-        return not self._records.running
+        return not self.records.running
 
     def rows(self) -> list[TrialRow]:
         """Give every trial, by number."""
@@ -260,8 +279,8 @@ class StudyState:
         if size is None or (total is not None and total[0] <= size + self.requested.added):
             return total
         size += self.requested.added
-        iterations = self._sweep.iterations
-        if self._sweep.early_terminate is None and iterations is not None:
+        iterations = self.sweep.iterations
+        if self.sweep.early_terminate is None and iterations is not None:
             return size, size * iterations
         return None
 
@@ -272,7 +291,7 @@ class StudyState:
 
     def checkpoints(self) -> set[str]:
         """Give the checkpoints that are kept."""
-        return self._records.checkpoints()
+        return self.records.checkpoints()
 
     def _upcoming(
         self, suggest: Callable[[NewTrial, int, Trial | None], Suggestion | Asked | NotYet | None]
@@ -281,20 +300,20 @@ class StudyState:
         idle = True
         for trial in tuple(self._journaled.requeued):
             idle = False
-            record = self._records.of(trial)
+            record = self.records.of(trial)
             yield Started(record.again(), None, bracket=record.bracket, rung=record.rung)
         requested, place = self.requested.upcoming(), self._place
         for answer in self._scheduler.upcoming():
             idle = False
             if isinstance(answer, Run):
-                segment = self._records.of(answer.trial).on(answer.until)
+                segment = self.records.of(answer.trial).on(answer.until)
                 yield Started(segment, None, bracket=answer.bracket, rung=answer.rung)
                 continue
             suggestion: Suggestion | Asked | NotYet | None
             if (asked := next(requested, None)) is not None:
                 suggestion = self.requested.suggestion(asked, answer.number)
             elif answer.parent is not None:
-                suggestion = suggest(answer, place, record_of_parent(answer.parent, self._records).trial)
+                suggestion = suggest(answer, place, record_of_parent(answer.parent, self.records).trial)
             else:
                 suggestion = suggest(answer, place, None)
                 place += 1
@@ -303,7 +322,7 @@ class StudyState:
             if not isinstance(suggestion, Suggestion):
                 yield suggestion or Exhausted()
                 return
-            yield first_start(answer, suggestion, self._records, self._sweep.seed, self._journaled.told)
+            yield first_start(answer, suggestion, self.records, self.sweep.seed, self._journaled.told)
             if suggestion.origin == STAND_IN:
                 yield Wait()  # for the next one, the searcher is asked once this one has started
                 return
@@ -329,7 +348,7 @@ class StudyState:
         if new is not None and self.requested:
             self.requested.take()
         elif answer.parent is not None:
-            self._suggestions.used(answer.number, record_of_parent(answer.parent, self._records).trial, new)
+            self._suggestions.used(answer.number, record_of_parent(answer.parent, self.records).trial, new)
         elif self._suggestions.used(self._place, None, new) and new is not None:
             self._place += 1
 
@@ -337,7 +356,7 @@ class StudyState:
         """Tell the scheduler of an event that was applied; give its decisions."""
         decisions = self._decided_on(event)
         for trial in self._journaled.pruned:
-            stopped = Decision(trial, "stop", self._records.of(trial).pruned)
+            stopped = Decision(trial, "stop", self.records.of(trial).pruned)
             decisions = [*decisions, *self._scheduler.prune(trial), stopped]
         return decisions
 
@@ -346,12 +365,12 @@ class StudyState:
             self._reports.add(event.trial, event.reports)
         match event:
             case Finished(trial=trial) if trial not in self._journaled.requeued and trial not in self._journaled.pruned:
-                score = self._records.of(event.trial).result.score
+                score = self.records.of(event.trial).result.score
                 value = float("nan") if score is None else score
                 reports = self._reports.take(event.trial, event.iteration)
                 return self._scheduler.observe(Outcome(event.trial, event.iteration, value, reports, event.stopped))
             case Failed(retry=False):
-                iterations = self._records.of(event.trial).result.iterations
+                iterations = self.records.of(event.trial).result.iterations
                 return self._scheduler.observe(Outcome(event.trial, iterations, None))
             case Retried():
                 return self._retry(event.trial)
@@ -359,6 +378,7 @@ class StudyState:
                 self._exhausted = True
                 return self._scheduler.exhausted()
             case Extended(run_cap=run_cap, settings=settings):
+                self.sweep = extended(self.sweep, event)
                 self._exhausted = False
                 self._scheduler.extend(run_cap, settings)
             case Added(params=point):
@@ -369,7 +389,7 @@ class StudyState:
         return ()
 
     def _retry(self, trial: int) -> Sequence[Decision]:
-        state = self._records.of(trial).state
+        state = self.records.of(trial).state
         if state is not TrialState.FAILED or trial in self.requested.retaken:
             raise ValueError(f"only a failed trial can be retried, and once; trial {trial} is {state}")
         if self._scheduler.may_withdraw(trial):
@@ -385,12 +405,12 @@ class StudyState:
             case Started():
                 touched: Iterable[int] = (event.bracket,)
             case Finished() | Failed() | Retried():
-                touched = (self._records.of(event.trial).bracket,)
+                touched = (self.records.of(event.trial).bracket,)
             case Exhausted() | Extended() | Added():
                 touched = known
             case _:
                 touched = ()
-        touched = (*touched, *(self._records.of(trial).bracket for trial in self._journaled.pruned))
+        touched = (*touched, *(self.records.of(trial).bracket for trial in self._journaled.pruned))
         plans = {bracket: self._scheduler.plan(bracket) for bracket in touched}
         changed = {bracket: rungs for bracket, rungs in plans.items() if rungs != known.get(bracket, ())}
         total = self.total()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.results.study import Study
-from hpsearch.study.enough import ENOUGH
+from hpsearch.study.stopping import CRITERIA
 from hpsearch.tables.layout import one_line
 from hpsearch.tables.wording import (
     amount_of,
@@ -102,7 +102,7 @@ def way_on(study: Study, directory: Path | str) -> str:
     command = f"go on with: {resume}"
     if state == "max_time":
         return f"its limits.max_time, which is over all runs, is used up; {command} --set limits.max_time=TIME"
-    if state in ENOUGH:
+    if state in CRITERIA:
         changed = f"{_target_key(study)}=VALUE" if state == "target" else "limits.patience=TRIALS"
         return f"go on with another one, or null for none: {resume} --set {changed}"
     return command
@@ -130,7 +130,7 @@ def _state(study: Study, holder: str | None) -> str:
         return _open(study)
     if study.state == "finished":
         return "finished"
-    if study.state in ENOUGH:
+    if study.state in CRITERIA:
         return f"{study.state}: {study.message}\n            {way_on(study, study.directory)}"
     if study.message:
         return f"{study.state}: {study.message}\n            mend it and {way_on(study, study.directory)}"

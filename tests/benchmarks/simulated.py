@@ -23,10 +23,10 @@ def measure(rounds: int) -> list[Figure]:
     seconds: list[float] = []
     for _ in range(rounds):
         began = time.process_time()
-        study_state = simulate(_sweep(), simulated_backend(WORKERS, _metric, _seconds, live=False))
+        sweep_state = simulate(_sweep(), simulated_backend(WORKERS, _metric, _seconds, live=False))
         seconds.append(time.process_time() - began)
-        if len(study_state.rows()) != TRIALS:
-            raise RuntimeError(f"the sweep should have made {TRIALS} trials, but made {len(study_state.rows())}")
+        if len(sweep_state.rows()) != TRIALS:
+            raise RuntimeError(f"the sweep should have made {TRIALS} trials, but made {len(sweep_state.rows())}")
     return [
         Figure(f"simulated Hyperband, {WORKERS:,} workers, {TRIALS:,} trials", "s", seconds, "at most 60"),
     ]

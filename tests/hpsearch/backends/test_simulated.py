@@ -20,7 +20,7 @@ from hpsearch.observers.base import Record
 from hpsearch.run.simulate import simulate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.simulation.simulation import RecordedFailure, Step
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Limits, Sweep
 from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Progress, Result, Task, TimedOut, Workers
@@ -199,8 +199,8 @@ def test_one_worker_and_many_give_the_same_table_however_long_segments_take(swee
             seconds=lambda trial, segment: chance.choice([0.0, 1.0, chance.random()]),
             checkpoints=checkpoints,
         )
-        study_state = simulate(sweep, simulated)
-        rows = study_state.rows()
+        sweep_state = simulate(sweep, simulated)
+        rows = sweep_state.rows()
         return rows_to_csv(rows, sweep.parameters.names), [row.reason for row in rows]
 
     assert table(1) == table(workers) == table(1000)
@@ -257,7 +257,7 @@ class Onlooker:
 
     def say(self, text: str) -> None: ...
 
-    def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool) -> None:
+    def look(self, sweep_state: SweepState, workers: Workers, elapsed: float, last: bool) -> None:
         self.looks += 1
 
 
@@ -272,7 +272,7 @@ def big_sweep(trials: int) -> Sweep:
     return sweep_of(early_terminate=Hyperband(27), run_cap=trials)
 
 
-def run_big(trials: int, workers: int) -> tuple[StudyState, SimulatedBackend]:
+def run_big(trials: int, workers: int) -> tuple[SweepState, SimulatedBackend]:
     simulated = simulated_backend(
         workers,
         metric=lambda trial, iteration: trial.seed % 100_003 / iteration,
@@ -290,10 +290,10 @@ def test_the_drivers_memory_per_trial_is_small():
 
     def held(trials: int) -> int:
         tracemalloc.start()
-        study_state, _ = run_big(trials, 200)
+        sweep_state, _ = run_big(trials, 200)
         size, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert len(study_state.rows()) == trials
+        assert len(sweep_state.rows()) == trials
         return size
 
     assert (held(900) - held(300)) / 600 < 4096
@@ -314,8 +314,8 @@ def test_the_cost_per_trial_doesnt_grow_with_the_trials_or_the_workers():
 @pytest.mark.exhaustive
 def test_ten_thousand_workers_run_twenty_thousand_trials():
     """At which rate is the benchmark's to say; that the cost per trial doesn't grow is the test above."""
-    study_state, simulated = run_big(20_000, 10_000)
-    assert len(study_state.rows()) == 20_000
+    sweep_state, simulated = run_big(20_000, 10_000)
+    assert len(sweep_state.rows()) == 20_000
     assert simulated.now() > 0
 
 

@@ -14,7 +14,7 @@ from hpsearch.decision import Followed
 from hpsearch.errors import JournalError
 from hpsearch.events import Ended, Event, Finished, Started
 from hpsearch.journal.journal import Journal
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.trial import Report
 from tests.hpsearch.support.lives import OPENED
 from tests.hpsearch.support.scripted import sweep_of
@@ -25,14 +25,14 @@ STUDY = {"sweep": SWEEP.to_json(), "created": 1.5}
 
 
 def _lived() -> tuple[list[Event], list[Followed]]:
-    study_state = StudyState(SWEEP)
-    (start,) = islice(study_state.upcoming(), 1)
+    sweep_state = SweepState(SWEEP)
+    (start,) = islice(sweep_state.upcoming(), 1)
     assert isinstance(start, Started)
     reports = tuple(Report(0, i, {"loss": i / 8}, 0.5) for i in (1, 2))
     events: list[Event] = [start, Finished(0, 1, 2, "c", reports, False, 1.5)]
-    followed = [study_state.apply(event) for event in events]
+    followed = [sweep_state.apply(event) for event in events]
     more: list[Event] = [OPENED, Ended("interrupted")]
-    return [*events, *more], [*followed, *(study_state.apply(event) for event in more)]
+    return [*events, *more], [*followed, *(sweep_state.apply(event) for event in more)]
 
 
 EVENTS, FOLLOWED = _lived()

@@ -8,7 +8,7 @@ import hpsearch
 from hpsearch.events import Started
 from hpsearch.observers.base import Observed, Record
 from hpsearch.observers.csv_files import CsvObserver
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.tables.trials import reports_csv
 from hpsearch.trial import Report
 from tests.hpsearch.support.command_line import call
@@ -60,7 +60,7 @@ def test_a_sweep_leaves_the_files_that_an_export_of_it_writes(tmp_path, capsys):
 def test_the_files_are_whole_while_the_sweep_runs(tmp_path):
     life = Life(sweep_of(), 0, 1, 0.0).run()
     observer = CsvObserver(Observed(tmp_path, life.sweep, 0.0))
-    replay = enumerate(StudyState(life.sweep).replay(life.events), 1)
+    replay = enumerate(SweepState(life.sweep).replay(life.events), 1)
     records = [Record(seq, 100.0 + seq, event, followed.decisions) for seq, (event, followed) in replay]
     half = len(records) // 2
     for record in records[:half]:
@@ -72,7 +72,7 @@ def test_the_files_are_whole_while_the_sweep_runs(tmp_path):
     for record in records[half:]:
         observer.observe(record)
     observer.close()
-    assert len(rows_of(tmp_path / "trials.csv")) == len(life.study_state.rows())
+    assert len(rows_of(tmp_path / "trials.csv")) == len(life.sweep_state.rows())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["reports.csv", "trials.csv"]
 
 

@@ -19,7 +19,7 @@ from hpsearch.observers import make_observer, making_of
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from tests.hpsearch.support.lives import Life, lives
 from tests.hpsearch.support.scripted import sweep_of
 
@@ -28,10 +28,10 @@ CREATED = 1_700_000_000.0
 
 def told_of(life: Life) -> list[tuple[Record, Sequence[RungView]]]:
     """Give a life's records as a resumed run hears them, each with the rungs after it."""
-    study_state = StudyState(life.sweep)
-    replay = enumerate(study_state.replay(life.events), 1)
+    sweep_state = SweepState(life.sweep)
+    replay = enumerate(sweep_state.replay(life.events), 1)
     return [
-        (Record(seq, CREATED + seq, event, followed.decisions), tuple(study_state.rungs()))
+        (Record(seq, CREATED + seq, event, followed.decisions), tuple(sweep_state.rungs()))
         for seq, (event, followed) in replay
     ]
 

@@ -11,7 +11,7 @@ from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pbt import PBT
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Limits, Metric, Sweep
 from hpsearch.task import Workers
 from hpsearch.trial import Failure, Report
@@ -26,21 +26,21 @@ class Course:
 
     def __init__(self, sweep: Sweep, spent: float = 0.0, begun: float = 0.0) -> None:
         self.time_left = TimeLeft(sweep, spent)
-        self.study_state = StudyState(sweep)
-        self.study_state.apply(OPENED)
+        self.sweep_state = SweepState(sweep)
+        self.sweep_state.apply(OPENED)
         self.time_left.observe(OPENED, begun)
         self.now = begun
 
     def start(self) -> Started:
-        event = self.study_state.next()
+        event = self.sweep_state.next()
         assert isinstance(event, Started)
-        self.study_state.apply(event)
+        self.sweep_state.apply(event)
         self.time_left.observe(event, self.now)
         return event
 
     def take(self, event: Finished | Failed) -> None:
         self.now += event.seconds
-        self.study_state.apply(event)
+        self.sweep_state.apply(event)
         self.time_left.observe(event, self.now)
 
     def run(self, *seconds: float, beside: float = 0.0) -> None:
@@ -54,7 +54,7 @@ class Course:
         self.take(Finished(segment.trial, segment.attempt, at, "checkpoint", reports, False, took))
 
     def left(self, ready: int = 1) -> float | None:
-        state = self.study_state
+        state = self.sweep_state
         return self.time_left.estimate(state.rungs(), state.total(), Workers(ready, ready, ready), self.now)
 
 
@@ -116,7 +116,7 @@ def test_the_rungs_say_what_is_left(early_terminate, run_cap, within):
     max_iter = 9 if early_terminate is None else None
     course = Course(sweep_of(early_terminate=early_terminate, max_iter=max_iter, run_cap=run_cap))
     estimates = []
-    while isinstance(event := course.study_state.next(), Started):
+    while isinstance(event := course.sweep_state.next(), Started):
         assert event.segment.end is not None
         course.run(*[1.0] * (event.segment.end - event.segment.start))
         estimates.append((course.now, course.left()))

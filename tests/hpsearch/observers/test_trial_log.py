@@ -15,7 +15,7 @@ from hpsearch.observers.base import Observed, Record
 from hpsearch.observers.ended_trials import EndedTrial, EndedTrials
 from hpsearch.observers.trial_log import TrialLog
 from hpsearch.results.over_time import over_iterations
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.lives import Life, lives
 from tests.hpsearch.support.scripted import sweep_of
@@ -44,7 +44,7 @@ class Shelf(TrialLog):
 
 
 def records_of(life: Life) -> list[Record]:
-    replay = enumerate(StudyState(life.sweep).replay(life.events), 1)
+    replay = enumerate(SweepState(life.sweep).replay(life.events), 1)
     return [Record(seq, float(seq), event, followed.decisions) for seq, (event, followed) in replay]
 
 
@@ -65,7 +65,7 @@ def test_after_any_kill_and_resume_each_ended_trial_lies_there_as_it_is(life, sh
             shelf.close()
         except KeyboardInterrupt:
             continue
-    rows = {row.number: row for row in life.study_state.rows() if row.state in ENDED}
+    rows = {row.number: row for row in life.sweep_state.rows() if row.state in ENDED}
     assert kept.keys() >= rows.keys()
     curves = over_iterations(life.entries, lambda report: report)
     for number, row in rows.items():
@@ -100,10 +100,10 @@ def test_what_is_there_already_is_not_written_again():
 
 def test_a_trial_is_one_that_has_ended_until_it_goes_on():
     for life in map(retried, range(4)):
-        trials, study_state = EndedTrials(life.sweep), StudyState(life.sweep)
-        for seq, (event, followed) in enumerate(study_state.replay(life.events), 1):
+        trials, sweep_state = EndedTrials(life.sweep), SweepState(life.sweep)
+        for seq, (event, followed) in enumerate(sweep_state.replay(life.events), 1):
             trials.take(Record(seq, float(seq), event, followed.decisions))
-            rows = study_state.rows()
+            rows = sweep_state.rows()
             assert [trials.has(row.number) for row in rows] == [row.state in ENDED for row in rows]
             for row in rows:
                 if row.state in ENDED:

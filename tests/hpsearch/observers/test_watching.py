@@ -13,7 +13,7 @@ from hpsearch.observers.display import Display, Snapshot
 from hpsearch.observers.thread import Making, ObserverThread
 from hpsearch.observers.watching import Watching
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Resources
 from hpsearch.task import Workers
 from hpsearch.trial import Failure, Report
@@ -58,24 +58,24 @@ class Scribe(Observer):
         self.told.append("closed")
 
 
-def started(study_state: StudyState) -> Started:
-    event = study_state.next()
+def started(sweep_state: SweepState) -> Started:
+    event = sweep_state.next()
     assert isinstance(event, Started)
-    study_state.apply(event)
+    sweep_state.apply(event)
     return event
 
 
 def test_the_screen_shows_where_the_course_stands():
     sweep = sweep_of(early_terminate=None, max_iter=4, run_cap=3)
-    study_state, screen = StudyState(sweep), Screen()
+    sweep_state, screen = SweepState(sweep), Screen()
     watching = Watching(sweep, [], screen)
-    study_state.apply(OPENED)
-    started(study_state)
-    watching.look(study_state, WORKERS, 0.0)
+    sweep_state.apply(OPENED)
+    started(sweep_state)
+    watching.look(sweep_state, WORKERS, 0.0)
     reports = tuple(Report(0, i, {"loss": 1 / i}, 0.1) for i in range(1, 5))
-    study_state.apply(Finished(0, 1, 4, None, reports, False, 1.0))
-    started(study_state)
-    watching.look(study_state, WORKERS, 10.0)
+    sweep_state.apply(Finished(0, 1, 4, None, reports, False, 1.0))
+    started(sweep_state)
+    watching.look(sweep_state, WORKERS, 10.0)
     first, second = screen.shown
     assert (first.iterations, first.remaining, first.leaders) == (0, None, [])
     assert (second.name, second.objective, second.workers) == ("s", Objective(Metric("loss", "minimize")), WORKERS)
@@ -88,16 +88,16 @@ def test_the_screen_shows_where_the_course_stands():
 
 def test_the_screen_shows_the_time_left_once_enough_trials_have_told_what_they_take():
     sweep = sweep_of(early_terminate=None, max_iter=4, run_cap=12)
-    study_state, screen = StudyState(sweep), Screen()
+    sweep_state, screen = SweepState(sweep), Screen()
     watching = Watching(sweep, [], screen)
-    study_state.apply(OPENED)
+    sweep_state.apply(OPENED)
     for trial in range(4):
-        watching.observe(Record(2 * trial + 1, 0.0, started(study_state)))
+        watching.observe(Record(2 * trial + 1, 0.0, started(sweep_state)))
         reports = tuple(Report(trial, i, {"loss": 1 / i}, 2.0) for i in range(1, 5))
         event = Finished(trial, 1, 4, None, reports, False, 8.0)
-        study_state.apply(event)
+        sweep_state.apply(event)
         watching.observe(Record(2 * trial + 2, 0.0, event))
-        watching.look(study_state, Workers(1, 1, 1), 8.0 * (trial + 1))
+        watching.look(sweep_state, Workers(1, 1, 1), 8.0 * (trial + 1))
     assert screen.shown[0].remaining is None
     assert screen.shown[-1].remaining == pytest.approx(8 * 8.0)
     watching.close()
@@ -106,33 +106,33 @@ def test_the_screen_shows_the_time_left_once_enough_trials_have_told_what_they_t
 def test_the_screen_shows_the_widths_of_what_runs_where_they_can_differ():
     for resources, widths in ((Resources(max_workers_per_trial=4), {1: 1, 4: 1}), (Resources(), {})):
         sweep = sweep_of(resources=resources)
-        study_state, screen = StudyState(sweep), Screen()
-        study_state.apply(OPENED)
+        sweep_state, screen = SweepState(sweep), Screen()
+        sweep_state.apply(OPENED)
         for width in (1, 4, 2):
-            event = study_state.next()
+            event = sweep_state.next()
             assert isinstance(event, Started)
-            study_state.apply(replace(event, segment=replace(event.segment, width=width)))
-        study_state.apply(Lost(2, 1, "gone"))
+            sweep_state.apply(replace(event, segment=replace(event.segment, width=width)))
+        sweep_state.apply(Lost(2, 1, "gone"))
         watching = Watching(sweep, [], screen)
-        watching.look(study_state, WORKERS, 0.0)
+        watching.look(sweep_state, WORKERS, 0.0)
         assert screen.shown[0].widths == widths
         watching.close()
 
 
 def test_the_screen_shows_how_many_trials_are_trained_in_how_many_packs():
     sweep = sweep_of(resources=Resources(trials_per_worker=4))
-    study_state, screen = StudyState(sweep), Screen()
-    study_state.apply(OPENED)
+    sweep_state, screen = SweepState(sweep), Screen()
+    sweep_state.apply(OPENED)
     watching = Watching(sweep, [], screen)
     for _ in range(7):
-        started(study_state)
+        started(sweep_state)
     for told in ([], [4], [3, 3, 3, 3], [3, 2, 1, 1]):
         watching.report([Report(trial, 1, {"loss": 1.0}, 0.1, lanes) for trial, lanes in enumerate(told)])
-        watching.look(study_state, WORKERS, 0.0)
+        watching.look(sweep_state, WORKERS, 0.0)
     watching.report([Report(trial, 1, {"loss": 1.0}, 0.1, 2) for trial in (3, 4, 5, 6)])
-    watching.look(study_state, WORKERS, 0.0)
-    study_state.apply(Lost(6, 1, "gone"))
-    watching.look(study_state, WORKERS, 0.0)
+    watching.look(sweep_state, WORKERS, 0.0)
+    sweep_state.apply(Lost(6, 1, "gone"))
+    watching.look(sweep_state, WORKERS, 0.0)
     assert [shown.packs for shown in screen.shown] == [(0, 0), (1, 1), (4, 1), (2, 1), (6, 3), (5, 2)]
     watching.close()
 
@@ -150,7 +150,7 @@ def test_verbosely_it_says_how_a_trial_that_was_lost_runs_again(then, told):
     sweep = sweep_of(early_terminate=None, max_iter=4, run_cap=3)
     screen = Screen()
     watching = Watching(sweep, [], screen, verbose=True)
-    watching.look(StudyState(sweep), WORKERS, 0.0)
+    watching.look(SweepState(sweep), WORKERS, 0.0)
     watching.observe(Record(2, 101.0, Lost(2, 1, "gone", False, 0.0, then)))
     watching.observe(Record(3, 102.0, Lost(2, 2, f"{NO_MEMORY}m", False, 0.0, then)))  # said when it was decided
     assert screen.notes == [told]
@@ -159,25 +159,25 @@ def test_verbosely_it_says_how_a_trial_that_was_lost_runs_again(then, told):
 
 def test_without_a_bound_there_is_no_total_and_no_time_left():
     sweep = sweep_of(early_terminate=None, max_iter=None, run_cap=3)
-    study_state, screen = StudyState(sweep), Screen()
+    sweep_state, screen = SweepState(sweep), Screen()
     watching = Watching(sweep, [], screen)
-    watching.look(study_state, WORKERS, 1.0)
+    watching.look(sweep_state, WORKERS, 1.0)
     assert (screen.shown[0].total, screen.shown[0].remaining) == (None, None)
     watching.close()
 
 
 def test_observers_hear_events_reports_and_at_the_last_look_the_rungs():
     sweep = sweep_of()
-    study_state, screen, scribe = StudyState(sweep), Screen(), Scribe()
+    sweep_state, screen, scribe = SweepState(sweep), Screen(), Scribe()
     watching = Watching(sweep, [ObserverThread(Making.done(scribe), screen.note)], screen)
     decision = Decision(0, "stop", "why")
     report = Report(0, 1, {"loss": 1.0}, 0.1)
     watching.observe(Record(1, 9.0, OPENED, [decision]))
     watching.report([report])
-    watching.look(study_state, WORKERS, 0.0)
-    watching.look(study_state, WORKERS, 0.1)  # too soon for the rungs again
-    watching.look(study_state, WORKERS, 60.0)  # as the sweep's clock has it
-    watching.look(study_state, WORKERS, 60.2, last=True)
+    watching.look(sweep_state, WORKERS, 0.0)
+    watching.look(sweep_state, WORKERS, 0.1)  # too soon for the rungs again
+    watching.look(sweep_state, WORKERS, 60.0)  # as the sweep's clock has it
+    watching.look(sweep_state, WORKERS, 60.2, last=True)
     watching.say("node 7 is gone")
     watching.close()
     assert scribe.told == [Record(1, 9.0, OPENED, [decision]), (report,), "rungs", "rungs", "rungs", "closed"]
@@ -192,7 +192,7 @@ def test_the_newest_failures_are_shown_but_not_those_that_are_tried_again():
     for trial in range(5):
         failure = Failure("raised", f"ValueError: {trial}", "Traceback")
         watching.observe(Record(1, 9.0, Failed(trial, 1, failure, trial == 4, ())))
-    watching.look(StudyState(sweep), WORKERS, 0.0)
+    watching.look(SweepState(sweep), WORKERS, 0.0)
     assert screen.shown[0].failures == tuple((trial, f"ValueError: {trial}") for trial in (1, 2, 3))
     watching.close()
 

@@ -21,7 +21,7 @@ from hpsearch.results.study import Study, load
 from hpsearch.run.study_run import create_study
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Metric
 from hpsearch.tables.status import status_text
 from hpsearch.task import Message, Task
@@ -186,9 +186,9 @@ def test_the_curve_of_a_trial_that_ran_again_holds_nothing_of_its_failed_attempt
     study = run_scripted(tmp_path / "s", sweep, ScriptedBackend(answer))
     assert [iteration for iteration, _ in study.curves()[0]] == [1, 2, 3]
     with Journal.open(tmp_path / "s" / "study.db") as journal:
-        study_state = StudyState(sweep)
-        list(study_state.resume(journal.entries()))
-        journal.append([Retried(0)], [study_state.apply(Retried(0))])  # and the process dies before it starts again
+        sweep_state = SweepState(sweep)
+        list(sweep_state.resume(journal.entries()))
+        journal.append([Retried(0)], [sweep_state.apply(Retried(0))])  # and the process dies before it starts again
     study = load(tmp_path / "s")
     assert study.trials[0].iterations == 1
     assert study.curves() == {0: [(1, 9.0)]}

@@ -253,3 +253,11 @@ def test_a_study_is_either_asked_or_run(tmp_path, opened):
     with pytest.raises(SweepError, match="trainable: is required"):
         hpsearch.search(asked_sweep(), directory=tmp_path / "nowhere", backend="inline")
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_study_that_was_extended_is_not_extended_by_the_same_again(lab):
+    lab.steer("extend", {"run_cap": 90})
+    for run_cap in (90, 80):
+        with pytest.raises(SweepError):
+            lab.steer("extend", {"run_cap": run_cap})
+    assert [event.run_cap for event in of_kind(lab.directory, Extended)] == [90]

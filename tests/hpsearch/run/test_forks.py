@@ -14,7 +14,7 @@ from hpsearch.errors import SweepError
 from hpsearch.events import Dropped, Failed, Retried, Started
 from hpsearch.journal.journal import Journal
 from hpsearch.run.retrying import retries
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trial import Failure, TrialState
 from tests.hpsearch.support.family import Family
@@ -237,7 +237,7 @@ def test_a_scheduler_that_forks_needs_a_searcher_that_explores(tmp_path):
 def test_a_retried_trial_is_the_next_new_one_though_that_is_a_fork_and_none_is_promised_where_none_comes():
     early = Population(6, members=3, interval=2)
     life = Life(sweep_of(early_terminate=early, run_cap=9), seed=5, workers=1, trouble=0.0)
-    state = life.study_state
+    state = life.sweep_state
     while not any(event.segment.trial == 3 for event in life.events if isinstance(event, Started)):
         life.step()
     failed = state.record(3).trial
@@ -249,15 +249,15 @@ def test_a_retried_trial_is_the_next_new_one_though_that_is_a_fork_and_none_is_p
     assert (again.origin, again.params) == ("retry", failed.params)
     assert again.parent is not None
     assert [row.number for row in state.rows() if row.origin == "retry"] == [4]
-    list(StudyState(life.sweep).replay(life.events))
+    list(SweepState(life.sweep).replay(life.events))
 
     late = Life(sweep_of(early_terminate=early, run_cap=3), seed=5, workers=1, trouble=0.0)
-    while not late.study_state.running():
+    while not late.sweep_state.running():
         late.step()
     late.take(Failed(0, 1, Failure("raised", "ValueError: no", "Traceback"), False, ()))
     late.run()
     with pytest.raises(SweepError, match=r"as a new trial, and the sweep creates only 0 more; name other trials"):
-        retries(late.study_state, late.sweep, ())
+        retries(late.sweep_state, ())
 
 
 class Killed(BaseException):

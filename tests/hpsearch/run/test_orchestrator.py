@@ -20,13 +20,11 @@ from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.verdicts import MOST_LOSSES
 from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.study.enough import Enough
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Checkpoints, Limits, Sweep
 from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Message, Notice, Progress, Task, Workers
 from hpsearch.trial import Report, TrialState
-from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import Job
 from tests.hpsearch.support.scripted import (
     ScriptedBackend,
@@ -126,7 +124,7 @@ class Onlooker:
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool) -> None:
+    def look(self, sweep_state: SweepState, workers: Workers, elapsed: float, last: bool) -> None:
         self.last.append(last)
 
 
@@ -135,24 +133,13 @@ def direct(sweep: Sweep, backend: ScriptedBackend, spent: float = 0.0) -> tuple[
     made = Journal.in_memory({"sweep": sweep.to_json()})
     journal = Batches(made._connection, None)
     journal.batches = []
-    study_state = StudyState(sweep)
+    sweep_state = SweepState(sweep)
     opened = Opened("scripted", 1, "me@here:1", "test")
     journal.append([opened])
-    study_state.apply(opened)
+    sweep_state.apply(opened)
     onlooker = Onlooker(journal)
     with journal:
-        widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
-        orchestrator = Orchestrator(
-            sweep,
-            study_state,
-            widths,
-            Enough(sweep, study_state.score),
-            journal,
-            backend,
-            onlooker,
-            Interrupts(),
-            spent,
-        )
+        orchestrator = Orchestrator(sweep_state, journal, backend, onlooker, Interrupts(), spent)
         state = orchestrator.run(Job("", "s", "", (), Objective(Metric("loss")), None, 1))
         assert [event for _, event in journal.events()][1:] == onlooker.heard
     return state, onlooker, journal.batches

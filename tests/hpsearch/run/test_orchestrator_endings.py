@@ -197,5 +197,5 @@ class LastWorkersGone(SimulatedBackend):
 
 
 def test_a_sweep_that_has_nothing_more_to_run_waits_for_no_worker():
-    study_state = simulate(sweep_of(**FLAT, run_cap=3), LastWorkersGone(3))
-    assert [row.state for row in study_state.rows()] == [TrialState.COMPLETE] * 3
+    sweep_state = simulate(sweep_of(**FLAT, run_cap=3), LastWorkersGone(3))
+    assert [row.state for row in sweep_state.rows()] == [TrialState.COMPLETE] * 3

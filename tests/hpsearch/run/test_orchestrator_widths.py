@@ -20,7 +20,7 @@ from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.simulation.simulation import relative_time
 from hpsearch.space import Space, Uniform
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Limits, Resources, Scaling, Sweep
 from hpsearch.task import Message, Task
 from hpsearch.trial import Segment, Trial, TrialState
@@ -78,13 +78,13 @@ def nan_when_wide(task: Task) -> Sequence[Message] | None:
 def test_elastic_sweeps_end_with_the_same_table_as_fixed_ones(sweep, workers, most, seed, checkpoints):
     fixed = simulate(sweep, simulated(workers, seed, checkpoints))
     resources = Resources(max_workers_per_trial=most)
-    study_state = simulate(replace(sweep, resources=resources), simulated(workers, seed, checkpoints))
+    sweep_state = simulate(replace(sweep, resources=resources), simulated(workers, seed, checkpoints))
 
-    def table(study_state: StudyState) -> list[object]:
-        return [replace(row, width=1, seconds=0.0, checkpoint=None) for row in study_state.rows()]
+    def table(sweep_state: SweepState) -> list[object]:
+        return [replace(row, width=1, seconds=0.0, checkpoint=None) for row in sweep_state.rows()]
 
-    assert repr(table(study_state)) == repr(table(fixed))  # NaN is equal to NaN there
-    assert study_state.iterations == fixed.iterations
+    assert repr(table(sweep_state)) == repr(table(fixed))  # NaN is equal to NaN there
+    assert sweep_state.iterations == fixed.iterations
 
 
 @settings(deadline=None, max_examples=10)
@@ -109,10 +109,10 @@ def test_the_journal_of_an_elastic_sweep_replays_and_goes_on_from_anywhere(
     study = run_scripted(path, sweep, backend)
     assert study.state == "finished"
     events = events_of(path)
-    study_state = StudyState(sweep)
-    assert [event for event, _ in study_state.replay(events)] == events
-    study_state.obsolete()
-    assert study_state.rows() == load(path).trials
+    sweep_state = SweepState(sweep)
+    assert [event for event, _ in sweep_state.replay(events)] == events
+    sweep_state.obsolete()
+    assert sweep_state.rows() == load(path).trials
 
     # the same journal, cut off somewhere
     half = path.with_name("half")
@@ -165,8 +165,8 @@ def test_rungs_that_narrow_keep_the_workers_busy_and_the_reasons_say_why(tmp_pat
 def test_a_wide_trial_is_narrowed_when_promoted_ones_wait():
     """All is done but for the last trial, which has three workers of four, when trial 0 lets its rung be decided."""
     backend = Watched()
-    study_state = simulate(elastic(4, early_terminate=Hyperband(9)), backend)
-    assert study_state.idle
+    sweep_state = simulate(elastic(4, early_terminate=Hyperband(9)), backend)
+    assert sweep_state.idle
     widths = [segment.width for _, segment in backend.starts if segment.trial == 16]
     assert widths == [2, 3, 1, 4]
     decided = [time for time, segment in backend.starts if segment.end == 3 and segment.trial < 9]

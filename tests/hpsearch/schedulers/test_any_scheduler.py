@@ -25,7 +25,7 @@ from hpsearch.schedulers.pasha import PASHA
 from hpsearch.schedulers.pbt import PBT
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.study.extension import extended
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.documented import BetterHalf
 from tests.hpsearch.support.doubling import Doubling
@@ -185,16 +185,16 @@ def test_what_an_asynchronous_one_leaves_undecided_waits_with_its_checkpoint_and
 ):
     sweep = sweep_of(early_terminate=Eager(max_iter, eta=eta), run_cap=7)
     life = Life(sweep, seed, workers, 0.0).run()
-    rows = life.study_state.rows()
+    rows = life.sweep_state.rows()
     waiting = [row.number for row in rows if row.state is TrialState.WAITING]
     assert {row.state for row in rows} <= {TrialState.WAITING, TrialState.COMPLETE}
-    assert {life.study_state.record(trial).checkpoint for trial in waiting} <= life.on_disk
-    assert life.study_state.checkpoints() == life.on_disk
+    assert {life.sweep_state.record(trial).checkpoint for trial in waiting} <= life.on_disk
+    assert life.sweep_state.checkpoints() == life.on_disk
     event = Extended(7 + more)
     life.take(event)
     life.sweep = extended(sweep, event)
     life.run()  # asserts of each start that its checkpoint is there
-    assert len(life.study_state.rows()) == 7 + more
-    replayed = StudyState(sweep)
+    assert len(life.sweep_state.rows()) == 7 + more
+    replayed = SweepState(sweep)
     list(replayed.replay(life.events))
-    assert repr(replayed.rows()) == repr(life.study_state.rows())
+    assert repr(replayed.rows()) == repr(life.sweep_state.rows())

@@ -22,7 +22,7 @@ from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wa
 from hpsearch.schedulers.brackets import hyperband_brackets
 from hpsearch.space import Space, Uniform
 from hpsearch.study.extension import extended
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Resources
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.functions import simulated_backend
@@ -241,16 +241,16 @@ def test_a_sweep_leaves_no_trial_waiting_and_goes_on_when_it_is_extended(max_ite
     sweep = sweep_of(early_terminate=ASHA(max_iter, 1, eta=eta), run_cap=7)
     life = Life(sweep, seed, workers, trouble).run()
     for cap in (9, 14):
-        states = {row.state for row in life.study_state.rows()}
+        states = {row.state for row in life.sweep_state.rows()}
         assert states <= {TrialState.STOPPED, TrialState.COMPLETE, TrialState.FAILED}
         event = Extended(cap)
         life.take(event)
         life.sweep = extended(life.sweep, event)
         life.run()
-        assert len(life.study_state.rows()) == cap
-    replayed = StudyState(sweep)
+        assert len(life.sweep_state.rows()) == cap
+    replayed = SweepState(sweep)
     list(replayed.resume(life.entries))
-    assert repr(replayed.rows()) == repr(life.study_state.rows())
+    assert repr(replayed.rows()) == repr(life.sweep_state.rows())
 
 
 @pytest.mark.exhaustive

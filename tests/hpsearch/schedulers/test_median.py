@@ -16,7 +16,7 @@ from hpsearch.objective import Metric, Objective
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wait
 from hpsearch.schedulers.median import MedianStopping
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Resources
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.lives import Life
@@ -171,9 +171,9 @@ def test_a_failure_is_taken_back_and_the_trial_judged_as_if_nothing_had_been():
 def test_a_sweep_ends_with_every_trial_decided_and_replays(max_iter, seed, workers, trouble):
     sweep = sweep_of(early_terminate=MedianStopping(max_iter, min_trials=2), run_cap=9)
     life = Life(sweep, seed, workers, trouble).run()
-    rows = life.study_state.rows()
+    rows = life.sweep_state.rows()
     assert {row.state for row in rows} <= {TrialState.STOPPED, TrialState.COMPLETE, TrialState.FAILED}
-    replayed = StudyState(sweep)
+    replayed = SweepState(sweep)
     list(replayed.resume(life.entries))
     assert repr(replayed.rows()) == repr(rows)
 

@@ -19,7 +19,7 @@ from hpsearch.run.simulate import simulate
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wait
 from hpsearch.schedulers.pasha import PASHA
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import SegmentReports
 from hpsearch.sweep.sweep import Limits
 from hpsearch.trial import Report, TrialState
@@ -211,7 +211,7 @@ def test_an_outcome_has_all_reports_of_its_segment_however_often_that_was_cut_sa
 ):
     sweep = sweep_of(early_terminate=PASHA(max_iter, 2), run_cap=9)
     life = Life(sweep, seed, workers, trouble, saves)
-    scheduler, observe = life.study_state._scheduler, life.study_state._scheduler.observe
+    scheduler, observe = life.sweep_state._scheduler, life.sweep_state._scheduler.observe
     before: dict[int, int] = {}
 
     def observed(outcome: Outcome) -> Sequence[Decision]:
@@ -224,10 +224,10 @@ def test_an_outcome_has_all_reports_of_its_segment_however_often_that_was_cut_sa
 
     scheduler.observe = observed  # type: ignore[method-assign]
     life.run()
-    replayed = StudyState(sweep)
+    replayed = SweepState(sweep)
     list(replayed.resume(life.entries))
-    assert repr(replayed.rows()) == repr(life.study_state.rows())
-    assert replayed.rungs() == life.study_state.rungs()
+    assert repr(replayed.rows()) == repr(life.sweep_state.rows())
+    assert replayed.rungs() == life.sweep_state.rungs()
 
 
 def test_reports_of_iterations_that_were_run_again_take_the_place_of_the_former():

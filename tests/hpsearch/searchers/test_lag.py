@@ -18,7 +18,7 @@ from hpsearch.schedulers.pasha import PASHA
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import Search, Searcher
 from hpsearch.searchers.calls import DirectCalls
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Resources, Sweep
 from hpsearch.trial import Failure, Report
 from tests.hpsearch.support.climbing import Climbing
@@ -235,14 +235,14 @@ def test_a_failed_trial_that_runs_again_is_not_taken_for_a_failed_one(lag):
         assert told[-1] == ("observe", None)
     else:
         assert told == expected
-    list(StudyState(sweep).replay(life.events))
+    list(SweepState(sweep).replay(life.events))
 
 
 def test_a_state_with_a_lag_is_resumed_from_any_event():
     sweep = lagging("tpe", "hyperband", 3)
     life = SteadyLife(sweep, 3, 1).run()
     for cut in range(1, len(life.events), 9):
-        resumed = StudyState(sweep)
+        resumed = SweepState(sweep)
         list(resumed.replay(life.events[:cut]))
         resumed.prepare()
         for event in life.events[cut:]:

@@ -20,7 +20,7 @@ from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import KNOWN, Search, Searcher, searcher_named
 from hpsearch.searchers.calls import Calls, DirectCalls
 from hpsearch.space import Space, Uniform
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.study.suggestions import direct_calls
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.trials import rows_to_csv
@@ -45,28 +45,28 @@ def learning(method: str = Climbing.kind, **changes: object) -> Sweep:
     return sweep_of(**{**given, **changes})
 
 
-def live(study_state: StudyState, workers: int, seed: int, events: int | None = None) -> list[Event]:
+def live(sweep_state: SweepState, workers: int, seed: int, events: int | None = None) -> list[Event]:
     """Let a sweep go on, ending what runs in any order; give what happened."""
     chance = random.Random(seed)
     happened: list[Event] = []
     while events is None or len(happened) < events:
-        answer = study_state.next() if len(study_state.running()) < workers else study_state.request() or Wait()
+        answer = sweep_state.next() if len(sweep_state.running()) < workers else sweep_state.request() or Wait()
         if isinstance(answer, Done):
             break
         event: Event
         if not isinstance(answer, Wait):
             event = answer
         else:
-            if not study_state.running():
+            if not sweep_state.running():
                 continue  # the searcher works on it
-            event = ended(study_state, chance.choice(list(study_state.running())).trial)
-        study_state.apply(event)
+            event = ended(sweep_state, chance.choice(list(sweep_state.running())).trial)
+        sweep_state.apply(event)
         happened.append(event)
     return happened
 
 
-def ended(study_state: StudyState, trial: int) -> Finished:
-    record = study_state.record(trial)
+def ended(sweep_state: SweepState, trial: int) -> Finished:
+    record = sweep_state.record(trial)
     segment = record.segment
     assert segment is not None
     x = record.trial.params["x"]
@@ -76,10 +76,10 @@ def ended(study_state: StudyState, trial: int) -> Finished:
     return Finished(trial, segment.attempt, segment.end or 1, None, reports, False, 1.0)
 
 
-def begun(sweep: Sweep) -> StudyState:
-    study_state = StudyState(sweep)
-    study_state.apply(OPENED)
-    return study_state
+def begun(sweep: Sweep) -> SweepState:
+    sweep_state = SweepState(sweep)
+    sweep_state.apply(OPENED)
+    return sweep_state
 
 
 def test_what_it_suggests_follows_from_what_it_observed():
@@ -104,7 +104,7 @@ def test_a_resumed_search_goes_on_as_the_undisturbed_one(workers, calls_of):
     events = live(whole, workers, 7)
     assert sum(isinstance(event, Asked) for event in events) == len(whole.rows()) - 1  # but for the point to try
     for cut in range(1, len(events), 4 if calls_of is direct_calls else 40):
-        resumed = StudyState(learning(), calls_of)
+        resumed = SweepState(learning(), calls_of)
         for _ in resumed.replay([OPENED, *events[:cut]]):
             pass
         resumed.prepare()
@@ -116,9 +116,9 @@ def test_a_resumed_search_goes_on_as_the_undisturbed_one(workers, calls_of):
         resumed.close()
 
 
-def answered(study_state: StudyState) -> object:
+def answered(sweep_state: SweepState) -> object:
     """Give what comes next, once its suggestion is there."""
-    while isinstance(answer := study_state.next(), Wait) and study_state.is_searching:
+    while isinstance(answer := sweep_state.next(), Wait) and sweep_state.is_searching:
         pass
     return answer
 
@@ -152,7 +152,7 @@ def test_a_journal_that_another_search_wrote_is_refused(what):
         better = tuple(replace(report, metrics={"loss": -1.0}) for report in finished.reports)
         events[first] = replace(finished, reports=better)
     with pytest.raises(JournalError, match="the journal doesn't replay"):
-        list(StudyState(learning()).replay(events))
+        list(SweepState(learning()).replay(events))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_search_that_forks_is_resumed_and_goes_on_as_the_undisturbed_one(early
     events = live(whole, workers, 7)
     assert any(row.parent is not None for row in whole.rows())
     for cut in range(1, len(events), 3):
-        resumed = StudyState(sweep)
+        resumed = SweepState(sweep)
         list(resumed.replay([OPENED, *events[:cut]]))
         resumed.prepare()
         for event in events[cut:]:
@@ -186,30 +186,30 @@ def test_a_searcher_that_had_nothing_more_to_suggest_is_asked_so_again_on_resume
         made.append(searcher)
         return direct_calls(sweep, searcher)
 
-    list(StudyState(sweep, calls_of).replay([OPENED, *events]))
+    list(SweepState(sweep, calls_of).replay([OPENED, *events]))
     (searcher,) = made
     assert isinstance(searcher, Limited)
     assert searcher.calls.count("asked 5") == 1
     with pytest.raises(JournalError, match="the journal doesn't replay"):
-        list(StudyState(sweep).replay([OPENED, *[event for event in events if not isinstance(event, Asked)]]))
+        list(SweepState(sweep).replay([OPENED, *[event for event in events if not isinstance(event, Asked)]]))
 
 
 def test_in_a_process_of_its_own_it_suggests_the_same_and_the_journal_replays():
-    study_state = StudyState(learning(), process_calls)
-    study_state.apply(OPENED)
-    events = live(study_state, 1, 3)
-    study_state.close()
+    sweep_state = SweepState(learning(), process_calls)
+    sweep_state.apply(OPENED)
+    events = live(sweep_state, 1, 3)
+    sweep_state.close()
     assert events == live(begun(learning()), 1, 3)
-    assert list(StudyState(learning()).replay([OPENED, *events]))
+    assert list(SweepState(learning()).replay([OPENED, *events]))
 
 
 def test_what_happens_while_it_works_on_a_suggestion_is_told_after_that():
     """Whatever happens between a request and the answer, the answer is that of the request."""
-    study_state = StudyState(learning(), process_calls)
-    study_state.apply(OPENED)
-    events = live(study_state, 3, 3)
-    study_state.close()
-    assert list(StudyState(learning()).replay([OPENED, *events]))
+    sweep_state = SweepState(learning(), process_calls)
+    sweep_state.apply(OPENED)
+    events = live(sweep_state, 3, 3)
+    sweep_state.close()
+    assert list(SweepState(learning()).replay([OPENED, *events]))
 
 
 def test_where_no_suggestion_is_ready_a_trial_takes_a_random_point_and_the_suggestion_is_for_the_next():
@@ -225,39 +225,39 @@ def test_where_no_suggestion_is_ready_a_trial_takes_a_random_point_and_the_sugge
         calls.append(Slow(searcher))
         return calls[-1]
 
-    study_state = begun_with(learning(points_to_try=()), calls_of)
+    sweep_state = begun_with(learning(points_to_try=()), calls_of)
     events: list[Event] = []
 
     def take(event: object) -> Any:
         assert isinstance(event, Asked | Started)
-        study_state.apply(event)
+        sweep_state.apply(event)
         events.append(event)
         return event.new if isinstance(event, Started) else None
 
     take(Asked(0, None, 0))
     calls[0].works = True
     for stand_in in (False, True):  # nothing stands in for the first one
-        assert isinstance(next(study_state.upcoming(stand_in)), Wait)
-    assert study_state.is_searching
+        assert isinstance(next(sweep_state.upcoming(stand_in)), Wait)
+    assert sweep_state.is_searching
     calls[0].works = False
-    assert take(study_state.next()).origin == "climbing"
-    take(study_state.next())
+    assert take(sweep_state.next()).origin == "climbing"
+    take(sweep_state.next())
     calls[0].works = True
-    assert isinstance(study_state.next(), Wait)
+    assert isinstance(sweep_state.next(), Wait)
     for number in (1, 2):
-        new = take(next(study_state.upcoming(stand_in=True)))
+        new = take(next(sweep_state.upcoming(stand_in=True)))
         assert (new.number, new.origin) == (number, "stand_in")
     calls[0].works = False
-    new = take(study_state.next())
+    new = take(sweep_state.next())
     assert (new.number, new.origin) == (3, "climbing")
-    assert study_state.next() == Asked(2, None, 0)
+    assert sweep_state.next() == Asked(2, None, 0)
     for cut in range(len(events) + 1):
-        resumed = StudyState(learning(points_to_try=()))
+        resumed = SweepState(learning(points_to_try=()))
         assert len(list(resumed.replay([OPENED, *events[:cut]]))) == cut + 1
         resumed.prepare()
         for event in events[cut:]:
             resumed.apply(event)
-        assert resumed.rows() == study_state.rows()
+        assert resumed.rows() == sweep_state.rows()
 
 
 def test_a_point_that_a_stand_in_took_meanwhile_is_not_suggested_again():
@@ -281,23 +281,23 @@ def test_a_point_that_a_stand_in_took_meanwhile_is_not_suggested_again():
         max_iter=1,
         run_cap=9,
     )
-    study_state = begun_with(sweep, calls_of)
+    sweep_state = begun_with(sweep, calls_of)
     events: list[Event] = []
-    while not isinstance(answer := next(study_state.upcoming(stand_in=True)), Exhausted):
+    while not isinstance(answer := next(sweep_state.upcoming(stand_in=True)), Exhausted):
         assert isinstance(answer, Asked | Started)
-        study_state.apply(answer)
+        sweep_state.apply(answer)
         events.append(answer)
         if calls:
-            calls[0].works = len(study_state.rows()) == 2  # two stand-ins while the third is being worked out
-    tried = [row.params["x"] for row in study_state.rows()]
+            calls[0].works = len(sweep_state.rows()) == 2  # two stand-ins while the third is being worked out
+    tried = [row.params["x"] for row in sweep_state.rows()]
     assert sorted(tried) == [1, 2, 3, 4]
-    assert list(StudyState(sweep).replay([OPENED, *events]))
+    assert list(SweepState(sweep).replay([OPENED, *events]))
 
 
-def begun_with(sweep: Sweep, calls_of) -> StudyState:
-    study_state = StudyState(sweep, calls_of)
-    study_state.apply(OPENED)
-    return study_state
+def begun_with(sweep: Sweep, calls_of) -> SweepState:
+    sweep_state = SweepState(sweep, calls_of)
+    sweep_state.apply(OPENED)
+    return sweep_state
 
 
 def search(path: Path, method: str, run_cap: int, backend: Literal["ray", "inline"] = "inline") -> str:

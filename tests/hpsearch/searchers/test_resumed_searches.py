@@ -17,7 +17,7 @@ from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import Search, Searcher
 from hpsearch.searchers.calls import Calls, DirectCalls
 from hpsearch.space import Space
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Sweep
 from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.lives import Life
@@ -46,13 +46,13 @@ def process_calls(sweep: Sweep, _: Searcher) -> Calls:
     return ProcessCalls(sweep)
 
 
-def go_on(study_state: StudyState, events: list[Event]) -> None:
+def go_on(sweep_state: SweepState, events: list[Event]) -> None:
     """Take the rest of a life, each start of which is what comes next."""
-    study_state.prepare()
+    sweep_state.prepare()
     for event in events:
         if isinstance(event, Started) and event.segment.width == 1:
-            assert answered(study_state) == event
-        study_state.apply(event)
+            assert answered(sweep_state) == event
+        sweep_state.apply(event)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_cut_at_any_event_a_search_goes_on_as_the_undisturbed_one(method, early)
     sweep = sweep_of_kind(method, early)
     whole = SteadyLife(sweep, 3, 5).run()
     for cut in range(1, len(whole.events), 19):
-        resumed = StudyState(sweep)
+        resumed = SweepState(sweep)
         list(resumed.replay(whole.events[:cut]))
         go_on(resumed, whole.events[cut:])
         assert table(resumed) == table(whole.state)
@@ -80,7 +80,7 @@ def test_over_structures_and_constraints_it_does_so_too(method):
     sweep = replace(sweep_of_kind(method, "asha"), parameters=structured(method))
     whole = SteadyLife(sweep, 3, 5).run()
     for cut in range(1, len(whole.events), 29):
-        resumed = StudyState(sweep)
+        resumed = SweepState(sweep)
         list(resumed.replay(whole.events[:cut]))
         go_on(resumed, whole.events[cut:])
         assert table(resumed) == table(whole.state)
@@ -94,7 +94,7 @@ def test_cut_at_every_event_a_search_goes_on_as_the_undisturbed_one(method, earl
         sweep = sweep_of_kind(method, early, 12)
         whole = SteadyLife(sweep, 1 + seed, seed).run()
         for cut in range(1 + seed, len(whole.events), 3):
-            resumed = StudyState(sweep)
+            resumed = SweepState(sweep)
             list(resumed.replay(whole.events[:cut]))
             go_on(resumed, whole.events[cut:])
             assert table(resumed) == table(whole.state)
@@ -113,7 +113,7 @@ def test_in_a_process_of_its_own_a_search_goes_on_from_any_event_too(method, ear
     whole = SteadyLife(sweep, 2, 5, calls_of=process_calls if method == "gp" else SteadyLife.calls_of).run()
     whole.state.close()
     for cut in (1, len(whole.events) // 2):
-        resumed = StudyState(sweep, process_calls)
+        resumed = SweepState(sweep, process_calls)
         list(resumed.replay(whole.events[:cut]))
         go_on(resumed, whole.events[cut:])
         assert table(resumed) == table(whole.state)
@@ -127,12 +127,12 @@ def test_lives_with_losses_reverts_and_drops_replay_and_go_on(method):
         sweep = sweep_of_kind(method, early)
         life = Life(sweep, seed, 3, 0.5).run()
         for cut in range(3, len(life.events), max(len(life.events) // 4, 1)):
-            resumed = StudyState(sweep)
+            resumed = SweepState(sweep)
             list(resumed.replay(life.events[:cut]))
             resumed.prepare()
             for event in life.events[cut:]:
                 resumed.apply(event)
-            assert repr(resumed.rows()) == repr(life.study_state.rows())
+            assert repr(resumed.rows()) == repr(life.sweep_state.rows())
 
 
 class Slow(DirectCalls):
@@ -156,19 +156,19 @@ def test_where_stand_ins_take_every_point_that_was_left_the_journal_still_replay
     search = Search(startup=None if method == Climbing.kind else 1)
     space = Space.from_parameters({"x": [0.0, 0.25, 0.5, 1.0], "y": [1, 2]})
     sweep = sweep_over(method, parameters=space, early_terminate=None, max_iter=1, run_cap=12, search=search)
-    study_state = StudyState(sweep, calls_of)
+    sweep_state = SweepState(sweep, calls_of)
     events: list[Event] = []
 
     def take(event: Any) -> None:
-        study_state.apply(event)
+        sweep_state.apply(event)
         events.append(event)
 
     take(OPENED)
     while not made or sum(isinstance(event, Asked) for event in events) < 2:
-        take(study_state.next())
+        take(sweep_state.next())
     made[0].works = True  # on the second suggestion
-    while len(study_state.rows()) < 12:
-        answer = next(study_state.upcoming(stand_in=True))
+    while len(sweep_state.rows()) < 12:
+        answer = next(sweep_state.upcoming(stand_in=True))
         if isinstance(answer, Wait):
             made[0].works = False
         else:
@@ -177,4 +177,4 @@ def test_where_stand_ins_take_every_point_that_was_left_the_journal_still_replay
             break
     assert any(isinstance(event, Started) and event.new and event.new.origin == "stand_in" for event in events)
     for cut in range(1, len(events) + 1):
-        list(StudyState(sweep).replay(events[:cut]))
+        list(SweepState(sweep).replay(events[:cut]))

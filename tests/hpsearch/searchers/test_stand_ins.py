@@ -16,7 +16,7 @@ from hpsearch.searchers import Search, Searcher
 from hpsearch.searchers.calls import Answer, DirectCalls
 from hpsearch.space import IntUniform, Space
 from hpsearch.study.build import build_searcher
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Failure, Report
 from tests.hpsearch.support.climbing import Climbing
@@ -50,7 +50,7 @@ def test_what_a_stand_in_took_is_tried_no_second_time(method):
         calls.append(Slow(searcher))
         return calls[-1]
 
-    state = StudyState(sweep, calls_of)
+    state = SweepState(sweep, calls_of)
     events: list[Event] = []
 
     def take(event: Any) -> None:
@@ -69,7 +69,7 @@ def test_what_a_stand_in_took_is_tried_no_second_time(method):
     take(state.next())  # all points were tried while it was worked out
     assert [type(event) for event in events] == [Opened, Asked, Started, Asked, *[Started] * 5, Exhausted]
     assert sorted(row.params["x"] for row in state.rows()) == [1, 2, 3, 4, 5, 6]
-    assert len(list(StudyState(sweep).replay(events))) == len(events)
+    assert len(list(SweepState(sweep).replay(events))) == len(events)
 
 
 def test_each_free_worker_gets_a_stand_in(tmp_path, monkeypatch):
@@ -132,7 +132,7 @@ def test_with_a_lag_a_trial_that_is_run_once_more_takes_no_suggestions_place():
         run_cap=30,
         search=Search(lag=1, startup=2),
     )
-    state = StudyState(sweep)
+    state = SweepState(sweep)
     state.apply(OPENED)
     while not isinstance(event := state.next(), Exhausted | Wait | Done):
         state.apply(event)
@@ -158,7 +158,7 @@ def test_a_failure_counts_no_more_once_the_trial_runs_again(lag):
         searchers.append(searcher)
         return DirectCalls(searcher)
 
-    state = StudyState(sweep, calls_of)
+    state = SweepState(sweep, calls_of)
     state.apply(OPENED)
     while not isinstance(event := state.next(), Wait | Done):
         state.apply(event)

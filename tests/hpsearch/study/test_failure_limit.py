@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hpsearch.events import Failed
-from hpsearch.study.enough import Tally, mistake_of, too_many
+from hpsearch.study.stopping import Tally, mistake_of, too_many
 from hpsearch.trial import Failure
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hpsearch.decision import Decision
 from hpsearch.events import Event, Failed, Finished, Lost, Retried, Reverted, Saved, Started
 from hpsearch.objective import Metric, Objective
-from hpsearch.study.enough import Enough, Patience, Target
 from hpsearch.study.journaled_state import JournaledState
+from hpsearch.study.stopping import Patience, StoppingCriteria, Target
 from hpsearch.study.trial_records import owner_of
 from hpsearch.sweep.sweep import Limits
 from hpsearch.trial import Failure, JointScore, Report, Score, Segment, TrialRow, TrialState
@@ -79,13 +79,13 @@ class Watched(Life):
 
     def take(self, event: Event) -> Sequence[Decision]:
         if isinstance(event, Started) and self.sweep.resources.max_workers_per_trial:
-            width = self.chance.randint(1, self.study_state.widest(event.segment.trial) or MOST)
+            width = self.chance.randint(1, self.sweep_state.records.widest(event.segment.trial) or MOST)
             event = replace(event, segment=replace(event.segment, width=width), reason="as it happened")
         decisions = super().take(event)
         if isinstance(event, Started):
             trial = event.segment.trial
             said = self.said.setdefault(trial, [])
-            if self.study_state.record(trial).rollback_point is not None:
+            if self.sweep_state.record(trial).rollback_point is not None:
                 self.stood.setdefault(trial, list(said))
         if isinstance(event, Saved | Finished | Failed):
             said = self.said[event.trial]
@@ -101,7 +101,7 @@ class Watched(Life):
         self.stood = {
             trial: said
             for trial, said in self.stood.items()
-            if self.study_state.record(trial).rollback_point is not None
+            if self.sweep_state.record(trial).rollback_point is not None
         }
         return decisions
 
@@ -112,7 +112,7 @@ class Watched(Life):
         return {name: self.chance.choice((0.0, 1.0, 2.0, 3.0)) for name in self.sweep.objective.names}
 
     def happen(self, segment: Segment) -> Event:
-        point = self.study_state.record(segment.trial).rollback_point
+        point = self.sweep_state.record(segment.trial).rollback_point
         if point is None or self.chance.random() < 0.6:
             return super().happen(segment)
         return Reverted(segment.trial, segment.attempt, point.result.iterations, "it went wrong", 1.0)
@@ -120,7 +120,7 @@ class Watched(Life):
     def score(self, trial: int) -> Score | None:
         """Give a trial's score, from all that it said and that counts."""
         objective, best = self.sweep.objective, None
-        if self.study_state.record(trial).state is TrialState.FAILED:
+        if self.sweep_state.record(trial).state is TrialState.FAILED:
             return None
         scores = [objective.reported(report.metrics) for report in self.said[trial]]
         valid = [score if score is not None and not any(map(math.isnan, numbers(score))) else None for score in scores]
@@ -154,12 +154,12 @@ def test_the_leaders_are_the_front_of_all_trials_wherever_the_study_stands_and_h
     objective = life.sweep.objective
     read, place = JournaledState(life.sweep), 0
     while life.step():
-        rows = life.study_state.rows()
+        rows = life.sweep_state.rows()
         for row in rows:
             assert row.score == life.score(row.number)
             assert row.feasible == (row.score is not None and kept(row.score))
         expected = front_of(objective, rows)
-        assert life.study_state.leaders() == expected
+        assert life.sweep_state.leaders() == expected
         if life.chance.random() < 0.3:
             list(read.read(life.entries[place:]))
             read.obsolete()
@@ -170,7 +170,7 @@ def test_the_leaders_are_the_front_of_all_trials_wherever_the_study_stands_and_h
 @settings(deadline=None, max_examples=30)
 @given(watched_lives())
 def test_the_checkpoints_of_the_front_of_the_ended_trials_are_kept_and_in_the_end_no_others(life):
-    objective, state = life.sweep.objective, life.study_state
+    objective, state = life.sweep.objective, life.sweep_state
     while life.step():
         rows = state.rows()
         assert state.checkpoints() == life.on_disk
@@ -193,7 +193,7 @@ def test_the_checkpoints_of_the_front_of_the_ended_trials_are_kept_and_in_the_en
 
 def checkpoint_of(life: Life, row: TrialRow) -> str | None:
     """Give the checkpoint that the attempt that gave the trial its score wrote there."""
-    result = life.study_state.record(row.number).result
+    result = life.sweep_state.record(row.number).result
     found = None
     for event in life.events:
         if not isinstance(event, Saved | Finished) or event.trial != row.number:
@@ -255,14 +255,17 @@ class SlowPatience:
 @given(watched_lives())
 def test_patience_counts_the_trials_since_one_gave_what_no_other_was_as_good_as_in_all_goals(life):
     objective = life.sweep.objective
-    patience, slow = Patience(objective, life.study_state.score), SlowPatience(objective)
+    patience, slow = (
+        Patience(objective, lambda trial: life.sweep_state.record(trial).valid_score),
+        SlowPatience(objective),
+    )
     seen = 0
     while life.step():
         for entry in life.entries[seen:]:
             event = entry.event
             trial = event.trial if isinstance(event, Finished) else 0
             whole = isinstance(event, Finished) and not (
-                event.cut and event.iteration < (life.study_state.record(trial).until or INF)
+                event.cut and event.iteration < (life.sweep_state.record(trial).until or INF)
             )
             patience.observe(event, entry.followed.decisions)
             slow.observe(event, entry.followed.decisions, life.score(trial) if whole else None, whole)
@@ -318,7 +321,7 @@ class Told:
         sweep = sweep_of(metric=metric, outcome_constraints=constraints, limits=Limits(patience=patience))
         self.objective = sweep.objective
         self.scores: dict[int, Score | None] = {}
-        self.enough = Enough(sweep, self.scores.get)
+        self.enough = StoppingCriteria(sweep, self.scores.get)
 
     def start(self, trial: int) -> None:
         self.enough.observe(Started(Segment(trial, 0, 3, None, 1), None), ())
@@ -328,7 +331,7 @@ class Told:
         self.scores[trial] = self.objective.reported(metrics)
         event = Finished(trial, 1, 3, None, (Report(trial, 3, metrics, 1.0),), False, 1.0)
         self.enough.observe(event, [Decision(trial, "complete", "")])
-        return self.enough.state
+        return self.enough.met
 
 
 def test_patience_with_two_goals_begins_anew_wherever_the_front_grows():
@@ -379,11 +382,11 @@ def test_a_live_report_that_reaches_all_targets_ends_it_until_its_attempt_is_los
     told.start(0)
     told.enough.report([Report(0, 1, {"accuracy": 0.95, "latency": 11.0}, 1.0)])
     told.enough.report([Report(0, 2, {"accuracy": 0.5, "latency": 1.0}, 1.0)])
-    assert told.enough.state is None
+    assert told.enough.met is None
     told.enough.report([Report(0, 3, {"accuracy": 0.9, "latency": 1.0}, 1.0)])
-    assert told.enough.state == "target"
+    assert told.enough.met == "target"
     told.enough.observe(Lost(0, 1, "node lost"), ())
-    assert told.enough.state is None
+    assert told.enough.met is None
 
 
 def test_what_was_taken_back_and_what_a_failed_trial_reported_reaches_no_targets():
@@ -410,7 +413,7 @@ def test_what_was_taken_back_and_what_a_failed_trial_reported_reaches_no_targets
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_failed_trial_leaves_the_front_and_comes_back_when_it_is_retried(broken):
     sweep = sweep_of(metric=TWO, outcome_constraints=("bytes <= 100",), early_terminate=None, max_iter=2, run_cap=3)
-    state = Life(sweep, 0, 3, 0.0).study_state
+    state = Life(sweep, 0, 3, 0.0).sweep_state
     for trial in range(3):
         event = state.next()
         assert isinstance(event, Started)

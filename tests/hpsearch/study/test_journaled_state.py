@@ -17,7 +17,7 @@ from hpsearch.journal.event_codec import decode, decode_followed, encode, encode
 from hpsearch.results.study import load
 from hpsearch.study.extension import extended
 from hpsearch.study.journaled_state import JournaledState
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.trial import Failure, TrialState
 from tests.hpsearch.support.lives import OPENED, Life, lives
 from tests.hpsearch.support.scripted import ScriptedBackend, done, failed, run_scripted, sweep_of
@@ -28,9 +28,9 @@ def journaled(entry: Entry) -> Entry:
     return Entry(entry.time, decode(*encode(entry.event)), decode_followed(encode_followed(entry.followed)))
 
 
-def told(state: StudyState | JournaledState) -> str:
+def told(state: SweepState | JournaledState) -> str:
     """All that a state tells; as text, in which NaN is equal to NaN."""
-    total = state.total() if isinstance(state, StudyState) else state.total
+    total = state.total() if isinstance(state, SweepState) else state.total
     counts = sorted((+Counter(state.counts())).items())
     return repr((state.rows(), state.leaders(), counts, list(state.rungs()), total, state.iterations))
 
@@ -46,11 +46,11 @@ def test_reading_each_prefix_of_a_journal_tells_what_living_through_it_told(life
         list(read.read(journaled(entry) for entry in life.entries[known:]))
         read.obsolete()
         if life.events:
-            assert told(read) == told(life.study_state)
-            assert read.records.segments() == life.study_state.running()
-            assert read.records.checkpoints() <= life.study_state.checkpoints()
+            assert told(read) == told(life.sweep_state)
+            assert read.records.segments() == life.sweep_state.running()
+            assert read.records.checkpoints() <= life.sweep_state.checkpoints()
             # A journal doesn't tell what may still be forked.
-            assert life.forks or read.records.checkpoints() == life.study_state.checkpoints()
+            assert life.forks or read.records.checkpoints() == life.sweep_state.checkpoints()
 
 
 @settings(deadline=None, max_examples=50)
@@ -58,11 +58,11 @@ def test_reading_each_prefix_of_a_journal_tells_what_living_through_it_told(life
 def test_replaying_a_journal_decides_what_it_tells_and_anything_else_is_refused(life, data):
     life.run()
     entries = [journaled(entry) for entry in life.entries]
-    assert repr(list(StudyState(life.sweep).resume(entries))) == repr(entries)
+    assert repr(list(SweepState(life.sweep).resume(entries))) == repr(entries)
     place = data.draw(st.integers(0, len(entries) - 1))
     harmed = replace(entries[place], followed=Followed((Decision(0, "stop", "no"),), Plan((1, 1))))
     with pytest.raises(JournalError, match="followed, this sweep gives"):
-        list(StudyState(life.sweep).resume([*entries[:place], harmed, *entries[place + 1 :]]))
+        list(SweepState(life.sweep).resume([*entries[:place], harmed, *entries[place + 1 :]]))
 
 
 @settings(deadline=None, max_examples=30)
@@ -74,19 +74,19 @@ def test_an_extension_is_told_like_all_else(life, more):
     event = Extended(life.sweep.run_cap + more)
     life.take(event)
     longer = Life(extended(life.sweep, event), life.seed, life.workers, 0.0)
-    longer.study_state, longer.events, longer.entries = life.study_state, life.events, life.entries
+    longer.sweep_state, longer.events, longer.entries = life.sweep_state, life.events, life.entries
     longer.find(life)
     longer.run()
     read = JournaledState(life.sweep)
     list(read.read(map(journaled, longer.entries)))
     read.obsolete()
-    assert told(read) == told(longer.study_state)
+    assert told(read) == told(longer.sweep_state)
 
 
 def test_a_failure_that_is_taken_back_is_told_before_the_trial_runs_again():
     life = Life(sweep_of(early_terminate=None, max_iter=3, run_cap=2), 0, 1, 0.0)
     life.take(OPENED)
-    start = life.study_state.next()
+    start = life.sweep_state.next()
     assert isinstance(start, Started)
     life.take(start)
     life.take(Failed(0, 1, Failure("raised", "ValueError: no", ""), False, ()))

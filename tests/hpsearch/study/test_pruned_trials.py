@@ -23,7 +23,7 @@ from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import Search
 from hpsearch.space import Categorical, Space, Uniform
 from hpsearch.study.journaled_state import JournaledState
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialState
@@ -66,13 +66,13 @@ class Steering(Life):
         return super().step()
 
     def asked(self) -> list[Event]:
-        rows = self.study_state.rows()
+        rows = self.sweep_state.rows()
         if rows and self.chance.random() < 0.8:
             request = asked("prune", trials=[self.chance.randrange(len(rows))])
         else:
             request = asked("add", points=[{"x": self.chance.random()} if self.chance.random() < 0.9 else {}])
         try:
-            return follows(request, self.study_state, self.sweep, "DIR")
+            return follows(request, self.sweep_state, "DIR")
         except SweepError:
             return []
 
@@ -85,27 +85,27 @@ def check(life: Steering) -> None:
             pruned.add(event.trial)
         elif isinstance(event, Retried):
             pruned.discard(event.trial)  # it failed before it could be pruned, and runs again
-    rows = {row.number: row for row in life.study_state.rows()}
+    rows = {row.number: row for row in life.sweep_state.rows()}
     for trial in pruned:
         assert rows[trial].state in (TrialState.STOPPED, TrialState.FAILED)
         if rows[trial].state is TrialState.STOPPED:
             assert rows[trial].reason == "pruned by ada@there"
-    assert not life.study_state.running()
-    for view in life.study_state.rungs():
+    assert not life.sweep_state.running()
+    for view in life.sweep_state.rungs():
         assert view.started == view.finished
         assert view.size in (None, view.finished)
-    replayed = StudyState(life.sweep)
+    replayed = SweepState(life.sweep)
     followed = [followed for _, followed in replayed.replay(life.events)]
     assert followed == [entry.followed for entry in life.entries]
-    assert repr(replayed.rows()) == repr(life.study_state.rows())
-    assert list(replayed.rungs()) == list(life.study_state.rungs())
+    assert repr(replayed.rows()) == repr(life.sweep_state.rows())
+    assert list(replayed.rungs()) == list(life.sweep_state.rungs())
     read = JournaledState(life.sweep)
     list(read.read(life.entries))
     read_rows = [replace(row, checkpoint=None) for row in read.rows()]  # who only reads lets none of them go
-    assert repr(read_rows) == repr([replace(row, checkpoint=None) for row in life.study_state.rows()])
-    assert list(read.rungs()) == list(life.study_state.rungs())
-    assert read.counts() == life.study_state.counts()
-    assert life.study_state.checkpoints() <= life.on_disk
+    assert repr(read_rows) == repr([replace(row, checkpoint=None) for row in life.sweep_state.rows()])
+    assert list(read.rungs()) == list(life.sweep_state.rungs())
+    assert read.counts() == life.sweep_state.counts()
+    assert life.sweep_state.checkpoints() <= life.on_disk
 
 
 @pytest.mark.some_cases(3)
@@ -119,7 +119,7 @@ def test_pruning_at_any_moment_never_blocks_a_sweep_and_replays(early):
         check(life)
         assert life.finished
         if not isinstance(early, Doubling | Eager | Population):
-            assert {row.state for row in life.study_state.rows()} <= TERMINAL  # ours leave nobody stranded
+            assert {row.state for row in life.sweep_state.rows()} <= TERMINAL  # ours leave nobody stranded
 
 
 @given(lives(), st.sampled_from([0.05, 0.5]))
@@ -143,7 +143,7 @@ def test_a_method_that_waits_for_results_waits_for_no_pruned_trial(method, early
 
 
 def ended(life: Life, trial: int, cut: bool = False) -> None:
-    segment = life.study_state.record(trial).segment
+    segment = life.sweep_state.record(trial).segment
     assert segment is not None
     assert segment.end is not None
     life.take(life.end(segment, segment.start, segment.start + 1 if cut else segment.end, cut))
@@ -152,14 +152,14 @@ def ended(life: Life, trial: int, cut: bool = False) -> None:
 def begun(sweep: Sweep, count: int) -> Life:
     life = Life(sweep, 0, 99, 0.0)
     for _ in range(count):
-        event = life.study_state.next()
+        event = life.sweep_state.next()
         assert isinstance(event, Started)
         life.take(event)
     return life
 
 
 def prune(life: Life, *trials: int) -> None:
-    for event in follows(asked("prune", trials=trials), life.study_state, life.sweep, "DIR"):
+    for event in follows(asked("prune", trials=trials), life.sweep_state, "DIR"):
         life.take(event)
 
 
@@ -170,10 +170,10 @@ def test_a_trial_that_waits_for_its_rung_is_not_promoted_though_it_was_the_best(
     life.metrics = lambda: {"loss": 2.0}  # type: ignore[method-assign]
     ended(life, 1)
     prune(life, 0)
-    assert life.study_state.record(0).state is TrialState.STOPPED
-    assert life.study_state.score(0) == 1.0  # what it reported counts
+    assert life.sweep_state.record(0).state is TrialState.STOPPED
+    assert life.sweep_state.record(0).valid_score == 1.0  # what it reported counts
     ended(life, 2)
-    event = life.study_state.next()
+    event = life.sweep_state.next()
     assert isinstance(event, Started)
     assert event.segment.trial == 1
 
@@ -182,43 +182,43 @@ def test_a_promoted_trial_that_is_pruned_leaves_its_place_empty_and_the_bracket_
     life = begun(sweep_of(early_terminate=SuccessiveHalving(3, trials=3)), 3)
     for trial in range(3):
         ended(life, trial)
-    (promoted,) = [row.number for row in life.study_state.rows() if row.state is TrialState.WAITING]
+    (promoted,) = [row.number for row in life.sweep_state.rows() if row.state is TrialState.WAITING]
     prune(life, promoted)
     life.run()
     assert life.finished
-    assert [view.size for view in life.study_state.rungs()] == [3]
-    assert life.study_state.total() == (3, 3)
+    assert [view.size for view in life.sweep_state.rungs()] == [3]
+    assert life.sweep_state.total() == (3, 3)
 
 
 def test_where_the_only_one_that_might_go_on_is_pruned_the_others_are_stopped_at_last():
     life = begun(sweep_of(early_terminate=ASHA(3, eta=3), run_cap=3), 3)
     for trial in range(3):
         ended(life, trial)
-    event = life.study_state.next()
+    event = life.sweep_state.next()
     assert isinstance(event, Started)
     prune(life, event.segment.trial)
-    assert {row.state for row in life.study_state.rows()} == {TrialState.STOPPED}
-    assert isinstance(life.study_state.next(), Done)
+    assert {row.state for row in life.sweep_state.rows()} == {TrialState.STOPPED}
+    assert isinstance(life.sweep_state.next(), Done)
 
 
 def test_a_running_trial_goes_on_to_its_next_report_whatever_ends_it():
     life = begun(sweep_of(early_terminate=None, max_iter=9, run_cap=4), 4)
     prune(life, 0, 1, 2)
-    assert life.study_state.record(0).state is TrialState.RUNNING
+    assert life.sweep_state.record(0).state is TrialState.RUNNING
     ended(life, 0, cut=True)
     ended(life, 1)  # it came to its end before it was cut
-    assert [row.state for row in life.study_state.rows()[:2]] == [TrialState.STOPPED] * 2
-    assert life.study_state.record(0).result.iterations == 1
+    assert [row.state for row in life.sweep_state.rows()[:2]] == [TrialState.STOPPED] * 2
+    assert life.sweep_state.record(0).result.iterations == 1
     life.take(Opened("inline", 1, "me@here:1", "resume"))  # its process was killed
-    assert life.study_state.record(2).state is TrialState.STOPPED
-    assert life.study_state.record(3).state is TrialState.WAITING
+    assert life.sweep_state.record(2).state is TrialState.STOPPED
+    assert life.sweep_state.record(3).state is TrialState.WAITING
 
 
 def test_nobody_ran_what_was_open_when_a_study_is_steered_that_no_process_runs():
     life = begun(sweep_of(early_terminate=None, max_iter=9, run_cap=2), 2)
     life.take(Steered("prune", "ada@there:7", None, {"trials": [1]}))
     prune(life, 1)
-    assert [row.state for row in life.study_state.rows()] == [TrialState.WAITING, TrialState.STOPPED]
+    assert [row.state for row in life.sweep_state.rows()] == [TrialState.WAITING, TrialState.STOPPED]
 
 
 @pytest.mark.parametrize(
@@ -234,11 +234,11 @@ def test_what_cant_be_pruned_is_told_and_nothing_is(trials, why):
     ended(life, 0)
     prune(life, 1)
     with pytest.raises(SweepError, match=why):
-        follows(asked("prune", trials=trials), life.study_state, life.sweep, "DIR")
+        follows(asked("prune", trials=trials), life.sweep_state, "DIR")
 
 
 def add(life: Life, *points: dict[str, object]) -> None:
-    for event in follows(asked("add", points=points), life.study_state, life.sweep, "DIR"):
+    for event in follows(asked("add", points=points), life.sweep_state, "DIR"):
         life.take(event)
 
 
@@ -248,11 +248,11 @@ def test_added_points_are_tried_next_and_move_no_other_one():
     life = begun(sweep, 2)
     add(life, {"x": 0.5}, {"x": 0.25})
     life.run()
-    rows = life.study_state.rows()
+    rows = life.sweep_state.rows()
     assert [row.params["x"] for row in rows[2:4]] == [0.5, 0.25]
     assert [row.origin for row in rows] == ["random", "random", "added", "added", "random", "random"]
     others = [row.params for row in rows if row.origin != "added"]
-    assert others == [row.params for row in calm.study_state.rows()[:4]]
+    assert others == [row.params for row in calm.sweep_state.rows()[:4]]
 
 
 def test_a_whole_grid_that_is_finished_takes_points_and_one_with_a_cap_says_what_makes_room():
@@ -270,14 +270,14 @@ def test_a_whole_grid_that_is_finished_takes_points_and_one_with_a_cap_says_what
 def test_points_are_tried_that_are_added_after_the_searcher_has_no_more():
     space = Space.from_parameters({"x": Categorical((1, 2)), "y": Uniform(0.0, 1.0, points=2)})
     life = Life(sweep_of(early_terminate=None, max_iter=1, method="grid", parameters=space, run_cap=9), 0, 1, 0.0).run()
-    assert len(life.study_state.rows()) == 4
+    assert len(life.sweep_state.rows()) == 4
     add(life, {"x": 2, "y": 0.3})
     life.run()
-    assert [row.params for row in life.study_state.rows()[4:]] == [{"x": 2, "y": 0.3}]
+    assert [row.params for row in life.sweep_state.rows()[4:]] == [{"x": 2, "y": 0.3}]
     assert any(isinstance(event, Added) for event in life.events)
-    replayed = StudyState(life.sweep)
+    replayed = SweepState(life.sweep)
     list(replayed.replay(life.events))
-    assert repr(replayed.rows()) == repr(life.study_state.rows())
+    assert repr(replayed.rows()) == repr(life.sweep_state.rows())
 
 
 @pytest.mark.parametrize(
@@ -304,19 +304,19 @@ def test_partial_points_are_completed_and_equal_ones_are_refused():
     with pytest.raises(SweepError, match="it waits already"):
         add(life, {"y": 0.25, "x": 0.5})
     life.run()
-    assert life.study_state.rows()[1].params["x"] == 0.5
-    assert life.study_state.rows()[2].params == {"x": 0.5, "y": 0.25}
+    assert life.sweep_state.rows()[1].params["x"] == 0.5
+    assert life.sweep_state.rows()[2].params == {"x": 0.5, "y": 0.25}
 
 
 def test_extensions_are_checked_as_those_of_resume():
     sweep = sweep_of(early_terminate=Hyperband(9))
-    state = StudyState(sweep)
-    (event,) = follows(asked("extend", brackets=4), state, sweep, "DIR")
+    state = SweepState(sweep)
+    (event,) = follows(asked("extend", brackets=4), state, "DIR")
     state.apply(event)
     with pytest.raises(SweepError, match=r"--max-iter 81: this study has begun, .* --run-cap or --brackets"):
-        follows(asked("extend", max_iter=81), state, sweep, "DIR")
+        follows(asked("extend", max_iter=81), state, "DIR")
     with pytest.raises(SweepError, match=r"run_cap"):
-        follows(asked("extend", run_cap=2), state, sweep, "DIR")
+        follows(asked("extend", run_cap=2), state, "DIR")
     flat = replace(sweep, early_terminate=None, max_iter=3, run_cap=5)
     with pytest.raises(SweepError, match=r"as much to do already"):
-        follows(asked("extend", run_cap=5), StudyState(flat), flat, "DIR")
+        follows(asked("extend", run_cap=5), SweepState(flat), "DIR")

@@ -15,7 +15,7 @@ from hpsearch.schedulers.base import Done
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.space import Space, Uniform
 from hpsearch.study.extension import extended, extension
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import owner_of
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trainable.addresses import place_of
@@ -52,7 +52,7 @@ def value_of(life: Life, trial: int) -> float | None:
 
 def checkpoint_of(life: Life, row: TrialRow) -> str | None:
     """The checkpoint that the attempt that gave the trial its value wrote there; another may report the same."""
-    result = life.study_state.record(row.number).result
+    result = life.sweep_state.record(row.number).result
     found = None
     for event in life.events:
         if not isinstance(event, Saved | Finished) or event.trial != row.number:
@@ -63,24 +63,24 @@ def checkpoint_of(life: Life, row: TrialRow) -> str | None:
     return found
 
 
-def state(study_state: StudyState) -> object:
+def state(sweep_state: SweepState) -> object:
     return (
-        study_state.rows(),
-        study_state.leaders(),
-        +Counter(study_state.counts()),
-        study_state.running(),
-        list(study_state.rungs()),
-        study_state.total(),
+        sweep_state.rows(),
+        sweep_state.leaders(),
+        +Counter(sweep_state.counts()),
+        sweep_state.running(),
+        list(sweep_state.rungs()),
+        sweep_state.total(),
     )
 
 
 @settings(deadline=None, max_examples=35)
 @given(lives(joint=False))
 def test_no_checkpoint_goes_that_is_needed_and_in_the_end_those_of_the_best_and_the_failed_are_left(life):
-    study_state = life.study_state
+    sweep_state = life.sweep_state
     while life.step():
-        rows = study_state.rows()
-        assert study_state.checkpoints() == life.on_disk
+        rows = sweep_state.rows()
+        assert sweep_state.checkpoints() == life.on_disk
         # A row names the one of its value; a trial that failed behind its newest checkpoint has none there.
         assert {row.address for row in rows} - {None} <= life.on_disk
         best = best_of([row for row in rows if row.state in ENDED], life.sweep)
@@ -92,11 +92,11 @@ def test_no_checkpoint_goes_that_is_needed_and_in_the_end_those_of_the_best_and_
             if row.state is not TrialState.FAILED:
                 assert row.value == value_of(life, row.number)
         best = best_of(rows, life.sweep)
-        assert study_state.leaders() == ([] if best is None else [best])
+        assert sweep_state.leaders() == ([] if best is None else [best])
     assert len(life.discarded) == len(set(life.discarded))
-    assert {row.state for row in study_state.rows()} <= ENDED
-    best = next(iter(study_state.leaders()), None)
-    kept = {row.number for row in study_state.rows() if row.state is TrialState.FAILED}
+    assert {row.state for row in sweep_state.rows()} <= ENDED
+    best = next(iter(sweep_state.leaders()), None)
+    kept = {row.number for row in sweep_state.rows() if row.state is TrialState.FAILED}
     kept |= {best.number} if best is not None else set()
     assert life.forks or {owner_of(checkpoint) for checkpoint in life.on_disk} <= kept
     assert best is None or best.address is None or best.address in life.on_disk
@@ -114,19 +114,19 @@ def test_keep_all_keeps_all(life):
 def test_replaying_any_prefix_gives_what_living_through_it_gave(life, data):
     states = []
     while life.step():
-        states.append(state(life.study_state))
+        states.append(state(life.sweep_state))
     for _ in range(3):
         length = data.draw(st.integers(0, len(life.events)))
-        study_state = StudyState(life.sweep)
-        replayed = list(study_state.replay(life.events[:length]))
+        sweep_state = SweepState(life.sweep)
+        replayed = list(sweep_state.replay(life.events[:length]))
         assert [event for event, _ in replayed] == life.events[:length]
-        study_state.obsolete()
+        sweep_state.obsolete()
         if length:
-            assert state(study_state) == states[length - 1]
+            assert state(sweep_state) == states[length - 1]
         # and it goes on from there as the first life did
-        list(study_state.replay(life.events[length:]))
-        study_state.obsolete()
-        assert state(study_state) == state(life.study_state)
+        list(sweep_state.replay(life.events[length:]))
+        sweep_state.obsolete()
+        assert state(sweep_state) == state(life.sweep_state)
 
 
 @settings(deadline=None, max_examples=40)
@@ -153,125 +153,125 @@ def test_resuming_on_another_number_of_workers_ends_with_the_same_table(life, wo
             break
     resumed = live(Life(life.sweep, life.seed + 1, workers, 0.0, life.saves))
     resumed.find(former)
-    list(resumed.study_state.replay(former.events))
-    resumed.study_state.obsolete()
+    list(resumed.sweep_state.replay(former.events))
+    resumed.sweep_state.obsolete()
     resumed.take(OPENED)
     resumed.run()
 
-    def table(study_state: StudyState) -> list[TrialRow]:
-        return [replace(row, checkpoint=None, seconds=0.0, reason="") for row in study_state.rows()]
+    def table(sweep_state: SweepState) -> list[TrialRow]:
+        return [replace(row, checkpoint=None, seconds=0.0, reason="") for row in sweep_state.rows()]
 
-    assert table(resumed.study_state) == table(calm.study_state)
+    assert table(resumed.sweep_state) == table(calm.sweep_state)
 
 
-def started(study_state: StudyState) -> Started:
-    event = study_state.next()
+def started(sweep_state: SweepState) -> Started:
+    event = sweep_state.next()
     assert isinstance(event, Started)
-    study_state.apply(event)
+    sweep_state.apply(event)
     return event
 
 
 def test_a_lost_attempt_is_owed_again_from_its_newest_checkpoint_before_anything_new():
-    study_state = StudyState(sweep_of(early_terminate=None, run_cap=5, max_iter=9))
-    study_state.apply(OPENED)
-    first, second = started(study_state), started(study_state)
-    study_state.apply(Saved(1, 1, 4, "c4", ()))
-    study_state.apply(Lost(1, 1, "died"))
-    study_state.apply(Lost(0, 1, "died"))
-    assert [row.state for row in study_state.rows()] == [TrialState.WAITING] * 2
-    again = started(study_state)
+    sweep_state = SweepState(sweep_of(early_terminate=None, run_cap=5, max_iter=9))
+    sweep_state.apply(OPENED)
+    first, second = started(sweep_state), started(sweep_state)
+    sweep_state.apply(Saved(1, 1, 4, "c4", ()))
+    sweep_state.apply(Lost(1, 1, "died"))
+    sweep_state.apply(Lost(0, 1, "died"))
+    assert [row.state for row in sweep_state.rows()] == [TrialState.WAITING] * 2
+    again = started(sweep_state)
     assert again.segment == replace(first.segment, attempt=2)
-    again = started(study_state)
+    again = started(sweep_state)
     assert again.segment == replace(second.segment, attempt=2, start=4, checkpoint="c4")
     assert again.new is None
-    assert started(study_state).segment.trial == 2
+    assert started(sweep_state).segment.trial == 2
 
 
 def test_those_with_a_company_are_owed_first_and_a_journal_that_has_them_by_number_replays():
     """That was the order of former versions: whoever begins first changes nothing."""
     sweep = sweep_of(early_terminate=None, run_cap=6, max_iter=9)
-    study_state = StudyState(sweep)
-    events: list[Event] = [OPENED, *(started(study_state) for _ in range(5))]
+    sweep_state = SweepState(sweep)
+    events: list[Event] = [OPENED, *(started(sweep_state) for _ in range(5))]
     events.append(Lost(4, 1, "died", False, then="alone"))
     events += [Lost(trial, 1, "died", False, then="halved", company=(1, 3)) for trial in (1, 3)]
     events += [Lost(trial, 1, "died") for trial in (0, 2)]
     for event in events[6:]:
-        study_state.apply(event)
-    assert study_state.held() == 3
-    again = [started(study_state) for _ in range(5)]
+        sweep_state.apply(event)
+    assert sweep_state.held() == 3
+    again = [started(sweep_state) for _ in range(5)]
     assert [start.segment.trial for start in again] == [1, 3, 4, 0, 2]
-    assert (study_state.held(), started(study_state).segment.trial) == (0, 5)
+    assert (sweep_state.held(), started(sweep_state).segment.trial) == (0, 5)
     by_number = sorted(again, key=lambda start: start.segment.trial)
-    list(StudyState(sweep).replay([*events, *by_number]))
+    list(SweepState(sweep).replay([*events, *by_number]))
     with pytest.raises(JournalError, match="where this sweep gives Started"):
-        list(StudyState(sweep).replay([*events, replace(again[0], segment=replace(again[0].segment, start=1))]))
+        list(SweepState(sweep).replay([*events, replace(again[0], segment=replace(again[0].segment, start=1))]))
 
 
 def test_saving_is_progress_so_losses_in_a_row_begin_anew():
-    study_state = StudyState(sweep_of(early_terminate=None, run_cap=1, max_iter=9))
-    study_state.apply(OPENED)
-    started(study_state)
-    study_state.apply(Lost(0, 1, "died"))
-    started(study_state)
-    assert study_state.record(0).losses == 1
-    study_state.apply(Saved(0, 2, 4, "c4", ()))
-    study_state.apply(Lost(0, 2, "died"))
-    assert study_state.record(0).losses == 1
+    sweep_state = SweepState(sweep_of(early_terminate=None, run_cap=1, max_iter=9))
+    sweep_state.apply(OPENED)
+    started(sweep_state)
+    sweep_state.apply(Lost(0, 1, "died"))
+    started(sweep_state)
+    assert sweep_state.record(0).losses == 1
+    sweep_state.apply(Saved(0, 2, 4, "c4", ()))
+    sweep_state.apply(Lost(0, 2, "died"))
+    assert sweep_state.record(0).losses == 1
 
 
 def test_a_cut_segment_is_owed_from_where_it_was_cut_and_nothing_is_decided():
-    study_state = StudyState(sweep_of(early_terminate=None, run_cap=1, max_iter=9))
-    study_state.apply(OPENED)
-    segment = started(study_state).segment
-    assert study_state.apply(Finished(0, 1, 4, "c4", (), True, 1.0)).decisions == ()
-    assert started(study_state).segment == replace(segment, start=4, checkpoint="c4", attempt=2)
+    sweep_state = SweepState(sweep_of(early_terminate=None, run_cap=1, max_iter=9))
+    sweep_state.apply(OPENED)
+    segment = started(sweep_state).segment
+    assert sweep_state.apply(Finished(0, 1, 4, "c4", (), True, 1.0)).decisions == ()
+    assert started(sweep_state).segment == replace(segment, start=4, checkpoint="c4", attempt=2)
     # cut at the very end is an end like any other
-    (decision,) = study_state.apply(Finished(0, 2, 9, "c9", (), True, 1.0)).decisions
+    (decision,) = sweep_state.apply(Finished(0, 2, 9, "c9", (), True, 1.0)).decisions
     assert decision.action == "complete"
-    assert study_state.next() == Done()
+    assert sweep_state.next() == Done()
 
 
 def test_opening_or_ending_owes_everything_that_ran():
     for event in (OPENED, Ended("interrupted")):
-        study_state = StudyState(sweep_of())
-        study_state.apply(OPENED)
-        segments = [started(study_state).segment for _ in range(3)]
-        assert not study_state.idle
-        study_state.apply(event)
-        assert study_state.idle
-        assert [started(study_state).segment for _ in range(3)] == [replace(s, attempt=2) for s in segments]
+        sweep_state = SweepState(sweep_of())
+        sweep_state.apply(OPENED)
+        segments = [started(sweep_state).segment for _ in range(3)]
+        assert not sweep_state.idle
+        sweep_state.apply(event)
+        assert sweep_state.idle
+        assert [started(sweep_state).segment for _ in range(3)] == [replace(s, attempt=2) for s in segments]
 
 
 def test_a_retry_is_owed_again_and_its_reports_dont_count():
-    study_state = StudyState(sweep_of(early_terminate=None, run_cap=1, max_iter=2))
-    study_state.apply(OPENED)
-    started(study_state)
-    study_state.apply(Failed(0, 1, Failure("raised", "no", ""), True, ()))
-    assert study_state.rows()[0].state is TrialState.WAITING
-    assert study_state.record(0).failures == 1
-    assert started(study_state).segment.attempt == 2
-    study_state.apply(Failed(0, 2, Failure("raised", "no", ""), False, ()))
-    assert study_state.rows()[0].state is TrialState.FAILED
-    assert study_state.next() == Done()
+    sweep_state = SweepState(sweep_of(early_terminate=None, run_cap=1, max_iter=2))
+    sweep_state.apply(OPENED)
+    started(sweep_state)
+    sweep_state.apply(Failed(0, 1, Failure("raised", "no", ""), True, ()))
+    assert sweep_state.rows()[0].state is TrialState.WAITING
+    assert sweep_state.record(0).failures == 1
+    assert started(sweep_state).segment.attempt == 2
+    sweep_state.apply(Failed(0, 2, Failure("raised", "no", ""), False, ()))
+    assert sweep_state.rows()[0].state is TrialState.FAILED
+    assert sweep_state.next() == Done()
 
 
 def test_a_trial_that_is_retried_stands_where_it_stood_before_with_nothing_of_what_its_failure_reported():
-    study_state = StudyState(sweep_of(early_terminate=None, run_cap=1, max_iter=4))
-    study_state.apply(OPENED)
-    started(study_state)
-    study_state.apply(Saved(0, 1, 1, "one", (Report(0, 1, {"loss": 9.0}, 1.0),)))
-    study_state.apply(Failed(0, 1, Failure("raised", "no", ""), False, (Report(0, 2, {"loss": 1.0}, 1.0),)))
-    assert study_state.rows()[0].metrics == {"loss": 1.0}
-    study_state.apply(Retried(0))
-    row = study_state.rows()[0]
+    sweep_state = SweepState(sweep_of(early_terminate=None, run_cap=1, max_iter=4))
+    sweep_state.apply(OPENED)
+    started(sweep_state)
+    sweep_state.apply(Saved(0, 1, 1, "one", (Report(0, 1, {"loss": 9.0}, 1.0),)))
+    sweep_state.apply(Failed(0, 1, Failure("raised", "no", ""), False, (Report(0, 2, {"loss": 1.0}, 1.0),)))
+    assert sweep_state.rows()[0].metrics == {"loss": 1.0}
+    sweep_state.apply(Retried(0))
+    row = sweep_state.rows()[0]
     assert (row.iterations, row.value, row.metrics) == (1, 9.0, {"loss": 9.0})
 
 
 def test_an_exhausted_grid_says_so_once_and_ends():
     life = Life(sweep_of(method="grid", parameters=_grid(4)), 0, 3, 0.0).run()
     assert [type(event) for event in life.events].count(Exhausted) == 1
-    assert len(life.study_state.rows()) == 4
-    assert life.study_state.total() == (4, life.study_state.iterations)
+    assert len(life.sweep_state.rows()) == 4
+    assert life.sweep_state.total() == (4, life.sweep_state.iterations)
 
 
 def _grid(points: int) -> Space:
@@ -294,18 +294,18 @@ def test_an_extension_that_the_sweep_accepts_is_one_that_its_course_can_take_at_
         more = extension(life.sweep, asked)
     except (SweepError, InvalidKey):
         return
-    before = len(life.study_state.rows())
+    before = len(life.sweep_state.rows())
     if more is None:
         return
     life.take(more)
     life.sweep = extended(life.sweep, more)
     assert life.sweep.difference(asked) == []
     life.run()
-    assert len(life.study_state.rows()) >= before
-    replayed = StudyState(first)
+    assert len(life.sweep_state.rows()) >= before
+    replayed = SweepState(first)
     list(replayed.replay(life.events))
     replayed.obsolete()
-    assert state(replayed) == state(life.study_state)
+    assert state(replayed) == state(life.sweep_state)
 
 
 def _events() -> list[Event]:
@@ -322,7 +322,7 @@ def _events() -> list[Event]:
 )
 def test_a_journal_of_another_sweep_doesnt_replay(other, told):
     with pytest.raises(JournalError, match=told):
-        list(StudyState(other).replay(_events()))
+        list(SweepState(other).replay(_events()))
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_events_that_cant_have_happened_dont_replay(place, event, told):
     events = _events()
     events.insert(place if place >= 0 else len(events), event)
     with pytest.raises(JournalError, match=told):
-        list(StudyState(sweep_of()).replay(events))
+        list(SweepState(sweep_of()).replay(events))
 
 
 def test_a_missing_event_is_noticed():
@@ -347,4 +347,4 @@ def test_a_missing_event_is_noticed():
     first_finish = next(place for place, event in enumerate(events) if isinstance(event, Finished))
     del events[first_finish]
     with pytest.raises(JournalError, match="doesn't replay"):
-        list(StudyState(sweep_of()).replay(events))
+        list(SweepState(sweep_of()).replay(events))

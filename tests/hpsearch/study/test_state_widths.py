@@ -15,7 +15,7 @@ from hpsearch.errors import JournalError
 from hpsearch.events import Dropped, Event, Finished, Retried, Reverted, Saved, Started
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import owner_of
 from hpsearch.sweep.sweep import Metric, Resources
 from hpsearch.trial import Report, Segment, TrialState
@@ -40,7 +40,7 @@ class WideLife(Life):
 
     def take(self, event: Event) -> Sequence[Decision]:
         if isinstance(event, Started):
-            width = self.chance.randint(1, self.study_state.widest(event.segment.trial) or MOST)
+            width = self.chance.randint(1, self.sweep_state.records.widest(event.segment.trial) or MOST)
             event = replace(event, segment=replace(event.segment, width=width), reason="as it happened")
             self.remember(event.segment)
         elif isinstance(event, Finished):
@@ -56,12 +56,12 @@ class WideLife(Life):
         if isinstance(event, Reverted):
             before, width = self.widened.pop(event.trial)
             assert self.place(event.trial) == before
-            assert self.study_state.widest(event.trial) == width
-            assert self.study_state.rows()[event.trial].reverted == event.reason
+            assert self.sweep_state.records.widest(event.trial) == width
+            assert self.sweep_state.rows()[event.trial].reverted == event.reason
         return decisions
 
     def happen(self, segment: Segment) -> Event:
-        rollback_point = self.study_state.record(segment.trial).rollback_point
+        rollback_point = self.sweep_state.record(segment.trial).rollback_point
         assert (rollback_point is None) == (segment.trial not in self.widened)
         if rollback_point is None or self.chance.random() < 0.6:
             return super().happen(segment)
@@ -71,19 +71,19 @@ class WideLife(Life):
 
     def remember(self, segment: Segment) -> None:
         sure = self.sure.get(segment.trial, 1)
-        once = self.study_state.widest(segment.trial) is None
+        once = self.sweep_state.records.widest(segment.trial) is None
         if segment.width > sure and once and segment.trial not in self.widened:
             self.widened[segment.trial] = (self.place(segment.trial), sure)
 
     def place(self, trial: int) -> tuple[int, float | None, str | None]:
         """What of a trial comes back when it is taken back; NaN equal to itself."""
-        rows = self.study_state.rows()
+        rows = self.sweep_state.rows()
         if trial >= len(rows):
             return (0, None, None)
         return (rows[trial].iterations, rows[trial].value, rows[trial].address)
 
     def segment(self, trial: int) -> Segment:
-        return next(segment for segment in self.study_state.running() if segment.trial == trial)
+        return next(segment for segment in self.sweep_state.running() if segment.trial == trial)
 
 
 @st.composite
@@ -98,13 +98,13 @@ def wide_lives(draw) -> WideLife:
     return WideLife(sweep, draw(st.integers(0, 2**32)), draw(st.integers(1, 8)), trouble, draw(st.booleans()))
 
 
-def state(study_state: StudyState) -> object:
+def state(sweep_state: SweepState) -> object:
     return (
-        study_state.rows(),
-        study_state.leaders(),
-        study_state.counts(),
-        study_state.running(),
-        list(study_state.rungs()),
+        sweep_state.rows(),
+        sweep_state.leaders(),
+        sweep_state.counts(),
+        sweep_state.running(),
+        list(sweep_state.rungs()),
     )
 
 
@@ -121,15 +121,15 @@ def test_a_trial_whose_checkpoint_is_damaged_lets_go_of_the_one_from_before_it_w
 
 def live_and_look(life: WideLife) -> None:
     while life.step():
-        rows = life.study_state.rows()
-        assert life.study_state.checkpoints() == life.on_disk
+        rows = life.sweep_state.rows()
+        assert life.sweep_state.checkpoints() == life.on_disk
         assert {row.address for row in rows} - {None} <= life.on_disk
         for trial, ((_, _, checkpoint), _) in life.widened.items():
             assert rows[trial].state in ENDED or checkpoint is None or checkpoint in life.on_disk
     assert len(life.discarded) == len(set(life.discarded))
-    assert {row.state for row in life.study_state.rows()} <= ENDED
-    best = next(iter(life.study_state.leaders()), None)
-    kept = {row.number for row in life.study_state.rows() if row.state is TrialState.FAILED}
+    assert {row.state for row in life.sweep_state.rows()} <= ENDED
+    best = next(iter(life.sweep_state.leaders()), None)
+    kept = {row.number for row in life.sweep_state.rows() if row.state is TrialState.FAILED}
     kept |= {best.number} if best is not None else set()
     assert {owner_of(checkpoint) for checkpoint in life.on_disk} <= kept
     assert best is None or best.address is None or best.address in life.on_disk
@@ -140,9 +140,9 @@ def live_and_look(life: WideLife) -> None:
 def test_the_best_is_the_best_of_the_rows_also_when_trials_are_taken_back(life):
     sign = 1 if life.sweep.metric.goal == "minimize" else -1
     while life.step():
-        valued = [row for row in life.study_state.rows() if row.value is not None]
+        valued = [row for row in life.sweep_state.rows() if row.value is not None]
         best: Any = min(valued, key=lambda row: (sign * row.value, row.number), default=None)
-        assert life.study_state.leaders() == ([] if best is None else [best])
+        assert life.sweep_state.leaders() == ([] if best is None else [best])
 
 
 @settings(deadline=None, max_examples=40)
@@ -150,59 +150,59 @@ def test_the_best_is_the_best_of_the_rows_also_when_trials_are_taken_back(life):
 def test_replaying_any_prefix_takes_the_widths_from_the_journal(life, data):
     states = []
     while life.step():
-        states.append(state(life.study_state))
+        states.append(state(life.sweep_state))
     length = data.draw(st.integers(1, len(life.events)))
-    study_state = StudyState(life.sweep)
-    assert [event for event, _ in study_state.replay(life.events[:length])] == life.events[:length]
-    study_state.obsolete()
-    assert state(study_state) == states[length - 1]
-    list(study_state.replay(life.events[length:]))
-    study_state.obsolete()
-    assert state(study_state) == state(life.study_state)
+    sweep_state = SweepState(life.sweep)
+    assert [event for event, _ in sweep_state.replay(life.events[:length])] == life.events[:length]
+    sweep_state.obsolete()
+    assert state(sweep_state) == states[length - 1]
+    list(sweep_state.replay(life.events[length:]))
+    sweep_state.obsolete()
+    assert state(sweep_state) == state(life.sweep_state)
 
 
 def test_a_trial_that_is_taken_back_is_owed_from_its_footing_and_nothing_is_decided():
-    study_state = StudyState(sweep_of(early_terminate=None, max_iter=9, run_cap=2))
-    study_state.apply(OPENED)
-    first = study_state.next()
+    sweep_state = SweepState(sweep_of(early_terminate=None, max_iter=9, run_cap=2))
+    sweep_state.apply(OPENED)
+    first = sweep_state.next()
     assert isinstance(first, Started)
     wide = replace(first, segment=replace(first.segment, width=4), reason="nothing else can start")
-    study_state.apply(wide)
-    assert study_state.apply(Reverted(0, 1, 0, HARM, 2.5)).decisions == ()
-    assert study_state.rows()[0].state is TrialState.WAITING
-    assert study_state.rows()[0].seconds == 2.5
-    assert study_state.next() == Started(replace(first.segment, attempt=2), None, bracket=0, rung=0)
+    sweep_state.apply(wide)
+    assert sweep_state.apply(Reverted(0, 1, 0, HARM, 2.5)).decisions == ()
+    assert sweep_state.rows()[0].state is TrialState.WAITING
+    assert sweep_state.rows()[0].seconds == 2.5
+    assert sweep_state.next() == Started(replace(first.segment, attempt=2), None, bracket=0, rung=0)
 
 
 def test_the_best_is_the_one_that_a_trial_goes_back_to():
-    study_state = StudyState(sweep_of(early_terminate=SuccessiveHalving(3)))
-    study_state.apply(OPENED)
+    sweep_state = SweepState(sweep_of(early_terminate=SuccessiveHalving(3)))
+    sweep_state.apply(OPENED)
 
     def start(width: int) -> None:
-        event = study_state.next()
+        event = sweep_state.next()
         assert isinstance(event, Started)
-        study_state.apply(replace(event, segment=replace(event.segment, width=width)))
+        sweep_state.apply(replace(event, segment=replace(event.segment, width=width)))
 
     def best() -> int | None:
-        return next((row.number for row in study_state.leaders()), None)
+        return next((row.number for row in sweep_state.leaders()), None)
 
     for trial, loss in enumerate((0.5, 0.25, 0.75)):
         start(1)
         report = Report(trial, 1, {"loss": loss}, 0.1)
-        study_state.apply(Finished(trial, 1, 1, f"c{trial}", (report,), False, 1.0))
+        sweep_state.apply(Finished(trial, 1, 1, f"c{trial}", (report,), False, 1.0))
     assert best() == 1
     start(4)
-    study_state.apply(Saved(1, 2, 2, "wide", (Report(1, 2, {"loss": 9.0}, 0.1),)))
+    sweep_state.apply(Saved(1, 2, 2, "wide", (Report(1, 2, {"loss": 9.0}, 0.1),)))
     assert best() == 0
-    study_state.apply(Reverted(1, 2, 1, HARM, 1.0))
+    sweep_state.apply(Reverted(1, 2, 1, HARM, 1.0))
     assert best() == 1
 
 
 def test_a_revert_of_an_attempt_that_doesnt_run_doesnt_replay():
     sweep = sweep_of(early_terminate=None, max_iter=9, run_cap=2)
-    study_state = StudyState(sweep)
-    start = study_state.next()
+    sweep_state = SweepState(sweep)
+    start = sweep_state.next()
     assert isinstance(start, Started)
     for trial, attempt in ((0, 2), (1, 1)):
         with pytest.raises(JournalError, match="that attempt doesn't run"):
-            list(StudyState(sweep).replay([OPENED, start, Reverted(trial, attempt, 0, HARM, 1.0)]))
+            list(SweepState(sweep).replay([OPENED, start, Reverted(trial, attempt, 0, HARM, 1.0)]))

@@ -21,7 +21,7 @@ from hpsearch.schedulers.pasha import PASHA
 from hpsearch.schedulers.pbt import PBT
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Checkpoints, Metric, Sweep
 from hpsearch.task import Result
 from hpsearch.trainable.addresses import in_pack, pack_of, pack_of_all
@@ -131,7 +131,7 @@ class Life:
         self.packing = random.Random(self.seed + 1)
         self.room: list[str] = []
         """The pack that checkpoints are written to now, for each that it has still to get."""
-        self.study_state = StudyState(self.sweep)
+        self.sweep_state = SweepState(self.sweep)
         self.at: dict[int, int] = {}
         """Of each running trial, the iteration whose checkpoint was saved last."""
 
@@ -149,21 +149,21 @@ class Life:
         if not self.events or self.chance.random() < 0.02 * self.trouble:
             self.take(OPENED)
             return True
-        if self.chance.random() < 0.1 * self.trouble and (failed := self.study_state.failed()):
+        if self.chance.random() < 0.1 * self.trouble and (failed := self.sweep_state.failed()):
             trial = self.chance.choice(failed)
-            if self.study_state.may_run_again(trial) or self.study_state.room() != 0:
+            if self.sweep_state.may_run_again(trial) or self.sweep_state.room() != 0:
                 self.take(Retried(trial))
                 return True
-        if len(self.study_state.running()) < self.workers:
-            event = self.study_state.next()
-            assert self.study_state.next() == event  # to ask changes nothing
+        if len(self.sweep_state.running()) < self.workers:
+            event = self.sweep_state.next()
+            assert self.sweep_state.next() == event  # to ask changes nothing
             if not isinstance(event, Wait | Done):
                 self.take(event)
                 return True
             if isinstance(event, Done):
                 self.finished = True
                 return False
-        self.take(self.happen(self.chance.choice(list(self.study_state.running()))))
+        self.take(self.happen(self.chance.choice(list(self.sweep_state.running()))))
         return True
 
     def run(self) -> Life:
@@ -179,13 +179,13 @@ class Life:
         if isinstance(event, Saved | Finished) and event.checkpoint is not None:
             self.write(event.checkpoint)
         if isinstance(event, Dropped):
-            dropped = self.study_state.record(event.trial).checkpoint
+            dropped = self.sweep_state.record(event.trial).checkpoint
             self.on_disk.discard(str(dropped))
             self.damaged_ones.add(dropped)
-        followed = self.study_state.apply(event)
+        followed = self.sweep_state.apply(event)
         self.events.append(event)
         self.entries.append(Entry(float(len(self.events)), event, followed))
-        gone = self.study_state.obsolete()
+        gone = self.sweep_state.obsolete()
         self.discarded += gone
         for checkpoint in gone:
             (self.packs if checkpoint in self.packs else self.on_disk).remove(checkpoint)
@@ -229,7 +229,7 @@ class Life:
 
     def lost(self, segment: Segment) -> Lost:
         """Lose a worker that ran some beside this one, or none."""
-        company = tuple(one.trial for one in self.study_state.running() if one == segment or self.chance.random() < 0.5)
+        company = tuple(one.trial for one in self.sweep_state.running() if one == segment or self.chance.random() < 0.5)
         lost = Lost(segment.trial, segment.attempt, "node 7 died")
         if len(company) == 1:
             return replace(lost, then=self.chance.choice(["", "alone"]))
@@ -237,9 +237,9 @@ class Life:
 
     def damaged(self, segment: Segment) -> Event:
         """Find that the checkpoint to start from can't be read; one's own is then of no more use to anybody."""
-        record = self.study_state.record(segment.trial)
+        record = self.sweep_state.record(segment.trial)
         if segment.checkpoint != record.source:
-            forks = [self.study_state.record(row.number) for row in self.study_state.rows() if row.parent is not None]
+            forks = [self.sweep_state.record(row.number) for row in self.sweep_state.rows() if row.parent is not None]
             if segment.checkpoint in {fork.source for fork in forks}:
                 return Lost(segment.trial, segment.attempt, "it is whole after all")
         failure = Failure("checkpoint", "gone", "")

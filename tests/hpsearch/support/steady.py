@@ -10,7 +10,7 @@ from typing import Any
 from hpsearch.events import Asked, Event, Failed, Finished, Lost, Opened, Saved
 from hpsearch.schedulers.base import Done, Wait
 from hpsearch.space import LogIntUniform, Space, Uniform
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.study.suggestions import CallsOf, direct_calls
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Failure, Params, Report, Segment
@@ -31,13 +31,13 @@ def loss(trial: int, iteration: int, params: Params) -> float:
     return math.nan if noise < 0.05 else abs(params["x"] - 0.3) + 1 / iteration + 0.1 * noise
 
 
-def table(study_state: StudyState) -> Table:
-    return [(row.number, dict(row.params), row.origin, repr(row.value), row.state) for row in study_state.rows()]
+def table(sweep_state: SweepState) -> Table:
+    return [(row.number, dict(row.params), row.origin, repr(row.value), row.state) for row in sweep_state.rows()]
 
 
-def answered(study_state: StudyState) -> object:
+def answered(sweep_state: SweepState) -> object:
     """Give what comes next, once its suggestion is there."""
-    while isinstance(answer := study_state.next(), Wait) and study_state.is_searching:
+    while isinstance(answer := sweep_state.next(), Wait) and sweep_state.is_searching:
         pass
     return answer
 
@@ -63,7 +63,7 @@ class SteadyLife:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        self.state = StudyState(self.sweep, self.calls_of)
+        self.state = SweepState(self.sweep, self.calls_of)
         self.at: dict[tuple[int, int], int] = {}
         self.take(OPENED)
 

@@ -11,7 +11,7 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.run.study_run import create_study
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Resources
 from hpsearch.trial import Report
 from tests.hpsearch.support.lives import OPENED
@@ -35,14 +35,14 @@ def write_wide_study(path: Path, *, ended: bool) -> StudyDirectory:
         ended: Trial 1 ran to its end, and the sweep is finished; else it runs.
     """
     place = create_study(WIDE_SWEEP, path)
-    study_state, events, followed = StudyState(WIDE_SWEEP), list[Event](), list[Followed]()
+    sweep_state, events, followed = SweepState(WIDE_SWEEP), list[Event](), list[Followed]()
 
     def take(event: Event) -> None:
-        followed.append(study_state.apply(event))
+        followed.append(sweep_state.apply(event))
         events.append(event)
 
     def start(width: int, reason: str) -> None:
-        event = study_state.next()
+        event = sweep_state.next()
         assert isinstance(event, Started)
         take(replace(event, segment=replace(event.segment, width=width), reason=reason))
 

@@ -6,7 +6,7 @@ from hpsearch.observers.progress import PlainLines
 from hpsearch.observers.watching import Watching
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.space import Categorical, Space
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.tables.status import status_text
 from hpsearch.task import Workers
 from hpsearch.trial import TrialState
@@ -27,8 +27,8 @@ def test_no_status_names_a_none(tmp_path):
 
 def test_a_rung_without_an_end_and_a_size_reads_well(tmp_path):
     sweep = sweep_of(early_terminate=None, max_iter=None, run_cap=None, method="grid", parameters=_grid())
-    study_state = StudyState(sweep)
-    assert [rung.until for rung in study_state.rungs()] in ([], [None])
+    sweep_state = SweepState(sweep)
+    assert [rung.until for rung in sweep_state.rungs()] in ([], [None])
     study = run_scripted(tmp_path / "s", sweep, ScriptedBackend(lambda task: [done(task)]))
     assert "None" not in status_text(study, None)
 
@@ -46,8 +46,8 @@ def test_a_sweep_of_one_trial_has_one_trial(capsys):
 
     sweep = sweep_of(early_terminate=None, max_iter=1, run_cap=1)
     watching = Watching(sweep, [], PlainLines(sys.stdout))
-    study_state = StudyState(sweep)
-    watching.look(study_state, Workers(1, 1, 1), 0.0)
+    sweep_state = SweepState(sweep)
+    watching.look(sweep_state, Workers(1, 1, 1), 0.0)
     watching.close()
     text = capsys.readouterr().out
     assert "s: minimize loss, 1 trial, 1 iteration, 1 of 1 worker busy" in text

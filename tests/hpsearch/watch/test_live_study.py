@@ -59,7 +59,7 @@ def test_however_one_looks_at_it_the_rows_are_those_of_the_whole_journal(life, s
 
 def test_one_that_was_killed_has_nothing_that_runs_and_goes_on_when_it_is_resumed():
     life = Life(sweep_of(), 0, 4, 0.0)
-    while len(life.study_state.running()) < 4:
+    while len(life.sweep_state.running()) < 4:
         life.step()
     study = begun(life, len(life.entries))
     assert (study.ended.state, study.counts[TrialState.RUNNING], study.workers.busy) == ("running", 4, 4)
@@ -70,24 +70,24 @@ def test_one_that_was_killed_has_nothing_that_runs_and_goes_on_when_it_is_resume
     life.take(OPENED)
     life.run()
     study.take(Looked(life.entries[known:], HOLDER))
-    assert shown(study.rows) == shown(life.study_state.rows())
+    assert shown(study.rows) == shown(life.sweep_state.rows())
 
 
 def test_one_that_was_wrongly_taken_for_killed_says_so_and_is_right_when_read_anew():
     life = Life(sweep_of(), 0, 4, 0.0)
-    while len(life.study_state.running()) < 4:
+    while len(life.sweep_state.running()) < 4:
         life.step()
     study, known = begun(life, len(life.entries), holder=None), len(life.entries)
     life.run()
     with pytest.raises(JournalError, match="can't have happened"):
         study.take(Looked(life.entries[known:], HOLDER))
     study.take(Looked(life.entries, HOLDER, {"sweep": life.sweep.to_json()}))
-    assert shown(study.rows) == shown(life.study_state.rows())
+    assert shown(study.rows) == shown(life.sweep_state.rows())
 
 
 def test_of_one_that_was_killed_what_was_pruned_has_stopped_and_one_that_was_cancelled_is_so_at_once():
     life = Life(sweep_of(), 0, 4, 0.0)
-    while len(life.study_state.running()) < 4:
+    while len(life.sweep_state.running()) < 4:
         life.step()
     life.take(Steered("prune", "bo@box:3", 5))
     life.take(Pruned(2, "pruned by bo@box"))
@@ -99,7 +99,7 @@ def test_of_one_that_was_killed_what_was_pruned_has_stopped_and_one_that_was_can
     life.take(OPENED)
     life.run()
     study.take(Looked(life.entries[known:], HOLDER))
-    assert shown(study.rows) == shown(life.study_state.rows())
+    assert shown(study.rows) == shown(life.sweep_state.rows())
     cancelled = begun(life, known)
     cancelled.take(Looked([entry(Steered("cancel", "bo@box:3", 6))], HOLDER))
     assert cancelled.ended.state == "cancelled"
@@ -132,7 +132,7 @@ def test_trials_that_are_asked_for_stay_open_without_a_process():
 @pytest.mark.parametrize("resumed", [False, True], ids=["first run", "resumed"])
 def test_the_time_left_is_that_of_a_first_run_which_has_the_limits_that_were_recorded(resumed):
     life = Life(sweep_of(early_terminate=None, max_iter=2, run_cap=12), 0, 1, 0.0)
-    while len(life.study_state.rows()) < 7:
+    while len(life.sweep_state.rows()) < 7:
         life.step()
     entries = [replace(one, time=place / 2) for place, one in enumerate(life.entries)]
     begin = [entry(OPENED, 0.0), *([entry(OPENED, 0.0)] if resumed else [])]
@@ -147,7 +147,7 @@ def test_the_time_left_is_that_of_a_first_run_which_has_the_limits_that_were_rec
 @pytest.mark.parametrize(("workers", "told"), [(2, "4 trials on 2 workers"), (None, "4 trials at once")])
 def test_where_workers_train_several_trials_it_says_how_many_run(workers, told):
     life = Life(sweep_of(resources=Resources(trials_per_worker=16)), 0, 4, 0.0)
-    while len(life.study_state.running()) < 4:
+    while len(life.sweep_state.running()) < 4:
         life.step()
     entries = [
         replace(one, event=replace(one.event, workers=workers)) if isinstance(one.event, Opened) else one

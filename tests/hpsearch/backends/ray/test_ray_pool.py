@@ -22,7 +22,7 @@ from hpsearch.journal.journal import Journal
 from hpsearch.observers.base import Record
 from hpsearch.run.simulate import simulate
 from hpsearch.simulation import Step
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import SweepState
 from hpsearch.sweep.parts import Resources
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import WHOLE_WORKER, Gone, Message, Place, Result, Task
@@ -259,7 +259,7 @@ def test_the_simulated_backend_takes_the_same_decisions_in_the_same_order(ray_cl
         sweep = Sweep.from_json(journal.study()["sweep"])
         history = list(journal.events())
     lived = Listener()
-    replayed = StudyState(sweep).replay(event for _, event in history)
+    replayed = SweepState(sweep).replay(event for _, event in history)
     for seq, (event, followed) in enumerate(replayed, 1):
         lived.observe(Record(seq, 0.0, event, followed.decisions))
     simulated = Listener()

@@ -9,7 +9,7 @@ import pytest
 from hpsearch.decision import Decision
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Reverted, Saved, Started
 from hpsearch.objective import Metric
-from hpsearch.study.enough import Enough
+from hpsearch.study.stopping import StoppingCriteria
 from hpsearch.sweep.sweep import Limits
 from hpsearch.trial import Failure, Report, Segment
 from tests.hpsearch.support.scripted import sweep_of
@@ -25,11 +25,11 @@ class Told:
     def __init__(self, target: float | None = None, patience: int | None = None, goal: Any = "maximize") -> None:
         sweep = sweep_of(metric=Metric("m", goal, target=target), limits=Limits(patience=patience))
         self.values: dict[int, float | None] = {}
-        self.enough = Enough(sweep, lambda trial: self.values.get(trial))
+        self.enough = StoppingCriteria(sweep, lambda trial: self.values.get(trial))
 
     def tell(self, event: Event, *decisions: Decision) -> str | None:
         self.enough.observe(event, decisions)
-        return self.enough.state
+        return self.enough.met
 
     def start(self, trial: int, until: int | None = 3) -> str | None:
         return self.tell(Started(Segment(trial, 0, until, None, 1), None))
@@ -114,9 +114,9 @@ def test_a_live_report_counts_until_its_attempt_is_lost(end):
     told = Told(target=0.5)
     told.start(0)
     told.enough.report(reports(0, [0.1]))
-    assert told.enough.state is None
+    assert told.enough.met is None
     told.enough.report(reports(0, [0.9], 2))
-    assert told.enough.state == "target"
+    assert told.enough.met == "target"
     assert told.tell(end) is None
 
 

@@ -1,7 +1,7 @@
-"""When a sweep ends by itself: it has what it came for, or too many of its trials have failed.
+"""When a sweep ends on its own: a stopping criterion is met, or too many of its trials have failed.
 
-It has that when a trial reached the target, or no better one has come for long enough. All of it follows from the
-journal's events alone, so that a resumed study counts as one that wasn't interrupted.
+The criteria are the target (a trial has reached it) and patience (no better trial has come for long enough). They
+follow from the journal's events alone, so that a resumed study counts as one that wasn't interrupted.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hpsearch.sweep.parts import MaxFailures
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score
 
-__all__ = ["ENOUGH", "Enough", "Patience", "Reached", "Tally", "Target", "mistake_of", "too_many"]
+__all__ = ["CRITERIA", "Patience", "Reached", "StoppingCriteria", "Tally", "Target", "mistake_of", "too_many"]
 
-ENOUGH = ("target", "patience")
-"""How sweeps end that have what they came for: names of states, as `Ended` has them."""
+CRITERIA = ("target", "patience")
+"""The stopping criteria: how sweeps end that meet one, as `Ended.state` names it."""
 
 _FIRST_FAILED = 5
 """Trials that fail before any other comes through say that the next one would fail, too."""
@@ -203,8 +203,8 @@ class Patience:
             self._take(trial, score)
 
 
-class Enough:
-    """Says whether a sweep has what it came for, by `metric.target` and `limits.patience`.
+class StoppingCriteria:
+    """Says whether a sweep is to end early, by `metric.target` and `limits.patience`.
 
     Args:
         sweep: As it is to be run now: both may have changed since the study was made.
@@ -232,8 +232,8 @@ class Enough:
             self._target.report(reports)
 
     @property
-    def state(self) -> str | None:
-        """The state in which the sweep ends, one of `ENOUGH`; None: it goes on."""
+    def met(self) -> str | None:
+        """The criterion that ends the sweep, one of `CRITERIA`; None: it goes on."""
         if self._target is not None and self._target.seen is not None:
             return "target"
         if self._patience is not None and self._limit is not None and self._patience.count >= self._limit:
@@ -243,7 +243,7 @@ class Enough:
     @property
     def reason(self) -> str:
         """Why it ends, in words; empty where it goes on."""
-        match self.state:
+        match self.met:
             case "target":
                 return self._of_target()
             case "patience":
