@@ -1,1 +1,1 @@
-"""One trial of a sweep, run several times to see that it gives the same each time: `hpsearch check`."""
+"""`hpsearch check`: run one trial of a sweep several times, and compare the results."""

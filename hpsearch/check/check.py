@@ -1,4 +1,4 @@
-"""Run the first trial of a sweep several times, in fresh processes and in one that has run it, and compare."""
+"""Run the first trial of a sweep several times, in fresh processes and in a warm one, and compare."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What came of a check."""
+    """Result of a check."""
 
     sweep: str
     trials: Sequence[Trial]
-    """The one that is run several times, and the one that runs after it."""
+    """The trial that is run several times, and the one that runs after it."""
     comparisons: Sequence[Comparison]
     module_changes: Sequence[str]
     """Values of the user's modules for which a sweep on Ray replaces the worker that ran the trial."""
     varying: Sequence[str]
-    """What differs between two equal runs and decides nothing, such as a metric that measures time."""
+    """Harmless differences between equal runs, such as a metric that measures time."""
     seconds: Sequence[float]
     """Of each iteration."""
     memory: int
@@ -84,15 +84,15 @@ class CheckResult:
 
 
 def check_sweep(sweep: Sweep, search_path: Sequence[str], say: Callable[[str], object]) -> CheckResult:
-    """Run trials of a sweep in processes of their own, within a scratch folder that is removed in the end.
+    """Run trials of a sweep in their own processes, in a scratch folder that is removed at the end.
 
     Args:
-        sweep: What is checked.
-        search_path: Folders in which the trainable is looked for first.
-        say: Called with what is about to be done.
+        sweep: The sweep to check.
+        search_path: Folders in which the trainable is searched for first.
+        say: Called with a description of each step.
 
     Raises:
-        SweepError: The sweep names nothing that can be trained here.
+        SweepError: The sweep's trainable can't be trained here.
         TrainableError: The trainable can't be imported, or its first trial fails.
     """
     sweep.check_runs()
@@ -197,7 +197,7 @@ class _Check:
         return TrialRun(metrics, trace, None if address is None else self._folder.path / address)
 
     def _restored(self, trial: Trial, expected: TrialRun) -> Comparison:
-        """Run a trial up to its first checkpoint, and go on from that in another process."""
+        """Run a trial up to its first checkpoint, and resume it in another process."""
         if self._iterations == 1:
             return Comparison("restored", "skipped", "a trial has one iteration")
         if len(expected.metrics) < self._iterations:
@@ -285,7 +285,7 @@ class _Check:
         return Comparison(name, "differs", differences=found, suspects=self._suspects(first, second, fresh))
 
     def _suspects(self, first: ModuleState, second: ModuleState, fresh: ModuleState) -> list[Difference]:
-        """Return values of the user's modules that differ, but those that each new process has another one of."""
+        """Return the values of the user's modules that differ, except those that differ in every process."""
         own = {name for name, _, _ in changes(self._fresh, fresh)}
         return [
             Difference("module state", name, None, one, other)

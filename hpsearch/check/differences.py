@@ -32,32 +32,32 @@ class Difference:
 
     kind: Kind
     name: str
-    """Of the metric, the entry of the checkpoint, the option of an optimizer, ..."""
+    """Name of the metric, the checkpoint's entry, the optimizer's option, ..."""
     iteration: int | None
     """The first iteration at which it differs; None: at the end."""
     expected: str
-    """Of the first run, as text."""
+    """Value of the first run, as text."""
     got: str
-    """Of the second."""
+    """Value of the second run."""
     note: str = ""
-    """What it means."""
+    """Its meaning."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Tells it from others, whatever the values."""
+        """Identifies it, whatever the values."""
         return self.kind, self.name
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRun:
-    """What came of a run of a trial, in one segment or several."""
+    """Results of a run of a trial, in one or several segments."""
 
     metrics: Mapping[int, Mapping[str, float]]
-    """By iteration."""
+    """Metrics by iteration."""
     trace: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    """What each iteration's first step began with."""
+    """State at the start of each iteration's first step."""
     checkpoint: Path | None = None
-    """Of the last iteration."""
+    """Checkpoint of the last iteration."""
 
 
 def differences(expected: TrialRun, got: TrialRun) -> list[Difference]:
@@ -73,7 +73,7 @@ def differences(expected: TrialRun, got: TrialRun) -> list[Difference]:
             last = max(got.metrics, default=0)
             traced.append(Difference("length", "iterations", iteration, str(max(expected.metrics)), str(last)))
             break
-        # What comes later follows from what differs first.
+        # Later differences follow from the first.
         traced = traced or [*_at_start(expected, got, iteration)] or [*_after(expected, got, iteration)]
         for one in _in_metrics(expected, got, iteration):
             metrics.setdefault(one.name, one)
@@ -153,7 +153,7 @@ def _in_checkpoints(expected: TrialRun, got: TrialRun) -> Iterator[Difference]:
 
 
 def _digests(first: str | None, second: str | None) -> tuple[str, str]:
-    """Say which of two are there, where one isn't; digests themselves say nothing to a person."""
+    """Return which of two is missing; digests themselves mean nothing to a person."""
     if first is None or second is None:
         return ("-" if first is None else "there"), ("-" if second is None else "there")
     return "", ""

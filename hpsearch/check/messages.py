@@ -1,4 +1,4 @@
-"""What `hpsearch check` and the processes that it starts send each other."""
+"""Messages between `hpsearch check` and its processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Open:
 
     job: Job
     root: Path
-    """Where attempts write."""
+    """Directory of attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class RunSegment:
 
 @dataclass(frozen=True, slots=True)
 class FindShapes:
-    """Say whether trials can be lanes."""
+    """Request to find out whether trials can be lanes."""
 
     job: Job
     root: Path
-    """Where files may be written."""
+    """Scratch folder."""
     trials: Sequence[Trial]
 
 
@@ -52,7 +52,7 @@ class Opened:
     """The worker is there."""
 
     address: str
-    """Where the next gang reaches it."""
+    """Its address for the next gang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class SegmentRun:
     gpu_memory: int
     """Most bytes that torch has allocated on a GPU."""
     address: str
-    """Where the next gang reaches the worker."""
+    """The worker's address for the next gang."""
 
 
 @dataclass(frozen=True, slots=True)

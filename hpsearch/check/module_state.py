@@ -1,4 +1,4 @@
-"""What the user's modules hold: values that one trial may leave behind for the next one."""
+"""Values of the user's modules, which one trial may leave changed for the next one."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from hpsearch.worker.loaded_code import is_own
 __all__ = ["ModuleState", "changes", "module_state"]
 
 ModuleState = Mapping[str, Mapping[str, tuple[str, str]]]
-"""By module, the names of values, such as `train.CACHE`, to a digest and a short text of each."""
+"""(digest, short text) of values by name, such as `train.CACHE`, by module."""
 
 _DEEPEST = 6
 _LONGEST = 60
 
 _NOT_THE_USERS = sys.stdlib_module_names - {"__main__", "builtins", "collections", "types", "argparse"} | {"hpsearch"}
-"""Packages whose objects aren't looked into, as they keep things for themselves: a logger which levels are on, say."""
+"""Packages whose objects aren't inspected, as they have caches: for example a logger's enabled levels."""
 
 
 def module_state(package: str) -> ModuleState:
-    """Return the values that are held by modules, classes and functions of the user's, as far as they are plain.
+    """Return the plain values in the user's modules, classes and functions.
 
-    Plain are numbers, text, containers of these, tensors, arrays, random generators, the sizes of `functools` caches
-    and the attributes of objects. Unlike what a sweep looks at between two segments these can be compared with those of
-    another process, and it may take as long as to read all tensors.
+    Plain values are numbers, strings, containers of these, tensors, arrays, random generators, the sizes of `functools`
+    caches and the attributes of objects. Unlike the values that a sweep checks between two segments these can be
+    compared across processes; all tensors are read.
 
     Args:
-        package: The outermost package of the trainable, which may be installed.
+        package: The top-level package of the trainable, which may be installed.
     """
     found: dict[str, dict[str, tuple[str, str]]] = {}
     for module_name, module in list(sys.modules.items()):
@@ -44,7 +44,7 @@ def module_state(package: str) -> ModuleState:
             found[module_name] = {}
             for name, value in _values(module, module_name):
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of deprecated objects, when their type is looked at
+                    warnings.simplefilter("ignore")  # of deprecated objects, when their type is inspected
                     text = _text(value, 0)
                 shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
                 hashed = blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
@@ -98,7 +98,7 @@ def _of_function(function: types.FunctionType, name: str) -> Iterator[tuple[str,
 
 
 def _text(value: Any, depth: int) -> str:
-    """Return what tells one value from another; of what isn't plain, its type."""
+    """Return a digest of a value; for a value that isn't plain, of its type."""
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
         return repr(value)
     if depth == _DEEPEST:
@@ -121,7 +121,7 @@ def _text(value: Any, depth: int) -> str:
 
 
 def _is_closed(value: Any) -> bool:
-    """Say whether a value is a module, or an object that others than the user look after."""
+    """Return whether a value is a module, or an object that others than the user look after."""
     return isinstance(value, types.ModuleType) or type(value).__module__.partition(".")[0] in _NOT_THE_USERS
 
 

@@ -24,9 +24,9 @@ __all__ = ["main"]
 
 
 def main(descriptor: int) -> None:
-    """Do what is requested until the pipe is closed."""
+    """Handle requests until the pipe is closed."""
     connection = Connection(descriptor)
-    sys.path[:0] = connection.recv()  # what comes next may hold what lies there
+    sys.path[:0] = connection.recv()  # the requests may contain objects of modules in these folders
     worker: _Traced | None = None
     while True:
         try:
@@ -50,7 +50,7 @@ def main(descriptor: int) -> None:
 
 
 class _Traced:
-    """A worker, and what is recorded of the segments that it runs."""
+    """A worker, with a record of its segments."""
 
     def __init__(self, request: Open) -> None:
         self._job, self._root = request.job, request.root
@@ -96,7 +96,7 @@ class _Traced:
 
 
 class _Channel:
-    """Keeps what a segment reports."""
+    """Keeps a segment's reports."""
 
     def __init__(self, trace: Trace | None, cut_at: int | None) -> None:
         self._trace = trace
@@ -109,7 +109,7 @@ class _Channel:
             self._trace.reported(report.iteration)
 
     def saved(self, saved: Saved) -> None:
-        """Let it pass: there is one inside a segment only where the sweep names no last iteration."""
+        """Do nothing: there are checkpoints inside a segment only if the sweep has no last iteration."""
 
     def cut_requested(self) -> bool:
         return self._cut_at is not None and bool(self.reports) and self.reports[-1].iteration >= self._cut_at

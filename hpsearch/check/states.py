@@ -22,7 +22,7 @@ class Entry(NamedTuple):
 
     kind: StateKind
     name: str
-    """Where it is: `optimizer.param_groups.0.lr`."""
+    """Path of the entry: `optimizer.param_groups.0.lr`."""
     first: str
     second: str
     note: str = ""
@@ -77,7 +77,7 @@ def value_differences(first: Any, second: Any, name: str = "", kind: StateKind =
 
 
 def same_number(first: object, second: object) -> bool:
-    """Say whether two values are equal; floats to the bit, but all NaN are one."""
+    """Return whether two values are equal; floats to the bit, but all NaN are one."""
     if isinstance(first, float) and isinstance(second, float):
         both_nan = math.isnan(first) and math.isnan(second)
         return both_nan or struct.pack("<d", first) == struct.pack("<d", second)
@@ -85,7 +85,7 @@ def same_number(first: object, second: object) -> bool:
 
 
 def _kind_of(state: Mapping[Any, Any], kind: StateKind) -> StateKind:
-    """Return what a dictionary holds, where its keys are those of torch's optimizers or schedulers."""
+    """Name the owner of a dictionary, if its keys are those of torch's optimizers or schedulers."""
     if {"state", "param_groups"} <= state.keys():
         return "optimizer"
     if {"last_epoch", "_step_count"} <= state.keys():
@@ -94,7 +94,7 @@ def _kind_of(state: Mapping[Any, Any], kind: StateKind) -> StateKind:
 
 
 def _in_tensors(first: Any, second: Any) -> str | None:
-    """Say how two tensors differ; None where they don't."""
+    """Return how two tensors differ; None where they don't."""
     import torch
 
     if first.dtype != second.dtype or first.shape != second.shape:

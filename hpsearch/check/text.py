@@ -1,4 +1,4 @@
-"""What came of a check, for a person and for a program."""
+"""Format the result of a check, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _ADVICE = {
 
 
 def check_text(result: CheckResult) -> str:
-    """Put a check into lines."""
+    """Format a check as lines."""
     lines = [f"{result.sweep}: trial {result.trials[0].number}: {params_line(result.trials[0].params)}", ""]
     for comparison in result.comparisons:
         lines += _labelled(comparison.name, _told(result, comparison))

@@ -50,7 +50,7 @@ class Limits:
     """When all must have ended, by `time.monotonic`."""
 
     def of_segment(self) -> tuple[float | None, str]:
-        """Return the seconds that a segment may run from now on, and the key that says so."""
+        """Return (seconds, key): how long a segment may run from now on, and the key of that limit."""
         left = self.left()
         if self.segment is not None and (left is None or self.segment <= left):
             return self.segment, f"limits.trial_timeout ({self.segment:g} s)"
@@ -139,10 +139,10 @@ class Workers:
         self.close()
 
     def run(self, trial: Trial, segment: Segment, cut_at: int | None = None) -> SegmentRun:
-        """Run a segment, and return what rank 0 says of it.
+        """Run a segment, and return rank 0's result.
 
         Raises:
-            FailedRun: It failed, or ran over a limit.
+            FailedRun: It failed or exceeded a limit.
         """
         ranks = ranks_of_gang(self._addresses, [""] * len(self._addresses))
         seconds, limit = self._limits.of_segment()
@@ -217,7 +217,7 @@ class _Process:
         self.send(list(search_path))
 
     def send(self, what: object) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `receive` says that it has ended
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `receive` reports that it has ended
             self._connection.send(what)
 
     def receive(self, seconds: float | None) -> Response:

@@ -32,21 +32,21 @@ def export_study(
     identity: str,
     reports: Mapping[int, Sequence[Report]],
 ) -> list[Path]:
-    """Write `trials.csv`, `trials.parquet`, `optuna.log` and `reports.csv` into a directory; answer their paths.
+    """Write `trials.csv`, `trials.parquet`, `optuna.log` and `reports.csv` into a directory; return their paths.
 
-    Each file appears by one rename, in place of the one of a former export.
+    Each file is replaced atomically.
 
     Args:
         rows: All trials, by number.
-        sweep: Gives the params, in the order of the columns, and what Optuna knows of them, the metric and the name.
-        directory: Is made if it is missing.
-        curves: Trial number to (iteration, metric) of every report that counts: Optuna's intermediate values.
-        times: Trial number to when its first segment began and its last ended, in seconds since the epoch.
-        identity: Of the study: its former export is replaced, and nothing else.
-        reports: Trial number to the reports that count, by iteration.
+        sweep: Defines the params, in the order of the columns, the metric and the name.
+        directory: Created if missing.
+        curves: (iteration, metric) of every report that counts, by trial: Optuna's intermediate values.
+        times: First start and last end of each trial, in seconds since the epoch.
+        identity: Of the study: only its own earlier export is replaced.
+        reports: Reports that count, by trial and iteration.
 
     Raises:
-        HpsearchError: `optuna.log` is there and isn't this study's former export.
+        HpsearchError: `optuna.log` exists and isn't this study's earlier export.
     """
     check_replaceable(directory / OPTUNA_NAME, identity)
     directory.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def export_study(
 
 
 def _for_parquet(frame: pd.DataFrame) -> pd.DataFrame:
-    """Give a column that holds several kinds of values as the CSV's strings: Parquet's have one type each.
+    """Return a column that holds several kinds of values as the CSV's strings: Parquet's have one type each.
 
     But for metrics, which are floats, and null where nothing was reported.
     """

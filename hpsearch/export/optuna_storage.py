@@ -36,19 +36,18 @@ def write_optuna_storage(
 ) -> None:
     """Write a new journal file with one study.
 
-    Not SQLite, where Optuna's API takes minutes for 10,000 trials: it makes several queries for each value.
+    Not SQLite: Optuna's API makes several queries per value there, which takes minutes for 10,000 trials.
 
-    Stopped trials become PRUNED, and failed ones, or those that ended without a value, FAIL: Optuna's own best trial is
-    therefore the best of those that ran to their end. Constraints on outcomes become those that `Trial.set_constraint`
-    sets. The rest of a row is in user attributes, and so is a parameter whose values Optuna would bend:
-    `params.<name>`, in JSON.
+    Stopped trials become PRUNED; failed trials and trials without a value become FAIL. So Optuna's best trial is the
+    best of the completed ones. Constraints on outcomes become those of `Trial.set_constraint`. The rest of a row is in
+    user attributes, and so is a parameter whose values Optuna would change: `params.<name>`, in JSON.
 
     Args:
         path: Must not exist.
-        rows: All trials, numbered from 0 without a gap.
-        sweep: Gives the distributions, the metric's name and direction, and the study's name in the storage.
-        curves: Trial number to (iteration, metric): the intermediate values, which Optuna has of one goal only.
-        times: Trial number to when it began and ended, in seconds since the epoch.
+        rows: All trials, numbered from 0 without gaps.
+        sweep: Defines the distributions, the metric, and the study's name in the storage.
+        curves: (iteration, metric) by trial: intermediate values, which Optuna has for a single goal only.
+        times: First start and last end of each trial, in seconds since the epoch.
         identity: Of our study: marks the storage as its export.
     """
     with _quiet_optuna():
@@ -77,7 +76,7 @@ def write_optuna_storage(
 
 @contextmanager
 def _quiet_optuna() -> Iterator[None]:
-    """Keep Optuna's lines off the screen, and leave its settings as they were."""
+    """Silence Optuna's log, and restore its settings at the end."""
     import optuna
 
     verbosity = optuna.logging.get_verbosity()
@@ -91,10 +90,10 @@ def _quiet_optuna() -> Iterator[None]:
 
 
 def check_replaceable(path: Path, identity: str) -> None:
-    """See that a file is free, or holds a former export of this study and nothing else.
+    """Check that a file doesn't exist, or contains only an earlier export of this study.
 
     Raises:
-        HpsearchError: It holds something else, which would be lost.
+        HpsearchError: It contains something else, which would be lost.
     """
     if not path.exists():
         return
@@ -179,5 +178,5 @@ def _trial(
 
 
 def _local(when: float | None) -> datetime | None:
-    """Give a time as Optuna's trials hold it: of the local clock, without saying so."""
+    """Return a time as Optuna's trials hold it: of the local clock, without saying so."""
     return None if when is None else datetime.fromtimestamp(when)

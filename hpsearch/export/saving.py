@@ -21,20 +21,20 @@ _ENDINGS = (".pt", ".pth")
 
 
 def save_trial(study: Study, found: BestTrial, target: Path, force: bool = False) -> list[Path]:
-    """Write a trial's params and its checkpoint, and give the paths of what was written.
+    """Write a trial's params and its checkpoint; return the paths.
 
     Args:
         study: Its study.
         found: The trial.
-        target: A file where the name ends in `.pt` or `.pth`, for `torch.load(weights_only=True)`: a dictionary with
-            `study`, `name`, `trial`, `values`, `iteration`, `params` and `state`. Else a folder: `trial.json` with the
-            same, and beside it the checkpoint, the file or folder that the trial saved, under its own name. Folders
-            are made where they aren't there.
+        target: A file, with the suffix `.pt` or `.pth`, for `torch.load(weights_only=True)`: a dictionary with `study`,
+            `name`, `trial`, `values`, `iteration`, `params` and `state`. Or a folder: `trial.json` with the same
+            entries, and the checkpoint, the file or folder that the trial saved, under its own name. Missing folders
+            are created.
         force: Replace what was saved there before; nothing else is touched.
 
     Raises:
-        HpsearchError: The trial has no checkpoint, or none that can be put into one file; something is there; or it
-            can't be written.
+        HpsearchError: The trial has no checkpoint, or none that fits in a file; the target exists; or it can't be
+            written.
     """
     if found.checkpoint is None:
         raise HpsearchError(
@@ -62,7 +62,7 @@ def save_trial(study: Study, found: BestTrial, target: Path, force: bool = False
 
 
 def _save_folder(values: Mapping[str, Any], checkpoint: Path, folder: Path, force: bool) -> list[Path]:
-    """Write `trial.json`, which names the checkpoint. It comes last, so that what it names is there and whole."""
+    """Write `trial.json`, which names the checkpoint, last, when the checkpoint is complete."""
     name = checkpoint.name
     record, copy = folder / _RECORD, folder / (f"checkpoint-{name}" if name == _RECORD else name)
     if not force and (taken := next((path for path in (record, copy) if os.path.lexists(path)), None)) is not None:
@@ -93,7 +93,7 @@ def _save_folder(values: Mapping[str, Any], checkpoint: Path, folder: Path, forc
 
 
 def _former(record: Path) -> str | None:
-    """Give the name of the checkpoint that was saved beside a record before."""
+    """Return the name of the checkpoint that an earlier record names."""
     try:
         name = json.loads(record.read_text(encoding="utf-8"))["checkpoint"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -116,23 +116,23 @@ def _delete(path: Path) -> None:
 
 
 def is_one_file(target: Path) -> bool:
-    """Say whether the name given to `--save` is that of a file for torch, and not of a folder."""
+    """Return whether a target of `--save` is a file for torch, not a folder."""
     return target.suffix.lower() in _ENDINGS
 
 
 def save_file(values: Mapping[str, Any], checkpoint: Path, target: Path, force: bool = False) -> None:
-    """Write values of a trial and, as `state`, what its checkpoint holds, for `torch.load(weights_only=True)`.
+    """Write values of a trial and, as `state`, its checkpoint's content, for `torch.load(weights_only=True)`.
 
-    Tensors are on the CPU. The file is written beside its place, read back, and moved there.
+    Tensors are on the CPU. The file is written under a temporary name, read back, and renamed.
 
     Args:
-        values: Plain ones, by name.
-        checkpoint: What the trial saved, as the user reads it.
-        target: The file; the folder it lies in is made where it isn't there.
-        force: Replace a file that is there.
+        values: Plain values, by name.
+        checkpoint: The checkpoint, as the user saved it.
+        target: The file; its folder is created if missing.
+        force: Replace an existing file.
 
     Raises:
-        HpsearchError: The checkpoint can't be read so; something is there; or the file can't be written.
+        HpsearchError: The checkpoint can't be read in this way; the file exists; or it can't be written.
     """
     if target.is_dir():
         raise HpsearchError(
@@ -188,11 +188,11 @@ def _write(record: Mapping[str, Any], path: Path) -> None:
         if isinstance(cause, OSError):
             raise cause from error
         raise
-    torch.load(path, weights_only=True, mmap=True, map_location="cpu")  # only what is sure to be read is put in place
+    torch.load(path, weights_only=True, mmap=True, map_location="cpu")  # only a file that can be read is renamed
 
 
 def _move(partial: Path, target: Path, force: bool) -> None:
-    """Move the whole file to its place; without force never onto another that has come there since."""
+    """Rename the file to its target; without force, never replace a file that was created since."""
     if force:
         partial.replace(target)
         return

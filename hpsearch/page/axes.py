@@ -25,11 +25,11 @@ _DEVIATIONS = 3.0
 _FOOT = 0.15
 """Share of an axis of numbers that is kept for trials that have none."""
 _NEAR = 0.06
-"""Shares of an axis: a mark that is nearer to one of its ends has no room beside that one's."""
+"""Fraction of an axis: a mark nearer to an end than this would overlap with the end's mark."""
 
 
 class _Absent:
-    """What stands for the value of a parameter that a trial doesn't have."""
+    """Text for the value of a parameter that a trial doesn't have."""
 
 
 _ABSENT: Final = _Absent()
@@ -37,13 +37,13 @@ _ABSENT: Final = _Absent()
 
 @dataclass(frozen=True)
 class _Span:
-    """Numbers from one end of the space to the other, and below them a place for trials that have none."""
+    """A numeric axis over the parameter's range, with a position below it for trials without a value."""
 
     scale: Scale
     low: float
     high: float
     absent: str
-    """What that place is called; empty where each trial has a number."""
+    """Label of that position; empty if each trial has a number."""
 
     def share(self, value: object) -> float:
         if value == self.absent:
@@ -52,12 +52,12 @@ class _Span:
         return _FOOT + (1 - _FOOT) * share if self.absent else share
 
     def ticks(self, most: int = 6) -> list[tuple[object, str]]:
-        """Mark both ends, and between them what is apart from them."""
+        """Return the marks: both ends, and marks between them that don't overlap."""
         ends: list[tuple[object, str]] = [(end, number(end)) for end in dict.fromkeys((self.low, self.high))]
         marks = self.scale.ticks(most)
         inside = [(value, text) for value, text in marks if _NEAR < self.scale.share(value) < 1 - _NEAR]
         if len(ends) == 1:
-            inside = []  # it stands in the middle
+            inside = []  # it is centred
         return [*ends, *inside, *([(self.absent, self.absent)] if self.absent else [])]
 
 
@@ -68,28 +68,28 @@ class Axis:
     name: str
     scale: Scale
     values: Sequence[float | str]
-    """Of each trial that has one, as the scale takes it; those without a value have none of a goal."""
+    """Value of each trial that has one; trials without a value have none on a goal's axis."""
 
 
 def varies(name: str, points: Sequence[Mapping[str, Value]]) -> bool:
-    """Say whether trials differ in a parameter, however little."""
+    """Return whether trials differ in a parameter, however little."""
     return len({_exactly(point.get(name, _ABSENT)) for point in points}) > 1
 
 
 def told_name(name: str, study: Study) -> str:
-    """Give the name of a parameter, and of a structure that is repeated that it says how many parts it has."""
+    """Return a parameter's label; for a repeated structure it says that the value is the number of parts."""
     parameter = study.sweep.parameters.find(name)
     is_count = parameter is not None and isinstance(parameter.holder, Repeated)
     return f"{name} (count)" if is_count else name
 
 
 def axis_of(name: str, distribution: Distribution | None, points: Sequence[Mapping[str, Value]]) -> Axis | None:
-    """Give an axis with each trial's value on it; None where there are too many to be told apart.
+    """Return an axis with each trial's value on it; None if there are too many categories.
 
     Args:
-        name: Of the parameter.
-        distribution: What it is drawn from; None: that isn't known.
-        points: The params of each trial, which need not have this one.
+        name: The parameter's name.
+        distribution: Its distribution; None: unknown.
+        points: The params of each trial, which may lack this one.
     """
     values = [point.get(name, _ABSENT) for point in points]
     listed = distribution.values if isinstance(distribution, Categorical) else ()
@@ -107,7 +107,7 @@ def axis_of(name: str, distribution: Distribution | None, points: Sequence[Mappi
 
 
 def told_of(axis: Axis, best: int) -> str:
-    """Say in which range the first trials are, or which values they have."""
+    """Describe the range of the best trials, or their values."""
     values = axis.values[:best]
     if isinstance(axis.scale, Names):
         return f"{axis.name} {', '.join(sorted(set(map(str, values)), key=axis.scale.names.index))}"
@@ -118,7 +118,7 @@ def told_of(axis: Axis, best: int) -> str:
 
 
 def _span(distribution: Distribution | None, values: Sequence[float], absent: str) -> _Span:
-    """Give an axis over all that may be drawn; over what was drawn where that has no ends."""
+    """Return an axis over the distribution's range; over the sampled values if that is unbounded."""
     ends = [*values, *(float(end) for end in _ends(distribution) if _is_number(end))]
     low, high = min(ends), max(ends)
     log = isinstance(distribution, LogUniform | LogIntUniform | LogNormal)
@@ -149,12 +149,12 @@ def _is_number(value: Value | _Absent) -> bool:
 
 
 def _exactly(value: Value | _Absent) -> str:
-    """Give a text that differs wherever values do: 1, 1.0, "1" and true are four."""
+    """Return a text that differs wherever values do: 1, 1.0, "1" and true are four."""
     return "" if isinstance(value, _Absent) else json.dumps(value)
 
 
 def _apart(values: Sequence[Value | _Absent]) -> list[str]:
-    """Give a text for each value as people read it, of those that would read alike as JSON has it."""
+    """Return a readable text for each value; values that would look the same are in JSON."""
     texts = ["absent" if isinstance(value, _Absent) else _read(value) for value in values]
     return [
         text if texts.count(text) == 1 else "(absent)" if isinstance(value, _Absent) else _exactly(value)

@@ -21,18 +21,18 @@ __all__ = ["brackets"]
 
 _MOST_BRACKETS = 12
 _WIDTH, _LEFT, _ALL = 760.0, 100.0, 620.0
-"""Pixels of the picture, those left of the rungs, and those that they share."""
+"""Width of the picture, of the part left of the rungs, and of the rungs, in pixels."""
 _TRIALS, _WORKERS, _LABEL, _APART = 30.0, 18.0, 18.0, 8.0
-"""Pixels that the most trials are high, those of the most workers, what a label takes below them, and between rows."""
+"""Heights in pixels: of the most trials, of the most workers, of a label below them, and between rows."""
 _SIZE = 11.0
-"""Of a label's letters."""
+"""Font size of labels, in pixels."""
 _LEAST = 2.0
 """Pixels that a bar is high at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What a trial had of the workers while it was trained."""
+    """A trial's average number of workers while it was trained."""
 
     workers: int
     lanes: int = 1
@@ -45,7 +45,7 @@ class _Share:
 
 
 _Shares = Mapping[tuple[int | None, int | None], Counter[_Share]]
-"""By bracket and rung: how many trials had such a share."""
+"""Number of trials with each share, by bracket and rung."""
 
 
 def brackets(study: Study) -> Section | None:
@@ -95,7 +95,7 @@ def _shares(study: Study) -> _Shares:
 
 
 def _told(shares: Collection[_Share]) -> str:
-    """Say what shares trials had at least and at most."""
+    """Return what shares trials had at least and at most."""
     workers = [share.workers for share in shares]
     least, most, lanes = min(workers), max(workers), max(share.lanes for share in shares)
     told = f" A trial had {counted(most, 'worker') if least == most else f'{least} to {most} workers'}."
@@ -120,7 +120,7 @@ def _table(rungs: Sequence[RungView], shares: _Shares, had: Collection[_Share]) 
 
 
 def _widths(shares: Counter[_Share]) -> str:
-    """Say how many trials had how many workers."""
+    """Return how many trials had how many workers."""
     counts = Counter[int]()
     for share, count in shares.items():
         counts[share.workers] += count
@@ -128,7 +128,7 @@ def _widths(shares: Counter[_Share]) -> str:
 
 
 def _lanes(shares: Collection[_Share]) -> str:
-    """Say how many trials were trained as one computation."""
+    """Return how many trials were trained as one computation."""
     lanes = {share.lanes for share in shares}
     return "" if not lanes else str(*lanes) if len(lanes) == 1 else f"{min(lanes)} to {max(lanes)}"
 
@@ -137,10 +137,10 @@ def _picture(rungs: Sequence[RungView], inks: Mapping[int | None, Ink], shares: 
     """Draw a row for each bracket, a column for each iteration that rungs end at.
 
     Args:
-        rungs: Of the brackets that are drawn.
-        inks: Of the iterations that they end at, in order.
-        shares: Of their trials; none where each had one worker.
-        told: What is to be seen.
+        rungs: Rungs of the brackets to draw.
+        inks: Colours by the iterations that they end at, in order.
+        shares: Shares of their trials; empty if each had one worker.
+        told: Description of the picture.
     """
     keys = [Key("s0", "trials that began in a rung", "box"), Key("muted", "workers per trial", "box")]
     above, top = (legend(keys, _LEFT, _LEFT + _ALL, 18)[0], 62.0) if shares else ([], 40.0)
@@ -159,10 +159,10 @@ def _picture(rungs: Sequence[RungView], inks: Mapping[int | None, Ink], shares: 
 
 @dataclass(frozen=True)
 class _Bars:
-    """What is drawn of a rung, each kind on one scale in all brackets."""
+    """Draws rungs, with one scale per quantity in all brackets."""
 
     inks: Mapping[int | None, Ink]
-    """Of each column: the iteration that its rungs end at, None where they have no end, and their colour."""
+    """For each column: the iteration that its rungs end at, None if unbounded, and its colour."""
     most: int
     """Trials of the largest rung."""
     shares: _Shares
@@ -171,7 +171,7 @@ class _Bars:
 
     @property
     def columns(self) -> Sequence[int | None]:
-        """What the columns end at, in order."""
+        """Iterations that the columns end at, in order."""
         return list(self.inks)
 
     @property
@@ -185,7 +185,7 @@ class _Bars:
         return self.step - min(4.0, self.step / 4)
 
     def heads(self, y: float) -> Iterator[Shape]:
-        """Say how far each column's trials run; of more than there is room for some."""
+        """Return the columns' labels: the iterations of their ends, thinned out if they don't fit."""
         texts = [up_to(until) for until in self.columns]
         if max(width_of(text, _SIZE) for text in texts) > self.wide:
             texts = ["the end" if until is None else f"{until:,}" for until in self.columns]
@@ -194,7 +194,7 @@ class _Bars:
             yield Words(_LEFT + self.step * (place + 0.5), y, texts[place], "middle", "muted", _SIZE)
 
     def trials(self, rung: RungView, y: float) -> Iterator[Shape]:
-        """Draw how many trials began, around the middle of their room."""
+        """Draw the number of trials, centred vertically."""
         place, begun = self.columns.index(rung.until), _begun(rung)
         high = max(_LEAST, _TRIALS * rung.started / max(self.most, 1))
         tip = f"bracket {rung.bracket}, {rung_title(rung.rung, rung.until)}: {begun} begun, {rung.finished:,} finished"
@@ -203,7 +203,7 @@ class _Bars:
         yield from self._label(place, y + _TRIALS, (f"rung {rung.rung}: {count}", f"rung {rung.rung}: {begun}", begun))
 
     def workers(self, rung: RungView, y: float) -> Iterator[Shape]:
-        """Draw how many workers a trial had on average, from the bottom of their room."""
+        """Draw the average number of workers per trial, upward from the bottom."""
         shares = self.shares.get((rung.bracket, rung.rung))
         if not shares:
             return
@@ -220,7 +220,7 @@ class _Bars:
         return _LEFT + self.step * place + (self.step - self.wide) / 2
 
     def _label(self, place: int, y: float, texts: Sequence[str]) -> Iterator[Words]:
-        """Give the first of some texts that has room below a bar, if any; what it says stands in the table, too."""
+        """Return the first text that fits below a bar, if any; the table has the same numbers."""
         if text := next((text for text in texts if width_of(text, _SIZE) <= self.step), ""):
             yield Words(_LEFT + self.step * (place + 0.5), y + 13, text, "middle", "text", _SIZE)
 

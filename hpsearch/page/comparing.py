@@ -1,4 +1,4 @@
-"""Several studies beside each other, at the head of a page, and the best of each drawn over what it had cost."""
+"""A comparison of several studies, at the top of a page, and plots of the best value over cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_STEPS = 1000
 """More than a picture has pixels across."""
 
 _HEIGHTS = 200
-"""How many places across say which values there are: those that hold for long count more than those that don't."""
+"""Number of horizontal positions that determine the vertical range, so that values count by how long they last."""
 
 _ACROSS: dict[Axis, str] = {
     "trials": "trials begun",
@@ -43,7 +43,7 @@ _ACROSS: dict[Axis, str] = {
 
 
 def beside(compared: Comparison) -> list[Section]:
-    """Compare what was found and what it cost, draw the best over the cost, and say what differs and by how much."""
+    """Compare results and costs, plot the best value over the cost, and describe the differences."""
     sides = [side.label for side in compared.sides]
 
     def table(head: str, rows: Sequence[tuple[str, Sequence[str]]]) -> Table:
@@ -71,7 +71,7 @@ def beside(compared: Comparison) -> list[Section]:
 
 
 def _differences(compared: Comparison) -> Section:
-    """Say by how much each side is better than the first one, and how sure that is."""
+    """Return a table of each side's difference from the first one, with its confidence."""
     first = compared.sides[0].label
     title = f"Better than {first}"
     if len(compared.sides) < 2:
@@ -129,7 +129,7 @@ def courses(compared: Comparison) -> dict[Axis, Picture]:
 
 
 def save_courses(compared: Comparison, folder: Path) -> list[Path]:
-    """Write the pictures of `courses` into a folder as SVG; give the files.
+    """Write the pictures of `courses` into a folder as SVG; return their paths.
 
     Raises:
         StorageError: They can't be written.
@@ -146,7 +146,7 @@ def save_courses(compared: Comparison, folder: Path) -> list[Path]:
 
 
 def _bests(side: Side, axis: Axis, far: float) -> list[tuple[float, float, float, float]]:
-    """Give (amount, median, lower quartile, upper one) at both ends of each step; NaN where there is none."""
+    """Return (amount, median, lower quartile, upper quartile) at both ends of each step; NaN for missing values."""
     changes = {float(getattr(moment, axis)) for run in side.runs for moment in run.course.changes}
     marks = sorted(mark for mark in changes if mark <= far)
     apart, found = math.ceil(len(marks) / _MOST_STEPS) or 1, []
@@ -158,7 +158,7 @@ def _bests(side: Side, axis: Axis, far: float) -> list[tuple[float, float, float
 
 
 def _heights(bests: Sequence[Sequence[tuple[float, float, float, float]]]) -> list[float]:
-    """Give the finite values of all sides at even places across; of none 0."""
+    """Return the finite values of all sides at even places across; of none 0."""
     found = []
     for best in bests:
         first, last = (best[0][0], best[-1][0]) if best else (0.0, 0.0)
@@ -172,7 +172,7 @@ def _heights(bests: Sequence[Sequence[tuple[float, float, float, float]]]) -> li
 
 
 def _within(best: Sequence[tuple[float, float, float, float]]) -> Iterator[list[tuple[float, float, float]]]:
-    """Give (amount, lower quartile, upper one) in parts that have both all along."""
+    """Return (amount, lower quartile, upper quartile), split into parts without missing values."""
     part: list[tuple[float, float, float]] = []
     for x, _, low, high in best:
         if math.isfinite(low) and math.isfinite(high):

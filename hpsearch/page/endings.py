@@ -20,7 +20,7 @@ _RUNG = re.compile(r"rung (\d+)(?=: )")
 
 
 def has_rungs(study: Study) -> bool:
-    """Say whether trials go from one rung to the next."""
+    """Return whether trials go from one rung to the next."""
     return any(rung.rung > 0 for rung in study.rungs)
 
 
@@ -30,9 +30,9 @@ def rung_title(rung: int, until: int | None) -> str:
 
 
 def rung_inks(rungs: Iterable[RungView]) -> Mapping[int | None, Ink]:
-    """Give a colour for each iteration that rungs end at, in order, None behind them for one that has no end.
+    """Return a colour for each iteration that rungs end at, in order; then None for an unbounded one.
 
-    Of more rungs than there are colours, neighbours share one.
+    If there are more rungs than colours, neighbours share one.
     """
     untils = sorted({rung.until for rung in rungs}, key=lambda until: math.inf if until is None else until)
     each = max(len(untils), len(SERIES))
@@ -44,12 +44,12 @@ class Endings:
     """Why trials ended, and where."""
 
     brackets: Mapping[int, int]
-    """Of each trial that ran in one; none where there are no rungs."""
+    """Last rung of each trial; empty if there are no rungs."""
     _until: Mapping[tuple[int, int], int | None]
-    """Of each rung of each bracket."""
+    """Counts of each rung of each bracket."""
 
     def why(self, row: TrialRow) -> str:
-        """Say why a trial ended: what failed, or the scheduler's reason with the iterations of its rung."""
+        """Return why a trial ended: what failed, or the scheduler's reason with the iterations of its rung."""
         if row.failure is not None:
             return row.failure.message
         bracket = self.brackets.get(row.number)
@@ -60,7 +60,7 @@ class Endings:
         return rung_title(rung, self._until[bracket, rung]) + row.reason[found.end() :]
 
     def bracket(self, row: TrialRow) -> str:
-        """Give the bracket of a trial for a table; empty where it ran in none."""
+        """Return the bracket of a trial for a table; empty where it ran in none."""
         return str(self.brackets.get(row.number, ""))
 
 
@@ -71,6 +71,6 @@ def endings_of(study: Study) -> Endings:
 
 
 def _brackets(events: Iterable[Event]) -> dict[int, int]:
-    """Give the bracket that each trial ran in last."""
+    """Return the bracket that each trial ran in last."""
     started = (event for event in events if isinstance(event, Started))
     return {event.segment.trial: event.bracket for event in started}

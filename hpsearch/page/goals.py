@@ -1,4 +1,4 @@
-"""What several goals gave: their front, and how it grew."""
+"""Results of several goals: their Pareto front, and its growth."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["evenly", "front", "growth"]
 _MOST_ROWS = 100
 _MOST_CHANGES = 40
 _MOST_MEASURED = 200
-"""Changes of the front that are drawn."""
+"""Most changes of the front that are drawn."""
 _MOST_STEPS = 30_000_000
 """Steps that measuring their hypervolumes may take: some ten seconds."""
 
 
 def front(study: Study) -> Section | None:
-    """Draw the first two of several goals over each other, and show the front's trials with their parameters."""
+    """Plot the first two goals, and list the trials of the Pareto front with their parameters."""
     objective = study.sweep.objective
     rows = [row for row in study.trials if row.values]
     if not objective.several or not rows:
@@ -51,7 +51,7 @@ def front(study: Study) -> Section | None:
 
 
 def _remarks(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow]) -> Iterator[str]:
-    """Say what else is to be known of the front, and what the picture and the table lack."""
+    """Return notes on the front, and on what the picture and the table leave out."""
     goals = study.sweep.objective.goals
     if not all(row.feasible for row in rows):
         yield "What breaks a constraint, in red, is never on it."
@@ -70,7 +70,7 @@ def _remarks(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow]
 
 
 def _scattered(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow], told: str) -> Picture:
-    """Draw a dot for each trial, and of two goals a line below the front."""
+    """Draw a dot for each trial, and with two goals the Pareto front as a line."""
     goals = study.sweep.objective.goals
     across, up = (scale_of([row.values[place] for row in rows]) for place in (0, 1))
     chart = Chart("Front", told, across, up, (goals[0].name, goals[1].name))
@@ -97,7 +97,7 @@ def _broken(study: Study, row: TrialRow) -> str:
 
 
 def growth(study: Study) -> Section | None:
-    """Draw how the hypervolume of the front grew over the trials."""
+    """Plot the hypervolume of the front over the trials."""
     objective = study.sweep.objective
     moments = study.course().changes
     if not any(moment.front for moment in moments):
@@ -149,7 +149,7 @@ def evenly(items: Sequence[T], most: int) -> Sequence[T]:
 
 
 def _measured(study: Study, reference: tuple[float, ...]) -> str:
-    """Say what a hypervolume is, and which point it is measured from."""
+    """Explain the hypervolume and its reference point."""
     parts = []
     for goal, value in zip(study.sweep.objective.goals, reference, strict=True):
         whose = "the worst that any trial of the front had" if goal.reference is None else "its metric.reference"

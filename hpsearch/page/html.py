@@ -13,13 +13,13 @@ __all__ = ["fragment", "page"]
 _PHONE = 358.0
 """Pixels that a page has on a phone, without its margins."""
 _LEAST = 0.72
-"""Of its size: a picture that would become smaller on a screen scrolls instead."""
+"""Smallest scale of a picture; on a narrower screen it scrolls."""
 _LETTER, _CELL, _WORDS, _PADDING = 7.5, 48.0, 224.0, 13.0
-"""Pixels of a table: of a letter, of a cell at least, of one of many words, and beside a cell."""
+"""Pixels of a table: of a letter, of the narrowest cell, of a cell of many words, and of a cell's padding."""
 _LONG = 30
-"""Letters of a cell that is given room for its words."""
+"""Number of letters from which a cell gets a minimum width."""
 _MOST_LETTERS = 14
-"""Of a word that needn't be broken."""
+"""Longest word that isn't broken, in letters."""
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #24292f; --soft: #57606a; --ground: #ffffff; --line: #d8dee4;
@@ -61,11 +61,11 @@ _FRAGMENT = """
 .hpsearch .wide { overflow-x: auto } .hpsearch svg { width: min(100%, var(--width)); height: auto }
 .hpsearch td.words { min-width: 14em; white-space: normal }
 """
-"""What a notebook's own style must not decide: some put the cells of tables to the right."""
+"""Styles that a notebook must not override: some align table cells to the right."""
 
 
 def page(title: str, parts: Sequence[tuple[str, Sequence[Section]]], footer: str) -> str:
-    """Give the page.
+    """Return the page.
 
     Args:
         title: Of all of it.
@@ -104,7 +104,7 @@ def page(title: str, parts: Sequence[tuple[str, Sequence[Section]]], footer: str
 
 
 def fragment(sections: Sequence[Section]) -> str:
-    """Give sections for a notebook's cell."""
+    """Return sections as HTML for a notebook's cell."""
     inside = "".join(_section(section, "") for section in sections)
     return f'<style>{STYLE}{_FRAGMENT}</style><div class="hpsearch">{inside}</div>'
 
@@ -127,7 +127,7 @@ def _section(section: Section, name: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Give a cell; many words get room, or a phone would show one below the other; a few stay in one line."""
+    """Return a cell. Long texts get a minimum width, or a phone would show one word per line; short ones don't wrap."""
     kind = ' class="words"' if _is_long(text) else ' class="short"' if " " in text else ""
     return f"<td{kind}>{_text(text)}</td>"
 
@@ -147,7 +147,7 @@ def _is_long(text: str) -> bool:
 
 
 def _least_width(table: Table) -> float:
-    """Say about how many pixels a table needs: only words that are long are broken."""
+    """Estimate a table's width in pixels, if only long words are broken."""
     return sum(
         _PADDING + max(_WORDS if _is_long(cell) else max(_CELL, _LETTER * _word(cell)) for cell in column)
         for column in zip(table.head, *table.rows, strict=True)
@@ -159,7 +159,7 @@ def _word(text: str) -> int:
 
 
 def _region(kind: str, label: str, inside: str) -> str:
-    """Give what may be wider than the screen: by keyboard it is reached, and scrolled with the arrows."""
+    """Return what may be wider than the screen: by keyboard it is reached, and scrolled with the arrows."""
     return f'<div class="{kind}" tabindex="0" role="region" aria-label="{_text(label)}">{inside}</div>'
 
 
@@ -168,6 +168,6 @@ def _id(name: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Give a text for an element or an attribute, without what neither holds: control characters, lone surrogates."""
+    """Return a text for an element or an attribute, without what neither holds: control characters, lone surrogates."""
     kept = (letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in text)
     return escape("".join(kept))

@@ -15,15 +15,15 @@ from hpsearch.results.study import Study
 __all__ = ["importance"]
 
 _WIDTH, _LONGEST = 490.0, 180.0
-"""Pixels of the picture, which has room on a phone, and of the longest name."""
+"""Width of the picture, which fits on a phone, and of the longest name, in pixels."""
 
 
 def importance(study: Study, goals: Sequence[Metric] | None = None) -> list[Section]:
-    """Draw how much of the variance of each goal the parameters explain, or say why that isn't known.
+    """Plot the share of each goal's variance that the parameters explain, or say why it is unknown.
 
     Args:
-        study: Whose trials.
-        goals: Those that are drawn; None: all.
+        study: The study.
+        goals: Goals to draw; None: all.
     """
     objective = study.sweep.objective
     several = objective.several

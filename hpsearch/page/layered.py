@@ -1,7 +1,7 @@
-"""Layered drawings of directed graphs without cycles, after Sugiyama et al. (1981): all edges lead down.
+"""Layered drawings of directed acyclic graphs, after Sugiyama et al. (1981): all edges point down.
 
-An edge over several layers passes each of them in a lane of its own, which all edges of its source share. Between
-layers edges bend, within them they are upright; so none meets a box but those that it joins.
+An edge over several layers passes each of them in a lane, which all edges of its source share. Edges bend between
+layers and are vertical within them, so that an edge touches only the boxes that it connects.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _APART = 18.0
 _GAPS = 30.0, 64.0
 """Pixels between two layers: the least, and the most, where edges lead far to a side."""
 _STRAIGHT = 6.0
-"""How much more a bend within a lane weighs than one at a box."""
+"""Weight of a bend within a lane, relative to one at a box."""
 _ROUNDS = 24
 _BEND = 12
-"""Pieces that a bend is drawn of."""
+"""Line segments of a bend."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where boxes and edges are; lengths are pixels, from the corner at the left above."""
+    """Positions of boxes and edges, in pixels from the top left corner."""
 
     width: float
     height: float
@@ -39,11 +39,11 @@ class Layout:
 
 
 def layered(boxes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
-    """Lay a graph out.
+    """Compute a graph's layout.
 
     Args:
-        boxes: Their widths and heights, at least one; those that stand earlier in a layer are put more to the left.
-        edges: Sources and targets, as places in `boxes`; each source stands before its targets.
+        boxes: Their widths and heights, at least one. Earlier boxes of a layer are further left.
+        edges: Sources and targets, as indices of `boxes`; each source comes before its targets.
     """
     drawing = _Drawing(boxes, edges)
     drawing.order()
@@ -53,7 +53,7 @@ def layered(boxes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
 
 
 class _Drawing:
-    """Boxes, and behind them the pieces of lanes, in layers."""
+    """Boxes, then pieces of lanes, in layers."""
 
     def __init__(self, boxes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> None:
         self._boxes, self._edges = boxes, edges
@@ -74,7 +74,7 @@ class _Drawing:
         self._x = [0.0] * len(self._widths)
 
     def _path(self, first: int, last: int) -> list[int]:
-        """Give what an edge passes, with its ends; make the lane where there is none yet."""
+        """Return the items on an edge, ends included; create the lane if there is none yet."""
         path = [first]
         for layer in range(self._layer[first] + 1, self._layer[last]):
             if (first, layer) not in self._lanes:
@@ -110,7 +110,7 @@ class _Drawing:
         return total
 
     def spread(self) -> None:
-        """Move everything to below and above its neighbours, as near as those beside it let it."""
+        """Move items toward their neighbours in other layers, as far as items of their own layer allow."""
         for row in self._rows:
             self._put(row, [(0.0, 1.0)] * len(row))
         for turn in range(2 * _ROUNDS):
@@ -119,7 +119,7 @@ class _Drawing:
                 self._put(row, [self._wanted(one, [other for side in near for other in side[one]]) for one in row])
 
     def _wanted(self, one: int, near: Sequence[int]) -> tuple[float, float]:
-        """Give the middle of neighbours, and how much it weighs."""
+        """Return the middle of neighbours, and how much it weighs."""
         weights = [_STRAIGHT if not self._widths[one] and not self._widths[other] else 1.0 for other in near]
         if not weights:
             return self._x[one], 0.1
@@ -127,7 +127,7 @@ class _Drawing:
         return middle, sum(weights)
 
     def _put(self, row: Sequence[int], wanted: Sequence[tuple[float, float]]) -> None:
-        """Put a layer as near to what is wanted as it can be in its order (pool adjacent violators)."""
+        """Place a layer's items as close to the desired positions as their order allows (pool adjacent violators)."""
         offsets = [0.0]
         for one, other in itertools.pairwise(row):
             offsets.append(offsets[-1] + (self._widths[one] + self._widths[other]) / 2 + _APART)
@@ -142,7 +142,7 @@ class _Drawing:
             self._x[one] = place + offset
 
     def straighten(self) -> None:
-        """Make lanes upright for as long as there is room."""
+        """Make lanes vertical where there is space."""
         for first in dict.fromkeys(first for first, _ in self._lanes):
             run: list[int] = []
             low, high = -math.inf, math.inf
@@ -156,14 +156,14 @@ class _Drawing:
             self._align(run, low, high)
 
     def _room(self, one: int, row: Sequence[int]) -> tuple[float, float]:
-        """Give how far to either side a piece of a lane may stand."""
+        """Return the range in which a piece of a lane may move."""
         place = row.index(one)
         low, high = -math.inf, math.inf
         if place:
             low = self._x[row[place - 1]] + self._widths[row[place - 1]] / 2 + _APART
         if place + 1 < len(row):
             high = self._x[row[place + 1]] - self._widths[row[place + 1]] / 2 - _APART
-        return low, max(low, high)  # but for what rounding takes, there is always room
+        return low, max(low, high)  # apart from rounding there is always space
 
     def _align(self, run: Sequence[int], low: float, high: float) -> None:
         middle = sum(self._x[one] for one in run) / len(run)
@@ -171,7 +171,7 @@ class _Drawing:
             self._x[one] = min(max(middle, low), high)
 
     def layout(self) -> Layout:
-        """Give it, with the heights of layers and of what is between them."""
+        """Return the layout, with the heights of layers and gaps."""
         left = min(x - width / 2 for x, width in zip(self._x, self._widths, strict=True))
         right = max(x + width / 2 for x, width in zip(self._x, self._widths, strict=True))
         bands, y = [], 0.0
@@ -198,7 +198,7 @@ class _Drawing:
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Put each box below all that lead to it; those between two others, as near as may be to what they lead to."""
+    """Place each box in a layer below its sources, and boxes between others as close to their targets as possible."""
     layer = [0] * count
     for last in range(count):
         layer[last] = max((layer[first] + 1 for first, end in edges if end == last), default=0)
@@ -210,12 +210,12 @@ def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _bend(start: Point, end: Point) -> list[Point]:
-    """Draw an S whose ends are upright."""
+    """Return an S curve with vertical ends."""
     (x0, y0), (x1, y1) = start, end
     if math.isclose(x0, x1, abs_tol=0.05):
         return [start, end]
     shares = [step / _BEND for step in range(_BEND + 1)]
-    # A cubic Bézier curve whose inner points lie half-way down.
+    # A cubic Bézier curve with its control points half-way down.
     return [
         (
             x0 + (x1 - x0) * share**2 * (3 - 2 * share),

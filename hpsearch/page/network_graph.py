@@ -1,4 +1,4 @@
-"""Structures as graphs: chains, cells on edges and on nodes, and what stands inside them."""
+"""Structures as graphs: chains, cells with operations on edges or nodes, and nested structures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpsearch.trial import Value
 __all__ = ["NONE", "Graph", "Node", "graph_of", "operations_of", "structures_of"]
 
 NONE = frozenset({"none", "zero"})
-"""Operations that give zeros: an edge with one is as good as none."""
+"""Operations that return zeros: their edges are omitted."""
 
 _MOST_LAYERS = 30
 """Of a chain."""
@@ -24,7 +24,7 @@ _MOST_LAYERS = 30
 
 @dataclass(frozen=True)
 class Node:
-    """A box: an operation, or a place where values come together."""
+    """A node: an operation, or a sum of values."""
 
     name: str
     settings: Sequence[str] = ()
@@ -35,25 +35,25 @@ class Node:
 
 @dataclass
 class Graph:
-    """What leads where; sources stand before their targets."""
+    """Edges; sources come before their targets."""
 
     nodes: list[Node] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, node: Node, *before: int) -> int:
-        """Add a node behind others; give its place."""
+        """Add a node after others; return its index."""
         self.nodes.append(node)
         self.edges += [(one, len(self.nodes) - 1) for one in dict.fromkeys(before)]
         return len(self.nodes) - 1
 
 
 def structures_of(name: str, holds: object, value: Value) -> Iterator[tuple[str, Value]]:
-    """Give the chains, repeats and cells of a declared parameter's value, with their names: in groups and choices, too.
+    """Return the chains, repeats and cells of a parameter's value, with their names; also in groups and choices.
 
     Args:
-        name: Of the parameter.
-        holds: What the space has there.
-        value: As a trainable sees it.
+        name: The parameter's name.
+        holds: Its declaration in the space.
+        value: Its value as the trainable sees it.
     """
     inside: Sequence[Declared] = ()
     match holds:
@@ -73,7 +73,7 @@ def structures_of(name: str, holds: object, value: Value) -> Iterator[tuple[str,
 
 
 def operations_of(holds: object) -> Iterator[str]:
-    """Give the names of all operations that there may be in a structure, some of them several times."""
+    """Return the names of all operations that there may be in a structure, some of them several times."""
     inside: Sequence[Declared] = ()
     match holds:
         case Repeated(block=inside) | Cell(operations=inside):
@@ -90,7 +90,7 @@ def operations_of(holds: object) -> Iterator[str]:
 
 
 def graph_of(value: Value) -> Graph | None:
-    """Give the graph of a structure as a trainable sees it; None where it has nothing to draw."""
+    """Return the graph of a structure as a trainable sees it; None where it has nothing to draw."""
     graph = Graph()
     match value:
         case [_, *_]:
@@ -106,7 +106,7 @@ def graph_of(value: Value) -> Graph | None:
 
 
 def _part(graph: Graph, value: Value, before: int) -> int:
-    """Add what stands in a chain or a cell; give the node that has its result."""
+    """Add a chain or a cell; return the node with its result."""
     match value:
         case list():
             return _chain(graph, value, before)
@@ -153,7 +153,7 @@ def _edges(graph: Graph, cell: Mapping[str, Value], before: int, last_is: str = 
 
 
 def _nodes(graph: Graph, cell: Mapping[str, Sequence[Mapping[str, Value]]], inputs: Sequence[int]) -> dict[int, int]:
-    """Add a cell with operations on nodes; give where they are, by number."""
+    """Add a cell with operations on nodes; return their indices, by number."""
     places, nodes = dict(enumerate(inputs)), {}
     for number in sorted(map(int, cell)):
         ends = [_part(graph, side["operation"], places[side["from"]]) for side in cell[str(number)]]

@@ -1,4 +1,4 @@
-"""Graphs of structures side by side on one picture: an operation looks the same in all, and one key says how."""
+"""Graphs of structures side by side, with the same colours per operation and one legend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EDGE, _APART = 20.0, 36.0
 _NAME, _SETTING = 13.0, 11.0
 _LINE = 15.0
 _MOST_LETTERS, _MOST_LINES = 26, 4
-"""Of a box; the words of the section have all."""
+"""Longest text of a box; the section's text is complete."""
 _LEAST_WIDTH = 64.0
 _ROUND = 5.0
 _HEAD = 5.0
@@ -28,7 +28,7 @@ _HEAD = 5.0
 
 @dataclass(frozen=True)
 class Look:
-    """How an operation's boxes look."""
+    """Colour and border of an operation's boxes."""
 
     ink: Ink = "muted"
     dashed: bool = False
@@ -36,7 +36,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A graph, and what stands above it."""
+    """A graph and its title."""
 
     title: str
     told: Sequence[str]
@@ -44,10 +44,10 @@ class Drawn:
 
 
 def looks_of(names: Sequence[str]) -> dict[str, Look]:
-    """Give each operation a look of its own: six colours, and again with dashed borders; what is beyond looks alike.
+    """Assign each operation a look: six colours, then the same with dashed borders; further ones share a look.
 
     Args:
-        names: Of the operations; the same names in the same order look the same.
+        names: The operations' names; the same names in the same order get the same looks.
     """
     there_are = [name for name in dict.fromkeys(names) if name not in NONE]
     looks = [Look(ink, dashed) for dashed in (False, True) for ink in SERIES]
@@ -55,13 +55,13 @@ def looks_of(names: Sequence[str]) -> dict[str, Look]:
 
 
 def network_picture(graphs: Sequence[Drawn], looks: Mapping[str, Look], title: str, told: str) -> Picture:
-    """Draw graphs, as many beside each other as there is room for.
+    """Draw graphs in rows, as many per row as fit.
 
     Args:
         graphs: At least one, each with a node.
-        looks: Of operations; others are grey.
-        title: Of the picture.
-        told: What is to be seen, in words.
+        looks: Looks by operation; others are grey.
+        title: The picture's title.
+        told: Description of the picture, for screen readers.
     """
     used = {node.operation for one in graphs for node in one.graph.nodes} - {""}
     key, (width, y) = _key([*(name for name in looks if name in used), *sorted(used - set(looks))], looks)
@@ -81,7 +81,7 @@ def network_picture(graphs: Sequence[Drawn], looks: Mapping[str, Look], title: s
 
 
 def _key(names: Sequence[str], looks: Mapping[str, Look]) -> tuple[list[Shape], Point]:
-    """Say what looks how; give how wide that is, edges included, and where what follows begins."""
+    """Return the legend's entries, its width with edges included, and where the graphs begin."""
     shapes: list[Shape] = []
     x, y, width = _EDGE, _EDGE, 0.0
     for name in names:
@@ -97,7 +97,7 @@ def _key(names: Sequence[str], looks: Mapping[str, Look]) -> tuple[list[Shape], 
 
 
 def _graph(one: Drawn, looks: Mapping[str, Look], corner: Point) -> tuple[list[Shape], Point]:
-    """Draw a graph below its title; give how large all is."""
+    """Draw a graph below its title; return the size of both."""
     graph = one.graph
     layout = layered([_size(node) for node in graph.nodes], graph.edges)
     top = 30 + _LINE * len(one.told)
@@ -119,7 +119,7 @@ def _edges(graph: Graph, layout: Layout, corner: Point) -> Iterator[Shape]:
         ([(x + corner[0], y + corner[1]) for x, y in route], bool({first, last} & absent))
         for (first, last), route in zip(graph.edges, layout.routes, strict=True)
     ]
-    for points, dashed in sorted(routes, key=lambda one: not one[1]):  # where they share a lane what is there is seen
+    for points, dashed in sorted(routes, key=lambda one: not one[1]):  # in a shared lane the visible one is on top
         yield Line(points, "muted", 1.4, dashed)
         x, y = points[-1]
         yield Line([(x - _HEAD * 0.7, y - _HEAD), (x, y), (x + _HEAD * 0.7, y - _HEAD)], "muted", 1.4)
@@ -167,7 +167,7 @@ def _size(node: Node) -> Point:
 
 
 def _lines(node: Node) -> list[str]:
-    """Put the settings into lines; those that fit stand in one."""
+    """Wrap the settings into lines."""
     lines: list[str] = []
     for text in map(_short, node.settings):
         if lines and len(lines[-1]) + 2 + len(text) <= _MOST_LETTERS:

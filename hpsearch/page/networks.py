@@ -17,7 +17,7 @@ from hpsearch.trial import Params, TrialRow, Value
 __all__ = ["looks_in", "networks"]
 
 _MOST = 3
-"""Trials that are drawn: the best ones whose structures differ."""
+"""Most trials that are drawn: the best ones with different structures."""
 _HOW = (
     "Of the best trials whose structures differ. An operation has the same colour in all of them; one that gives zeros "
     "has none, and a dashed border."
@@ -25,17 +25,17 @@ _HOW = (
 
 
 def looks_in(studies: Iterable[Study]) -> dict[str, Look]:
-    """Give the looks of all operations that there may be in some studies: one operation has one look on a page."""
+    """Return the looks of all operations that there may be in some studies: one operation has one look on a page."""
     spaces = [study.sweep.parameters for study in studies]
     return looks_of([name for space in spaces for one in space.declared for name in operations_of(one.holds)])
 
 
 def networks(study: Study, looks: Mapping[str, Look] | None = None) -> list[Section]:
-    """Draw the structures of the best trials, each in a picture with those of the others; none where there are none.
+    """Draw the structures of the best trials in common pictures; return no section if there are none.
 
     Args:
-        study: Whose trials.
-        looks: Of operations, those of other studies on the page among them; None: there are no others.
+        study: The study.
+        looks: Looks by operation, shared with other studies on the page; None: there are no others.
     """
     space = study.sweep.parameters
     if not any(isinstance(one.holds, Structure) for one in space.declared):  # no need to look at thousands of trials
@@ -61,7 +61,7 @@ def networks(study: Study, looks: Mapping[str, Look] | None = None) -> list[Sect
 
 
 def _best(study: Study) -> list[tuple[TrialRow, Mapping[str, Value]]]:
-    """Give the best trials that differ in their structures, with these."""
+    """Return the best trials that differ in their structures, with these."""
     best: list[tuple[TrialRow, Mapping[str, Value]]] = []
     for row in study.ranked:
         found = _structures(study.sweep.parameters, row.params) if row.values else {}

@@ -1,4 +1,4 @@
-"""What was found, at first sight, and how to run it again."""
+"""A study's summary, and how to run it again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_PACKAGES = 12
 
 
 def overview(study: Study) -> Section:
-    """Say what is best, how many trials there were, what it cost, and where the others ended."""
+    """Return the best trial, the number of trials, their cost, and where the others ended."""
     rows, objective = study.trials, study.sweep.objective
     end = study.course().end
     began = datetime.fromtimestamp(study.created).astimezone().strftime("%Y-%m-%d %H:%M %Z")
@@ -54,7 +54,7 @@ def overview(study: Study) -> Section:
 
 
 def _stopped(rows: list[TrialRow]) -> list[str]:
-    """Say at which iterations trials were stopped."""
+    """Describe the iterations at which trials were stopped."""
     counts = Counter(row.iterations for row in rows if row.state is TrialState.STOPPED)
     if not counts:
         return []
@@ -65,7 +65,7 @@ def _stopped(rows: list[TrialRow]) -> list[str]:
 
 
 def again(study: Study) -> Section:
-    """Say how to run the sweep again, and where it came from."""
+    """Return the command to run the sweep again, and its origin."""
     told = study.provenance
     words, rows = [], [("directory", str(study.directory)), ("seed", str(study.sweep.seed))]
     git = told.get("git")

@@ -28,17 +28,17 @@ __all__ = ["Page", "page_of"]
 
 
 class Page:
-    """What is shown of some studies."""
+    """A page on one or several studies."""
 
     def __init__(self, title: str, parts: Sequence[tuple[str, Sequence[Section]]]) -> None:
         self._title, self._parts = title, parts
 
     def html(self) -> str:
-        """Give one file that opens anywhere."""
+        """Return one file that opens anywhere."""
         return page(self._title, self._parts, "Made by hpsearch from the study's journal; it needs no connection.")
 
     def save_pictures(self, directory: Path) -> list[Path]:
-        """Write each picture as SVG; give the files.
+        """Write each picture as SVG; return the paths.
 
         Raises:
             StorageError: They can't be written.
@@ -58,10 +58,10 @@ class Page:
 
 
 def page_of(studies: Sequence[Study]) -> Page:
-    """Make the page; several studies that search for the same are compared first.
+    """Make the page; several studies with the same objective are compared first.
 
     Raises:
-        HpsearchError: None is given.
+        HpsearchError: There is no study.
     """
     if not studies:
         raise HpsearchError("report: expected one study at least, got none")

@@ -29,31 +29,31 @@ _STUB = 20.0
 
 @dataclass(frozen=True)
 class _Trials:
-    """Whose lines are drawn, and who there are."""
+    """Trials whose lines are drawn, and counts of all."""
 
     ranked: Sequence[TrialRow]
     """With a finite value of each goal, the best first."""
     without: Sequence[TrialRow]
-    """That ended without one."""
+    """Trials that ended without a value."""
 
     @property
     def good(self) -> int:
-        """How many are among the best."""
+        """Number of trials that count as the best."""
         return min(max(1, len(self.ranked) // 10), len(self.shown))
 
     @property
     def shown(self) -> Sequence[TrialRow]:
-        """Those with values that are drawn."""
+        """Drawn trials with a value."""
         return self.ranked[:_MOST_LINES]
 
     @property
     def broken(self) -> Sequence[TrialRow]:
-        """Those without that are drawn."""
+        """Drawn trials without a value."""
         return self.without[:_MOST_WITHOUT]
 
     @property
     def failed(self) -> int:
-        """How many of those without a value failed."""
+        """Number of failed trials without a value."""
         return sum(row.state is TrialState.FAILED for row in self.without)
 
 
@@ -77,7 +77,7 @@ def parallel(study: Study) -> Section | None:
     if not params:
         return Section("Parameters", lacks) if lacks else None
     axes = params[:_MOST_AXES]
-    if trials.ranked or len(axes) == 1:  # nothing goes to a goal that no trial has a value of
+    if trials.ranked or len(axes) == 1:  # a goal without values has no axis
         axes += _goals(study, trials.shown)
     told = _told(trials, axes)
     words = [*told, "A line is a trial; axes of parameters span the search space, on its scales.", *_left_out(trials)]
@@ -97,7 +97,7 @@ def _trials(study: Study) -> _Trials:
 
 
 def _point(row: TrialRow, study: Study) -> dict[str, Value]:
-    """Give a trial's params, of each structure which one it is, or how many parts it has."""
+    """Return a trial's params, of each structure which one it is, or how many parts it has."""
     return {
         name: row.params.get(name, written(value)) if is_structure else value
         for name, value, is_structure in study.sweep.parameters.top(row.params)
@@ -116,7 +116,7 @@ def _goals(study: Study, rows: Sequence[TrialRow]) -> Iterator[Axis]:
 
 
 def _told(trials: _Trials, axes: Sequence[Axis]) -> list[str]:
-    """Say where the best are, and which have no place on the axes of goals."""
+    """Describe the ranges of the best trials, and trials without values on the goals' axes."""
     told = ["No trial has a finite value."]
     if trials.ranked:
         tenth = "tenth " if trials.good == len(trials.ranked) // 10 else ""
@@ -138,7 +138,7 @@ def _left_out(trials: _Trials) -> Iterator[str]:
 
 
 def _lines(axes: Sequence[Axis], trials: _Trials) -> Iterator[Shape]:
-    """Draw the trials, the best ones on top; of those without a value what there is."""
+    """Draw the trials' lines, the best ones on top; trials without a value have partial lines."""
     valued = len(trials.shown)
     for trial in reversed(range(trials.good, valued)):
         yield Line(_line(axes, trial), "muted", 0.8, faint=True)
@@ -161,7 +161,7 @@ def _axes(axes: Sequence[Axis]) -> Iterator[Shape]:
     apart = places[1] - places[0]
     for place, (x, axis) in enumerate(zip(places, axes, strict=True)):
         yield Line([(x, _TOP), (x, _BOTTOM)], "text")
-        # Names stand in two rows by turns, so that each has the room of two axes, at an edge twice what is left there.
+        # Names alternate between two rows, so that each has the width of two axes, or twice the margin at an edge.
         room = min(2 * apart, 2 * x, 2 * (_WIDTH - x)) - 6
         yield Words(x, 24 if place % 2 == 0 else 12, fitted(axis.name, room, 12), "middle")
         for value, text in axis.scale.ticks(5):

@@ -34,7 +34,7 @@ __all__ = [
 
 
 def plot_history(study: Study) -> Picture:
-    """Draw every trial's value and the best so far; of several goals how the front's hypervolume grew."""
+    """Plot every trial's value and the best so far; with several goals the hypervolume of the Pareto front."""
     return _picture(study, [history(study)], "a trial with a value of what decides")
 
 
@@ -44,7 +44,7 @@ def plot_curves(study: Study, metric: str | None = None) -> Picture:
 
 
 def plot_front(study: Study) -> Picture:
-    """Draw the front of several goals."""
+    """Plot the Pareto front of several goals."""
     return _picture(study, [front(study)], "several goals and a trial with values")
 
 

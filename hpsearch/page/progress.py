@@ -1,4 +1,4 @@
-"""How the search went: the best over the trials, and every trial's learning curve."""
+"""Progress of the search: the best value over the trials, and every trial's learning curve."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _KINDS: dict[str, tuple[Ink, bool]] = {
     "not ended": ("s4", True),
     "breaks a constraint": ("bad", True),
 }
-"""How a trial's dot is drawn, and whether it is hollow; in no colour that is a rung's in other pictures."""
+"""Colour of a trial's dot, unlike those of rungs in other pictures, and whether it is hollow."""
 
 
 def history(study: Study) -> Section | None:
-    """Draw every trial's value in the order of their beginning, and the best so far; of several goals the front's."""
+    """Plot every trial's value in order of start, and the best so far; with several goals the hypervolume."""
     objective = study.sweep.objective
     if objective.several:
         return growth(study)
@@ -60,7 +60,7 @@ def history(study: Study) -> Section | None:
 
 
 def _best(study: Study) -> list[tuple[float, float]]:
-    """Give (newest trial, best value) whenever that changed to a finite one."""
+    """Return (newest trial, best value) at each change to a finite value."""
     found = []
     for moment in study.course().changes:
         values = values_of(moment.front[0]) if moment.front else ()
@@ -69,7 +69,7 @@ def _best(study: Study) -> list[tuple[float, float]]:
 
 
 def _found(study: Study, rows: Sequence[TrialRow]) -> str:
-    """Say which values there are, and which is the best."""
+    """Return which values there are, and which is the best."""
     values, leader, goal = [row.values[0] for row in rows], study.leaders[0], study.sweep.objective.goals[0]
     told = f"{counted(len(rows), 'trial')} with {goal.name} from {number(min(values))} to {number(max(values))}; "
     value = f"{number(leader.values[0])}, is trial {leader.number} of {len(study.trials):,}."
@@ -80,7 +80,7 @@ def _found(study: Study, rows: Sequence[TrialRow]) -> str:
 
 
 def _said(best: Sequence[tuple[float, float]], last: float) -> Iterator[str]:
-    """Say what is drawn, and how the best changed when no other trial began any more."""
+    """Return the plotted changes, and those after the last trial had begun."""
     if not best:
         yield "A dot is what a trial has in the end."
         return
@@ -99,11 +99,11 @@ def _kind(row: TrialRow) -> str:
 
 
 def curves(study: Study, goals: Sequence[Metric] | None = None) -> list[Section]:
-    """Draw the learning curves of each goal, coloured by how far the trial came; none where no trial has two points.
+    """Plot the learning curves of each goal, coloured by the trial's last rung; nothing if no trial has two points.
 
     Args:
-        study: Whose trials.
-        goals: Those that are drawn; None: all.
+        study: The study.
+        goals: Goals to draw; None: all.
     """
     objective = study.sweep.objective
     scores, endings = study.scores(), endings_of(study)
@@ -121,11 +121,11 @@ def curves(study: Study, goals: Sequence[Metric] | None = None) -> list[Section]
 def _curves(
     study: Study, place: int, curves: Mapping[int, Sequence[tuple[int, float]]], endings: Endings
 ) -> Section | None:
-    """Draw the learning curves of one goal, those of the best trial, or of the front, thicker.
+    """Plot the learning curves of one goal, with those of the best trial or of the Pareto front thicker.
 
     Args:
-        study: Whose trials.
-        place: The goal's, among those of the sweep.
+        study: The study.
+        place: Index of the goal in the sweep.
         curves: Its values over the iterations, by trial.
         endings: Why the trials ended.
     """
@@ -204,7 +204,7 @@ def _ends(curve: Sequence[tuple[int, float]]) -> tuple[str, str]:
 
 
 def _levels(study: Study, levels: Sequence[int]) -> list[int]:
-    """Give at most as many levels as there are inks: the last ones that have the inks of the rungs, or even shares."""
+    """Group iterations into at most as many levels as there are colours: the last rungs, or equal parts."""
     inks = rung_inks(study.rungs)
     ends = {ink: until for until, ink in inks.items() if until is not None}
     if ends and None not in inks and max(ends.values()) >= levels[-1]:
@@ -217,7 +217,7 @@ def _shade(iterations: int, shades: Sequence[int]) -> int:
 
 
 def _scale(values: Sequence[float], less_is_better: bool) -> tuple[Linear | Log, list[str]]:
-    """Give a scale on which the good values can be told apart; say what it leaves out."""
+    """Return a scale on which good values are distinguishable, and a note on what it leaves out."""
     scale, beyond = scale_of_good(values, less_is_better)
     if not beyond:
         return scale, []

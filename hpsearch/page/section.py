@@ -21,7 +21,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A title, and what stands below it."""
+    """A title and its content."""
 
     title: str
     words: Sequence[str] = ()
@@ -29,6 +29,6 @@ class Section:
     picture: Picture | None = None
     table: Table | None = None
     folded: bool = False
-    """The table is shown when it is asked for, as it says in numbers what the picture shows."""
+    """The table is collapsed, as it has the numbers of the picture."""
     code: str = ""
     """Lines to be copied."""

@@ -38,12 +38,12 @@ def trials(study: Study) -> Section | None:
 
 
 def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) -> tuple[Table, list[str]]:
-    """Give a table of trials, and sentences on what it leaves out: what all have alike, and where checkpoints lie.
+    """Return a table of trials, and notes on what it leaves out: constant columns, and the checkpoints' folder.
 
     Args:
-        study: Whose trials they are.
-        rows: One at least.
-        checkpoints: Whether there is a column of them.
+        study: Their study.
+        rows: At least one.
+        checkpoints: Whether to show their paths.
     """
     goals, endings = study.sweep.objective.goals, endings_of(study)
     points = [outline(row.params, study.sweep.parameters) for row in rows]
@@ -74,7 +74,7 @@ def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) 
 
 
 def _is_same(name: str, points: Sequence[Params]) -> bool:
-    """Say whether all have one value: two that a cell shows alike may differ."""
+    """Return whether all values are equal; different values may look equal in a cell."""
     return len({json.dumps(point[name]) if name in point else None for point in points}) == 1
 
 

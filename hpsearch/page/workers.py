@@ -1,4 +1,4 @@
-"""Where the time went: what the workers did."""
+"""The workers' timeline."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["workers"]
 _MOST_LANES = 64
 _MOST_BOXES = 4000
 _HEARD = 0.5
-"""Seconds in which a trial's end is heard of at the latest."""
+"""Longest delay, in seconds, until a trial's end is journaled."""
 _BAD = ("failed", "lost")
 _UNITS = (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds")
 _LEAST_UNITS = 5.0
-"""So many of a unit that time is told in it."""
+"""Smallest number of a unit for which the unit is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def workers(study: Study) -> Section | None:
             ink = "bad" if one.kind in _BAD else inks.get(one.until, "s0")
             rung = f" ({up_to(one.until)})" if inks else ""
             tip = f"trial {one.trial}{rung}, {one.kind}, {duration(one.ended - one.began)}"
-            gap = min(1.0, width / 4)  # one segment is told from the next by it
+            gap = min(1.0, width / 4)  # it separates one segment from the next
             picture.draw(Box(x, y + 2, max(width - gap, 0.6), row - 4, ink, tip))
     starting = sum(_before_the_first(segments, *span) for span in spans)
     if starting > 0.05 * there:
@@ -109,12 +109,12 @@ def workers(study: Study) -> Section | None:
 
 
 def _unit(seconds: float) -> tuple[float, str]:
-    """Give what so long a time is told in: the seconds of a unit, and its name."""
+    """Return the unit for a duration: its seconds and its name."""
     return next((unit for unit in _UNITS if seconds >= _LEAST_UNITS * unit[0]), _UNITS[-1])
 
 
 def _keys(segments: Sequence[_Busy], inks: Mapping[int | None, Ink]) -> list[Key]:
-    """Say what colours stand for; nothing where there is but one."""
+    """Return the legend; empty if there is only one colour."""
     untils = {one.until for one in segments if one.kind not in _BAD}
     keys = [Key(ink, up_to(until), "box") for until, ink in inks.items() if until in untils]
     bad = [kind for kind in _BAD if any(one.kind == kind for one in segments)]
@@ -122,7 +122,7 @@ def _keys(segments: Sequence[_Busy], inks: Mapping[int | None, Ink]) -> list[Key
 
 
 def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]]:
-    """Give every segment on each of its workers, and when there were how many workers; none while it is paused."""
+    """Return every segment on each of its workers, and the number of workers over time, which is 0 while paused."""
     found: list[_Busy] = []
     spans: list[tuple[float, float, int]] = []
     running: dict[tuple[int, int], tuple[float, int, int | None]] = {}
@@ -165,7 +165,7 @@ def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]
             case Ended():
                 close(when)
         if is_paused and not running:
-            rest(when)  # nobody is idle who isn't asked to work
+            rest(when)  # workers of a paused study aren't idle
         last = when
     close(last)
     most = math.ceil(_most_at_once(found) / study.sweep.resources.lanes)
@@ -173,7 +173,7 @@ def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]
 
 
 def _before_the_first(segments: list[_Busy], began: float, ended: float, workers: int) -> float:
-    """Give the workers' seconds in which none had begun yet."""
+    """Return the workers' idle seconds before the first segment."""
     first = min((one.began for one in segments if began <= one.began < ended), default=began)
     return (first - began) * workers
 
@@ -199,13 +199,13 @@ def _most_at_once(segments: list[_Busy]) -> int:
 
 
 def _lanes(segments: list[_Busy], most: int) -> list[list[_Busy]]:
-    """Put segments into as few lanes as there ran at once.
+    """Assign segments to as few rows as ran in parallel.
 
-    A worker of several that a trial had may have the next one some milliseconds before the trial's end is journaled.
+    A worker of a gang may begin its next segment some milliseconds before the end of the last one is journaled.
 
     Args:
-        segments: Of all trials.
-        most: How many lanes there are as far as that was told; none is added to them where one is about to be free.
+        segments: Segments of all trials.
+        most: Known number of workers; no row is added if one is about to be free.
     """
     lanes: list[list[_Busy]] = []
     free: list[int] = []

@@ -1,1 +1,1 @@
-"""What came of a sweep, read from its journal: studies, their trials, and studies beside each other."""
+"""Results of sweeps, read from their journals: studies, their trials, and comparisons of studies."""

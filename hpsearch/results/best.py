@@ -1,4 +1,4 @@
-"""The best trials of a study: of several goals the front, by weights one of them; and how the front grew."""
+"""The best trials of a study: the Pareto front, one trial of it by weights, and its growth."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class BestTrial:
 
     number: int
     values: dict[str, float]
-    """Those of the metrics that decide, by name."""
+    """Values of the deciding metrics, by name."""
     params: dict[str, Any]
-    """As the trainable saw them, groups nested."""
+    """The trainable's params, with nested groups."""
     checkpoint: Path | None
     """A file for `torch.load`, or what the trainable wrote; None where none was saved, or it was deleted."""
 
@@ -47,7 +47,7 @@ class BestTrial:
 def no_best(
     directory: Path, objective: Objective, rows: Sequence[TrialRow], leaders: Sequence[TrialRow]
 ) -> HpsearchError:
-    """Say why a study has no best trial.
+    """Return why a study has no best trial.
 
     Args:
         directory: The study's.
@@ -74,17 +74,17 @@ def no_best(
 
 
 def weighted(rows: Sequence[TrialRow], objective: Objective, weights: Mapping[str, float]) -> dict[int, float]:
-    """Give the worth of each trial that keeps all constraints: the sum of its values by weight, more is better.
+    """Return the weighted sum of each feasible trial's values; higher is better.
 
-    Values of metrics that are to be minimized count as less than nothing.
+    Values of minimized metrics count negatively.
 
     Args:
         rows: The trials.
-        objective: What decides.
-        weights: What one unit of a metric is worth, at least 0; one that isn't named is worth nothing.
+        objective: The sweep's objective.
+        weights: Weight of each metric, at least 0; a missing one is 0.
 
     Raises:
-        HpsearchError: The weights aren't right.
+        HpsearchError: The weights are invalid.
     """
     known = [goal.name for goal in objective.goals]
     if not known:
@@ -109,17 +109,17 @@ def weighted(rows: Sequence[TrialRow], objective: Objective, weights: Mapping[st
 def hypervolumes(
     sweep: Sweep, entries: Iterator[Entry], created: float, given: Mapping[str, float] | None
 ) -> list[tuple[float, int, float]]:
-    """Give how the hypervolume of a study's front grew: (seconds since it was made, iterations in all, hypervolume).
+    """Return the hypervolume of a study's front over time: (seconds since creation, total iterations, hypervolume).
 
     Args:
-        sweep: Says what decides.
+        sweep: Defines the goals.
         entries: The study's journal.
-        created: When it was made, in seconds since the epoch.
-        given: The worst value of each metric that is worth anything; of those that it doesn't name the sweep's
-            `metric.reference`, or the worst value that any trial of the front had.
+        created: Time of the study's creation, in seconds since the epoch.
+        given: Reference value of each metric; by default the sweep's `metric.reference`, or the worst value of any
+            trial of the front.
 
     Raises:
-        HpsearchError: It names another metric, or what isn't finite.
+        HpsearchError: It names another metric, or a value isn't finite.
     """
     objective = sweep.objective
     moments = course(sweep, entries).changes
@@ -132,16 +132,16 @@ def hypervolumes(
 
 
 def reference_point(goals: Sequence[Metric], given: Mapping[str, float], scores: Sequence[Score]) -> tuple[float, ...]:
-    """Give the point that a hypervolume is measured from, signed so that less is better.
+    """Return the reference point of a hypervolume, signed so that lower is better.
 
     Args:
-        goals: What decides.
-        given: The worst value of each metric that is worth anything; of those that it doesn't name the goal's own
-            `reference`, or the worst finite value of the scores.
-        scores: Of all fronts.
+        goals: The goals.
+        given: Reference value of each metric; by default the goal's `reference`, or the worst finite value of the
+            scores.
+        scores: Scores of all fronts.
 
     Raises:
-        HpsearchError: It names another metric, or what isn't finite.
+        HpsearchError: It names another metric, or a value isn't finite.
     """
     known = [goal.name for goal in goals]
     for name, value in given.items():

@@ -1,4 +1,4 @@
-"""Studies beside each other: those that differ in their seed alone are runs of one side."""
+"""Comparison of studies. Studies that differ only in their seed are runs of one side."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ __all__ = [
 
 Axis = Literal["trials", "iterations", "seconds"]
 AXES: tuple[Axis, ...] = ("trials", "iterations", "seconds")
-"""What a search costs: trials begun, iterations that counted, seconds in which it ran from its first trial on."""
+"""Costs of a search: trials started, iterations that count, and running seconds from its first trial on."""
 
 _SHARES = (0.25, 0.5, 1.0)
-"""Of what all runs have spent, at which they are compared."""
+"""Fractions of the cost that all runs have spent, at which they are compared."""
 
 _LEAST_FOR_WILCOXON = 6
 """Pairs: of fewer no outcome of the test is below 5 %."""
@@ -56,17 +56,16 @@ class Run:
     study: Study
     course: Course
     values: tuple[float, ...]
-    """What was best after each change of the course: a value of the goal, of several goals the hypervolume; NaN where
-    there was none."""
+    """The best value after each change of the course, or the hypervolume with several goals; NaN without one."""
 
     def at(self, axis: Axis, amount: float) -> float | None:
-        """Give what was best when so much was spent."""
+        """Return what was best when so much was spent."""
         place = bisect_right(self.course.changes, amount, key=attrgetter(axis))
         return None if not place or math.isnan(self.values[place - 1]) else self.values[place - 1]
 
     @property
     def value(self) -> float | None:
-        """What is best as it stands."""
+        """The best value at the end."""
         return self.at("seconds", math.inf)
 
     @property
@@ -95,7 +94,7 @@ class Side:
     more_is_better: bool
 
     def spread(self, values: Sequence[float | None]) -> Spread:
-        """Give median and quartiles; a run without a value is worse than all others."""
+        """Return the median and quartiles; a run without a value is worse than all others."""
         return spread(values, self.more_is_better)
 
     @property
@@ -107,48 +106,48 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """By how much a side is better than the first one; of studies of a side with one seed by their mean."""
+    """A side's difference from the first one. Studies of a side with the same seed count by their mean."""
 
     side: str
     by: Axis | None
-    """What both have spent equally much of; None: as they stand."""
+    """Cost at which they are compared; None: at their ends."""
     amount: float | None
     mean: float | None = None
     """Above 0 where it is better; None where `without` names a run."""
     interval: tuple[float, float] | None = None
     """95 %, by Student's t over the pairs, or by Welch's where seeds don't pair; None of too few seeds."""
     pairs: int = 0
-    """Seeds that both have; 0 where the runs aren't paired."""
+    """Number of common seeds; 0 if the runs aren't paired."""
     p_value: float | None = None
-    """By Wilcoxon's signed-rank test, from six pairs on."""
+    """p-value of Wilcoxon's signed-rank test, from six pairs on."""
     left_out: tuple[Run, ...] = ()
-    """Those of both sides whose seed the other one doesn't have, where others pair."""
+    """Runs whose seed the other side doesn't have, if others are paired."""
     without: tuple[Run, ...] = ()
-    """Those that have no value there, or none that can be added to others, as an infinite one."""
+    """Runs without a finite value at that cost."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Sides beside each other."""
+    """A comparison of sides."""
 
     objective: Objective
     sides: tuple[Side, ...]
     reference: tuple[float, ...] | None
-    """Of several goals the point, signed so that less is better, that hypervolumes are measured from."""
+    """With several goals, the hypervolumes' reference point, signed so that lower is better."""
 
     @property
     def runs(self) -> list[Run]:
-        """Those of all sides."""
+        """Studies of all sides."""
         return [run for side in self.sides for run in side.runs]
 
     def text(self) -> str:
-        """Give what the command prints."""
+        """Return what the command prints."""
         from hpsearch.tables.comparison import comparison_text
 
         return comparison_text(self)
 
     def plots(self, directory: str | Path) -> list[Path]:
-        """Draw the best over trials, iterations and seconds, as SVG; give the files.
+        """Plot the best value over trials, iterations and seconds as SVG; return the paths.
 
         Raises:
             StorageError: They can't be written.
@@ -158,7 +157,7 @@ class Comparison:
         return save_courses(self, Path(directory))
 
     def amounts(self, axis: Axis) -> list[float]:
-        """Give what is compared at: shares of what every run has spent."""
+        """Return the costs to compare at: fractions of what every run has spent."""
         least = min(getattr(run.course.end, axis) for run in self.runs)
         marks = [least * share for share in _SHARES]
         if axis == "seconds":
@@ -166,12 +165,12 @@ class Comparison:
         return list(dict.fromkeys(float(int(mark)) for mark in marks if mark >= 1))
 
     def differing(self, side: Side) -> dict[str, tuple[str, str]]:
-        """Give the keys in which a side's sweep differs from the first one's, and what each has there."""
+        """Return the keys in which a side's sweep differs from the first one's, and what each has there."""
         return _without_seed(self.sides[0].runs[0].study.sweep, side.runs[0].study.sweep)
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """Of every side but the first: as they stand, and at equal cost."""
+        """Differences of every side but the first: at their ends, and at equal cost."""
         found = []
         for side in self.sides[1:]:
             found.append(self._difference(side, None, None))
@@ -200,14 +199,14 @@ class Comparison:
 
 
 def compare(*given: Study | str | Path) -> Comparison:
-    """Compare studies; those whose sweeps differ in the seed alone are one side.
+    """Compare studies. Studies whose sweeps differ only in the seed are one side.
 
     Args:
-        given: Studies, or their directories, one at least.
+        given: Studies or their directories, at least one.
 
     Raises:
-        HpsearchError: They don't search for the same, or one is there twice.
-        JournalError: One can't be read.
+        HpsearchError: Their objectives differ, or a study appears twice.
+        JournalError: A journal can't be read.
     """
     studies = [one if isinstance(one, Study) else load(one) for one in given]
     if not studies:
@@ -246,7 +245,7 @@ def compare(*given: Study | str | Path) -> Comparison:
 
 
 def same_but_for_seed(sweeps: Sequence[Sweep]) -> list[list[int]]:
-    """Give the places of those that differ in their seed alone together, in their order."""
+    """Group the indices of studies that differ only in their seed, in order."""
     groups: list[list[int]] = []
     for place, sweep in enumerate(sweeps):
         same = next((group for group in groups if not _without_seed(sweeps[group[0]], sweep)), None)
@@ -258,13 +257,13 @@ def same_but_for_seed(sweeps: Sequence[Sweep]) -> list[list[int]]:
 
 
 def _values(runs: Iterable[Run], axis: Axis | None, amount: float | None) -> dict[Run, float | None]:
-    """Give what was best when so much was spent, or as it stands; None where it can't be added to others."""
+    """Return the best value at a cost, or at the end; None if it isn't finite."""
     found = {run: run.value if axis is None or amount is None else run.at(axis, amount) for run in runs}
     return {run: None if value is None or abs(value) > _LARGEST else value for run, value in found.items()}
 
 
 def _by_seed(values: Mapping[Run, float | None], sign: float) -> dict[int, float]:
-    """Give the mean of each seed's values: studies with one seed tell of it alone, however many they are."""
+    """Return the mean value of each seed, so that several studies with one seed count once."""
     found: dict[int, list[float]] = {}
     for run, value in values.items():
         if value is not None:
@@ -273,13 +272,13 @@ def _by_seed(values: Mapping[Run, float | None], sign: float) -> dict[int, float
 
 
 def _is_same(one: Study, other: Study) -> bool:
-    """Say whether two are one study: under another path, by a link, or a copy, which would count as a run of its own.
+    """Return whether two are the same study: by another path, by a link, or as a copy.
 
-    Those that were run in memory have no place, and nothing else tells them apart.
+    Studies in memory have no path, so only identity counts.
     """
     if one is other or not StudyDirectory(one.directory).exists():
         return one is other
-    is_known = one.created > 0 and one.identity == other.identity  # a study of an early version doesn't say when
+    is_known = one.created > 0 and one.identity == other.identity  # a study may have no time of creation
     return is_known or one.directory.resolve() == other.directory.resolve()
 
 
@@ -288,14 +287,14 @@ def _aims(objective: Objective) -> tuple[list[tuple[str, str, str]], set[Outcome
 
 
 def _aim(objective: Objective) -> str:
-    """Put into words what makes an objective another one."""
+    """Describe an objective, to compare it with others."""
     best = [goal.name for goal in objective.goals if goal.scope == "best"]
     told = objective.aim + (f", of all reports of a trial the best {' and '.join(best)}" if best else "")
     return told + (f", where {' and '.join(map(str, objective.constraints))}" if objective.constraints else "")
 
 
 def _references(objectives: Iterable[Objective]) -> dict[str, float]:
-    """Give the worst value of each goal that any objective says is worth anything, whichever comes first."""
+    """Return the worst reference value of each goal over all objectives."""
     found: dict[str, float] = {}
     for goal in (goal for objective in objectives for goal in objective.goals):
         if goal.reference is not None:

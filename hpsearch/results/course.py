@@ -1,4 +1,4 @@
-"""How a study went: what its front was, and what it had cost, whenever the front changed."""
+"""The course of a study: its Pareto front and its cost, at each change of the front."""
 
 from __future__ import annotations
 
@@ -16,36 +16,35 @@ __all__ = ["Course", "CourseSoFar", "Moment", "course"]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A front, and what it had cost."""
+    """A Pareto front and its cost."""
 
     time: float
     """In seconds since the epoch."""
     trials: int
     """Begun so far."""
     iterations: int
-    """That had counted so far; those that were taken back since had their cost, too."""
+    """Iterations that had counted so far, later reverted ones included."""
     seconds: float
-    """In which a process ran the sweep and it wasn't paused, of each process from the first segment on that it started;
-    where trials are told of, since the first one began."""
+    """Running seconds without pauses, for each process from the first segment that it started; with ask/tell, since the
+    first trial began."""
     front: tuple[Score, ...]
-    """What the trials have that no other one is better than, of one goal the best one's; those that break constraints
-    have none."""
+    """Scores of the non-dominated feasible trials; with one goal, the best one's."""
     starting: float = 0.0
-    """Seconds before those: until workers, searchers and Ray had started, of all processes together."""
+    """Start-up seconds of all processes together: until workers, searchers and Ray had started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a study went."""
+    """The course of a study."""
 
     changes: tuple[Moment, ...]
-    """Every change of the front: a trial saved a checkpoint, ended a segment, failed, was retried or taken back."""
+    """Every change of the front: a trial saved a checkpoint, ended a segment, failed, was retried or reverted."""
     end: Moment
     """How it stands."""
 
 
 class CourseSoFar:
-    """A course while it goes on."""
+    """A course that is updated by events."""
 
     def __init__(self) -> None:
         self.changes: list[Moment] = []
@@ -54,18 +53,18 @@ class CourseSoFar:
         """How it stands."""
         self._running = RunningTime()
         self._starts = True
-        """The process that runs the sweep has begun no segment yet."""
+        """The process that runs the sweep hasn't started a segment yet."""
         self._began: float | None = None
         """When the first one began."""
         self._counted = 0
         """Iterations that count."""
 
     def take(self, entry: Entry, journaled: JournaledState) -> None:
-        """Take the next entry.
+        """Apply the next entry.
 
         Args:
-            entry: Of the journal.
-            journaled: The state that it led to.
+            entry: An entry of the journal.
+            journaled: The state after it.
         """
         seconds, starting = self._time(entry, journaled.told)
         front = self.now.front
@@ -79,7 +78,7 @@ class CourseSoFar:
             self.changes.append(self.now)
 
     def _time(self, entry: Entry, told: bool) -> tuple[float, float]:
-        """Give the seconds by now, and those before that any process took to start."""
+        """Return (running seconds, start-up seconds) so far."""
         before = self._running.seconds
         self._running.take(entry)
         passed = self._running.seconds - before
@@ -87,13 +86,13 @@ class CourseSoFar:
         self._starts = isinstance(entry.event, Opened) or (starts and not began)
         if began and self._began is None:
             self._began = entry.time
-        if told:  # by whoever comes, so that nobody knows how long they ran
+        if told:  # by unknown processes, so their running time is unknown
             return max(self.now.seconds, entry.time - self._began) if self._began is not None else 0.0, 0.0
         return self.now.seconds + passed * (not starts), self.now.starting + passed * starts
 
 
 def course(sweep: Sweep, entries: Iterable[Entry]) -> Course:
-    """Go through a journal."""
+    """Read a journal."""
     journaled, so_far = JournaledState(sweep), CourseSoFar()
     for entry in journaled.read(entries):
         so_far.take(entry, journaled)

@@ -1,4 +1,4 @@
-"""How much each parameter of a study matters: fANOVA, Hutter et al., ICML 2014, through Optuna."""
+"""Parameter importance by fANOVA (Hutter et al., ICML 2014), through Optuna."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ _TREES = 32
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """How much each parameter matters."""
+    """Importance of each parameter."""
 
     shares: Mapping[str, float] = field(default_factory=dict)
-    """Of the variance that each parameter explains, the greatest first; none where that isn't known."""
+    """Share of the variance that each parameter explains, largest first; empty if unknown."""
     iteration: int = 0
     """At which trials are compared."""
     reached: int = 0
     """Trials that reached it."""
     fitted: int = 0
-    """Those of them that were looked at."""
+    """Number of trials that were compared."""
     missing: str = ""
     """Why there are no shares, in a sentence."""
 
 
 def importance_of(study: Study, place: int = 0) -> Importance:
-    """Say what mattered, by what was reported at the highest iteration that 20 trials reached: like with like.
+    """Return the importances, from values at the highest iteration that 20 trials reached.
 
     Args:
-        study: Its trials are compared.
-        place: Of the goal by which they are, among those of the sweep.
+        study: The study.
+        place: Index of the goal in the sweep.
     """
     goals = study.sweep.objective.goals
     if not goals:
@@ -79,7 +79,7 @@ def _needed(name: str) -> str:
 
 
 def _had(reached: Mapping[int, int]) -> str:
-    """Say at which iteration most trials have a value."""
+    """Describe the iteration at which most trials have a value."""
     if not reached:
         return "so far none has any"
     iteration = min(reached, key=lambda one: (-reached[one], one))
@@ -88,14 +88,14 @@ def _had(reached: Mapping[int, int]) -> str:
 
 
 def _shares_of(sweep: Sweep, rows: Sequence[TrialRow], values: Sequence[float]) -> dict[str, float]:
-    """Give the share of the variance that each parameter explains, the greatest first.
+    """Return the share of the variance that each parameter explains, the greatest first.
 
-    Only parameters that all of these trials have, and that vary, are looked at. Equal trials give equal shares.
+    Only parameters that vary and that all of these trials have are used. Equal trials give equal shares.
 
     Args:
-        sweep: Says what the parameters are.
+        sweep: Defines the parameters.
         rows: Trials.
-        values: Of each.
+        values: Value of each trial.
     """
     import warnings
 
@@ -140,9 +140,9 @@ class _Known:
 
 
 def _known(parameter: OptunaParameter, values: Sequence[Value]) -> _Known:
-    """Give numbers as shares of their range, or as steps from its lower end, which changes nothing that trees find.
+    """Scale numbers to fractions of their range, or to steps from its lower end, which doesn't change the trees.
 
-    Trees take 32-bit floats, which hold neither 1e300 nor what tells 1e9 and 1e9 + 1 apart.
+    Trees use 32-bit floats, which can't represent 1e300, or distinguish 1e9 from 1e9 + 1.
     """
     from optuna.distributions import FloatDistribution, IntDistribution
 
@@ -150,7 +150,7 @@ def _known(parameter: OptunaParameter, values: Sequence[Value]) -> _Known:
     if isinstance(distribution, FloatDistribution | IntDistribution) and (
         distribution.log or distribution.step is None
     ):
-        beyond = 0.5 if isinstance(distribution, IntDistribution) else 0.0  # an integer has as much room as others
+        beyond = 0.5 if isinstance(distribution, IntDistribution) else 0.0  # each integer has the same width
         ends = [distribution.low - beyond, distribution.high + beyond]
         numbers = [*ends, *(float(value) for value in values)]
         shares = _shares([math.log(number) for number in numbers] if distribution.log else numbers)
@@ -164,7 +164,7 @@ def _known(parameter: OptunaParameter, values: Sequence[Value]) -> _Known:
 
 
 def _shares(values: Sequence[float]) -> list[float]:
-    """Give where numbers lie between the least and the greatest of them, from 0 to 1."""
+    """Return where numbers lie between the least and the greatest of them, from 0 to 1."""
     low, high = min(values), max(values)
     half = (high / 2 - low / 2) or 1.0
     return [min(max((value / 2 - low / 2) / half, 0.0), 1.0) for value in values]

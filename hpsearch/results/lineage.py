@@ -1,4 +1,4 @@
-"""What a trial was trained with: its ancestors, from which to which iteration, and their params."""
+"""A trial's ancestors, with their ranges of iterations and their params."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Stage:
     start: int
     """Iterations that were done when it began."""
     end: int
-    """Its last iteration: where its fork began, or as far as the trial came."""
+    """Its last iteration: where its fork began, or the trial's last one."""
     values: Mapping[str, float]
-    """The metrics that decide, at `end`, NaN where that was reported; those that weren't reported aren't there."""
+    """Deciding metrics at `end`; NaN if NaN was reported; metrics without a report are missing."""
     params: Params
 
 
 def lineage(
     rows: Sequence[TrialRow], trial: int, curves: Mapping[int, Iterable[tuple[int, Mapping[str, float]]]]
 ) -> tuple[Stage, ...]:
-    """Give the stages of a trial's training, the first ancestor's first.
+    """Return the stages of a trial's training, the first ancestor's first.
 
     Where nothing was taken over from a parent, since it had no checkpoint, training began with the fork itself. A child
     that inherited weights counts its iterations from 0 again.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["OptunaParameter", "optuna_parameter"]
 
 NORMAL_DEVIATIONS = 4.0
-"""Half-width, in sigmas, of the range that stands for an unbounded parameter."""
+"""Half-width, in sigmas, of the range for an unbounded parameter."""
 
 EXACT_INTEGERS = 2**53
 """Optuna's storages keep numbers as floats, which hold every integer up to here."""
@@ -46,20 +46,20 @@ class OptunaParameter:
     """Values are stored as JSON strings: Optuna holds no lists, and takes 1 and True for the same choice."""
 
     def value(self, value: Value) -> Value:
-        """Give a value as Optuna stores it."""
+        """Return a value as Optuna stores it."""
         return json.dumps(value, ensure_ascii=False) if self.as_json else value
 
 
 def optuna_parameter(distribution: Distribution, values: Sequence[Value]) -> OptunaParameter | None:
-    """Give Optuna's counterpart of a distribution; None where Optuna would give back other values.
+    """Return Optuna's equivalent of a distribution; None if Optuna would change the values.
 
-    That is so of ranges with integers beyond 2**53, and of derived values, which aren't searched. A logarithmic range
-    loses its step (Optuna has one or the other), and so does one with very many. A normal distribution is bounded by
-    four sigmas, or as far out as the values go.
+    That is the case for integers beyond 2**53, and for derived values, which aren't searched. A logarithmic range loses
+    its step, as Optuna supports only one of both, and so does a range with very many steps. A normal distribution is
+    bounded by four sigmas, or by the values if they are further out.
 
     Args:
-        distribution: Ours.
-        values: Those that the study's trials have.
+        distribution: Our distribution.
+        values: Values of the study's trials.
     """
     from optuna.distributions import FloatDistribution, IntDistribution
 

@@ -1,4 +1,4 @@
-"""What a journal tells of trials over their iterations, and over time."""
+"""Trials over their iterations and over time, from a journal."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ T = TypeVar("T")
 
 
 class Curves(Generic[T]):
-    """What is read from each report that counts, by trial, moved on by a journal's entries."""
+    """A value of each report that counts, by trial, updated by a journal's entries."""
 
     def __init__(self, read: Callable[[Report], T | None]) -> None:
-        """Begin with none.
+        """Begin without values.
 
         Args:
-            read: Called with each report that counts, in the order of the journal; what gives None is left out.
+            read: Returns the value of a report, in the order of the journal; None is skipped.
         """
         self._read = read
         self._points: dict[int, dict[int, T]] = defaultdict(dict)
         self._sound: dict[int, dict[int, T]] = {}
-        """Of trials that failed, what counts where they run again."""
+        """For failed trials: the values that count if they run again."""
 
     def take(self, event: Event, decisions: Iterable[Decision]) -> None:
         """Move on by an event and what was decided on it."""
@@ -48,16 +48,16 @@ class Curves(Generic[T]):
                 self._points[decision.trial] = self._sound.pop(decision.trial)
 
     def of(self, trial: int) -> list[tuple[int, T]]:
-        """Give what was read of a trial, in the order of iterations."""
+        """Return what was read of a trial, in the order of iterations."""
         return sorted(self._points.get(trial, {}).items())
 
     def all(self) -> dict[int, list[tuple[int, T]]]:
-        """Give what was read of each trial that has any."""
+        """Return what was read of each trial that has any."""
         return {trial: self.of(trial) for trial, points in self._points.items() if points}
 
 
 def over_iterations(entries: Iterable[Entry], read: Callable[[Report], T | None]) -> dict[int, list[tuple[int, T]]]:
-    """Give what is read from each report that counts, by trial, in the order of iterations."""
+    """Return the values of all reports that count, by trial, in order of iterations."""
     curves = Curves(read)
     for entry in entries:
         curves.take(entry.event, entry.followed.decisions)
@@ -67,10 +67,10 @@ def over_iterations(entries: Iterable[Entry], read: Callable[[Report], T | None]
 def curves_of(
     where: str, objective: Objective, entries: Iterable[Entry], metric: str | None
 ) -> dict[int, list[tuple[int, float]]]:
-    """Give a metric over the iterations of each trial; None: the only one that decides.
+    """Return a metric over the iterations of each trial; None: the only deciding one.
 
     Raises:
-        HpsearchError: No report holds this metric; or none is named, and several decide, or none.
+        HpsearchError: No report has this metric; or it is None, and not exactly one decides.
     """
     own = objective.names
     if metric is None and not own:
@@ -91,7 +91,7 @@ def curves_of(
 
 
 def times_of_trials(entries: Iterable[Entry]) -> dict[int, tuple[float, float | None]]:
-    """Give when each trial's first segment began and its last one ended; None where no segment of it has ended."""
+    """Return the times of each trial's first start and last end; None if no segment of it has ended."""
     began: dict[int, float] = {}
     ended: dict[int, float] = {}
     for entry in entries:

@@ -1,4 +1,4 @@
-"""What came of running configurations again: mean and spread of each."""
+"""Results of running configurations again: the mean and spread of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["OWN", "SPREAD", "Configuration", "Rerun", "identity", "result_of"]
 
 OWN = ("trial", "value", "iterations")
-"""What a configuration has of the former study's trial."""
+"""A configuration's result in the original study."""
 SPREAD = ("mean", "std", "min", "max")
 
 
@@ -41,23 +41,23 @@ class Configuration:
     params: Params
     """Flat names to values."""
     asked: int
-    """How many runs there are to be."""
+    """Number of planned runs."""
     runs: tuple[TrialRow, ...]
     """The trials of the new study that were begun."""
 
     @cached_property
     def values(self) -> list[float]:
-        """What the runs gave that came to their end with a value: the others count nowhere."""
+        """Values of the runs that completed with one; the others don't count."""
         return [row.value for row in self.ended if row.value is not None]
 
     @property
     def ended(self) -> list[TrialRow]:
-        """The runs that came to their end with a value."""
+        """Runs that completed with a value."""
         return [row for row in self.runs if row.state is TrialState.COMPLETE and row.value is not None]
 
     @property
     def succeeded(self) -> int:
-        """How many those are."""
+        """Their number."""
         return len(self.values)
 
     @cached_property
@@ -88,11 +88,11 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Rerun:
-    """A study that runs the best configurations of a former one again.
+    """A study that runs the best configurations of another study again.
 
     Args:
-        study: The new one.
-        origin: What it recorded of where it comes from.
+        study: The rerun.
+        origin: Its record of the original study.
     """
 
     study: Study
@@ -100,7 +100,7 @@ class Rerun:
 
     @property
     def directory(self) -> str:
-        """Where the former study lay."""
+        """Path of the original study."""
         return str(self.origin["directory"])
 
     @property
@@ -114,7 +114,7 @@ class Rerun:
         told, points = self.origin["configurations"], self.study.sweep.points_to_try
         runs: dict[str, list[TrialRow]] = {}
         for row in self.study.trials:
-            if row.origin == "points_to_try":  # not a point that was added, which comes before those that are left
+            if row.origin == "points_to_try":  # not an added configuration, which comes before the remaining ones
                 runs.setdefault(identity(row.params), []).append(row)
         return tuple(
             Configuration(
@@ -128,15 +128,15 @@ class Rerun:
 
     @cached_property
     def configurations(self) -> tuple[Configuration, ...]:
-        """The configurations by their mean, best first; those without any value last.
+        """Configurations by mean, best first; those without a value last.
 
-        Behind those whose means keep the constraints on outcomes stand the others.
+        Those whose means satisfy the constraints on outcomes come before the others.
         """
         scores = {place: self._score(known) for place, known in enumerate(self.former)}
         return tuple(self.former[place] for place in self.study.sweep.objective.rank(scores))
 
     def _score(self, known: Configuration) -> Score | None:
-        """Give what the means of a configuration are worth."""
+        """Return what the means of a configuration are worth."""
         objective = self.study.sweep.objective
         if known.mean is None:
             return None
@@ -167,7 +167,7 @@ class Rerun:
         return tuple(name for name, parameter in known if parameter is not None and parameter.distribution.searched)
 
     def records(self) -> list[dict[str, Any]]:
-        """Give the rows of `dataframe` as objects, with all params, groups nested, as an object in each."""
+        """Return the rows of `dataframe` as objects, with all params, groups nested, as an object in each."""
         nest = self.study.sweep.parameters.nest
         return [
             {**{name: getattr(one, name) for name in OWN}, "params": nest(one.params), **result_of(one)}
@@ -175,18 +175,18 @@ class Rerun:
         ]
 
     def dataframe(self) -> pd.DataFrame:
-        """Give every configuration as a row, by its mean, best first.
+        """Return every configuration as a row, by mean, best first.
 
         The columns are `trial, value, iterations, params.<name>, mean, std, min, max, succeeded, runs`; the first three
-        are those of the former study's trial. NaN stands where there is no such number, and NaN or NA, as the column's
-        type has it, where a configuration doesn't have the param.
+        are those of the original study's trial. Missing numbers are NaN; missing params are NaN or NA, depending on the
+        column's type.
         """
         from hpsearch.tables.rerun import rerun_dataframe
 
         return rerun_dataframe(self)
 
     def text(self, screen: Screen | None = None) -> str:
-        """Give the table for a terminal, what isn't in it, and which configuration is best.
+        """Return the table for a terminal, what isn't in it, and which configuration is best.
 
         Args:
             screen: What it is printed on; None: a file.
@@ -201,7 +201,7 @@ class Rerun:
 
 
 def identity(params: Params) -> str:
-    """Tell 1 from 1.0 and True, which Python's == doesn't."""
+    """Distinguish 1 from 1.0 and True, which Python's == doesn't."""
     return json.dumps(dict(params), sort_keys=True)
 
 

@@ -1,4 +1,4 @@
-"""What of a search's results points to a mistake in the trainable: no values, or parameters that change nothing."""
+"""Warnings about results that point to a mistake in the trainable: no values, or parameters without effect."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hpsearch.trial import TrialRow, TrialState
 __all__ = ["FEWEST", "all_alike", "result_warnings", "without_value"]
 
 FEWEST = 5
-"""Trials that must have come to the same before that is remarkable."""
+"""Number of equal results from which there is a warning."""
 
 _MOST = 5_000
 """Trials that are compared, the first ones."""
 
 Group = list[list[TrialRow]]
-"""Trials whose params are equal but for one, by the value of that one."""
+"""Trials that differ in one param only, by its value."""
 
 
 def result_warnings(study: Study) -> list[str]:
@@ -30,7 +30,7 @@ def result_warnings(study: Study) -> list[str]:
         return []
     rows = [row for row in study.trials if row.score is not None]
     if not rows:
-        if not any(row.failure or row.metrics for row in study.trials):  # it was ended too early to say
+        if not any(row.failure or row.metrics for row in study.trials):  # it ended too early to say
             return []
         return [f"{study.directory}: {without_value(study)}{_first_failure(study)}"]
     if all_alike(rows):
@@ -43,10 +43,10 @@ def result_warnings(study: Study) -> list[str]:
 
 
 def without_value(study: Study) -> str:
-    """Return how trials ended of which none has a value, in words."""
+    """Describe how trials ended if none has a value."""
     counts = Counter(row.state for row in study.trials)
     told = ", ".join(f"{count} {state}" for state, count in counts.items())
-    # Every report holds the metrics, as numbers: one that is no value is NaN.
+    # Every report has the metrics as numbers: a missing value is NaN.
     reported = sum(bool(row.metrics) for row in study.trials if row.state is not TrialState.FAILED)
     return f"no trial has a value ({told})" + (f"; {reported} reported NaN" if reported else "")
 
@@ -57,7 +57,7 @@ def _first_failure(study: Study) -> str:
 
 
 def all_alike(rows: Sequence[TrialRow]) -> bool:
-    """Say whether trials of different params have the same values wherever two of them ran for equally long.
+    """Return whether trials of different params have the same values wherever two of them ran for equally long.
 
     Args:
         rows: Those that have values.

@@ -1,4 +1,4 @@
-"""What a few numbers say: their quartiles, the interval of a mean, and how likely a difference is by chance."""
+"""Statistics of small samples: quartiles, confidence intervals and significance tests."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["Spread", "mean_of_pairs", "mean_of_two", "signed_rank", "spread"]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How values spread over the runs of a side; None where a run without any decides, or two opposite infinities."""
+    """Quartiles over the runs of a side; None if a run without a value, or two opposite infinities, determine one."""
 
     median: float | None
     low: float | None
-    """The lower quartile: the better one of what is minimized."""
+    """The lower quartile."""
     high: float | None
     """The upper one, never below `low`."""
 
 
 def spread(values: Sequence[float | None], more_is_better: bool) -> Spread:
-    """Give median and quartiles; None is worse than all numbers, infinite ones included.
+    """Return the median and quartiles; None is worse than all numbers, infinite ones included.
 
     Args:
-        values: One for each run; None where it has none, which is also what lies between a number and None.
-        more_is_better: So that None stands below all numbers; else above them.
+        values: One for each run; None if it has none. Between a number and None is None.
+        more_is_better: None is below all numbers; else above them.
     """
     known = sorted(value for value in values if value is not None)
     absent = [None] * (len(values) - len(known))
@@ -37,16 +37,16 @@ def spread(values: Sequence[float | None], more_is_better: bool) -> Spread:
 
 
 def mean_of_pairs(differences: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """Give the mean of two differences or more, and its interval of 95 % by Student's t."""
+    """Return the mean of two differences or more, and its interval of 95 % by Student's t."""
     mean = statistics.fmean(differences)
     half = _t(len(differences) - 1) * statistics.stdev(differences) / math.sqrt(len(differences))
     return mean, (mean - half, mean + half)
 
 
 def mean_of_two(one: Sequence[float], other: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
-    """Give by how much the mean of one lies above that of the other, and its interval of 95 % by Welch's t.
+    """Return the difference of two means, and its 95 % interval by Welch's t.
 
-    There is no interval where either is a single number.
+    There is no interval if either sample is a single number.
     """
     mean = statistics.fmean(one) - statistics.fmean(other)
     if len(one) < 2 or len(other) < 2:
@@ -91,7 +91,7 @@ def _errors(pairs: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def _quantile(ordered: Sequence[float | None], share: float) -> float | None:
-    """Give a quantile between neighbours, linearly."""
+    """Return a quantile between neighbours, linearly."""
     place = share * (len(ordered) - 1)
     at, rest = int(place), place - int(place)
     below, above = ordered[at], ordered[at + 1] if rest else ordered[at]
@@ -105,7 +105,7 @@ def _quantile(ordered: Sequence[float | None], share: float) -> float | None:
 
 
 def _doubled_ranks(values: Sequence[float], errors: Sequence[float]) -> list[int]:
-    """Return twice the rank of each value, 0 for one that may be 0; values that may be equal share their mean rank."""
+    """Return twice the rank of each value, 0 for possible zeros; possibly equal values share their mean rank."""
     ranks = [0] * len(values)
     order = [place for place in sorted(range(len(values)), key=values.__getitem__) if values[place] > errors[place]]
     first = 0

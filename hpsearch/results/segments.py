@@ -1,4 +1,4 @@
-"""The segments of a study: every one that was started, how wide it ran and why, and how it ended."""
+"""The segments of a study: every one that was started, its width and the reason for it, and its end."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class SegmentRow:
     reason: str
     """Why it had this width; empty where it could have no other."""
     ended: Literal["running", "finished", "cut", "failed", "lost", "reverted", "interrupted"] = "running"
-    """`cut`: told to end early, the rest is requeued; `reverted`: it went wrong on more workers than before and counts
-    no more; `interrupted`: the process that ran the sweep ended first."""
+    """`cut`: ended early on request, the rest is requeued; `reverted`: it failed on more workers than before and no
+    longer counts; `interrupted`: the process that ran the sweep ended first."""
     message: str = ""
-    """What failed, was lost, or went wrong."""
+    """Reason of a failure, loss or reversal."""
     seconds: float | None = None
-    """Wall time in the worker, its own part of it where it shared one; None where none was told."""
+    """Wall time in the worker, or its part of a shared worker's; None if unknown."""
     lanes: int = 1
     """Trials of which it was trained as one computation, at most."""
     then: Literal["", "halved", "alone", "wider"] = ""
-    """How what was lost runs again, where that differs: `Lost.then`."""
+    """How a lost segment runs again: `Lost.then`."""
 
 
 def segment_rows(events: Iterable[Event], live: bool) -> list[SegmentRow]:
-    """Give the started segments, in the order of starting.
+    """Return the started segments, in the order of starting.
 
     Args:
         events: Of a journal, in their order.

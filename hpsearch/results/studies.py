@@ -14,12 +14,12 @@ __all__ = ["find_studies", "last_change", "newest_study", "written"]
 
 
 def find_studies(folder: Path) -> Iterator[Path]:
-    """Give the directories of studies in a folder, in folders of it, and so on: none within a study, or hidden.
+    """Return the directories of studies in a folder, recursively, except within studies and hidden folders.
 
-    What is there under several names, by a link, is given once.
+    A study with several names, by links, appears once.
 
     Raises:
-        JournalError: The folder isn't there, or can't be read.
+        JournalError: The folder is missing or can't be read.
     """
     if not folder.is_dir():
         raise JournalError(f"{folder}: expected a folder with studies, but there is none. Name the folder they are in.")
@@ -37,7 +37,7 @@ def find_studies(folder: Path) -> Iterator[Path]:
         except OSError as error:
             if here is folder:
                 raise JournalError(f"{folder}: expected a folder that can be read, got: {error.strerror}.") from error
-            continue  # what may not be looked into holds no study that could be shown
+            continue  # folders without permission have no studies to show
         if any(entry.name == JOURNAL for entry in inside):
             yield here
             continue
@@ -52,7 +52,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def written(path: Path) -> float:
-    """Give when a study's journal was written last, in seconds since the epoch, as the file system has it."""
+    """Return the modification time of a study's journal, in seconds since the epoch."""
     times = []
     for name in (JOURNAL, f"{JOURNAL}-wal"):
         try:
@@ -63,20 +63,20 @@ def written(path: Path) -> float:
 
 
 def last_change(path: Path, event: float | None, created: float) -> float:
-    """Give when something happened in a study last.
+    """Return the time of a study's last activity.
 
-    That is the time of its newest event, as tags and notes are written later, and who only looks may write, too. Where
-    the clock was virtual that may lie in times to come: then it is when the journal was written.
+    That is the time of its newest event, as tags and notes may be written later, and even readers may write. A virtual
+    time may be in the future: then it is the journal's modification time.
     """
     return min(created if event is None else event, written(path))
 
 
 def newest_study(folder: Path, tell: Callable[[str], None]) -> Path:
-    """Give the study in which something happened last.
+    """Return the study with the latest activity.
 
     Args:
-        folder: Where studies are.
-        tell: Is told of those that can't be read.
+        folder: Folder of studies.
+        tell: Called with a message on each study that can't be read.
 
     Raises:
         JournalError: There is none.

@@ -1,4 +1,4 @@
-"""What came of a sweep, read from its journal: by the process that ran it, or by any other."""
+"""A study's results, read from its journal."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ _Entries = Callable[[], Iterator[Entry]]
 __all__ = ["BestTrial", "Study", "load", "study_of"]
 
 _MOST_IN_MEMORY = 512 * 1024**2
-"""Bytes of a journal whose entries are kept in memory."""
+"""Largest journal, in bytes, whose entries are kept in memory."""
 
 
 @dataclass(eq=False)
 class Study:
-    """A study as its journal told it when it was read.
+    """A study as of the time at which its journal was read.
 
-    What formats, draws or writes it, and what is made from it as a whole, lies above: a method here calls it in a line.
+    Rooms above format, plot and write it; methods here forward to them in one line.
     """
 
     directory: Path
     sweep: Sweep
     """The sweep, with what it was extended by."""
     state: str
-    """How it stands, in one word that all use who tell of it: `Standing.ended` lists them."""
+    """Its state in one word: `Standing.ended` lists them."""
     message: str
-    """Of `error` its text; of `target` and `patience`, why it ended; of `paused` and `cancelled`, when and by whom."""
+    """`error`: its text; `target`, `patience`: why it ended; `paused`, `cancelled`: when and by whom."""
     provenance: dict[str, Any]
     """Git commit, command line, packages and environment of the process that made the study."""
     created: float
@@ -66,7 +66,7 @@ class Study:
     _entries: _Entries
     """Reads the journal."""
     _rerun: dict[str, Any] | None = None
-    """What it recorded of the study whose configurations it runs again."""
+    """For a rerun, its record of the original study."""
 
     def __repr__(self) -> str:
         counts = self._journaled.counts()
@@ -89,13 +89,13 @@ class Study:
 
     @cached_property
     def ranked(self) -> list[TrialRow]:
-        """Every trial, best first; those without a value come last."""
+        """Every trial, best first; trials without a value come last."""
         order = self.sweep.objective.rank({row.number: row.score for row in self._rows})
         return [self._rows[number] for number in order]
 
     @property
     def count(self) -> int:
-        """How many trials there are."""
+        """Number of trials."""
         return len(self._journaled.records)
 
     @property
@@ -111,7 +111,7 @@ class Study:
 
     @property
     def iterations(self) -> int:
-        """Iterations that count, those run again from zero included."""
+        """Iterations that count, repetitions from zero included."""
         return self._journaled.iterations
 
     @property
@@ -121,15 +121,15 @@ class Study:
 
     @property
     def is_told(self) -> bool:
-        """Whether its trials run elsewhere, and are asked for and told of."""
+        """Whether it is an ask/tell study, whose trials run elsewhere."""
         return self._journaled.told
 
     @property
     def best_trial(self) -> BestTrial:
-        """The trial with the best value, of those that keep all constraints; ties go to the lower number.
+        """The feasible trial with the best value; ties go to the lower number.
 
         Raises:
-            HpsearchError: There is none, or several metrics decide.
+            HpsearchError: There is none, or there are several goals.
         """
         if self.sweep.objective.several:
             raise HpsearchError(
@@ -144,10 +144,10 @@ class Study:
 
     @property
     def best_trials(self) -> list[BestTrial]:
-        """The trials that no other one is better than (the front), by number; of one metric the best one.
+        """The Pareto front: non-dominated feasible trials, by number; with one goal, the best trial.
 
         Raises:
-            HpsearchError: No trial has a value and keeps all constraints.
+            HpsearchError: No trial has a value and satisfies all constraints.
         """
         leaders = self.leaders
         if not leaders or not leaders[0].feasible:
@@ -156,11 +156,11 @@ class Study:
 
     @property
     def leaders(self) -> list[TrialRow]:
-        """The rows of `best_trials`; of trials that all break constraints the one that does so least."""
+        """The rows of `best_trials`; if no trial is feasible, the one with the least violation."""
         return self._journaled.leaders()
 
     def best_by(self, weights: Mapping[str, float]) -> BestTrial:
-        """Give the trial that is best by one number, of those that keep all constraints; ties go to the lower number.
+        """Return the trial that is best by one number, of those that keep all constraints; ties go to the lower number.
 
         Args:
             weights: What one unit of a metric is worth, at least 0; one that isn't named is worth nothing.
@@ -174,17 +174,17 @@ class Study:
         return self._best(self.trials[min(worth, key=lambda number: (-worth[number], number))])
 
     def hypervolumes(self, reference: Mapping[str, float] | None = None) -> list[tuple[float, int, float]]:
-        """Give how the hypervolume of the front grew: (seconds since the beginning, iterations in all, hypervolume).
+        """Return the Pareto front's hypervolume over time: (seconds since creation, total iterations, hypervolume).
 
-        There is one entry wherever the front changed by what counts of a trial: at a checkpoint or a segment's end, or
-        as it fails, is retried or taken back.
+        There is one entry per change of the front: at a checkpoint or a segment's end, or when a trial fails, is
+        retried or reverted.
 
         Args:
-            reference: The worst value of each metric that is worth anything; of those that it doesn't name the sweep's
-                `metric.reference`, or the worst value that any trial of the front had.
+            reference: Reference value of each metric; by default the sweep's `metric.reference`, or the worst value of
+                any trial of the front.
 
         Raises:
-            HpsearchError: It names another metric, or what isn't finite.
+            HpsearchError: It names another metric, or a value isn't finite.
         """
         return hypervolumes(self.sweep, self._entries(), self.created, reference)
 
@@ -194,14 +194,16 @@ class Study:
         return BestTrial(row.number, values, self.sweep.parameters.nest(row.params), self.checkpoint_path(row))
 
     def save_best(self, folder: str | Path, force: bool = False) -> list[Path]:
-        """Write the best trial's params and its checkpoint; give the paths of what was written.
+        """Write the best trial's params and its checkpoint; return the paths.
 
         Args:
-            folder: For `trial.json` and the checkpoint; or one file for `torch.load`, which ends in `.pt` or `.pth`.
+            folder: Folder for `trial.json` and the checkpoint; or a file for `torch.load`, with the suffix `.pt` or
+                `.pth`.
             force: Replace what was saved there before.
 
         Raises:
-            HpsearchError: There is no best trial; it has no checkpoint, or none for one file; or it can't be written.
+            HpsearchError: There is no best trial; it has no checkpoint, or none that fits in a file; or it can't be
+                written.
         """
         from hpsearch.export.saving import save_trial
 
@@ -209,7 +211,7 @@ class Study:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Flat names of the params, in order: those that every trial has, and those that any has."""
+        """Flat names of the params, in order: those of every trial, then those of some."""
         return self.sweep.parameters.columns(row.params for row in self.trials)
 
     @property
@@ -224,28 +226,28 @@ class Study:
 
     @property
     def rerun(self) -> Rerun | None:
-        """What came of running the best configurations of another study again; None where this is no rerun."""
+        """Results of a rerun; None if this study isn't one."""
         from hpsearch.results.rerun import Rerun
 
         return None if self._rerun is None else Rerun(self, self._rerun)
 
     def trials_dataframe(self, times: bool = False, metrics: bool = False) -> pd.DataFrame:
-        """Give every trial as a row: `trial, state, iterations, value, params.<name>, width`.
+        """Return every trial as a row: `trial, state, iterations, value, params.<name>, width`.
 
-        With several goals `values.<name>` stand in place of `value`; with constraints on outcomes there is `feasible`.
+        With several goals the columns `values.<name>` replace `value`; constraints on outcomes add `feasible`.
 
         Args:
             times: Add the running time in seconds.
-            metrics: Add all that was reported at `iterations`, as `metrics.<name>`.
+            metrics: Add all metrics reported at `iterations`, as `metrics.<name>`.
         """
         from hpsearch.tables.trials import trials_dataframe
 
         return trials_dataframe(self.trials, self.names, times, metrics, self.sweep.objective)
 
     def checkpoint_path(self, row: TrialRow) -> Path | None:
-        """Give a trial's checkpoint as the user reads it; None where there is none, or it was deleted or is damaged.
+        """Return the path of a trial's checkpoint as the user saved it; None if it is missing, deleted or damaged.
 
-        Where it lies in one file with others, it is written out; who may not write there is given a path in that file.
+        If it is in one file with others, it is extracted; without write permission the path is within that file.
         """
         try:
             return self._checkpoint_path(row)
@@ -253,7 +255,7 @@ class Study:
             return None
 
     def why_no_checkpoint(self, trial: int) -> str:
-        """Say why a trial has no checkpoint that could be read."""
+        """Return why a trial has no checkpoint that could be read."""
         try:
             self._checkpoint_path(self.trials[trial])
         except UnreadableCheckpointError as error:
@@ -267,24 +269,23 @@ class Study:
         return None if address is None else shown_path(self.directory / address)
 
     def curves(self, metric: str | None = None) -> dict[int, list[tuple[int, float]]]:
-        """Give each trial's metric over its iterations, of the reports that count; NaN where NaN was reported.
+        """Return each trial's metric over its iterations, from the reports that count; reported NaNs are NaN.
 
         Args:
-            metric: Any that was reported; iterations that didn't report it are left out. None: the only one that
-                decides.
+            metric: Any reported metric; iterations without it are skipped. None: the only deciding one.
 
         Raises:
-            HpsearchError: No report holds this metric; or none is named, and several decide.
+            HpsearchError: No report has this metric; or it is None, and there are several goals.
         """
         return curves_of(str(self.directory), self.sweep.objective, self._entries(), metric)
 
     def reports(self) -> dict[int, list[Report]]:
-        """Give each trial's reports that count, by iteration."""
+        """Return each trial's reports that count, by iteration."""
         found = over_iterations(self._entries(), lambda report: report)
         return {trial: [report for _, report in reports] for trial, reports in found.items()}
 
     def scores(self, objective: Objective | None = None) -> dict[int, list[tuple[int, Score]]]:
-        """Give what each trial was worth over its iterations, of the reports that count, NaN where it was reported.
+        """Return what each trial was worth over its iterations, of the reports that count, NaN where it was reported.
 
         Args:
             objective: What it is worth to; None: to the sweep. Reports that lack what decides are left out.
@@ -293,7 +294,7 @@ class Study:
         return over_iterations(self._entries(), lambda report: wanted.reported(report.metrics))
 
     def course(self) -> Course:
-        """Return how the best trial, or the front, changed over trials, iterations and seconds."""
+        """Return the course of the best trial, or of the Pareto front, over trials, iterations and seconds."""
         return self._course
 
     @cached_property
@@ -301,7 +302,7 @@ class Study:
         return course(self.sweep, self._entries())
 
     def row(self, trial: int | None = None) -> TrialRow:
-        """Give a trial.
+        """Return a trial.
 
         Args:
             trial: Its number; None: the best one's, where one metric decides.
@@ -317,7 +318,7 @@ class Study:
         return rows[number]
 
     def network(self, trial: int | None = None) -> nn.Module:
-        """Give the network of a trial, with the weights that gave its value, on the CPU and in evaluation mode.
+        """Return the network of a trial, with the weights that gave its value, on the CPU and in evaluation mode.
 
         Args:
             trial: Its number; None: the best one's, where one metric decides.
@@ -331,14 +332,14 @@ class Study:
         return trial_network(self, trial).module()
 
     def metrics_of(self, row: TrialRow) -> Mapping[str, float]:
-        """Give all that a trial reported with its value; where it has none, all that it reported last."""
+        """Return all that a trial reported with its value; where it has none, all that it reported last."""
         if row.value_iteration in (0, row.iterations):
             return row.metrics
         reported = over_iterations(self._entries(), lambda report: report.metrics)
         return dict(reported[row.number])[row.value_iteration]
 
     def lineage(self, trial: int | None = None) -> tuple[Stage, ...]:
-        """Give what a trial was trained with: its ancestors' params and its own, each with its iterations.
+        """Return what a trial was trained with: its ancestors' params and its own, each with its iterations.
 
         Args:
             trial: Its number; None: the best one's, where one metric decides.
@@ -355,18 +356,18 @@ class Study:
         return lineage(rows, number, over_iterations(self._entries(), deciding))
 
     def times(self) -> dict[int, tuple[float, float | None]]:
-        """Give when each trial's first segment began and its last one ended, in seconds since the epoch.
+        """Return the times of each trial's first start and last end, in seconds since the epoch.
 
-        None stands for the end where no segment of it has ended.
+        The end is None if no segment of it has ended.
         """
         return times_of_trials(self._entries())
 
     def segments(self) -> list[SegmentRow]:
-        """Give every segment that was started, with its width and the reason for it, in the order of starting."""
+        """Return every segment, with its width and the reason for it, in order of start."""
         return segment_rows(self.events(), live=self.state in ("running", "paused", "open"))
 
     def history(self) -> list[Step]:
-        """Give who ran and steered the study, when, and what came of it."""
+        """Return who ran and steered the study, when, and with what result."""
         with Journal.read(StudyDirectory(self.directory).journal) as journal:
             return steps(self._entries(), journal.all_requests())
 
@@ -380,9 +381,9 @@ class Study:
 
     @contextmanager
     def entries_in_memory(self) -> Iterator[None]:
-        """Read the journal once for all that is asked of the study meanwhile; one above 512 MiB is read each time.
+        """Read the journal once for all methods within the block; a journal above 512 MiB is read each time.
 
-        Decoding takes most of the time of a page. In memory the entries take about three times their size on disk.
+        Decoding takes most of the time of a page. Entries in memory take about three times their size on disk.
         """
         read, journal = self._entries, StudyDirectory(self.directory).journal
         if not journal.exists() or journal.stat().st_size <= _MOST_IN_MEMORY:
@@ -394,23 +395,23 @@ class Study:
             self._entries = read
 
     def plot_history(self) -> Picture:
-        """Draw every trial's value and the best so far; of several goals how the front's hypervolume grew."""
+        """Plot every trial's value and the best so far; with several goals the hypervolume of the Pareto front."""
         from hpsearch.page.plots import plot_history
 
         return plot_history(self)
 
     def plot_curves(self, metric: str | None = None) -> Picture:
-        """Draw the learning curves, coloured by how far the trial came.
+        """Plot the learning curves, coloured by the trial's last rung.
 
         Args:
-            metric: One that decides; None: the first of them.
+            metric: A deciding metric; None: the first one.
         """
         from hpsearch.page.plots import plot_curves
 
         return plot_curves(self, metric)
 
     def plot_front(self) -> Picture:
-        """Draw the front of several goals."""
+        """Plot the Pareto front of several goals."""
         from hpsearch.page.plots import plot_front
 
         return plot_front(self)
@@ -425,7 +426,7 @@ class Study:
         """Draw which parameters matter, by fANOVA.
 
         Args:
-            metric: One that decides; None: the first of them.
+            metric: A deciding metric; None: the first one.
         """
         from hpsearch.page.plots import plot_importance
 
@@ -471,14 +472,14 @@ def load(directory: str | Path) -> Study:
 def study_of(
     path: Path, record: dict[str, Any], history: Iterable[Entry], is_live: Callable[[], bool], entries: _Entries
 ) -> Study:
-    """Give a study from what a journal holds.
+    """Return a study from a journal's entries.
 
     Args:
-        path: Where it lies.
-        record: What was known of it before it ran.
+        path: The study's directory.
+        record: The study's record from before its first run.
         history: The journal's entries, as they are now.
-        is_live: Says whether a process runs it, when the history has been read.
-        entries: Reads the journal again, when the study is asked for more.
+        is_live: Returns whether a process runs it, after the history was read.
+        entries: Reads the journal again, for methods that need more.
     """
     sweep = Sweep.from_json(record["sweep"])
     journaled, standing = JournaledState(sweep), Standing(sweep)

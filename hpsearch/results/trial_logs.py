@@ -1,4 +1,4 @@
-"""What trials printed: the logs of their attempts, as they lie in a study's directory."""
+"""Output of trials: the logs of their attempts, in a study's directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RANK = re.compile(r"rank-(\d+)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogFile:
-    """What one worker printed in one attempt."""
+    """Output of one worker in one attempt."""
 
     trial: int
     attempt: int
@@ -28,13 +28,13 @@ class LogFile:
 
     @property
     def name(self) -> str:
-        """Which it is, to stand before its lines."""
+        """Prefix of its lines."""
         rank = f" rank {self.rank}" if self.rank else ""
         return f"trial {self.trial}{rank}"
 
 
 def logs_of(study: Path, trial: int) -> list[LogFile]:
-    """Give the logs of a trial's attempts that printed something, in their order, and of each the ranks' logs."""
+    """Return the logs of a trial's attempts that printed something, in their order, and of each the ranks' logs."""
     found = []
     for attempt in _numbered(study / "trials" / f"{trial:05d}"):
         folder = study / "trials" / f"{trial:05d}" / str(attempt)
@@ -47,13 +47,13 @@ def logs_of(study: Path, trial: int) -> list[LogFile]:
 
 
 def logs_of_all(study: Path) -> Iterator[LogFile]:
-    """Give the logs of all trials, by their numbers."""
+    """Return the logs of all trials, by their numbers."""
     for trial in _numbered(study / "trials"):
         yield from logs_of(study, trial)
 
 
 def unfiled(study: Path) -> list[Path]:
-    """Give the output that isn't filed under an attempt yet, as in its first moment, in which it may be killed."""
+    """Return output that wasn't moved to an attempt's directory yet, as at an attempt's very beginning."""
     return [
         path
         for name in sorted(_names(study / "trials"))
@@ -62,7 +62,7 @@ def unfiled(study: Path) -> list[Path]:
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """Give the last lines of a file, without reading all of a long one."""
+    """Return the last lines of a file, without reading all of a long one."""
     try:
         with path.open("rb") as file:
             size, block, text = file.seek(0, os.SEEK_END), 8192, b""

@@ -1,7 +1,7 @@
-"""The network of a trial: what it was made from, what it costs, and the weights that gave the trial's value.
+"""The network of a trial: its architecture, its cost, and the weights of the trial's value.
 
-A checkpoint says both where it is a mapping with "model" and "architecture", as a Trainer's is. Where it doesn't, or is
-gone, a Trainer is asked to build the network again, without its weights.
+A checkpoint has both if it is a mapping with "model" and "architecture", as a Trainer's is. Otherwise, or without a
+checkpoint, a Trainer builds the network again, without its weights.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ _NONE_KEPT = (
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """What is taken for granted of a training step, where its memory is estimated."""
+    """Assumptions about a training step, to estimate its memory."""
 
     rows: int
     """On one worker."""
     reported: bool
-    """Whether the trial said how many rows there are."""
+    """Whether the trial's batch size is known."""
     optimizer: str
-    """Its class; empty where nothing tells."""
+    """Its class; empty if unknown."""
     copies: int
     """Numbers that it keeps for each weight."""
 
 
 @dataclass(frozen=True)
 class TrialNetwork:
-    """What is known of a trial's network."""
+    """A trial's network, as far as known."""
 
     study: Study
     row: TrialRow
     checkpoint: Path | None
-    """Of the state that gave its value, as the user reads it."""
+    """Checkpoint of the trial's value, as the user saved it."""
     architecture: Mapping[str, Any] | None
     """Keyword arguments of `network`, `costs`, `layers` and `standalone`."""
     built_again: bool
-    """Whether it is what the trainable builds now, as no checkpoint says what was built."""
+    """Whether it is what the trainable builds now, as no checkpoint has the architecture."""
     weights: Mapping[str, Tensor] | None
     """The `state_dict` that was validated."""
     weights_are: str
@@ -85,7 +85,7 @@ class TrialNetwork:
         return f"{self.study.directory}: trial {self.row.number}"
 
     def layers(self) -> Layer:
-        """Give the parts of the network.
+        """Return the parts of the network.
 
         Raises:
             HpsearchError: Nothing is known of it, or it can't be built any more.
@@ -95,7 +95,7 @@ class TrialNetwork:
         return self._built(layers)
 
     def costs(self) -> Costs:
-        """Give what the network costs.
+        """Return what the network costs.
 
         Raises:
             HpsearchError: Nothing is known of it, or it can't be built any more.
@@ -105,7 +105,7 @@ class TrialNetwork:
         return self._built(costs, batch=self.step.rows, optimizer_copies=self.step.copies)
 
     def source(self) -> str:
-        """Give the source of a file that builds it with torch alone.
+        """Return the source of a file that builds it with torch alone.
 
         Raises:
             HpsearchError: Nothing is known of it, or it can't be written down.
@@ -115,10 +115,10 @@ class TrialNetwork:
         return self._built(standalone)
 
     def module(self) -> nn.Module:
-        """Build it, with its weights, on the CPU and in evaluation mode.
+        """Return the network with its weights, on the CPU and in evaluation mode.
 
         Raises:
-            HpsearchError: There are no weights, or they don't fit what is built.
+            HpsearchError: There are no weights, or they don't match the network.
         """
         import torch
 
@@ -126,7 +126,7 @@ class TrialNetwork:
 
         if self.architecture is None or self.weights is None:
             raise HpsearchError(f"{self.where} must have a network with its weights: {self.unknown or self.no_weights}")
-        with torch.random.fork_rng(devices=[]):  # the weights that are drawn aren't kept
+        with torch.random.fork_rng(devices=[]):  # the initial weights aren't kept
             made: nn.Module = self._built(network)
         try:
             made.load_state_dict(dict(self.weights))
@@ -159,14 +159,14 @@ class TrialNetwork:
 
 
 def trial_network(study: Study, trial: int | None = None) -> TrialNetwork:
-    """Read what is known of a trial's network.
+    """Return what is known of a trial's network.
 
     Args:
         study: Its study.
-        trial: Its number; None: the best one's, where one metric decides.
+        trial: Its number; None: the best one, if there is one goal.
 
     Raises:
-        HpsearchError: There is no such trial, or the storage doesn't give its checkpoint.
+        HpsearchError: There is no such trial, or its checkpoint can't be read.
     """
     from hpsearch_trainers.architectures import weights_in
 
@@ -260,6 +260,6 @@ def _training_step(study: Study, row: TrialRow, state: Mapping[str, Any]) -> Tra
     kept = optimizer.get("state") if isinstance(optimizer, Mapping) else None
     if not isinstance(kept, Mapping):
         return TrainingStep(on_one, reported, "", 1)
-    # Tensors but for counters.
+    # Tensors, except counters.
     copies = max((sum(getattr(one, "dim", int)() > 0 for one in own.values()) for own in kept.values()), default=0)
     return TrainingStep(on_one, reported, str(state.get("optimizer_class", "")), copies)

@@ -23,17 +23,16 @@ _MOST_DIGITS = 400
 
 
 def param(cell: object, distribution: Distribution, name: str, is_text: bool) -> Value:
-    """Give a parameter's value as a cell holds it; whoever checks it against the space says whether it fits.
+    """Return a cell's value of a parameter, without checking it against the space.
 
     Args:
-        cell: It isn't empty, unless null is among the choices.
-        distribution: The parameter's.
-        name: Likewise.
-        is_text: Cells are text whatever they hold, as in a CSV file; else they are values, but lists and mappings may
-            be JSON.
+        cell: The cell; it isn't empty, unless null is a choice.
+        distribution: The parameter's distribution.
+        name: The parameter's name.
+        is_text: Cells are always text, as in a CSV file; else they are values, but lists and mappings may be JSON.
 
     Raises:
-        InvalidKey: The text stands for several choices.
+        InvalidKey: The text matches several choices.
     """
     if is_empty(cell):
         return _nothing(cell, distribution, name, is_text)
@@ -51,19 +50,19 @@ def param(cell: object, distribution: Distribution, name: str, is_text: bool) ->
 
 
 def allows_empty(distribution: Distribution) -> bool:
-    """Say whether an empty cell is a value: null, or a text of no letters."""
+    """Return whether an empty cell is a value: null, or a text of no letters."""
     return any(_is_choice(value, distribution) for value in (None, ""))
 
 
 def is_empty(cell: object) -> bool:
-    """Say whether a cell holds nothing, as tables say it: None, no letters, or pandas' NaN and NA."""
+    """Return whether a cell is empty: None, an empty text, or pandas' NaN and NA."""
     if cell is None or (isinstance(cell, str) and not cell):
         return True
     return type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and math.isnan(cell))
 
 
 def metric(cell: object, name: str) -> float | None:
-    """Give the metric's value; None where there is none. In text, `nan` is what was reported.
+    """Return the metric's value; None where there is none. In text, `nan` is what was reported.
 
     Raises:
         InvalidKey: It isn't a number.
@@ -80,7 +79,7 @@ def metric(cell: object, name: str) -> float | None:
 
 
 def iteration(cell: object, name: str) -> int | None:
-    """Give an iteration; None where there is none.
+    """Return an iteration; None where there is none.
 
     Raises:
         InvalidKey: It isn't a whole number from 1.
@@ -94,12 +93,12 @@ def iteration(cell: object, name: str) -> int | None:
 
 
 def same_value(one: Value, other: Value) -> bool:
-    """Say whether two values are the same in kind: True isn't 1, and 1 isn't 1.0."""
+    """Return whether two values are the same in kind: True isn't 1, and 1 isn't 1.0."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _nothing(cell: object, distribution: Distribution, name: str, is_text: bool) -> Value:
-    """Give what an empty cell stands for."""
+    """Return the value of an empty cell."""
     has_null, has_text = (_is_choice(value, distribution) for value in (None, ""))
     if has_null and has_text and is_text:
         raise InvalidKey((name,), 'must be told apart in a table, but an empty cell stands for null and ""')
@@ -111,7 +110,7 @@ def _plain(cell: object) -> object:
 
 
 def _number(text: str) -> object:
-    """Give the number that a text is; the text itself where it is none."""
+    """Return the number that a text is; the text itself where it is none."""
     text = text.strip()
     if len(text) > _MOST_DIGITS:
         return text
@@ -134,7 +133,7 @@ def _is_choice(value: Value, distribution: Distribution) -> bool:
 
 
 def _choice(text: str, choices: list[Value], name: str) -> Value:
-    """Give the choice that a text stands for: as our own tables write it, or else in JSON."""
+    """Return the choice that matches a text: as our own tables write it, or else in JSON."""
     written = {json.dumps(choice, sort_keys=True): choice for choice in choices if csv_field(choice) == text}
     if len(written) > 1:
         among = " and ".join(written)

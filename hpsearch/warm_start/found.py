@@ -23,7 +23,7 @@ class LeftOut:
     reason: str
     """Follows a number of trials that it is so of: `have no lr`."""
     example: str = ""
-    """What was wrong with the first of them."""
+    """The error of the first of them."""
 
 
 @dataclass(frozen=True)
@@ -31,33 +31,33 @@ class Found:
     """A trial of another search, as it was found."""
 
     params: Mapping[str, object]
-    """By flat names."""
+    """Params by flat name."""
     values: Mapping[int | None, Score]
-    """What decides by iteration; None: at its end, at whichever iteration that was."""
+    """Score by iteration; None: at its end, whichever iteration that was."""
     reached: int | None = None
-    """Iterations that it was trained for; None: to its own end, or nobody says how long."""
+    """Iterations that it was trained for; None: to its own end, or unknown."""
     whole: bool = True
     """It was not ended early."""
     left_out: LeftOut | None = None
-    """Why it can't be taken, whatever the rest says."""
+    """Why it can't be used at all."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What was found in one place."""
+    """Results from one source."""
 
     shown: str
-    """As the user is told of it."""
+    """Name of the source for messages."""
     trials: Sequence[Found]
     notes: Sequence[str] = field(default_factory=tuple)
-    """What else the user should know of how they were read."""
+    """Further notes on how they were read."""
 
 
 def take(source: Source, sweep: Sweep) -> tuple[list[Past], str]:
-    """Give what of a source a sweep's searcher can begin with, and say how much that is, and why not more.
+    """Return the results of a source that a sweep's searcher can use, with notes on their number and on the others.
 
-    A trial must have a value of the sweep's own space for each parameter, constants too. Its values count at the
-    iterations at which they were measured, as far as trials of the sweep get.
+    A trial must have a value of the sweep's space for each parameter, constants included. Its scores count at the
+    iterations at which they were measured, up to the sweep's last iteration.
     """
     taken: list[Past] = []
     reasons, examples = Counter[str](), dict[str, str]()
@@ -119,11 +119,11 @@ def _params(given: Mapping[str, object], sweep: Sweep) -> Params | LeftOut:
 
 
 def _follows(parameter: Parameter) -> bool:
-    """Say whether nobody needs to name a value: it is derived, or how many copies there always are."""
+    """Return whether a value may be missing: it is derived, or a fixed number of copies."""
     return isinstance(parameter.distribution, Derived) or parameter.holder is not None
 
 
 def _is_drawn(parameter: Parameter, value: Value) -> bool:
-    """Say whether a value may be drawn: a choice without a probability is one that models don't know."""
+    """Return whether a value can be sampled: models don't know choices with probability 0."""
     choices = parameter.distribution
     return not isinstance(choices, Categorical) or any(same_value(value, known) for known in choices.every_value())

@@ -62,10 +62,10 @@ def from_database(url: str, study: str | None, sweep: Sweep) -> Source:
 
 
 def database_name(url: str) -> str:
-    """Tell a database from others, wherever one is: without a password, and with the whole path of a file.
+    """Return a database's identity: without a password, and with the absolute path of a file.
 
     Raises:
-        SweepError: It is none.
+        SweepError: It isn't a database's URL.
     """
     parsed = _parsed(url)
     if parsed.get_backend_name() == _SQLITE:
@@ -84,7 +84,7 @@ def _parsed(url: str) -> URL:
 
 
 def _check_sqlite(path: Path, shown: str) -> None:
-    """See that there is a storage of Optuna's: it would make one where there is none."""
+    """Check that the storage exists, as Optuna would create it."""
     if not path.is_file():
         raise SweepError(f"--from {shown}: expected a file of Optuna's, but {path} is none")
     try:
@@ -112,7 +112,7 @@ def from_journal_file(path: Path, study: str | None, sweep: Sweep) -> Source:
 
 @contextmanager
 def _explained(shown: str) -> Iterator[None]:
-    """Say of what Optuna and its database raise where it was."""
+    """Add the storage to errors of Optuna and its database."""
     try:
         yield
     except SweepError:
@@ -138,7 +138,7 @@ def _from_storage(storage: BaseStorage, study: str | None, sweep: Sweep, shown: 
 
 
 def from_optuna(study: Study, sweep: Sweep) -> Source:
-    """Give the trials of a study at hand.
+    """Return the trials of a study at hand.
 
     Raises:
         SweepError: It doesn't fit the sweep.
@@ -183,7 +183,7 @@ def _found(trial: FrozenTrial, shift: int, known: Space, ours: bool, objective: 
     if not objective.joint:
         values |= {step + shift: value for step, value in sorted(trial.intermediate_values.items())}
     last = max(trial.intermediate_values, default=None)
-    # Of several goals there are no intermediate values, but our exports say how long a trial was trained.
+    # With several goals there are no intermediate values, but our exports have the number of iterations.
     reached = (trial.user_attrs.get("iterations") if ours else None) if last is None else last + shift
     whole = trial.state == TrialState.COMPLETE
     # Ours have the score of a trial that was ended early, too.
@@ -196,7 +196,7 @@ def _found(trial: FrozenTrial, shift: int, known: Space, ours: bool, objective: 
 
 
 def _score(trial: FrozenTrial, ours: bool, objective: Objective) -> Score | LeftOut:
-    """Give what a trial was worth at its end, or why nobody knows."""
+    """Return a trial's final score, or why it is unknown."""
     names = [str(constraint) for constraint in objective.constraints]
     if ours and objective.joint and all(name in trial.constraints for name in names):
         return JointScore(tuple(trial.values), tuple(trial.constraints[name] for name in names))
@@ -223,7 +223,7 @@ def _params(trial: FrozenTrial, known: Space, ours: bool) -> Iterator[tuple[str,
             theirs = optuna_parameter(distribution, [])
             yield name, json.loads(value) if theirs is not None and theirs.as_json else value
         else:
-            # Lists aren't among what Optuna stores: people give it JSON.
+            # Optuna doesn't store lists: people use JSON.
             yield name, value if distribution is None else param(value, distribution, name, is_text=False)
     if ours:
         for key, value in trial.user_attrs.items():

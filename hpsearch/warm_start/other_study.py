@@ -14,10 +14,10 @@ __all__ = ["from_study"]
 
 
 def from_study(study: Study, sweep: Sweep) -> Source:
-    """Give the trials of a study, running or not.
+    """Return the trials of a study, running or not.
 
     Raises:
-        SweepError: It decides by another metric, or goes the other way.
+        SweepError: Its metric or its direction differs.
     """
     there, here = study.sweep.objective, sweep.objective
     if set(there.names) != set(here.names) or there.several != here.several:

@@ -1,4 +1,4 @@
-"""Where results of other searches are read from, by what the user calls them."""
+"""Read results of other searches, from the sources that the user names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Given", "read_warm_start", "source_name"]
 
 Given = Union[str, Path, Study, "optuna.Study", "pd.DataFrame"]
-"""A study's directory, a CSV or Parquet file, a storage of Optuna's, or what is at hand in Python."""
+"""A study's directory, a CSV or Parquet file, an Optuna storage, or an object in Python."""
 
 _SQLITE = b"SQLite format 3\0"
 _PARQUET = b"PAR1"
@@ -60,10 +60,10 @@ def read_warm_start(given: Sequence[Given], sweep: Sweep) -> WarmStart:
 
 
 def source_name(given: Given) -> str:
-    """Tell a source from others, also where it can't be read any more: by where it lies, not by what it holds.
+    """Return a source's identity by its location, so that it is known even if it can't be read any more.
 
     Raises:
-        SweepError: It is none.
+        SweepError: It isn't a source.
     """
     match given:
         case Study():
@@ -104,14 +104,15 @@ def _check_method(sweep: Sweep) -> None:
 
 
 def _check_new(shown: str, taken: Sequence[Past], known: dict[str, set[tuple[str, str]]]) -> None:
-    """See that a source isn't one of those before it by another name, a copy, or a table of its trials.
+    """Check that a source isn't an earlier one under another name, a copy, or a table of its trials.
 
-    Names don't say: a link, a URL, a study at hand and an export may all be one study. Params and last values do.
+    Names don't suffice: a link, a URL, a study object and an export may be the same study. So params and final scores
+    are compared.
 
     Args:
         shown: Its name, as the user wrote it.
         taken: Its trials.
-        known: Those of the sources before it, by name; takes it up.
+        known: Trials of the earlier sources, by name; this one is added.
     """
     trials = {(json.dumps(one.params, sort_keys=True), repr([*one.values.values()][-1])) for one in taken}
     for name, others in known.items():
@@ -147,7 +148,7 @@ def _nothing_known(given: object) -> SweepError:
 
 
 def _is_of(given: Any, package: str, name: str) -> bool:
-    """Say whether something is derived from a class of a package that need not be imported for that."""
+    """Return whether something is derived from a class of a package that need not be imported for that."""
     return any(f"{base.__module__}.".startswith(package) and base.__name__ == name for base in type(given).__mro__)
 
 

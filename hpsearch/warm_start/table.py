@@ -29,7 +29,7 @@ _METRICS = "metrics."
 _VALUES = "values."
 _ITERATIONS = ("iteration", "iterations")
 _OURS = ("trial", "state", "iterations", "value", "feasible", "width", "asynchronous", "seconds")
-"""Columns of our own tables, beside the params and the metrics."""
+"""Columns of our own tables, besides params and metrics."""
 
 _UNENDED = (TrialState.STOPPED, TrialState.WAITING, TrialState.RUNNING)
 
@@ -38,7 +38,7 @@ def from_csv(path: Path, sweep: Sweep) -> Source:
     """Read a CSV file.
 
     Raises:
-        SweepError: It isn't one, or has no column for the metric.
+        SweepError: It isn't a Parquet file, or has no column for the metric.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -58,11 +58,11 @@ def from_csv(path: Path, sweep: Sweep) -> Source:
 def from_parquet(path: Path, sweep: Sweep) -> Source:
     """Read a Parquet file, whose columns are those of a CSV file.
 
-    Null is an empty cell; NaN is what was reported. Text is read as in a CSV file: so hpsearch writes columns that hold
-    values of several kinds.
+    Null is an empty cell; NaN is a reported NaN. Text is read as in a CSV file, as hpsearch writes columns of mixed
+    types as text.
 
     Raises:
-        SweepError: It isn't one, or has no column for the metric.
+        SweepError: It isn't a Parquet file, or has no column for the metric.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -88,16 +88,16 @@ def from_dataframe(frame: pd.DataFrame, sweep: Sweep) -> Source:
 
 
 def dataframe_name(frame: pd.DataFrame) -> str:
-    """Tell a DataFrame from others by what it holds."""
+    """Return a DataFrame's identity, from its content."""
     return f"a DataFrame of {len(frame)} rows ({zlib.crc32(frame.to_csv(index=False).encode()):08x})"
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Where a table has what."""
+    """Columns of a table."""
 
     params: Mapping[str, int]
-    """By flat name; those of our tables that aren't parameters here among them."""
+    """Columns of params by flat name, those that aren't parameters of the sweep included."""
     metrics: Mapping[str, int]
     iteration: int | None
     trial: int | None
@@ -161,12 +161,12 @@ def _columns(head: Sequence[str], sweep: Sweep, shown: str) -> _Columns:
 
 
 def _own_column(metric: str, places: Mapping[str, int]) -> str | None:
-    """Give the column of a metric in a table of ours; None where there is none."""
+    """Return the column of a metric in a table of ours; None where there is none."""
     return next((c for c in (metric, f"{_VALUES}{metric}", f"{_METRICS}{metric}") if c in places), None)
 
 
 def _trial(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) -> Found:
-    """Give what a row tells of a trial."""
+    """Return a row's trial."""
     state = None if columns.state is None else row[columns.state]
     if str(state) == TrialState.FAILED:
         return _left_out("failed")
@@ -206,14 +206,14 @@ def _params(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) 
 
 
 def _applies(name: str, cell: object, found: Mapping[str, object], space: Space) -> bool:
-    """Say whether an empty cell is a value beside the others, or the trial has no such parameter."""
+    """Return whether an empty cell is a value like others, rather than an inactive parameter."""
     with suppress(InvalidKey):
         return name in space.check({**found, name: cell}, partial=True)
     return False
 
 
 def _same_trial(row: Sequence[Any], place: int, columns: _Columns, trial: Found) -> object:
-    """Give what the rows of one trial share: its number, or, of points of curves without one, its params."""
+    """Return the key of a row's trial: its number, or its params if it has none."""
     if columns.trial is not None:
         return str(row[columns.trial])
     if columns.iteration is None or trial.left_out or trial.reached is None:
@@ -222,7 +222,7 @@ def _same_trial(row: Sequence[Any], place: int, columns: _Columns, trial: Found)
 
 
 def _joined(rows: Sequence[Found]) -> Found:
-    """Give the trial whose rows these are."""
+    """Return the trial of these rows."""
     first, last = rows[0], rows[-1]
     if len(rows) == 1:
         return first

@@ -1,1 +1,1 @@
-"""A sweep that runs elsewhere, on the screen of a terminal: what its journal says, as it is written."""
+"""A live view of a study in the terminal, from its journal."""

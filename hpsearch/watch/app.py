@@ -39,7 +39,7 @@ _DONE: Mapping[str, str] = {
 
 
 class News(Message):
-    """What a look found, or why the study can't be read."""
+    """Result of a poll, or why the study can't be read."""
 
     def __init__(self, found: Looked | HpsearchError) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class News(Message):
 
 
 class Left(Message):
-    """A request stands in the journal, or can't be left there."""
+    """A request was written to the journal, or couldn't be."""
 
     def __init__(self, verb: str, number: int | HpsearchError) -> None:
         super().__init__()
@@ -56,14 +56,14 @@ class Left(Message):
 
 
 class WatchApp(App[None]):
-    """A study's trials and how it stands; all that it writes are requests to the process that runs it.
+    """A study's trials and state. It writes only requests to the process that runs the study.
 
     Args:
         place: The study's directory.
-        pasted: The same, as a shell takes it.
-        tail: Of its journal, which was looked at once.
-        study: As that look found it.
-        pause: Seconds between two looks.
+        pasted: The same, quoted for a shell.
+        tail: The tail of its journal, polled once.
+        study: The study at that poll.
+        pause: Seconds between two polls.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -97,7 +97,7 @@ class WatchApp(App[None]):
         self._asked: dict[int, str] = {}
 
     def compose(self) -> ComposeResult:
-        """Make what is shown."""
+        """Create the widgets."""
         yield self._header
         yield self._table
         yield Footer()
@@ -105,7 +105,7 @@ class WatchApp(App[None]):
     def on_mount(self) -> None:
         """Begin to look."""
         if not self.is_headless:
-            for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is given back as it was
+            for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is restored
                 asyncio.get_running_loop().add_signal_handler(number, self.exit)
         self._table.focus()
         self._table.changed((), self._best())
@@ -113,7 +113,7 @@ class WatchApp(App[None]):
         self._looking.start()
 
     def on_unmount(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         self._looking.end()
 
     def on_news(self, message: News) -> None:
@@ -121,7 +121,7 @@ class WatchApp(App[None]):
         if not self._table.is_attached:
             return  # this is the end
         if not self.is_headless and not os.isatty(sys.stdin.fileno()):
-            self.exit()  # the terminal was closed, and whoever started this lets nothing end by that
+            self.exit()  # the terminal was closed, and the parent ignores SIGHUP
             return
         found = message.found
         if isinstance(found, HpsearchError):
@@ -136,8 +136,8 @@ class WatchApp(App[None]):
         try:
             changed = self.study.take(looked)
         except JournalError as error:
-            # It was taken for killed, say, where its lock can't be seen for a moment; what there is from the beginning
-            # on tells for sure.
+            # It may have counted as killed while its lock couldn't be seen; reading everything again
+            # makes sure.
             self._problem = str(error)
             if not anew:
                 self._looking.soon(anew=True)
@@ -164,7 +164,7 @@ class WatchApp(App[None]):
         self.push_screen(TrialScreen(self._place.path, self._pasted, message.trial))
 
     def action_pause(self) -> None:
-        """Let the sweep rest, or go on."""
+        """Pause or resume the sweep."""
         self._ask("resume" if self.study.ended.state == "paused" else "pause")
 
     def action_stop(self) -> None:
@@ -181,7 +181,7 @@ class WatchApp(App[None]):
             self.push_screen(Question(question), lambda yes: self._ask("prune", {"trials": [trial]}) if yes else None)
 
     def _may(self, verb: str) -> bool:
-        """Say whether there is a process to ask; tell the user where there is none."""
+        """Return whether a process runs the study; if not, notify the user."""
         if self.study.is_live and not self.study.is_told:
             return True
         instead = f"to resume it: hpsearch resume {self._pasted}"

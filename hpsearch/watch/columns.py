@@ -18,7 +18,7 @@ from hpsearch.trial import TrialRow, Value
 __all__ = ["Columns", "TrialColumn"]
 
 _LONGEST = 60
-"""Letters of a reason."""
+"""Most letters of a reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +27,24 @@ class TrialColumn:
 
     head: str
     read: Callable[[TrialRow], Value]
-    """Gives a trial's value; None where it has none."""
+    """Returns a trial's value; None if it has none."""
     show: Callable[[Value], str] = param_cell
     is_text: bool = False
     """Begins at the left, and may be cut."""
     is_kept: bool = False
     """Is there however narrow the terminal is."""
     key: Callable[[TrialRow], Any] | None = None
-    """What it sorts by; None: the value."""
+    """Sort key; None: the value."""
 
     def cells(self, rows: Sequence[TrialRow]) -> list[str]:
-        """Give the cells of some rows: floats that differ look different, as far as six digits tell them apart."""
+        """Return the cells of some rows; different floats look different, as far as six digits allow."""
         values = [self.read(row) for row in rows]
         if self.show is param_cell and all(value is None or type(value) is float for value in values):
             return numbers(values)
         return ["" if value is None else self.show(value) for value in values]
 
     def sorts_by(self, row: TrialRow) -> Any:
-        """Give what a row is sorted by, the first one first; None where it comes last, however one sorts."""
+        """Return a row's sort key; None if it always comes last."""
         value = self.read(row)
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return None
@@ -56,10 +56,10 @@ class TrialColumn:
 
 
 class Columns:
-    """Those of a sweep; there may be more as trials come that have other parameters.
+    """Columns of a sweep; trials with other parameters add columns.
 
     Args:
-        sweep: What is run.
+        sweep: The sweep.
     """
 
     def __init__(self, sweep: Sweep) -> None:
@@ -74,7 +74,7 @@ class Columns:
         """In their order."""
 
     def see(self, rows: Iterable[TrialRow]) -> bool:
-        """Take rows; say whether there are other columns than before."""
+        """Update rows; return whether the columns changed."""
         before = len(self._params), len(self._metrics), self._forked, self._wide
         for row in rows:
             if not row.params.keys() <= self._params.keys():
@@ -117,7 +117,7 @@ class Columns:
 
 
 def shortened_text(text: str) -> str:
-    """Give a reason in a length that a table takes."""
+    """Return a reason in a length that a table takes."""
     return shortened(text, _LONGEST)
 
 

@@ -1,4 +1,4 @@
-"""How a study stands, in the lines above its trials."""
+"""A study's state, in the lines above its trials."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _STYLES = {
 
 
 def header_lines(study: LiveStudy, pasted: str, problem: str = "") -> Iterator[Text]:
-    """Describe a study, one line after the other.
+    """Describe a study in lines.
 
     Args:
-        study: As it stands.
-        pasted: Its directory, as a shell takes it.
-        problem: Why it can't be read any more; empty where it can.
+        study: The study.
+        pasted: Its directory, quoted for a shell.
+        problem: Why it can't be read any more; empty if it can.
     """
     yield Text.assemble((study.sweep.name, "bold"), f"  {study.sweep.objective.aim}  ", (pasted, "dim"))
     yield _state(study, pasted)
@@ -79,7 +79,7 @@ def _workers(study: LiveStudy) -> str:
 
 def _busy(study: LiveStudy) -> str:
     workers, is_told = study.workers, study.workers_are_told
-    if study.sweep.resources.lanes > 1:  # the journal doesn't say which worker has a trial
+    if study.sweep.resources.lanes > 1:  # the journal doesn't record which worker has a trial
         running = counted(study.counts.get(TrialState.RUNNING, 0), "trial")
         return f", {running} on {counted(workers.ready, 'worker')}" if is_told else f", {running} at once"
     if is_told:

@@ -1,4 +1,4 @@
-"""A study as its journal tells it up to now, moved on by what is added."""
+"""A study's current state, updated by new entries of its journal."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class LiveStudy:
     """Where a study stands.
 
     Args:
-        looked: What the first look found.
+        looked: Result of the first poll.
 
     Raises:
-        JournalError: The journal holds what can't have happened.
+        JournalError: The journal has an impossible event.
     """
 
     def __init__(self, looked: Looked) -> None:
@@ -34,7 +34,7 @@ class LiveStudy:
         self.holder: str | None = None
         """The process that runs it, `user@host:pid`."""
         self.answers: dict[int, Steered] = {}
-        """What came of requests, by their number."""
+        """Results of requests, by number."""
         self.failure: tuple[int, str] | None = None
         """(trial, message) of the newest failure."""
         self.take(looked)
@@ -55,10 +55,10 @@ class LiveStudy:
         self.failure = None
 
     def take(self, looked: Looked) -> set[int]:
-        """Move on; give the trials that changed.
+        """Apply new entries; return the trials that changed.
 
         Raises:
-            JournalError: The journal holds what can't have happened.
+            JournalError: The journal has an impossible event.
         """
         if looked.record is not None:
             self._begin(looked.record)
@@ -79,7 +79,7 @@ class LiveStudy:
         return changed
 
     def _touched(self, entry: Entry) -> set[int]:
-        """Give the trials whose rows an entry changes."""
+        """Return the trials whose rows an entry changes."""
         event, decided = entry.event, {decision.trial for decision in entry.followed.decisions}
         if isinstance(event, Opened | Ended | Steered):
             return decided | self._records.running
@@ -121,12 +121,12 @@ class LiveStudy:
 
     @property
     def is_told(self) -> bool:
-        """Whether its trials run elsewhere, and are asked for and told of."""
+        """Whether it is an ask/tell study, whose trials run elsewhere."""
         return self._journaled.told
 
     @property
     def ended(self) -> Ended:
-        """Its state, as `Standing` gives it."""
+        """Its state: see `Standing`."""
         return self._standing.ended(self.is_live)
 
     @property
@@ -141,7 +141,7 @@ class LiveStudy:
 
     @property
     def iterations(self) -> int:
-        """Iterations that count, those run again from zero included."""
+        """Iterations that count, repetitions from zero included."""
         return self._journaled.iterations
 
     @property
@@ -151,7 +151,7 @@ class LiveStudy:
 
     @property
     def workers(self) -> Workers:
-        """Who runs it: where nobody said how many there are, as many as were busy at once."""
+        """Number of workers: if unknown, the most that were busy at once."""
         told = None if self._opened is None else self._opened.workers
         if told is not None and self.sweep.resources.lanes > 1:
             return Workers(told, min(told, self._busy), told)
@@ -160,7 +160,7 @@ class LiveStudy:
 
     @property
     def workers_are_told(self) -> bool:
-        """Whether the run says how many workers it has."""
+        """Whether the run's number of workers is known."""
         return self._opened is not None and self._opened.workers is not None
 
     def remaining(self, now: float | None = None) -> float | None:
@@ -172,7 +172,7 @@ class LiveStudy:
             now: Seconds since the epoch; None: this moment's.
         """
         virtual = self._opened is not None and self._opened.backend == "simulated"
-        shared = self.sweep.resources.lanes > 1  # the journal doesn't say how many workers are busy
+        shared = self.sweep.resources.lanes > 1  # the journal doesn't record how many workers are busy
         if self.ended.state != "running" or self._runs != 1 or virtual or shared:
             return None
         elapsed = max(time.time() if now is None else now, self._last) - self._began
@@ -180,6 +180,6 @@ class LiveStudy:
 
 
 def _trial_of(event: Event) -> int | None:
-    """Give the trial that an event is of."""
+    """Return the trial that an event is of."""
     trial: int | None = event.segment.trial if isinstance(event, Started) else getattr(event, "trial", None)
     return trial

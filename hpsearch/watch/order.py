@@ -15,12 +15,12 @@ _Keyed = tuple[Any, int]
 
 
 class Order:
-    """Sorts once; after that it takes about as long for a trial that changes as if there were few.
+    """A sorted list of rows with cheap updates: a changed trial takes about the same time however many there are.
 
     Args:
-        key: What a row is sorted by; None: it comes last.
-        rows: All of them.
-        descending: The last one first; those that come last still do.
+        key: Returns a row's sort key; None: it comes last.
+        rows: All rows.
+        descending: Sort in descending order; rows with key None still come last.
     """
 
     def __init__(self, key: Callable[[TrialRow], Any], rows: Iterable[TrialRow], descending: bool = False) -> None:
@@ -34,7 +34,7 @@ class Order:
         return len(self._keys)
 
     def __getitem__(self, place: int) -> int:
-        """Give the trial at a place, from 0."""
+        """Return the trial at an index, from 0."""
         having = len(self._having)
         if place >= having:
             return self._lacking[place - having][1]
@@ -44,7 +44,7 @@ class Order:
         return trial in self._keys
 
     def place(self, trial: int) -> int:
-        """Give a trial's place."""
+        """Return a trial's index."""
         key, having = self._keys[trial], len(self._having)
         if key is None:
             return having + bisect_left(self._lacking, (0, trial))
@@ -52,7 +52,7 @@ class Order:
         return having - 1 - place if self._descending else place
 
     def take(self, row: TrialRow) -> None:
-        """Take a row that is new, or has changed."""
+        """Add or update a row."""
         trial, key = row.number, self._key(row)
         if trial in self._keys:
             former = self._keys[trial]

@@ -31,9 +31,9 @@ class Question(ModalScreen[bool]):
         self.question = question
 
     def compose(self) -> ComposeResult:
-        """Ask."""
+        """Show the question."""
         yield Static(Text.assemble(self.question, "\n\n", ("y", "bold"), " yes   ", ("n", "bold"), " no"))
 
     def action_answer(self, answer: bool) -> None:
-        """Take the answer."""
+        """Return the answer."""
         self.dismiss(answer)

@@ -1,4 +1,4 @@
-"""What was added to a study's journal since one looked last."""
+"""New entries of a study's journal since the last poll."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What one look found."""
+    """Result of one poll."""
 
     entries: Sequence[Entry]
     holder: str | None
     """The process that runs the study, `user@host:pid`; None where there is none."""
     record: Mapping[str, Any] | None = None
-    """What was recorded with the study, where the entries are all that there are: the first time, or where another
-    journal has taken the place of the former."""
+    """The study's record, if the entries are all that there are: at the first poll, or if the journal was
+    replaced."""
 
 
 class Tail:
-    """Reads a journal from where it ended before; between two looks it is closed, and stands in nobody's way."""
+    """Reads a journal from its earlier end on; it is closed between two polls, so that it blocks nobody."""
 
     def __init__(self, place: StudyDirectory) -> None:
         self._place = place
@@ -39,10 +39,10 @@ class Tail:
         self._begun = False
 
     def look(self) -> Looked:
-        """Look for what is new.
+        """Read new entries.
 
         Raises:
-            JournalError: There is no journal, or it can't be read.
+            JournalError: The journal is missing or can't be read.
         """
         before = self._place.holder()
         with Journal.read(self._place.journal) as journal:
@@ -53,26 +53,26 @@ class Tail:
                 assert added is not None, "all events follow the beginning"
             entries, self._known = added
         self._begun = True
-        # Nobody was killed while the study was held before or after: what was read may just lack the last words.
+        # The study was locked before or after, so no process was killed: the last entries may just be missing.
         return Looked(entries, before or self._place.holder(), record)
 
     def begin_anew(self) -> None:
-        """Let the next look give all."""
+        """Have the next poll return all entries."""
         self._begun = False
 
 
 class Looking:
-    """Looks again and again, in a thread of its own: a file system that hangs holds up nobody."""
+    """Polls in a thread of its own, so that a hanging file system blocks nothing else."""
 
     def __init__(
         self, tail: Tail, tell: Callable[[Looked | HpsearchError], object], pause: float = LOOK_SECONDS
     ) -> None:
-        """Take what to look at.
+        """Create the poller.
 
         Args:
-            tail: Is looked at in the thread alone from now on.
-            tell: Called there with what was found, or why nothing can be read.
-            pause: Seconds between two looks.
+            tail: Used only in the thread from now on.
+            tell: Called there with each result, or with the error.
+            pause: Seconds between two polls.
         """
         self._tail = tail
         self._tell = tell
@@ -85,13 +85,13 @@ class Looking:
         self._thread.start()
 
     def soon(self, anew: bool = False) -> None:
-        """Look without waiting; with `anew` at all that there is."""
+        """Poll at once; with `anew` read all entries."""
         if anew:
             self._tail.begin_anew()
         self._now.set()
 
     def end(self) -> None:
-        """Look no more; a look that hangs is left behind."""
+        """Stop polling; a hanging poll is abandoned."""
         self._over.set()
         self._now.set()
 

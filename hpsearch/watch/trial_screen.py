@@ -1,4 +1,4 @@
-"""The page of one trial, which is read anew as the trial goes on."""
+"""The page of one trial, updated as the trial runs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TrialScreen(Screen[None]):
         self._draw()
 
     def news(self, changed: bool) -> None:
-        """Take note of a look: the trial may have changed, and its log may have grown."""
+        """Update after a poll: the trial may have changed, and its log may have grown."""
         self._stale |= changed
         if self._stale and not self._reading and time.monotonic() >= self._rested:
             self._reading, self._stale = True, False

@@ -35,11 +35,11 @@ _CURSOR = Style(reverse=True)
 
 
 class TrialTable(ScrollView, can_focus=True):
-    """Trials, in the order of a column. The cursor stays on its trial, wherever that goes.
+    """Trials, sorted by a column. The cursor stays on its trial when that moves.
 
     Args:
-        columns: What there is to show.
-        rows: Every trial, by number; changed by the owner, who calls `changed`.
+        columns: The columns.
+        rows: Every trial, by number; the owner changes them and calls `changed`.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -93,7 +93,7 @@ class TrialTable(ScrollView, can_focus=True):
         return [self._order[place] for place in range(len(self._order))]
 
     def changed(self, trials: Collection[int], best: Collection[int], anew: bool = False) -> None:
-        """Take note of rows that are new or changed, and which trials are the best; `anew`: they are all new."""
+        """Update new or changed rows, and the best trials; `anew`: all rows are new."""
         if not trials and not anew and best == self._best:
             return
         if self._columns.see(self._rows if anew else [self._rows[trial] for trial in trials]) or anew:
@@ -107,7 +107,7 @@ class TrialTable(ScrollView, can_focus=True):
         self._redraw()
 
     def begin(self, columns: Columns) -> None:
-        """Show another sweep's trials, which take the place of the former ones."""
+        """Replace the trials by another sweep's."""
         self._columns = columns
 
     def on_mount(self) -> None:
@@ -119,7 +119,7 @@ class TrialTable(ScrollView, can_focus=True):
         self._redraw()
 
     def render_line(self, y: int) -> Strip:
-        """Give a line: the heads first, then trials."""
+        """Return a line: the heads first, then trials."""
         window, width = self._seen(), self._width
         if y == 0:
             styles = [_SORTED if column is self._sorted else _HEAD for column in window.columns]
@@ -175,13 +175,13 @@ class TrialTable(ScrollView, can_focus=True):
         self.action_move(len(self._order))
 
     def action_skip(self, step: int) -> None:
-        """Leave columns out in front, to see those behind."""
+        """Scroll horizontally by columns."""
         if step < 0 or self._seen().left_out[self._skipped :]:
             self._skipped = max(0, self._skipped + step)
             self._redraw()
 
     def on_click(self, event: events.Click) -> None:
-        """Sort by a head; move the cursor to a trial, and open the one that it is on."""
+        """Sort by a clicked heading; move the cursor to a clicked trial, or open it."""
         y = event.y
         if y == 0:
             if (column := self._seen().column_at(event.x)) is not None:
@@ -213,7 +213,7 @@ class TrialTable(ScrollView, can_focus=True):
         self._order = Order(column.sorts_by, self._rows, descending)
 
     def _seen(self) -> Window:
-        """Give what is seen; made once for all of its lines."""
+        """Return the visible window; computed once for all of its lines."""
         first = self.scroll_offset.y
         state = self._version, first, self._width, self._height
         if self._window is None or self._window[0] != state:

@@ -15,17 +15,17 @@ GAP = 3
 """Columns of the terminal between two of the table."""
 
 _LEAST_TEXT = 12
-"""Columns of the terminal that a text keeps where there is little room."""
+"""Smallest width of a text, in columns of the terminal."""
 
 
 class Widths:
-    """How wide columns were so far: they grow as one scrolls, and never shrink, so that the table stands still."""
+    """Widths so far: they grow while scrolling and never shrink, so that the table doesn't move."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
     def of(self, head: str, cells: Sequence[str]) -> int:
-        """Give a column's width, with these cells in it."""
+        """Return a column's width, with these cells in it."""
         width = max(self._seen.get(head, 0), max(map(display_width, (head, *cells))))
         self._seen[head] = width
         return width
@@ -37,15 +37,15 @@ class Window:
 
     columns: Sequence[TrialColumn]
     starts: Sequence[int]
-    """Where each column begins, in columns of the terminal."""
+    """Start of each column, in columns of the terminal."""
     head: Sequence[str]
     cells: Sequence[Sequence[str]]
-    """Of each row those of each column, as wide as the column."""
+    """Cells of each row, padded to the column's width."""
     left_out: Sequence[str] = field(default=())
-    """Columns for which there is no room."""
+    """Columns that don't fit."""
 
     def column_at(self, x: int) -> TrialColumn | None:
-        """Give the column at a place in the terminal."""
+        """Return the column at a position in the terminal."""
         found = [column for column, start in zip(self.columns, self.starts, strict=True) if start <= x]
         return found[-1] if found else None
 
@@ -53,16 +53,16 @@ class Window:
 def window_of(
     rows: Sequence[TrialRow], columns: Sequence[TrialColumn], widths: Widths, room: int, skipped: int = 0
 ) -> Window:
-    """Lay rows out.
+    """Compute the layout of rows.
 
-    Columns that must be there come first. Of the others there are as many as there is room for, texts cut if need be.
+    Required columns come first, then as many others as fit, with texts cut if necessary.
 
     Args:
-        rows: Those that are shown.
-        columns: All that there are.
-        widths: Of columns so far.
-        room: Columns of the terminal.
-        skipped: So many of the columns that needn't be there are left out in front.
+        rows: The visible rows.
+        columns: All columns.
+        widths: Widths of columns so far.
+        room: Width of the terminal.
+        skipped: Number of optional columns to skip at the front.
     """
     free = [place for place, column in enumerate(columns) if not column.is_kept]
     wanted = sorted(set(range(len(columns))) - set(free[: min(skipped, max(len(free) - 1, 0))]))

@@ -1,4 +1,4 @@
-"""A plot of values over values: axes, grid, and what is drawn between them."""
+"""A plot with two axes and a grid."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Chart"]
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 16.0, 30.0, 46.0
 _NAME = 28.0
-"""Pixels left and right of what stands at the left beside the axis: what that is, upright, and its marks."""
+"""Pixels around the vertical axis's rotated title and its labels."""
 
 
 class Chart:
-    """A picture with two axes; points are given as (value across, value up), and those that aren't finite left out."""
+    """A picture with two axes. Points are (horizontal, vertical) values; points that aren't finite are skipped."""
 
     def __init__(
         self, title: str, told: str, across: Scale, up: Scale, names: tuple[str, str], size: Point = (760, 340)
@@ -26,12 +26,12 @@ class Chart:
         """Draw the axes.
 
         Args:
-            title: Of the picture.
-            told: What is to be seen, in words.
-            across: The horizontal axis.
-            up: The vertical one.
-            names: What the two are.
-            size: Pixels.
+            title: The picture's title.
+            told: Description of the picture, for screen readers.
+            across: The horizontal scale.
+            up: The vertical scale.
+            names: Titles of the two axes.
+            size: Width and height in pixels.
         """
         self._title, self._told, self._size = title, told, size
         self._shapes: list[Shape] = []
@@ -56,7 +56,7 @@ class Chart:
 
     @property
     def picture(self) -> Picture:
-        """What was drawn so far, below what the inks stand for."""
+        """The picture so far, with the legend on top."""
         above, rows = legend(self._keys, self._left, self._right, _TOP - 14)
         deeper = ROW * max(rows - 1, 0)
         picture = Picture(self._size[0], self._size[1] + deeper, self._title, self._told)
@@ -72,7 +72,7 @@ class Chart:
         faint: bool = False,
         tip: str = "",
     ) -> None:
-        """Draw a line through points; one that isn't finite parts it."""
+        """Draw a line through points; a point that isn't finite interrupts it."""
         for part in _parts(points):
             placed = [self._place(point) for point in part]
             if len(placed) == 1:
@@ -94,7 +94,7 @@ class Chart:
         self.line(cornered, ink, width, dashed)
 
     def band(self, points: Sequence[tuple[float, float, float]], ink: Ink) -> None:
-        """Fill what lies between two values, given as (across, one, other)."""
+        """Fill the area between two curves, from (horizontal, one, other) tuples."""
         known = [point for point in points if all(map(math.isfinite, point))]
         edge = [(x, one) for x, one, _ in known] + [(x, other) for x, _, other in reversed(known)]
         if edge:
@@ -106,7 +106,7 @@ class Chart:
             self._draw(Dot(*self._place(point), ink, radius, hollow, tip))
 
     def key(self, ink: Ink, text: str, mark: Mark = "line") -> None:
-        """Say above the plot what an ink stands for."""
+        """Add an entry to the legend above the plot."""
         self._keys.append(Key(ink, text, mark))
 
     def _draw(self, *shapes: Shape) -> None:
@@ -123,7 +123,7 @@ class Chart:
 
 
 def _clipped(share: float) -> float:
-    """Keep what lies beyond an axis on its end, where it shows that there is more."""
+    """Clamp a point to the axes' ends, which shows that there is more."""
     return min(max(share, 0.0), 1.0)
 
 

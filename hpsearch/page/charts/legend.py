@@ -1,4 +1,4 @@
-"""What an ink or a mark stands for, said beside a drawing, in as many rows as that takes."""
+"""Legends, in as many rows as needed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ROW = 18.0
 """Pixels from one row to the next."""
 
 _MARK, _APART, _SIZE = 24.0, 16.0, 12.0
-"""Pixels that a mark takes, those between a text and the next mark, and those of a text."""
+"""Pixels of a mark, of the gap between a text and the next mark, and of the font."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What something in a picture stands for."""
+    """A legend's entry."""
 
     ink: Ink
     text: str
@@ -30,10 +30,10 @@ class Key:
 
 
 def legend(keys: Sequence[Key], left: float, right: float, y: float) -> tuple[list[Shape], int]:
-    """Draw marks and what they stand for, from left to right, in further rows where one has no room; count the rows.
+    """Draw a legend from left to right, in as many rows as needed; return the number of rows.
 
     Args:
-        keys: In their order; of a text that has no room in a row of its own the middle is left out.
+        keys: Entries in order; the middle of a text that doesn't fit in a row is cut out.
         left: Where rows begin, in pixels.
         right: Where they must end.
         y: The first row's baseline.

@@ -1,4 +1,4 @@
-"""How much room a text takes, and a text that fits into some."""
+"""Estimate the width of a text, and shorten a text to a width."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import unicodedata
 __all__ = ["fitted", "width_of"]
 
 _LETTER = 0.6
-"""Of a text's size: how wide its letters are."""
+"""Width of letters, as a fraction of the font size."""
 
 
 def width_of(text: str, size: float) -> float:
-    """Say how many pixels a text takes at most, in common fonts.
+    """Return how many pixels a text takes at most, in common fonts.
 
     Args:
         text: In one line.
@@ -21,12 +21,12 @@ def width_of(text: str, size: float) -> float:
 
 
 def fitted(text: str, room: float, size: float) -> str:
-    """Give the first line of a text, without its middle where it has no room: names often differ at their ends.
+    """Return the first line of a text, with its middle cut out if it doesn't fit: names often differ at their ends.
 
     Args:
-        text: Any.
-        room: Pixels.
-        size: Of the letters, in pixels.
+        text: The text.
+        room: Available width in pixels.
+        size: Font size in pixels.
     """
     line = next(iter(text.splitlines()), "")
     if width_of(line, size) <= room:
@@ -36,7 +36,7 @@ def fitted(text: str, room: float, size: float) -> str:
 
 
 def _letters(text: str, room: float) -> int:
-    """Count the letters from the left that have room, in sizes."""
+    """Return the number of letters that fit, from the left."""
     for count, letter in enumerate(text):
         room -= _wide(letter)
         if room < 0:

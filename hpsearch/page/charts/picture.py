@@ -1,4 +1,4 @@
-"""A picture: shapes in the order of drawing, what it shows in words, and how it is written as SVG."""
+"""A picture: shapes in drawing order, a description, and SVG output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Point = tuple[float, float]
 Anchor = Literal["start", "middle", "end"]
 
 Ink = Literal["text", "muted", "grid", "paper", "s0", "s1", "s2", "s3", "s4", "s5", "good", "bad"]
-"""What a shape is drawn with."""
+"""A colour."""
 
 COLOURS: dict[Ink, tuple[str, str]] = {
     "text": ("#24292f", "#e6edf3"),
@@ -57,7 +57,7 @@ HALO = 2.0
 """Pixels of paper around letters that have a halo."""
 
 SERIES: tuple[Ink, ...] = ("s0", "s1", "s2", "s3", "s4", "s5")
-"""Inks that tell things apart, also by who sees few colours."""
+"""Colours for categories, distinguishable with colour blindness."""
 
 _DARK = "\n".join(
     f'.chart [{attribute}="{light}"] {{ {attribute}: {dark} }}'
@@ -131,7 +131,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A text whose baseline's anchor lies at a point."""
+    """A text with its anchor on the baseline at a point."""
 
     x: float
     y: float
@@ -142,14 +142,14 @@ class Words:
     upright: bool = False
     """Reads from below to above."""
     halo: bool = False
-    """The paper is around its letters, so that they can be read on top of lines; not of one that is upright."""
+    """Horizontal letters have an outline in the background colour, so that they can be read on top of lines."""
 
 
 Shape = Line | Area | Box | Dot | Words
 
 
 def lowered(shape: Shape, down: float) -> Shape:
-    """Give a shape so many pixels further down."""
+    """Return a shape so many pixels further down."""
     if isinstance(shape, Line | Area):
         return replace(shape, points=[(x, y + down) for x, y in shape.points])
     return replace(shape, y=shape.y + down)
@@ -163,11 +163,11 @@ class Picture:
     height: float
     title: str
     told: str
-    """What is to be seen, for who doesn't see it."""
+    """Description for screen readers."""
     shapes: list[Shape] = field(default_factory=list)
 
     def draw(self, *shapes: Shape) -> None:
-        """Draw on top of what is there."""
+        """Draw shapes on top of the earlier ones."""
         self.shapes.extend(shapes)
 
     def save(self, path: str | Path) -> None:
@@ -190,7 +190,7 @@ class Picture:
 
 
 def svg(picture: Picture, alone: bool = False) -> str:
-    """Give a picture as SVG.
+    """Return a picture as SVG.
 
     Args:
         picture: What to write.

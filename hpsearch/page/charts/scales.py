@@ -18,7 +18,7 @@ _WORTH = 1.5
 _ROOM = 0.03
 """Share of the axis that is left free at either end."""
 FAR = 1e150
-"""From here on what is calculated of two values may be infinite: such values lie beyond every axis."""
+"""Beyond this, sums and differences of two values may be infinite; such values are outside every axis."""
 _NEAR = 1e-300
 """Up to here a share of a difference may be no number any more."""
 _APART = 0.07
@@ -30,11 +30,11 @@ class Scale(Protocol):
     """One axis."""
 
     def share(self, value: object) -> float:
-        """Give where a value lies: 0 at the beginning, 1 at the end."""
+        """Return where a value lies: 0 at the beginning, 1 at the end."""
         ...
 
     def ticks(self, most: int = 6) -> list[tuple[object, str]]:
-        """Give values to mark, with their texts."""
+        """Return the values to mark, with their texts."""
         ...
 
 
@@ -48,7 +48,7 @@ class Linear:
     """Only integers are marked."""
 
     def share(self, value: object) -> float:
-        """Give where a number lies."""
+        """Return where a number lies."""
         assert isinstance(value, int | float)
         span = self.high - self.low
         return (value - self.low) / span if span else 0.5
@@ -56,7 +56,7 @@ class Linear:
     def ticks(self, most: int = 6) -> list[tuple[object, str]]:
         """Mark round numbers."""
         span = self.high - self.low
-        if span <= max(_NEAR, 1e-15 * max(abs(self.low), abs(self.high))):  # no number between them could be told apart
+        if span <= max(_NEAR, 1e-15 * max(abs(self.low), abs(self.high))):  # floats between them can't be distinguished
             return [(self.low, _text(self.low, abs(self.low)))]
         least = span / most
         power = 10.0 ** math.floor(math.log10(least))
@@ -74,7 +74,7 @@ class Log:
     high: float
 
     def share(self, value: object) -> float:
-        """Give where a number lies; one that has no logarithm lies before every axis."""
+        """Return a number's position; a number without a logarithm is before every axis."""
         assert isinstance(value, int | float)
         if value <= 0:
             return -math.inf
@@ -103,10 +103,10 @@ class Marked:
 
     scale: Linear | Log
     marks: tuple[float, ...]
-    """Those that matter most first; one that is next to another before it has no room."""
+    """Marks by importance; one that overlaps with an earlier one is skipped."""
 
     def share(self, value: object) -> float:
-        """Give where a number lies."""
+        """Return where a number lies."""
         return self.scale.share(value)
 
     def ticks(self, most: int = 6) -> list[tuple[object, str]]:
@@ -127,7 +127,7 @@ class Names:
     names: tuple[str, ...]
 
     def share(self, value: object) -> float:
-        """Give where a name stands."""
+        """Return a name's position."""
         return (self.names.index(str(value)) + 0.5) / len(self.names)
 
     def ticks(self, most: int = 6) -> list[tuple[object, str]]:
@@ -137,9 +137,9 @@ class Names:
 
 
 def scale_of(values: Iterable[float], log: bool = False, whole: bool = False) -> Linear | Log:
-    """Give a scale that holds values, but for immense ones, with some room at both ends.
+    """Return a scale for values, with a margin at both ends, ignoring immense values.
 
-    It is logarithmic where that is asked for and all are above 0, and not next to it. Of no values it goes from 0 to 1.
+    It is logarithmic if that is requested and all values are sufficiently above 0. Without values it is from 0 to 1.
     """
     known: Sequence[float] = [value for value in values if abs(value) < FAR]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
@@ -151,9 +151,9 @@ def scale_of(values: Iterable[float], log: bool = False, whole: bool = False) ->
 
 
 def between(low: float, high: float, log: bool = False, whole: bool = False) -> Linear | Log:
-    """Give a scale from one end to the other, without room; ends that are immense are drawn in.
+    """Return a scale between two ends, without margins; immense ends are replaced by smaller ones.
 
-    It is logarithmic where that is asked for and the lower end is above 0.
+    It is logarithmic if that is requested and the lower end is above 0.
     """
     low, high = (min(max(end, -FAR), FAR) for end in (low, high))
     return Log(low, high) if log and low > 0 else Linear(low, high, whole)
@@ -170,7 +170,7 @@ def _text(value: float, step: float) -> str:
 
 
 def scale_of_good(values: Sequence[float], less_is_better: bool) -> tuple[Linear | Log, Sequence[float]]:
-    """Give a scale, and the values that lie beyond it, the worst last.
+    """Return a scale, and the values that lie beyond it, the worst last.
 
     A few that are bad would else press all others into one line.
 
