@@ -1,7 +1,7 @@
-"""Schedulers: how far each trial goes.
+"""Schedulers: how far each trial runs.
 
-A scheduler is added in two files: its own, which holds its settings and builds it, and a line in `KNOWN` below. Sweep
-files, the Python API, `plan`, `--set` and the docs' test read that line.
+To add a scheduler, write a file with its settings and the scheduler, and add a line to `KNOWN` below. Sweep files, the
+Python API, `plan`, `--set` and the test of the docs read that line.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Any
 from hpsearch.config.checks import InvalidKey, nearest
 from hpsearch.config.import_paths import import_object
 from hpsearch.errors import SweepError
-from hpsearch.schedulers.absent import Absent
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.bands import Bands
 from hpsearch.schedulers.base import Decision, NewTrial, Outcome, Run, Scheduler
-from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
+from hpsearch.schedulers.early_terminate import Absent, EarlyTerminate, SchedulerCapabilities
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pasha import PASHA
@@ -47,10 +46,10 @@ _BEFORE_KEYS: Mapping[str, Mapping[str, Any]] = {cls.kind: {"rungs": "paper"} fo
 
 
 def settings_named(kind: str) -> type[EarlyTerminate]:
-    """Give the settings of a `type`: a known word, or the import path `package.module:Class` of a third party's.
+    """Return the settings of a `type`: a known name, or the import path `package.module:Class` of a custom scheduler.
 
     Raises:
-        InvalidKey: There is none of this name.
+        InvalidKey: There is no scheduler of this name.
     """
     if kind in KNOWN:
         return KNOWN[kind]
@@ -67,13 +66,13 @@ def settings_named(kind: str) -> type[EarlyTerminate]:
     return found
 
 
-def early_terminate_from_json(given: Mapping[str, Any]) -> EarlyTerminate:
-    """Read back what `EarlyTerminate.to_json` gave; a third party's that can't be had is `Absent`."""
-    fields = {**_BEFORE_KEYS.get(given["type"], {}), **given}
+def early_terminate_from_json(stored: Mapping[str, Any]) -> EarlyTerminate:
+    """Return the settings that `to_json` stored; `Absent` for a custom scheduler that can't be imported."""
+    fields = {**_BEFORE_KEYS.get(stored["type"], {}), **stored}
     kind = fields.pop("type")
     try:
         return settings_named(kind)(**fields)
     except (SweepError, TypeError) as error:
         if kind in KNOWN:
             raise
-        return Absent(fields["max_iter"], json.dumps(dict(given)), str(error))
+        return Absent(fields["max_iter"], json.dumps(dict(stored)), str(error))

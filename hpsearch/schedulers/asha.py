@@ -1,31 +1,35 @@
-"""ASHA: successive halving that waits for nobody.
+"""ASHA: asynchronous successive halving.
 
 Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from bisect import bisect, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import ClassVar
 
 from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import Count
 from hpsearch.decision import Decision
-from hpsearch.objective import Objective
+from hpsearch.objective import Fronts, Objective, Place, is_valid
+from hpsearch.objective.fronts import Point
 from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
 from hpsearch.schedulers.brackets import hyperband_trials
 from hpsearch.schedulers.early_terminate import SchedulerCapabilities
 from hpsearch.schedulers.reasons import passed_over, ran, unopened
-from hpsearch.schedulers.running_rung import running_rung
 from hpsearch.schedulers.successive_halving import Halving
+from hpsearch.trial import Score
 
-__all__ = ["ASHA", "AsynchronousHalving"]
+__all__ = ["ASHA", "AsynchronousHalving", "RankedRung", "RunningRung", "SortedRung", "running_rung"]
 
 
 @dataclass(frozen=True)
 class ASHA(Halving):
-    """Whoever is among the best 1/eta of those that have ended in a rung so far goes on as soon as a worker is free.
+    """Promotes a trial among the best 1/eta of those that have finished a rung so far, as soon as a worker is free.
 
     Li et al., MLSys 2020, Algorithm 2.
     """
@@ -52,34 +56,34 @@ class ASHA(Halving):
         return AsynchronousHalving(ends, shares, self.eta, objective, run_cap)
 
     def summary(self) -> str:
-        """Say from where to where, and over how many brackets where there are several."""
+        """Return the first and the last rung, and the number of brackets where there are several."""
         return super().summary() + (f", {self.brackets} brackets" if self.brackets > 1 else "")
 
 
 class AsynchronousHalving(Scheduler):
-    """Algorithm 2: asked for a job, promote the best that may be; where none may, begin a new trial in a lowest rung.
+    """Algorithm 2: promotes the best trial that can be promoted; if there is none, starts a new trial in a first rung.
 
-    May be promoted whoever is among the best floor(n / eta) of the n that have ended in a rung, and wasn't promoted
-    yet. That is asked when a worker is free (`next`) and not when an outcome comes: who falls out of the best in
-    between isn't promoted. So a promotion is no decision but a `Run`, and a trial that isn't promoted waits, until
-    nothing runs, may be promoted or is to be created: then all that wait are stopped. They keep their places in their
-    rungs, should the sweep be extended.
+    A trial can be promoted if it is among the best floor(n / eta) of the n that have finished a rung, and wasn't
+    promoted yet. This is decided when a worker is free (`next`) and not when an outcome arrives: a trial that falls out
+    of the best in between isn't promoted. So a promotion is a `Run` and no decision. Other trials wait until nothing
+    runs, can be promoted or is to be created; then they are stopped. They keep their ranks in case the sweep is
+    extended.
 
-    Of several brackets each has its own rungs, and the rung that runs the furthest comes first.
+    Each bracket has its own rungs. The rung with the most iterations comes first.
 
-    With several goals a rung is ranked by fronts, and within a front by crowding distance: the rule that Schmucker et
-    al., "Multi-objective Asynchronous Successive Halving", 2021, arXiv:2106.12639, call NSGA-II, after Deb et al. (see
-    `Fronts`). Theirs are also epsilon-net in place of crowding, and random scalarizations.
+    With several goals a rung is ranked by Pareto front, and within a front by crowding distance. Schmucker et al.,
+    "Multi-objective Asynchronous Successive Halving", 2021, arXiv:2106.12639, call this rule NSGA-II, after Deb et al.
+    (see `Fronts`). They also propose an epsilon-net instead of crowding, and random scalarizations.
 
     Failed trials don't count in a rung. NaN counts, ranks last, and is never promoted: a number may still come. A trial
-    that ended by itself ranks like any other. In the last rung each trial is complete as it ends.
+    whose trainable returned early ranks like any other. In the last rung each trial is complete as it ends.
 
     A call costs O(log n) comparisons in the number of trials in a rung; with several goals O(n), or more.
 
     Args:
         ends: Of each bracket, the iterations that its rungs run until.
-        shares: In what proportion new trials are dealt out among the brackets.
-        eta: 1 of `eta` goes on.
+        shares: In what proportion new trials are distributed among the brackets.
+        eta: 1 of `eta` is promoted.
         objective: Ranks the trials of a rung.
         run_cap: How many trials may be created in all.
     """
@@ -98,12 +102,12 @@ class AsynchronousHalving(Scheduler):
         self._objective = objective
         self._judged = [[running_rung(eta, objective) for _ in bracket[:-1]] for bracket in ends]
         """Of each bracket, all rungs but the last."""
-        places = [(bracket, rung) for bracket, rungs in enumerate(self._judged) for rung in range(len(rungs))]
-        self._promoting = sorted(places, key=lambda place: (-ends[place[0]][place[1] + 1], place[0]))
-        """(bracket, rung) of all rungs that trials may go on from, what runs the furthest first."""
+        indices = [(bracket, rung) for bracket, rungs in enumerate(self._judged) for rung in range(len(rungs))]
+        self._promoting = sorted(indices, key=lambda index: (-ends[index[0]][index[1] + 1], index[0]))
+        """(bracket, rung) of all rungs that trials are promoted from, the longest next rung first."""
 
     def upcoming(self) -> Iterator[NewTrial | Run]:
-        """Give the promotions, from the highest rung to the lowest and the best first, and then the new trials."""
+        """Yield the promotions, from the highest rung to the lowest and the best first, and then the new trials."""
         yield from self._promotions()
         dealt = [self._started[bracket, 0] for bracket in range(len(self._until))]
         for number in self.new_numbers():
@@ -117,11 +121,11 @@ class AsynchronousHalving(Scheduler):
             self._judged[answer.bracket][answer.rung - 1].promote()
 
     def ready(self) -> int:
-        """Count the promotions and the trials that may still be created, which are 1 where they have no bound."""
+        """Return the number of promotions and of trials to create, which counts as 1 without a bound."""
         return sum(1 for _ in self._promotions()) + self._to_create()
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Take a trial's outcome: it is complete at `max_iter`, and waits elsewhere; at the very end all are stopped.
+        """Take a trial's outcome: it is complete at `max_iter` and waits elsewhere; at the very end all are stopped.
 
         Raises:
             ValueError: The trial isn't running.
@@ -136,7 +140,7 @@ class AsynchronousHalving(Scheduler):
         return [complete, *self._stop_at_the_end()]
 
     def prune(self, trial: int) -> Sequence[Decision]:
-        """Take a trial for one that has failed: it counts no more in the rung where it waits.
+        """Take a trial as failed: it no longer counts in the rung where it waits.
 
         Raises:
             ValueError: It neither runs nor waits.
@@ -148,20 +152,20 @@ class AsynchronousHalving(Scheduler):
         return self._stop_at_the_end()
 
     def exhausted(self) -> Sequence[Decision]:
-        """Take the last `NewTrial` back and ask for no more; stop what waits if that was the end.
+        """Take back the last `NewTrial` and create no more trials; stop those that wait if that was the end.
 
         Raises:
-            ValueError: The newest trial isn't in its first segment, so that there is no answer to take back.
+            ValueError: The newest trial isn't in its first segment, so that there is nothing to take back.
         """
         super().exhausted()
         return self._stop_at_the_end()
 
     def total(self) -> None:
-        """Give none: how many are promoted depends on the order in which they end."""
+        """Return None: how many trials are promoted depends on completion order."""
         return None
 
     def _judge(self, bracket: int, rung: int, outcome: Outcome) -> None:
-        """Take a trial that has ended in a rung before the last."""
+        """Add a trial that has finished a rung before the last."""
         assert outcome.value is not None, "failed trials don't count in a rung"
         self._judged[bracket][rung].add(outcome.value, outcome.trial)
 
@@ -171,23 +175,181 @@ class AsynchronousHalving(Scheduler):
                 yield Run(trial, self._until[bracket][rung + 1], bracket, rung + 1)
 
     def _bracket_of(self, number: int, dealt: Sequence[int]) -> int:
-        """Give the bracket that most lacks trials, of equals the first; `dealt` are those that each has."""
+        """Return the bracket that most lacks trials, of equals the first; `dealt` holds the trials of each."""
         whole = sum(self._shares)
         return min(range(len(dealt)), key=lambda bracket: dealt[bracket] * whole - self._shares[bracket] * (number + 1))
 
     def _stop_at_the_end(self) -> Sequence[Decision]:
-        """Stop all that wait where nothing runs, may go on or is to be created."""
+        """Stop all trials that wait, if nothing runs, can be promoted or is to be created."""
         if self._running or self.ready():
             return ()
         return [
             Decision(
                 trial,
                 "stop",
-                passed_over(rung, place, size, judged.top, nan)
+                passed_over(rung, rank, size, judged.top, nan)
                 if (bracket, rung) in self._promoting
-                else unopened(rung, place, size, nan),
+                else unopened(rung, rank, size, nan),
             )
             for bracket, rungs in enumerate(self._judged)
             for rung, judged in enumerate(rungs)
-            for trial, place, size, nan in judged.stop()
+            for trial, rank, size, nan in judged.stop()
         ]
+
+
+class RunningRung(ABC):
+    """A rung that is ranked while trials still arrive: those that wait, and those that were promoted or stopped.
+
+    Args:
+        eta: 1 of `eta` is promoted.
+        objective: Ranks them.
+    """
+
+    def __init__(self, eta: int, objective: Objective) -> None:
+        self._eta = eta
+        self._objective = objective
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of trials that have finished this rung."""
+
+    @property
+    def top(self) -> int:
+        """How many of the trials that have finished this rung are good enough for a promotion."""
+        return len(self) // self._eta
+
+    @abstractmethod
+    def add(self, score: Score, trial: int) -> None:
+        """Add a trial that has finished this rung."""
+
+    @abstractmethod
+    def promotable(self) -> Iterator[int]:
+        """Yield the trials that can be promoted, the best first; promoting one doesn't exclude another."""
+
+    @abstractmethod
+    def promote(self) -> None:
+        """Promote the first of `promotable`."""
+
+    @abstractmethod
+    def remove(self, trial: int) -> bool:
+        """Forget a trial that waits; return whether there was one."""
+
+    @abstractmethod
+    def stop(self) -> Sequence[tuple[int, int, int, bool]]:
+        """Stop all that wait; return (trial, its rank from 1, of how many, whether it is NaN), the best first."""
+
+
+def running_rung(eta: int, objective: Objective) -> RunningRung:
+    """Return an empty rung for an objective."""
+    return RankedRung(eta, objective) if objective.several else SortedRung(eta, objective)
+
+
+class SortedRung(RunningRung):
+    """A rung for one goal, where a score alone fixes the order: each call searches sorted lists."""
+
+    def __init__(self, eta: int, objective: Objective) -> None:
+        super().__init__(eta, objective)
+        self._waiting: list[tuple[Place, int, bool]] = []
+        """(place in the objective's order, trial, whether it is NaN), best first."""
+        self._settled: list[tuple[Place, int, bool]] = []
+        """Promoted or stopped trials, which keep their ranks."""
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._settled)
+
+    def add(self, score: Score, trial: int) -> None:
+        """Add a trial that has finished this rung."""
+        insort(self._waiting, (self._objective.place(score), trial, not is_valid(score)))
+
+    def promotable(self) -> Iterator[int]:
+        """Yield the trials that can be promoted, the best first; promoting one doesn't exclude another."""
+        top = self.top
+        for ahead, entry in enumerate(self._waiting):
+            _, trial, nan = entry
+            if nan or ahead + bisect(self._settled, entry) >= top:
+                return
+            yield trial
+
+    def promote(self) -> None:
+        """Promote the first of `promotable`."""
+        insort(self._settled, self._waiting.pop(0))
+
+    def remove(self, trial: int) -> bool:
+        """Forget a trial that waits; return whether there was one."""
+        others = [entry for entry in self._waiting if entry[1] != trial]
+        is_removed = len(others) < len(self._waiting)
+        self._waiting = others
+        return is_removed
+
+    def stop(self) -> Sequence[tuple[int, int, int, bool]]:
+        """Stop all that wait; return (trial, its rank from 1, of how many, whether it is NaN), the best first."""
+        size = len(self)
+        stopped = [
+            (trial, ahead + bisect(self._settled, (place, trial, nan)) + 1, size, nan)
+            for ahead, (place, trial, nan) in enumerate(self._waiting)
+        ]
+        self._settled = sorted(self._settled + self._waiting)
+        self._waiting = []
+        return stopped
+
+
+class RankedRung(RunningRung):
+    """A rung for several goals, where a rank depends on all trials: Pareto fronts, updated as trials come.
+
+    A call goes through the best 1/eta.
+    """
+
+    def __init__(self, eta: int, objective: Objective) -> None:
+        super().__init__(eta, objective)
+        self._fronts = Fronts()
+        self._points: dict[int, Point] = {}
+        """Those on the fronts."""
+        self._beyond: list[tuple[Place, int, bool]] = []
+        """(place, trial, whether it is NaN) of trials that break constraints or are NaN, best first."""
+        self._settled: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._fronts) + len(self._beyond)
+
+    def add(self, score: Score, trial: int) -> None:
+        """Add a trial that has finished this rung."""
+        if self._objective.is_feasible(score):
+            self._points[trial] = self._objective.point(score)
+            self._fronts.add(trial, self._points[trial])
+        else:
+            insort(self._beyond, (self._objective.beyond(score), trial, not is_valid(score)))
+
+    def promotable(self) -> Iterator[int]:
+        """Yield the trials that can be promoted, the best first; promoting one doesn't exclude another."""
+        best = islice(self._ranked(), self.top)
+        return (trial for trial, nan in best if not nan and trial not in self._settled)
+
+    def promote(self) -> None:
+        """Promote the first of `promotable`."""
+        self._settled.add(next(self.promotable()))
+
+    def remove(self, trial: int) -> bool:
+        """Forget a trial that waits; return whether there was one."""
+        before = len(self)
+        if trial in self._settled:
+            return False
+        self._points.pop(trial, None)
+        self._fronts = Fronts.of(self._points)
+        self._beyond = [entry for entry in self._beyond if entry[1] != trial]
+        return len(self) < before
+
+    def stop(self) -> Sequence[tuple[int, int, int, bool]]:
+        """Stop all that wait; return (trial, its rank from 1, of how many, whether it is NaN), the best first."""
+        ranked = list(self._ranked())
+        stopped = [
+            (trial, rank, len(ranked), nan)
+            for rank, (trial, nan) in enumerate(ranked, start=1)
+            if trial not in self._settled
+        ]
+        self._settled.update(trial for trial, _ in ranked)
+        return stopped
+
+    def _ranked(self) -> Iterator[tuple[int, bool]]:
+        """Yield (trial, whether it is NaN) of all trials, best first."""
+        yield from ((trial, False) for trial in self._fronts.ranked())
+        yield from ((trial, nan) for _, trial, nan in self._beyond)

@@ -1,7 +1,7 @@
 """W&B's Hyperband: trials that run are stopped where they are behind what others had at the same iteration.
 
 The rule is that of W&B's `sweeps` package, `hyperband_stop_runs`: one bracket of Li et al., "Hyperband", JMLR 18, 2018,
-judged as values come and without end, so that no trial waits for another one.
+judged as values arrive and without an end, so that no trial waits for another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_BANDS = 100
 
 @dataclass(frozen=True)
 class Bands(EarlyTerminate):
-    """A trial runs on in one piece, and is stopped where it is behind the best 1/eta of all that came to a band.
+    """Runs each trial without a pause, and stops it if it is behind the best 1/eta of all that reached a band.
 
     W&B's `early_terminate` of type hyperband.
     """
@@ -37,7 +37,7 @@ class Bands(EarlyTerminate):
     capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities(endless=True, live=True)
     course: ClassVar[str] = "the longest course of it: no trial is stopped"
 
-    max_iter: Count | None = None  # type: ignore[assignment]  # the one scheduler under which a trial may end by itself
+    max_iter: Count | None = None  # type: ignore[assignment]  # only under this scheduler may a trial have no end
     """Iterations of a trial at most; none: it runs until it ends on its own."""
     min_iter: Count | None = None
     """The first band; the others are at `min_iter` times powers of `eta`, without end. Either this or `last_iter`."""
@@ -55,8 +55,8 @@ class Bands(EarlyTerminate):
         if not self.eta > 1:
             raise InvalidKey(("eta",), f"must be more than 1, got {self.eta:g}")
         if (self.min_iter is None) == (self.last_iter is None):
-            given = "neither" if self.min_iter is None else "both"
-            raise InvalidKey(("min_iter",), f"or last_iter must be given, one of them, got {given}")
+            which = "neither" if self.min_iter is None else "both"
+            raise InvalidKey(("min_iter",), f"or last_iter must be given, one of them, got {which}")
         if self.bands is not None and self.last_iter is None:
             raise InvalidKey(("bands",), "has a meaning only beside last_iter", "remove it")
         if not self.ends:
@@ -78,7 +78,7 @@ class Bands(EarlyTerminate):
         return BandScheduler(self.ends, self.eta, self.max_iter, self.strict, objective, run_cap)
 
     def summary(self) -> str:
-        """Say where the first bands are."""
+        """Return where the first bands are."""
         shown = [end for end in self.ends[:3] if self.max_iter is None or end < self.max_iter]
         more = ", ..." if len(self.ends) > 3 else ""
         end = "until they end by themselves" if self.max_iter is None else f"to {self.max_iter} iterations"
@@ -87,7 +87,7 @@ class Bands(EarlyTerminate):
 
 @dataclass(slots=True)
 class _Course:
-    """What a trial reported; less is better."""
+    """What a trial has reported; less is better."""
 
     last: int = 0
     bests: list[tuple[int, float]] = field(default_factory=list)
@@ -101,19 +101,19 @@ class _Course:
 
 
 class BandScheduler(Scheduler):
-    """Judges a trial at each of its reports by the last band that it came to.
+    """Judges a trial at each of its reports by the last band that it reached.
 
-    Of the n values that were reported at a band, the one behind the best floor(n / eta) is the threshold, as W&B has
-    it: of two trials the worse is stopped. A trial is stopped where its value there (`strict`), or the best of all that
-    it has reported, is worse than that. What it is stopped by is known while it runs alone: the outcome says that it
-    was, so that a replay decides the same.
+    Of the n values that were reported at a band, the one after the best floor(n / eta) is the threshold, as in W&B: of
+    two trials the worse is stopped. A trial is stopped if its value there (`strict`), or the best of all that it has
+    reported, is worse. This is decided by live reports only; the outcome says that the trial was stopped, so that a
+    replay decides the same.
 
-    NaN is no value: it is in no band, and stops no trial.
+    NaN is ignored: it is in no band, and stops no trial.
 
     Args:
         bands: Iterations, rising.
-        eta: 1 of `eta` goes on.
-        max_iter: Where trials end; None: by themselves.
+        eta: 1 of `eta` continues.
+        max_iter: Where trials end; None: where their trainable returns.
         strict: Judge by the value at the band.
         objective: Says which values are better.
         run_cap: How many trials may be created in all.
@@ -140,16 +140,16 @@ class BandScheduler(Scheduler):
         self._spared = 0
 
     def upcoming(self) -> Iterator[NewTrial | Run]:
-        """Give the trials that are still to be created."""
+        """Yield the trials that are still to be created."""
         for number in self.new_numbers():
             yield NewTrial(number, self._max_iter)
 
     def ready(self) -> int:
-        """Count the trials that are still to be created; 1 where they have no bound."""
+        """Return how many trials are still to be created; 1 where they have no bound."""
         return self._to_create()
 
     def watch(self, report: Report) -> str | None:
-        """Take a report of a trial that runs; say why it is to be stopped, None where it isn't."""
+        """Take a report of a running trial; return why the trial is stopped, or None."""
         if report.trial not in self._running:
             return None
         self._take_report(report)
@@ -173,7 +173,7 @@ class BandScheduler(Scheduler):
         return (Decision(outcome.trial, "complete", ran(outcome, self._max_iter)),)
 
     def total(self) -> tuple[int, int] | None:
-        """Count (trials, the iterations that they run if no other one is stopped); None where one has no bound."""
+        """Return (trials, their iterations if no other one is stopped), None where either has no bound."""
         trials = self._numbered if self._exhausted else self._run_cap
         if trials is None or self._max_iter is None:
             return None
@@ -194,16 +194,16 @@ class BandScheduler(Scheduler):
             course.at[report.iteration] = self._at[report.iteration][report.trial] = value
 
     def _before(self, trial: int, course: _Course, iteration: int) -> _Course:
-        """Forget what a trial reported from here on: an attempt was lost, or its reports are told once more."""
+        """Forget a trial's reports from an iteration on: an attempt was lost, or they are repeated."""
         for band in [band for band in course.at if band >= iteration]:
             del course.at[band], self._at[band][trial]
         return _Course(iteration - 1, [best for best in course.bests if best[0] < iteration], course.at)
 
     def _behind(self, trial: int, iteration: int) -> str | None:
-        place = bisect_right(self._bands, iteration)
-        if place == 0:
+        count = bisect_right(self._bands, iteration)
+        if count == 0:
             return None
-        band, course = self._bands[place - 1], self._courses[trial]
+        band, course = self._bands[count - 1], self._courses[trial]
         if band not in course.at:
             return None
         values = sorted(self._at[band].values())
@@ -211,9 +211,11 @@ class BandScheduler(Scheduler):
         value = course.at[band] if self._strict else course.best
         if not value > threshold:
             return None
-        told = f"{self._shown(value)} is behind {self._shown(threshold)}"
-        return f"iteration {iteration}: {told}, of {len(values)} trials at iteration {band}, top 1/{self._eta:g} go on"
+        behind = f"{self._shown(value)} is behind {self._shown(threshold)}"
+        return (
+            f"iteration {iteration}: {behind}, of {len(values)} trials at iteration {band}, top 1/{self._eta:g} go on"
+        )
 
     def _shown(self, value: float) -> str:
-        """Give a value as it was reported."""
+        """Return a value as it was reported."""
         return f"{value if self._objective.goals[0].goal == 'minimize' else -value:.6g}"

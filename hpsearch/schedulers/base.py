@@ -34,26 +34,26 @@ class NewTrial:
     """The new trial's number: always one more than the last."""
     until: int | None
     bracket: int = 0
-    """Counts from 0 over all rounds. Trials of one bracket that run at the same time are compared with each other."""
+    """Counts from 0 over all rounds. Trials of a bracket are compared with each other."""
     rung: int = 0
     """Counts from 0 in the bracket."""
     parent: StateAt | None = None
-    """What it is forked from: it gets the newest checkpoint that there was then, and params from the searcher's
-    `explore`. Where there is no checkpoint, it starts from zero. The next new trial stays the next one, with its parent
-    or without, until it has started."""
+    """The state that it is forked from: it gets the newest checkpoint of that time, and params from the searcher's
+    `explore`. Without a checkpoint it starts from zero. The next new trial stays the same, with its parent or without,
+    until it has started."""
     start: int = 0
-    """Iterations that a fork counts as done, less than `until`: those of its parent where training goes on. Where the
+    """Iterations that a fork counts as done, less than `until`: those of its parent if training continues. If the
     checkpoint is of an earlier iteration, it starts there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run this paused trial on until the end of iteration `until`."""
+    """Resume this paused trial until the end of iteration `until`."""
 
     trial: int
     until: int
     bracket: int = 0
-    """That of the trial's `NewTrial`."""
+    """The bracket of the trial's `NewTrial`."""
     rung: int = 0
 
 
@@ -77,13 +77,13 @@ class Outcome:
     trial: int
     iteration: int
     value: Score | None
-    """What it is judged by: the metric, or more where one number isn't enough; NaN where it is not a number, None where
+    """The metric, or a `JointScore` if the sweep has several goals or constraints; NaN if it is not a number, None if
     the trial failed."""
     reports: Sequence[Report] = ()
-    """Those since its last outcome that count, unless it failed; iterations rise. A trial that had to begin anew gives
-    those of former segments once more."""
+    """The reports since its last outcome, unless it failed; iterations rise. A trial that had to start again repeats
+    those of earlier segments."""
     stopped: str = ""
-    """Why `watch` had it stopped before the end of its segment; empty where it wasn't."""
+    """Why `watch` stopped it before the end of its segment; empty if it didn't."""
 
 
 @dataclass(frozen=True, slots=True)

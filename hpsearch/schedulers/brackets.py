@@ -1,4 +1,4 @@
-"""The arithmetic of brackets and rungs, in integers, as functions that answer plain data.
+"""Brackets and rungs: how many trials run how far, in integers, and how far a bracket has come.
 
 A bracket starts a number of trials and keeps 1 of `eta` at each rung, while those that are kept run `eta`
 times as long. Hyperband runs brackets that trade the number of trials against the length at which the first
@@ -9,13 +9,15 @@ are dropped (Li et al., Hyperband: A Novel Bandit-Based Approach to Hyperparamet
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from hpsearch.errors import SweepError
+from hpsearch.schedulers.base import Outcome, RungView
 
 __all__ = [
     "Bracket",
+    "OpenBracket",
     "Rung",
     "RungLaw",
     "Variant",
@@ -59,7 +61,7 @@ class Bracket:
 
 
 def rung_count(min_iter: int, max_iter: int, eta: int) -> int:
-    """Count the powers of `eta` from `min_iter` to `max_iter`: 6 for 1..243 by 3, 4 for 1..1000 by 10.
+    """Return the number of powers of `eta` from `min_iter` to `max_iter`: 6 for 1..243 by 3, 4 for 1..1000 by 10.
 
     By multiplication: the quotient of two logarithms can fall short of an exact power (log 243 / log 3 < 5).
 
@@ -79,7 +81,7 @@ def rung_count(min_iter: int, max_iter: int, eta: int) -> int:
 
 
 def rung_ends(min_iter: int, max_iter: int, eta: int, law: RungLaw = "geometric") -> tuple[int, ...]:
-    """Give the iterations that rungs run until, rising to `max_iter`.
+    """Return the iterations that rungs run until, rising to `max_iter`.
 
     `geometric` multiplies `min_iter` by `eta` as long as that stays below `max_iter`, which is the last: 1, 3, 9, 27,
     50 for 1..50 by 3. `paper` divides `max_iter` and rounds down, as Algorithm 1 does: 1, 5, 16, 50. Where `max_iter`
@@ -96,7 +98,7 @@ def rung_ends(min_iter: int, max_iter: int, eta: int, law: RungLaw = "geometric"
 
 
 def hyperband_trials(s: int, s_max: int, eta: int) -> int:
-    """Give n of Algorithm 1, the trials that start in bracket s: the ceiling of (s_max + 1) eta^s / (s + 1)."""
+    """Return n of Algorithm 1, the trials that start in bracket s: the ceiling of (s_max + 1) eta^s / (s + 1)."""
     started: int = -(-(s_max + 1) * eta**s // (s + 1))
     return started
 
@@ -104,7 +106,7 @@ def hyperband_trials(s: int, s_max: int, eta: int) -> int:
 def hyperband_brackets(
     max_iter: int, min_iter: int = 1, eta: int = 3, variant: Variant = "paper", law: RungLaw = "geometric"
 ) -> tuple[Bracket, ...]:
-    """Give one round of Hyperband's brackets, the one with the most trials first.
+    """Return one round of Hyperband's brackets, the one with the most trials first.
 
     For `max_iter=81, eta=3` they start with 81, 34, 15, 8 and 5 trials. `variant="table"` rounds the trials
     per full-length trial down before it multiplies, which starts 81, 27, 9, 6 and 5.
@@ -127,12 +129,12 @@ def hyperband_brackets(
 def successive_halving_bracket(
     max_iter: int, min_iter: int, eta: int, trials: int | None = None, law: RungLaw = "geometric"
 ) -> Bracket:
-    """Give the one bracket of successive halving, over all rungs from `min_iter` to `max_iter`.
+    """Return the single bracket of successive halving, over all rungs from `min_iter` to `max_iter`.
 
     Args:
         max_iter: Where the last rung ends.
         min_iter: Least length of the first rung.
-        eta: 1 of `eta` trials goes on at each rung.
+        eta: 1 of `eta` trials is promoted at each rung.
         trials: How many start; by default as many as leave exactly one for the last rung. With fewer, rungs
             that would be empty are dropped, and no trial reaches `max_iter`.
         law: Where the rungs end.
@@ -162,11 +164,11 @@ def thin(bracket: Bracket, first: int, size: int) -> Bracket:
 
 
 def iterations(bracket: Bracket, resume: bool) -> int:
-    """Count the iterations that a bracket runs.
+    """Return the number of iterations that a bracket runs.
 
     Args:
         bracket: The bracket.
-        resume: A promoted trial goes on where it stopped; otherwise it starts from zero again.
+        resume: A promoted trial resumes where it stopped; otherwise it starts from zero again.
     """
     total, before = 0, 0
     for rung in bracket.rungs:
@@ -179,19 +181,19 @@ def iterations(bracket: Bracket, resume: bool) -> int:
 def upcoming(
     cycle: Sequence[Bracket], begun: int, eta: int, trials: int | None, brackets: int | None
 ) -> tuple[int, int]:
-    """Count (trials, iterations when each promotion resumes) of what follows the first `begun` brackets.
+    """Return (trials, iterations when each promotion resumes) of what follows the first `begun` brackets.
 
     The cost doesn't grow with the number of rounds.
 
     Args:
         cycle: The brackets of one round; rounds repeat.
         begun: Brackets already taken from the rounds.
-        eta: 1 of `eta` trials goes on at each rung.
+        eta: 1 of `eta` trials is promoted at each rung.
         trials: Trials that may still start, or None for no bound.
         brackets: Brackets that may still begin, or None for no bound. One of the two bounds must be set.
     """
     round_trials = sum(bracket.trials for bracket in cycle)
-    # Any len(cycle) brackets in a row are one whole round, wherever they begin: take those at once.
+    # Any len(cycle) brackets in a row are one whole round, wherever they begin: count those at once.
     rounds = []
     if trials is not None:
         rounds.append(trials // round_trials)
@@ -213,3 +215,58 @@ def upcoming(
 def _by_floor(lengths: Sequence[int], trials: int, eta: int) -> Bracket:
     sizes = [trials // eta**power for power in range(len(lengths))]
     return Bracket(tuple(Rung(until, size) for until, size in zip(lengths, sizes, strict=True) if size > 0))
+
+
+@dataclass(slots=True, eq=False)
+class OpenBracket:
+    """A bracket that has begun.
+
+    Its trials are all in one rung: a rung starts when the one before it has ended.
+    """
+
+    index: int
+    """Counts from 0 over all rounds."""
+    plan: Bracket
+    position: int = 0
+    """The rung that its trials are in."""
+    started: int = 0
+    """Trials that were started in this rung."""
+    finished: int = 0
+    """Trials whose outcome in this rung is known."""
+    unfilled: Bracket | None = None
+    """The plan before all trials of a rung failed, which left the next rungs empty; None where that didn't happen."""
+    undecided: list[Outcome] = field(default_factory=list)
+    """Outcomes of this rung on which nothing was decided yet."""
+
+    @property
+    def rung(self) -> Rung:
+        """The rung that its trials are in."""
+        return self.plan.rungs[self.position]
+
+    @property
+    def in_last_rung(self) -> bool:
+        """Whether no rung follows."""
+        return self.position == len(self.plan.rungs) - 1
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will run in this bracket any more."""
+        return self.in_last_rung and self.finished == self.rung.size
+
+    def go_to_next_rung(self) -> None:
+        """Begin the next rung, with none of its trials started."""
+        self.position += 1
+        self.started = self.finished = 0
+
+    def views(self) -> Sequence[RungView]:
+        """Return its rungs, the shortest first."""
+        views = []
+        for position, rung in enumerate(self.plan.rungs):
+            if position < self.position:
+                started = finished = rung.size
+            elif position == self.position:
+                started, finished = self.started, self.finished
+            else:
+                started = finished = 0
+            views.append(RungView(self.index, position, rung.until, rung.size, started, finished))
+        return tuple(views)

@@ -1,17 +1,19 @@
-"""What a sweep says under `early_terminate`: which scheduler, and its settings."""
+"""The settings of schedulers: the section `early_terminate` of a sweep."""
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 from hpsearch.config.settings import Count, Settings
+from hpsearch.errors import SweepError
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
 
-__all__ = ["EarlyTerminate", "SchedulerCapabilities"]
+__all__ = ["Absent", "EarlyTerminate", "SchedulerCapabilities"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,17 +49,17 @@ class EarlyTerminate(Settings, ABC):
     kind: ClassVar[str]
     """Its `type` in a sweep file."""
     raisable: ClassVar[tuple[str, ...]] = ()
-    """Fields that may be raised of a study that has begun."""
+    """Fields that may be raised in a study that has begun."""
     capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities()
     course: ClassVar[str] = "one course of it: who goes on depends on values, and on who is first"
-    """What a plan of an endless one shows, in words."""
+    """What `hpsearch plan` shows of an endless scheduler, in words."""
 
     max_iter: Count
     """Iterations of the best trials."""
 
     @property
     def least_trials(self) -> int:
-        """How many trials `run_cap` must leave it."""
+        """The least `run_cap` that it accepts."""
         return 1
 
     @abstractmethod
@@ -74,20 +76,58 @@ class EarlyTerminate(Settings, ABC):
 
     @abstractmethod
     def summary(self) -> str:
-        """Say in some words what it does: `"Hyperband from 1 to 27 iterations by 3"`."""
+        """Return a short description: `"Hyperband from 1 to 27 iterations by 3"`."""
 
     def raised(self, stored: Self, run_cap: int | None) -> Mapping[str, Any]:
-        """Give those of these settings that raise a stored study's, whose bound on trials is `run_cap`."""
+        """Return those of these settings that raise the stored ones of a study, whose bound on trials is `run_cap`."""
         return {}
 
     def as_stored(self, stored: Self) -> Self:
-        """Give these settings in a stored study's words, where both mean the same; else as they are."""
+        """Return the stored settings where both mean the same, these settings otherwise."""
         return self
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
-        """Give these settings with some of them changed."""
+        """Return these settings with some of them changed."""
         return replace(self, **settings)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the settings as JSON; `early_terminate_from_json` reads them back."""
+        """Return the settings as JSON; `early_terminate_from_json` reads them back."""
         return {"type": self.kind, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Absent(EarlyTerminate):
+    """The stored settings of a third party's scheduler that can't be imported, or takes other settings now.
+
+    They are enough to show the study, but not to run it.
+    """
+
+    capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities(several_goals=True, outcome_constraints=True)
+
+    stored: str
+    """The return value of `to_json`, as JSON."""
+    problem: str
+    """Why it can't be imported."""
+
+    def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
+        """Raise an error.
+
+        Raises:
+            SweepError: Always; it names what is missing.
+        """
+        raise SweepError(
+            f"the study's scheduler can't be had, so the study can be looked at but not run: {self.problem}"
+        )
+
+    def summary(self) -> str:
+        """Return its import path."""
+        return str(self.to_json()["type"])
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Self:
+        """Return these settings with some of them changed."""
+        return replace(self, stored=json.dumps({**self.to_json(), **settings}))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as they were stored."""
+        stored: dict[str, Any] = json.loads(self.stored)
+        return stored

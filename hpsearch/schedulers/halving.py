@@ -1,4 +1,4 @@
-"""Successive halving and Hyperband: brackets side by side, each promoting the best of every rung."""
+"""Successive halving and Hyperband: brackets that run in parallel, each promoting the best of every rung."""
 
 from __future__ import annotations
 
@@ -11,33 +11,30 @@ from hpsearch.decision import Decision, Rungs
 from hpsearch.errors import SweepError
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
-from hpsearch.schedulers.brackets import Bracket, Rung, cut, iterations, thin, upcoming
-from hpsearch.schedulers.open_bracket import OpenBracket
+from hpsearch.schedulers.brackets import Bracket, OpenBracket, Rung, cut, iterations, thin, upcoming
 from hpsearch.schedulers.reasons import ran, ranked
 
 __all__ = ["BracketScheduler"]
 
 
 class BracketScheduler(Scheduler):
-    """Run a cycle of brackets over and over: one bracket is successive halving, s_max + 1 are Hyperband.
+    """Repeats a cycle of brackets: one bracket is successive halving, s_max + 1 are Hyperband.
 
-    New trials are numbered in the order of brackets. A bracket begins, and its size is fixed, when its
-    first trial is asked for; the last one is cut to the trials that `run_cap` leaves it. Brackets run side
-    by side: `next` answers a promoted trial first (the one that runs the furthest; of equals the lower
-    number), and a new trial otherwise.
+    New trials are numbered in the order of brackets. A bracket begins, and its size is fixed, when its first trial
+    starts; the last one is cut to the trials that `run_cap` leaves it. Brackets run in parallel: promoted trials come
+    first (the longest next rung first, of equals the lower number), then new ones.
 
-    A rung is decided when the outcome of all its trials is known. The objective ranks them, and the best run
-    on in the next rung. Failed trials never do. A trial whose metric is NaN does only where the trials with
-    a number don't fill the next rung. Where too many have failed to fill it, that rung and those after it
-    hold fewer. A trial that ended by itself ranks like any other. In the last rung of a bracket, each trial
-    is complete as it ends.
+    A rung is decided when the outcome of all its trials is known. The objective ranks them, and the best are promoted.
+    Failed trials never are. A trial whose metric is NaN is promoted only if the trials with a number don't fill the
+    next rung. If too many have failed to fill it, that rung and those after it hold fewer. A trial whose trainable
+    returned early ranks like any other. In the last rung of a bracket, each trial is complete as it ends.
 
-    A call costs O(log n) in the number of promoted trials that wait, shared over a rung where it is
-    decided; what was decided about a trial is not kept.
+    A call costs O(log n) in the number of promoted trials that wait, amortized over a rung when it is decided.
+    Decisions are not kept.
 
     Args:
         cycle: The brackets of one round.
-        eta: 1 of `eta` trials goes on at each rung; used to cut a bracket.
+        eta: 1 of `eta` trials is promoted at each rung; used to cut a bracket.
         objective: Ranks the trials of a rung.
         run_cap: How many trials may be created in all.
         brackets: How many brackets may begin in all; None: one round, or any number where `run_cap` is set.
@@ -65,12 +62,12 @@ class BracketScheduler(Scheduler):
         self._rungs_of: dict[int, Rungs] = {}
         """Of each bracket begun, (until, size) of its rungs."""
         self._total: tuple[int, int] | None = None
-        """What `total` gave; None after the plan changed."""
+        """The last `total`; None after the plan changed."""
         self._newest: OpenBracket | None = None
         self._brackets_of: dict[int, OpenBracket] = {}
         """Running trials to their brackets."""
         self._promoted: list[tuple[int, int, OpenBracket]] = []
-        """Sorted (-until, trial, bracket): the furthest rung first, then the lower number."""
+        """Sorted (-until, trial, bracket): the longest rung first, then the lower number."""
         self._failed_in: dict[int, OpenBracket] = {}
         """Trials that failed in a rung on which nothing was decided since."""
         self._views: list[Sequence[RungView]] = []
@@ -79,7 +76,7 @@ class BracketScheduler(Scheduler):
         """Brackets whose entry is out of date: they moved since `rungs` was last called."""
 
     def upcoming(self) -> Iterator[NewTrial | Run]:
-        """Give the promoted trials, then the new ones of the bracket that is being filled and of those after it."""
+        """Yield the promoted trials, then the new ones of the bracket that is being filled and of those after it."""
         for _, trial, bracket in self._promoted:
             yield Run(trial, bracket.rung.until, bracket.index, bracket.position)
         number = self._numbered
@@ -113,14 +110,14 @@ class BracketScheduler(Scheduler):
         return bool(self._brackets_of)
 
     def ready(self) -> int:
-        """Count the promoted trials, and the new ones of the bracket that is being filled."""
+        """Return the number of promoted trials, and of new ones in the bracket that is being filled."""
         newest = self._newest
         if newest is not None and newest.position == 0 and newest.started < newest.rung.size:
             return len(self._promoted) + newest.rung.size - newest.started
         return len(self._promoted) + (self._plan_to_begin() is not None)
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Take a trial's outcome; answer the decisions that follow, from the best trial to the worst.
+        """Take a trial's outcome; return the decisions that follow, from the best trial to the worst.
 
         A failed trial gets no decision of its own.
 
@@ -137,7 +134,7 @@ class BracketScheduler(Scheduler):
         return self._decide(bracket)
 
     def may_withdraw(self, trial: int) -> bool:
-        """Say whether a trial failed in a rung that isn't decided, in the last one, or in one where all have failed."""
+        """Return whether a trial failed in a rung that isn't decided, in the last one, or in one where all failed."""
         return trial in self._failed_in
 
     def withdraw(self, trial: int) -> None:
@@ -161,27 +158,27 @@ class BracketScheduler(Scheduler):
         self._stale[bracket.index] = bracket
 
     def prune(self, trial: int) -> Sequence[Decision]:
-        """Take a trial for one that has failed; a promoted one leaves its place in the next rung empty.
+        """Take a trial as failed; one that was promoted leaves the next rung with one trial fewer.
 
         Raises:
             ValueError: It neither runs nor waits.
         """
-        for place, (_, promoted, bracket) in enumerate(self._promoted):
+        for index, (_, promoted, bracket) in enumerate(self._promoted):
             if promoted == trial:
-                del self._promoted[place]
-                return self._give_up_place(bracket)
+                del self._promoted[index]
+                return self._shrink_rung(bracket)
         for bracket in self._undecided():
-            for place, outcome in enumerate(bracket.undecided):
+            for index, outcome in enumerate(bracket.undecided):
                 if outcome.trial == trial and outcome.value is not None:
-                    bracket.undecided[place] = Outcome(trial, outcome.iteration, None)
+                    bracket.undecided[index] = Outcome(trial, outcome.iteration, None)
                     return ()
         return super().prune(trial)
 
     def exhausted(self) -> Sequence[Decision]:
-        """Take the last `NewTrial` back and ask for no more; its bracket is cut to the trials that it has.
+        """Take back the last `NewTrial` and create no more trials; its bracket is cut to the trials that it has.
 
         Raises:
-            ValueError: The newest trial isn't in its first segment, so that there is no answer to take back.
+            ValueError: The newest trial isn't in its first segment, so that there is nothing to take back.
         """
         newest = self._numbered - 1
         bracket = self._brackets_of.get(newest)
@@ -200,10 +197,10 @@ class BracketScheduler(Scheduler):
         return self._decide(bracket)
 
     def extend(self, run_cap: int | None, settings: Mapping[str, Any]) -> None:
-        """Raise `run_cap`, and `brackets` of the settings, from here on. Undoes `exhausted`.
+        """Raise `run_cap` and `brackets` from here on, and create trials again after `exhausted`.
 
-        Brackets already begun stay as they are, those that were cut too: what is added begins with the next
-        one of the cycle. A `run_cap` set for the first time lets rounds repeat if `brackets` was never set.
+        Brackets that have begun stay as they are, also those that were cut: what is added begins with the next bracket
+        of the cycle. A `run_cap` that is set for the first time lets rounds repeat if `brackets` was never set.
 
         Raises:
             ValueError: A bound, or the number of trials that follows from both, would become lower; or another
@@ -235,9 +232,9 @@ class BracketScheduler(Scheduler):
         self._total = None
 
     def rungs(self) -> Sequence[RungView]:
-        """Rungs of the brackets begun so far, in order.
+        """Return the rungs of the brackets that have begun, in order.
 
-        Only those of brackets that moved since the last call are made anew; the rest are copied.
+        Only those of brackets that changed since the last call are built again; the rest are copied.
         """
         for bracket in self._stale.values():
             self._views[bracket.index] = bracket.views()
@@ -245,14 +242,14 @@ class BracketScheduler(Scheduler):
         return list(chain.from_iterable(self._views))
 
     def plan(self, bracket: int) -> Rungs:
-        """Give (until, size) of a bracket's rungs; none where the bracket hasn't begun."""
+        """Return (until, size) of a bracket's rungs; none where the bracket hasn't begun."""
         return self._rungs_of.get(bracket, ())
 
     def total(self) -> tuple[int, int]:
-        """Count (trials, iterations when each promotion resumes) of the whole sweep.
+        """Return (trials, iterations when each promotion resumes) of the whole sweep.
 
-        Exact for what was planned, and after rungs that could not be filled; a trial that fails or ends by
-        itself in the middle of a rung counts as though it had run to the rung's end.
+        Exact for what was planned, and after rungs that could not be filled. A trial that fails or returns in the
+        middle of a rung counts as if it had run to the end of the rung.
         """
         if self._total is None:
             begun = self._begun_trials, self._begun_iterations
@@ -272,7 +269,7 @@ class BracketScheduler(Scheduler):
         return self._newest
 
     def _to_fill(self) -> Iterator[tuple[int, Rung, int]]:
-        """Give (bracket, first rung, trials to create) of the bracket that is being filled and of those after it."""
+        """Yield (bracket, first rung, trials to create) of the bracket that is being filled and of those after it."""
         newest = self._newest
         if newest is not None and newest.position == 0 and newest.started < newest.rung.size:
             yield newest.index, newest.rung, newest.rung.size - newest.started
@@ -282,11 +279,11 @@ class BracketScheduler(Scheduler):
             begun, trials = begun + 1, trials + plan.trials
 
     def _plan_to_begin(self) -> Bracket | None:
-        """Give what the next bracket would hold; None where no more may begin."""
+        """Return the plan of the next bracket; None where no more may begin."""
         return self._plan(len(self._views), self._begun_trials)
 
     def _plan(self, begun: int, trials: int) -> Bracket | None:
-        """Give what a bracket would hold that begins after so many, with so many trials; None where none may."""
+        """Return the plan of a bracket after `begun` others with `trials` in all; None where none may begin."""
         run_cap, brackets = self._bounds()
         if self._exhausted or (brackets is not None and begun >= brackets):
             return None
@@ -330,10 +327,10 @@ class BracketScheduler(Scheduler):
         decisions = [
             Decision(
                 outcome.trial,
-                "promote" if place <= promoted else "stop",
-                ranked(outcome, bracket.position, place, len(outcomes), promoted),
+                "promote" if rank <= promoted else "stop",
+                ranked(outcome, bracket.position, rank, len(outcomes), promoted),
             )
-            for place, outcome in enumerate(able, start=1)
+            for rank, outcome in enumerate(able, start=1)
         ]
         self._replan(bracket, thin(bracket.plan, bracket.position + 1, promoted))
         bracket.go_to_next_rung()
@@ -342,14 +339,14 @@ class BracketScheduler(Scheduler):
         return decisions
 
     def _undecided(self) -> Iterator[OpenBracket]:
-        """Give the brackets in whose rung something runs or is still to be started; some of them more than once."""
+        """Yield the brackets in whose rung something runs or is still to be started; some of them more than once."""
         yield from self._brackets_of.values()
         yield from (bracket for _, _, bracket in self._promoted)
         if self._newest is not None:
             yield self._newest
 
-    def _give_up_place(self, bracket: OpenBracket) -> Sequence[Decision]:
-        """Let the rung that a bracket is in hold one trial fewer; without any it never was."""
+    def _shrink_rung(self, bracket: OpenBracket) -> Sequence[Decision]:
+        """Let a bracket's current rung hold one trial fewer; a rung without trials is removed."""
         self._replan(bracket, thin(bracket.plan, bracket.position, bracket.rung.size - 1))
         if bracket.position == len(bracket.plan.rungs):
             bracket.position -= 1
@@ -361,7 +358,7 @@ class BracketScheduler(Scheduler):
         return [outcomes[trial] for trial in self._objective.rank({t: o.value for t, o in outcomes.items()})]
 
     def _replan(self, bracket: OpenBracket, plan: Bracket) -> None:
-        """Give a bracket another plan, and keep the sums over all brackets right."""
+        """Set a bracket's plan, and update the sums over all brackets."""
         self._begun_trials += plan.trials - bracket.plan.trials
         self._begun_iterations += iterations(plan, resume=True) - iterations(bracket.plan, resume=True)
         bracket.plan = plan
@@ -372,7 +369,7 @@ class BracketScheduler(Scheduler):
         return self._resolved(self._run_cap, self._brackets)
 
     def _resolved(self, run_cap: int | None, brackets: int | None) -> tuple[int | None, int | None]:
-        """Bounds with the default for `brackets` put in: at least one of the two is set."""
+        """Return the bounds with the default of `brackets`: at least one of the two is set."""
         return run_cap, len(self._cycle) if run_cap is None and brackets is None else brackets
 
     def _total_within(self, run_cap: int | None, brackets: int | None) -> tuple[int, int]:

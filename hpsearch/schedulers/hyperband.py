@@ -1,4 +1,4 @@
-"""Hyperband as a sweep asks for it."""
+"""The settings of Hyperband."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Hyperband(Halving):
         return BracketScheduler(cycle, self.eta, objective, run_cap, self.brackets)
 
     def raised(self, stored: Self, run_cap: int | None) -> Mapping[str, Any]:
-        """Give `brackets` where it is more; unset it is one round, or with `run_cap` no bound at all."""
+        """Return `brackets` if it is more. Unset, it is one round, or no bound if there is a `run_cap`."""
         if self.brackets is None or (stored.brackets is None and run_cap is not None):
             return {}
         return {"brackets": self.brackets} if self.brackets > (stored.brackets or len(stored.ends)) else {}

@@ -1,4 +1,4 @@
-"""The median stopping rule: a trial goes on as long as it isn't worse than the median of the others were.
+"""The median stopping rule: a trial continues as long as it isn't worse than the median of the others were.
 
 Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section 3.2.1.
 """
@@ -22,12 +22,12 @@ from hpsearch.trial import Score
 __all__ = ["MedianStopping", "MedianStoppingScheduler"]
 
 _LOOKS = 10
-"""Where nobody says how often a trial is looked at, it is so often, its end included."""
+"""How often a trial is looked at by default, its end included."""
 
 
 @dataclass(frozen=True)
 class MedianStopping(EarlyTerminate):
-    """Each trial runs to `max_iter`, but is stopped at a look where it does worse than the median of the others did.
+    """Runs each trial to `max_iter`, but stops it at a look if it is worse than the median of the others was there.
 
     Golovin et al., KDD 2017, section 3.2.1.
     """
@@ -58,7 +58,7 @@ class MedianStopping(EarlyTerminate):
         return MedianStoppingScheduler(self.looks, self.min_trials, objective, run_cap)
 
     def summary(self) -> str:
-        """Say where the looks begin, and where trials end."""
+        """Return where the looks begin, and where trials end."""
         first, *_ = self.looks
         chosen = "" if self.min_iter is not None else f" (min_iter, not given: max_iter / {_LOOKS})"
         return f"median stopping from {first}{chosen} to {self.max_iter} iterations"
@@ -66,7 +66,7 @@ class MedianStopping(EarlyTerminate):
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """What a trial showed at its looks so far, where that was a number; less is better."""
+    """A trial's values at its looks so far, without NaN; less is better."""
 
     best: float
     total: float
@@ -74,14 +74,14 @@ class _Course:
 
 
 class MedianStoppingScheduler(Scheduler):
-    """Judges each trial at each look, as it comes there; no trial waits for another one.
+    """Judges each trial when it reaches a look; no trial waits for another.
 
     At a look a trial is stopped if the best of its values so far is worse than the median of the others' running
-    averages: each is the mean of the values at a trial's looks up to this one, of the trials that came here before. So
-    what is stopped depends on the order in which trials run.
+    averages. An average is the mean of a trial's values at its looks up to this one; the others are the trials that
+    reached this look before. So the result depends on completion order.
 
-    Values that are NaN count in no average; a trial that has shown nothing else is worse than any median. A trial that
-    ended by itself is complete. Those that go on come before new ones, the furthest first.
+    NaN counts in no average; a trial that has reported nothing else is worse than any median. A trial whose trainable
+    returned early is complete. Trials that continue come before new ones, the furthest first.
 
     A call costs O(log n) comparisons in the number of trials.
 
@@ -98,17 +98,17 @@ class MedianStoppingScheduler(Scheduler):
         self._min_trials = min_trials
         self._objective = objective
         self._averages: list[list[float]] = [[] for _ in looks]
-        """Of each look, those of the trials that came there, sorted; less is better."""
+        """Of each look, the averages of the trials that reached it, sorted; less is better."""
         self._courses: dict[int, _Course] = {}
-        """Of the trials that aren't decided and have shown a number."""
-        self._going_on: list[tuple[int, int]] = []
+        """Of the trials that aren't decided and have reported a number."""
+        self._continuing: list[tuple[int, int]] = []
         """Sorted (-look, trial) of those that wait for a worker: the furthest first, of equals the lower number."""
         self._spared = 0
         """Iterations that decided trials did not run."""
 
     def upcoming(self) -> Iterator[NewTrial | Run]:
-        """Give the trials that go on, and then the new ones."""
-        for look, trial in self._going_on:
+        """Yield the trials that continue, and then the new ones."""
+        for look, trial in self._continuing:
             yield Run(trial, self._looks[-look], 0, -look)
         for number in self.new_numbers():
             yield NewTrial(number, self._looks[0])
@@ -116,14 +116,14 @@ class MedianStoppingScheduler(Scheduler):
     def started(self, answer: NewTrial | Run) -> None:
         """Take the first of `upcoming` as started."""
         if isinstance(answer, Run):
-            self._going_on.pop(0)
+            self._continuing.pop(0)
 
     def ready(self) -> int:
-        """Count the trials that go on and those that may still be created, which are 1 where they have no bound."""
-        return len(self._going_on) + self._to_create()
+        """Return the number of trials that continue and of those to create, which counts as 1 without a bound."""
+        return len(self._continuing) + self._to_create()
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Take a trial's outcome; it goes on, is stopped, or is complete, at once.
+        """Take a trial's outcome; decide at once whether it continues, is stopped, or is complete.
 
         Raises:
             ValueError: The trial isn't running.
@@ -140,31 +140,31 @@ class MedianStoppingScheduler(Scheduler):
             insort(self._averages[look], course.total / course.looks)
         if stops:
             return (self._decided(outcome, "stop", reason),)
-        insort(self._going_on, (-(look + 1), outcome.trial))
+        insort(self._continuing, (-(look + 1), outcome.trial))
         return (Decision(outcome.trial, "promote", reason),)
 
     def prune(self, trial: int) -> Sequence[Decision]:
-        """Take a trial for one that has failed: it goes no further, and what it showed at its looks counts.
+        """Take a trial as failed: it doesn't continue, and its values at its looks still count.
 
         Raises:
             ValueError: It neither runs nor waits.
         """
         if trial in self._running:
             return super().prune(trial)
-        left = [place for place in self._going_on if place[1] != trial]
-        if len(left) == len(self._going_on):
+        others = [entry for entry in self._continuing if entry[1] != trial]
+        if len(others) == len(self._continuing):
             raise ValueError(f"only a trial that runs or waits can be pruned, not trial {trial}")
-        self._going_on = left
+        self._continuing = others
         self._courses.pop(trial, None)
         return ()
 
     def total(self) -> tuple[int, int] | None:
-        """Count (trials, the iterations that they run if no other one is stopped); None without a bound on trials."""
+        """Return (trials, their iterations if no other one is stopped), None without a bound on trials."""
         trials = self._numbered if self._exhausted else self._run_cap
         return None if trials is None else (trials, trials * self._looks[-1] - self._spared)
 
     def _moved_on(self, trial: int, value: Score) -> _Course | None:
-        """Give a trial's course with what it shows now; None where it never showed a number."""
+        """Return a trial's course with its newest value; None where it never reported a number."""
         before = self._courses.get(trial)
         if not is_valid(value):
             return before
@@ -177,7 +177,7 @@ class MedianStoppingScheduler(Scheduler):
         return course
 
     def _judged(self, course: _Course | None, look: int) -> tuple[bool, str]:
-        """Say whether a trial is stopped, and why."""
+        """Return whether a trial is stopped, and why."""
         others, at = self._averages[look], f"iteration {self._looks[look]}"
         if len(others) < self._min_trials:
             return False, f"{at}: {len(others)} others were here, {self._min_trials} must have been"
@@ -199,6 +199,6 @@ class MedianStoppingScheduler(Scheduler):
 
 
 def _median(ordered: Sequence[float]) -> float:
-    """Give the median of sorted numbers, without a look at all of them."""
+    """Return the median of sorted numbers in constant time."""
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

@@ -1,12 +1,15 @@
-"""PASHA: ASHA that trains no longer than it takes to tell who is better.
+"""PASHA: ASHA that trains no longer than it takes to rank the trials.
 
 Bohdal et al., "PASHA: Efficient HPO and NAS with Progressive Resource Allocation", ICLR 2023.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import insort
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from math import isfinite
 from typing import ClassVar
 
 from hpsearch.decision import Rungs
@@ -14,22 +17,24 @@ from hpsearch.objective import Objective, Place, is_valid
 from hpsearch.schedulers.asha import AsynchronousHalving
 from hpsearch.schedulers.base import Outcome, RungView, Scheduler
 from hpsearch.schedulers.early_terminate import SchedulerCapabilities
-from hpsearch.schedulers.soft_ranking import SoftRanking
 from hpsearch.schedulers.successive_halving import Halving
 
 __all__ = ["PASHA", "ProgressiveHalving"]
 
+_PERCENTILE = 0.9
+"""The share of the distances between swapping trials that are no more than epsilon: the paper's N = 90."""
+
 
 @dataclass(frozen=True)
 class PASHA(Halving):
-    """ASHA that begins with two rungs, and opens the next one when the two highest rank the same trials unlike.
+    """ASHA that begins with two rungs, and opens the next when the two highest rank the same trials differently.
 
     Bohdal et al., ICLR 2023, Algorithm 1.
     """
 
     kind: ClassVar[str] = "pasha"
     capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities(endless=True)
-    # Several goals or constraints: not by soft ranking, which compares by distance.
+    # Not several goals nor constraints: soft ranking compares by distance.
     course: ClassVar[str] = "its shortest course: more rungs open where values rank trials unlike in the two highest"
 
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
@@ -37,30 +42,30 @@ class PASHA(Halving):
         return ProgressiveHalving(self.ends, self.eta, objective, run_cap)
 
     def summary(self) -> str:
-        """Say from where to where at most."""
+        """Return the first and the last rung that may be opened."""
         return super().summary() + " at most"
 
 
 class ProgressiveHalving(AsynchronousHalving):
-    """Algorithm 1: promote as ASHA does, but from no rung that is the highest open one.
+    """Algorithm 1: promotes as ASHA does, but never from the highest open rung.
 
-    The first two rungs are open from the beginning. Whenever a trial has ended in the highest open one, the trials that
-    have ended there are ranked by their values there and by those in the rung before. Where the two differ by more than
-    noise, as `SoftRanking` has it, the next rung is opened, at once and for good.
+    The first two rungs are open from the beginning. Whenever a trial has finished the highest open rung, the trials
+    that have finished it are ranked by their values there and by those in the rung before. If the two rankings differ
+    by more than noise (`SoftRanking`), the next rung is opened.
 
-    Noise is estimated from what trials reported at each iteration, but only once they have ended in the highest open
-    rung: a scheduler hears of a trial then. In Syne Tune's implementation those under way count, too. Where no pair
-    of the highest rung changed places and changed back, epsilon stays as it was.
+    Noise is estimated from the reports of trials that have finished the highest open rung, since a scheduler observes
+    trials at the end of a segment. Syne Tune's implementation also counts running trials. If no pair in the highest
+    rung swapped ranks and swapped back, epsilon stays the same.
 
-    Trials that have ended in the highest open rung wait: they may go on should the next be opened. All else is as in
-    `AsynchronousHalving`: once the last rung is open there is no difference.
+    Trials that have finished the highest open rung wait in case the next is opened. The rest is as in
+    `AsynchronousHalving`; once the last rung is open there is no difference.
 
-    Until then a call of `observe` costs O(n R + n log n) for the n trials that have ended in the highest open rung,
+    Until then a call of `observe` costs O(n R + n log n) for the n trials that have finished the highest open rung,
     which ends after R iterations.
 
     Args:
-        ends: The iterations that rungs run until, should they be opened.
-        eta: 1 of `eta` goes on.
+        ends: The iterations that rungs run until, once they are opened.
+        eta: 1 of `eta` is promoted.
         objective: Ranks the trials of a rung.
         run_cap: How many trials may be created in all.
     """
@@ -69,22 +74,22 @@ class ProgressiveHalving(AsynchronousHalving):
         super().__init__([ends], [1], eta, objective, run_cap)
         self._promoting = self._promoting[-1:]
         self._places: dict[int, Place] = {}
-        """Of each trial, `Objective.place` of its value at the rung that it has passed last."""
+        """Of each trial, `Objective.place` of its value at the last rung that it has finished."""
         self._curves: dict[int, dict[int, float]] = {}
-        """Of each trial, what it has reported by iteration, where that is a number; less is better."""
+        """Of each trial, its reported values by iteration, without NaN; less is better."""
         self._ranking = SoftRanking()
 
     def rungs(self) -> Sequence[RungView]:
-        """Give the rungs that are open, as soon as there is a trial."""
+        """Return the open rungs, once there is a trial."""
         return [view for view in super().rungs() if view.rung <= self._highest]
 
     def plan(self, bracket: int) -> Rungs:
-        """Give (until, no size) of the rungs that are open; none where there is no trial."""
+        """Return (until, no size) of the open rungs; none where there is no trial."""
         return super().plan(bracket)[: self._highest + 1]
 
     @property
     def _highest(self) -> int:
-        """The highest rung that is open; trials go on from each one below it."""
+        """The highest open rung; trials are promoted from each one below it."""
         return len(self._promoting)
 
     def _judge(self, bracket: int, rung: int, outcome: Outcome) -> None:
@@ -99,7 +104,7 @@ class ProgressiveHalving(AsynchronousHalving):
                 self._ranking = SoftRanking(self._ranking.epsilon)
 
     def _take_reports(self, outcome: Outcome) -> None:
-        """Take what a trial has reported; what it reports anew, NaN as well, replaces what it did before."""
+        """Take a trial's reports; repeated iterations replace earlier ones, also by NaN."""
         curve = self._curves.setdefault(outcome.trial, {})
         for report in outcome.reports:
             value = self._objective.reported(report.metrics)
@@ -107,3 +112,70 @@ class ProgressiveHalving(AsynchronousHalving):
                 curve[report.iteration] = self._objective.place(value)[1]
             else:
                 curve.pop(report.iteration, None)
+
+
+class SoftRanking:
+    """Two rankings of a rung's trials: by their values there and by those in the rung before, equal but for noise.
+
+    Bohdal et al., sections 4.2 and 4.3. Two trials whose curves crossed and crossed back count as equal: their distance
+    is noise. Epsilon is the 90th percentile of the distances between such pairs, at the last iteration that both have
+    reported.
+
+    Adding a trial costs O(n R) for n trials that have run R iterations; `agrees` costs O(n log n).
+
+    Args:
+        epsilon: Up to which distance values count as equal, as long as no pair has crossed and crossed back.
+    """
+
+    def __init__(self, epsilon: float = 0.0) -> None:
+        self.epsilon = epsilon
+        self._places: list[tuple[Place, Place]] = []
+        """Of each trial, `Objective.place` of its values in (this rung, the one before)."""
+        self._curves: list[Mapping[int, float]] = []
+        self._distances: list[float] = []
+        """Distances between the pairs that crossed and crossed back, sorted."""
+
+    def add(self, before: Place, here: Place, curve: Mapping[int, float]) -> None:
+        """Add a trial that has finished this rung.
+
+        Args:
+            before: `Objective.place` of its value in the rung before, which isn't NaN.
+            here: `Objective.place` of its value in this one.
+            curve: Its reports by iteration, without NaN.
+        """
+        self._places.append((here, before))
+        for other in self._curves:
+            distance = _crossed_back(curve, other)
+            if distance is not None:
+                insort(self._distances, distance)
+        self._curves.append(curve)
+        if self._distances:
+            self.epsilon = _percentile(self._distances)
+
+    def agrees(self) -> bool:
+        """Return whether the two rankings are equal but for noise: rank by rank, by the values in the rung before.
+
+        Trials with equal values in this rung keep the order of the rung before.
+        """
+        ranked_before = sorted(before for _, before in self._places)
+        ranked_here = [before for _, before in sorted(self._places)]
+        return all(map(self._equal, ranked_here, ranked_before))
+
+    def _equal(self, one: Place, other: Place) -> bool:
+        return one == other or abs(one[1] - other[1]) <= self.epsilon
+
+
+def _crossed_back(one: Mapping[int, float], other: Mapping[int, float]) -> float | None:
+    """Return how far apart two curves end that crossed and crossed back; None if they didn't, or end equal."""
+    gaps = [one[at] - other[at] for at in sorted(one.keys() & other.keys())]
+    if not gaps or gaps[-1] == 0 or not isfinite(gaps[-1]):
+        return None
+    orders = (gap > 0 for gap in gaps if gap < 0 or gap > 0)  # the gap of like infinities is NaN
+    return abs(gaps[-1]) if sum(1 for _ in groupby(orders)) > 2 else None
+
+
+def _percentile(ordered: Sequence[float]) -> float:
+    """Return the 90th percentile of sorted numbers, by linear interpolation."""
+    whole, part = divmod(_PERCENTILE * (len(ordered) - 1), 1)
+    low, high = ordered[int(whole)], ordered[min(int(whole) + 1, len(ordered) - 1)]
+    return low + part * (high - low)

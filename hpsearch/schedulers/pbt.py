@@ -1,29 +1,41 @@
-"""Population based training as a sweep names it.
+"""Population based training: members train in parallel, and the worst are replaced by forks of the best.
 
-Jaderberg et al., "Population Based Training of Neural Networks", 2017, arXiv:1711.09846.
+Jaderberg et al., "Population Based Training of Neural Networks", 2017, arXiv:1711.09846, Algorithm 1 with truncation
+selection (section 4.1.1).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Annotated, ClassVar, Literal
 
 from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import AtLeast, Count
-from hpsearch.objective import Objective
-from hpsearch.schedulers.base import Scheduler
+from hpsearch.decision import Decision
+from hpsearch.objective import Objective, is_valid
+from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
 from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
-from hpsearch.schedulers.population import PopulationBasedTraining
+from hpsearch.schedulers.reasons import ordinal, ran
+from hpsearch.trial import Score, StateAt
 
-__all__ = ["PBT"]
+__all__ = ["PBT", "PopulationBasedTraining"]
 
 _TURNS = 10
-"""Where nobody says how often a member is judged, its training has so many intervals."""
+"""Intervals of a training, by default."""
+
+_MOST_FAILURES = 3
+"""Failures in a row after which a member is no longer replaced."""
+
+_DUST = 1e-9
+"""A share such as 0.29 of 100 is a little less than 29 in binary."""
 
 
 @dataclass(frozen=True)
 class PBT(EarlyTerminate):
-    """A population trains side by side; at each `interval` the worst are replaced by forks of the best.
+    """Trains a population in parallel; at each `interval` the worst are replaced by forks of the best.
 
     Jaderberg et al. 2017, arXiv:1711.09846.
     """
@@ -42,13 +54,13 @@ class PBT(EarlyTerminate):
     0.5."""
 
     def check(self) -> None:
-        """Check that there is something to judge, and that nobody is best and worst at once."""
+        """Check that there is something to judge, and that no member is best and worst at once."""
         if not 0 < self.quantile <= 0.5:
             raise InvalidKey(("quantile",), f"must be more than 0 and at most 0.5, got {self.quantile}")
         if len(self.ends) < 2:
-            given = ("max_iter", self.max_iter) if self.interval is None else ("interval", self.interval)
+            key, value = ("max_iter", self.max_iter) if self.interval is None else ("interval", self.interval)
             bound = "at least 2" if self.interval is None else f"less than max_iter ({self.max_iter})"
-            raise InvalidKey((given[0],), f"must be {bound}, so that members are judged on the way, got {given[1]}")
+            raise InvalidKey((key,), f"must be {bound}, so that members are judged on the way, got {value}")
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -58,7 +70,7 @@ class PBT(EarlyTerminate):
 
     @property
     def least_trials(self) -> int:
-        """The members; forks count as well."""
+        """The members; forks count as trials as well."""
         return self.population
 
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
@@ -66,7 +78,361 @@ class PBT(EarlyTerminate):
         return PopulationBasedTraining(self.ends, self.population, self.quantile, objective, run_cap)
 
     def summary(self) -> str:
-        """Say how many train, how far, and how often they are judged."""
+        """Return how many members train, how far, and how often they are judged."""
         first, *_ = self.ends
         chosen = "" if self.interval is not None else f" (interval, not given: max_iter / {_TURNS})"
         return f"a population of {self.population}, judged every {first}{chosen} of {self.max_iter} iterations"
+
+
+@dataclass(slots=True)
+class _Member:
+    """A member of the population: its current trial, and the results of this one and of those that it replaced."""
+
+    trial: int
+    state: Literal["running", "waiting", "judged", "over"] = "running"
+    iteration: int = 0
+    """The iteration of its newest state that was judged, or from which it was forked."""
+    began: int = 0
+    """Iterations that its trial counted as done when it started."""
+    copyable: bool = False
+    """Its newest value is its own, and it isn't being replaced."""
+    failures: int = 0
+    """Failures in a row of the member's trials; 0 unless the last one failed."""
+    iterations: list[int] = field(default_factory=list)
+    """Rising; with `values`, the results of the member."""
+    values: list[Score] = field(default_factory=list)
+
+    def value_at(self, iteration: int) -> Score | None:
+        """Return the member's value at an iteration; None where it didn't reach it."""
+        count = bisect_right(self.iterations, iteration)
+        return self.values[count - 1] if count and self.iterations[count - 1] == iteration else None
+
+    @property
+    def own(self) -> list[int]:
+        """The iterations at which its current trial was observed, the newest first."""
+        return self.iterations[: bisect_right(self.iterations, self.began) - len(self.iterations) - 1 : -1]
+
+    @property
+    def lost(self) -> bool:
+        """Whether it failed or reports NaN, so that more training can't make it better."""
+        return self.failures > 0 or (bool(self.values) and not is_valid(self.values[-1]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    member: int
+    parent: StateAt | None
+    """The state that is forked to replace it; None: it continues."""
+    reason: str = ""
+
+
+class PopulationBasedTraining(Scheduler):
+    """Judges a member at the end of an interval, when its turn comes; there is no barrier.
+
+    The least advanced members are next, and are judged together. So one worker judges each interval as a whole, and as
+    many workers as members judge each member alone as it arrives, as in the paper. Unlike there, a member is compared
+    at the newest of its iterations that all but the share `quantile` have reached, so that longer training is no
+    advantage. A member keeps the results of the trials that it replaced.
+
+    A member is replaced if it is among the worst `quantile` there, and is now worse than the one that is copied. The
+    best `quantile` are copied in turn, from their newest states, and never one that is less advanced: so a population
+    of n takes at most n times the last iteration, apart from failures. If one of the best will be as advanced after its
+    next interval, a member that is to be replaced waits for it. A member that has ended isn't copied.
+
+    A member that failed or reports NaN is replaced as soon as another can be copied, unless it failed three times in a
+    row.
+
+    A call costs O(n log n) comparisons.
+
+    Args:
+        ends: The iterations at which members are judged; the last one is their end.
+        population: Number of members.
+        quantile: The share that is replaced, and the share that is copied.
+        objective: Ranks members.
+        run_cap: How many trials may be created in all; after that, members continue to the end.
+    """
+
+    def __init__(
+        self, ends: Sequence[int], population: int, quantile: float, objective: Objective, run_cap: int | None = None
+    ) -> None:
+        super().__init__(run_cap, [ends])
+        self._until = ends
+        self._population = population
+        self._quantile = quantile
+        self._objective = objective
+        self._members: list[_Member] = []
+        self._member_of: dict[int, int] = {}
+        """Trials to the indices of their members."""
+        self._judged: list[_Verdict] = []
+        """Judged members that haven't started yet."""
+        self._forks = 0
+        """Number of forks that were decided on."""
+        self._stopped: list[Decision] = []
+        """Decisions that haven't been returned yet."""
+
+    def upcoming(self) -> Iterator[NewTrial | Run]:
+        """Yield the first members, then forks and members that continue, the least advanced first."""
+        number = self._numbered + self._to_come()
+        for first in range(self._numbered, number):
+            yield NewTrial(first, self._until[0])
+        for verdict in self._verdicts():
+            if verdict.parent is None:
+                member = self._members[verdict.member]
+                rung = self._rung_after(member.iteration)
+                yield Run(member.trial, self._until[rung], 0, rung)
+            else:
+                start = verdict.parent.iteration
+                rung = self._rung_after(start)
+                yield NewTrial(number, self._until[rung], 0, rung, verdict.parent, start)
+                number += 1
+
+    def started(self, answer: NewTrial | Run) -> None:
+        """Take the first of `upcoming` as started."""
+        if isinstance(answer, NewTrial) and answer.parent is None:
+            self._member_of[answer.number] = len(self._members)
+            self._members.append(_Member(answer.number))
+            return
+        if not self._judged:
+            self._judge()
+        index = self._judged.pop(0).member
+        member = self._members[index]
+        member.state = "running"
+        if isinstance(answer, NewTrial):
+            member.trial, member.iteration, member.began = answer.number, answer.start, answer.start
+            self._member_of[answer.number] = index
+
+    def ready(self) -> int:
+        """Return the number of answers in `upcoming`."""
+        return sum(1 for _ in self.upcoming())
+
+    def observe(self, outcome: Outcome) -> Sequence[Decision]:
+        """Take a trial's outcome; return which trials are complete, and which were replaced since the last time.
+
+        Raises:
+            ValueError: The trial isn't running.
+        """
+        _, rung = self.end_segment(outcome)
+        member, until = self._members[self._member_of[outcome.trial]], self._until[rung]
+        member.state = "waiting"
+        decisions = []
+        if outcome.value is None:
+            member.failures += 1
+        else:
+            member.failures, member.iteration, member.copyable = 0, outcome.iteration, True
+            member.iterations.append(outcome.iteration)
+            member.values.append(outcome.value)
+            if outcome.iteration < until or until == self._until[-1]:
+                member.state = "over"
+                decisions.append(Decision(outcome.trial, "complete", ran(outcome, self._until[-1])))
+        return [*decisions, *self._settle()]
+
+    def prune(self, trial: int) -> Sequence[Decision]:
+        """Take a trial as failed: a fork replaces it as soon as there is a member to copy.
+
+        Raises:
+            ValueError: It neither runs nor waits.
+        """
+        if trial in self._running:
+            return super().prune(trial)
+        index = self._member_of.get(trial)
+        if index is None or self._members[index].trial != trial or self._members[index].state == "over":
+            raise ValueError(f"only a trial that runs or waits can be pruned, not trial {trial}")
+        member = self._members[index]
+        self._failed[trial] = 0, self._rung_after(member.iteration) - 1
+        self._stopped = [decision for decision in self._stopped if decision.trial != trial]
+        if any(verdict.member == index and verdict.parent is not None for verdict in self._judged):
+            return self._settle()  # a fork replaces it anyway
+        self._judged = [verdict for verdict in self._judged if verdict.member != index]
+        member.state = "waiting"
+        member.failures += 1
+        return self._settle()
+
+    def needs(self) -> Collection[StateAt]:
+        """Return the newest states of the members that may be copied, and the states that were chosen."""
+        chosen = [verdict.parent for verdict in self._judged if verdict.parent is not None]
+        least = [member.iteration for member in self._members if member.state != "over"]
+        return chosen + [
+            StateAt(member.trial, member.iteration)
+            for member in self._members
+            if self._may_be_copied(member)
+            and (self._to_come() or sum(iteration <= member.iteration for iteration in least) > 1)
+        ]
+
+    def may_withdraw(self, trial: int) -> bool:
+        """Return whether a trial failed, and no fork was chosen to replace it."""
+        if not super().may_withdraw(trial):
+            return False
+        member = self._members[self._member_of[trial]]
+        return member.trial == trial and member.state == "waiting"
+
+    def withdraw(self, trial: int) -> None:
+        """Take back the outcome of a trial that failed.
+
+        Raises:
+            ValueError: It didn't fail, or a fork was chosen to replace it.
+        """
+        if super().may_withdraw(trial) and not self.may_withdraw(trial):
+            raise ValueError(f"only a failed trial that isn't replaced can be withdrawn; trial {trial} is")
+        super().withdraw(trial)
+        member = self._members[self._member_of[trial]]
+        member.state = "running"
+        member.failures -= 1
+
+    def exhausted(self) -> Sequence[Decision]:
+        """Take back the last `NewTrial` and create no more first members; forks continue.
+
+        Raises:
+            ValueError: The newest trial isn't in its first segment, so that there is nothing to take back.
+        """
+        super().exhausted()
+        del self._member_of[self._numbered]
+        self._members.pop()
+        return self._settle()
+
+    def total(self) -> None:
+        """Return None: the number of forks depends on results."""
+        return None
+
+    def _to_come(self) -> int:
+        """Return how many first members are still to be created."""
+        return 0 if self._exhausted else self._population - len(self._members)
+
+    def _rung_after(self, iteration: int) -> int:
+        return bisect_right(self._until, iteration)
+
+    def _settle(self) -> Sequence[Decision]:
+        """Judge those whose turn it is, which fixes what comes next; return which trials forks replace."""
+        if not self._judged and not self._to_come():
+            self._judge()
+        stopped, self._stopped = self._stopped, []
+        return stopped
+
+    def _judge(self) -> None:
+        """Judge the least advanced members that wait, for good."""
+        self._judged = next(self._groups(), [])
+        for verdict in self._judged:
+            member = self._members[verdict.member]
+            member.state = "judged"
+            if verdict.parent is not None:
+                self._forks += 1
+                member.copyable = False
+                if member.trial not in self._failed:
+                    self._stopped.append(Decision(member.trial, "stop", verdict.reason))
+
+    def _verdicts(self) -> Iterator[_Verdict]:
+        """Yield the verdicts, then those on the other members that wait if their turn came now."""
+        yield from self._judged
+        for group in self._groups():
+            yield from group
+
+    def _groups(self) -> Iterator[list[_Verdict]]:
+        """Yield the verdicts on the members that wait, by iteration; no group is empty."""
+        forks = self._forks
+        waiting = [index for index, member in enumerate(self._members) if member.state == "waiting"]
+        waiting.sort(key=self._iteration_of)
+        for _, indices in groupby(waiting, self._iteration_of):
+            group = self._judged_together(list(indices), forks)
+            if group:
+                yield group
+            forks += sum(verdict.parent is not None for verdict in group)
+
+    def _iteration_of(self, index: int) -> int:
+        return self._members[index].iteration
+
+    def _judged_together(self, indices: Sequence[int], forks: int) -> list[_Verdict]:
+        """Return the verdicts on members that have reached the same iteration.
+
+        Those that failed and can't be replaced now are left out, and those that wait for a member to copy.
+
+        Args:
+            indices: The members, in order.
+            forks: Number of forks that were decided on before.
+        """
+        verdicts = []
+        for index in indices:
+            member = self._members[index]
+            ranked, iteration = self._ranked_with(member)
+            parent = None
+            if (member.lost or index in ranked[-self._share_of(ranked) :]) and self._may_fork(forks):
+                parent = self._chosen(index, ranked or self._by_newest(), forks)
+                if parent is None and self._comes_soon(member, ranked, iteration):
+                    continue
+            if parent is not None:
+                forks += 1
+                verdicts.append(_Verdict(index, parent, self._reason(index, ranked, parent.trial)))
+            elif not member.failures:
+                verdicts.append(_Verdict(index, None))
+        return verdicts
+
+    def _ranked_with(self, member: _Member) -> tuple[list[int], int]:
+        """Rank the members at the newest of a member's iterations that all but the share `quantile` have reached.
+
+        Returns:
+            The members from best to worst, and the iteration; no members and 0 if there is no such iteration.
+        """
+        for iteration in member.own:
+            values = {index: other.value_at(iteration) for index, other in enumerate(self._members)}
+            known = {index: value for index, value in values.items() if value is not None}
+            coming = self._to_come() + sum(
+                index not in known and other.state != "over" and other.failures < _MOST_FAILURES
+                for index, other in enumerate(self._members)
+            )
+            if coming <= int(self._quantile * (len(known) + coming) + _DUST):
+                return self._objective.rank(known), iteration
+        return [], 0
+
+    def _comes_soon(self, member: _Member, ranked: Sequence[int], iteration: int) -> bool:
+        """Return whether one that is to replace a member will be as advanced after its next interval."""
+        own = member.value_at(iteration)
+        return any(
+            self._may_be_copied(other)
+            and other.iteration < member.iteration <= self._until[self._rung_after(other.iteration)]
+            and self._objective.improves(other.value_at(iteration), own)
+            for other in (self._members[index] for index in ranked[: self._share_of(ranked)])
+        )
+
+    def _by_newest(self) -> list[int]:
+        """Rank the members by their newest values."""
+        known = enumerate(self._members)
+        return self._objective.rank({index: member.values[-1] for index, member in known if member.values})
+
+    def _share_of(self, ranked: Sequence[int]) -> int:
+        """Return how many of the ranked members are replaced, and how many are copied."""
+        return max(int(self._quantile * len(ranked) + _DUST), 1)
+
+    def _may_fork(self, forks: int) -> bool:
+        if self._run_cap is None:
+            return True
+        begun = sum(verdict.parent is not None for verdict in self._judged)
+        return self._numbered + self._to_come() + begun + forks - self._forks < self._run_cap
+
+    def _chosen(self, index: int, ranked: Sequence[int], forks: int) -> StateAt | None:
+        """Return the state that is forked to replace a member: one of the best, in turn; None where there is none."""
+        member = self._members[index]
+        if member.failures >= _MOST_FAILURES:
+            return None
+        able = [better for better in ranked if better != index and self._is_better(self._members[better], member)]
+        best = set(ranked[: self._share_of(ranked)])
+        from_best = [better for better in able if better in best]
+        if not from_best and not member.lost:
+            return None
+        candidates = from_best or able[:1]
+        if not candidates:
+            return None
+        parent = self._members[candidates[forks % len(candidates)]]
+        return StateAt(parent.trial, parent.iteration)
+
+    def _is_better(self, other: _Member, member: _Member) -> bool:
+        """Return whether another member may replace a member, and is better."""
+        if not self._may_be_copied(other) or other.iteration < member.iteration:
+            return False
+        return member.lost or self._objective.improves(other.values[-1], member.values[-1])
+
+    def _may_be_copied(self, member: _Member) -> bool:
+        return member.copyable and member.state != "over" and not member.failures and is_valid(member.values[-1])
+
+    def _reason(self, index: int, ranked: Sequence[int], parent: int) -> str:
+        member = self._members[index]
+        nan = " (NaN)" if member.lost else ""
+        where = ordinal(ranked.index(index) + 1) if index in ranked else "none"
+        return f"iteration {member.iteration}: {where} of {len(ranked)}{nan}, a fork of trial {parent} takes its place"

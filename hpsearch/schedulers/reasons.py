@@ -1,4 +1,4 @@
-"""A decision's reason in words, as tables and TensorBoard show it."""
+"""The reasons of decisions in words, as tables and TensorBoard show them."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ __all__ = ["ordinal", "passed_over", "ran", "ranked", "unopened"]
 
 
 def ordinal(number: int) -> str:
-    """Give 1st, 2nd, 3rd, 4th, ..., 11th, ..., 21st."""
+    """Return 1st, 2nd, 3rd, 4th, ..., 11th, ..., 21st."""
     if number % 100 in (11, 12, 13):
         return f"{number}th"
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
 
 
-def ranked(outcome: Outcome, rung: int, place: int, size: int, promoted: int) -> str:
-    """Say where a trial came in its rung: `"rung 2: 7th of 9, top 3 go on"`."""
+def ranked(outcome: Outcome, rung: int, rank: int, size: int, promoted: int) -> str:
+    """Return a trial's rank in its rung: `"rung 2: 7th of 9, top 3 go on"`."""
     nan = " (NaN)" if outcome.value is not None and not is_valid(outcome.value) else ""
     verb = "goes" if promoted == 1 else "go"
-    return f"rung {rung}: {ordinal(place)} of {size}{nan}, top {promoted} {verb} on"
+    return f"rung {rung}: {ordinal(rank)} of {size}{nan}, top {promoted} {verb} on"
 
 
-def passed_over(rung: int, place: int, size: int, top: int, nan: bool) -> str:
-    """Say where a trial came that was never promoted: `"rung 2: 7th of 9 at the end, top 3 go on"`."""
+def passed_over(rung: int, rank: int, size: int, top: int, nan: bool) -> str:
+    """Return the rank of a trial that was never promoted: `"rung 2: 7th of 9 at the end, top 3 go on"`."""
     if nan:
         return f"rung {rung}: NaN, which never goes on"
     verb = "goes" if top == 1 else "go"
-    return f"rung {rung}: {ordinal(place)} of {size} at the end, top {top} {verb} on"
+    return f"rung {rung}: {ordinal(rank)} of {size} at the end, top {top} {verb} on"
 
 
-def unopened(rung: int, place: int, size: int, nan: bool) -> str:
-    """Say where a trial came in the highest rung that was opened: `"rung 2: 7th of 9 at the end, no rung was ..."`."""
+def unopened(rung: int, rank: int, size: int, nan: bool) -> str:
+    """Return a trial's rank in the highest rung that was opened: `"rung 2: 7th of 9 at the end, no rung was ..."`."""
     shown = " (NaN)" if nan else ""
-    return f"rung {rung}: {ordinal(place)} of {size}{shown} at the end, no rung was opened after it"
+    return f"rung {rung}: {ordinal(rank)} of {size}{shown} at the end, no rung was opened after it"
 
 
 def ran(outcome: Outcome, until: int | None) -> str:
-    """Say how far a trial ran that needn't run on: `"ran all 27 iterations"`."""
+    """Return how far a complete trial ran: `"ran all 27 iterations"`."""
     if until is None:
         return f"ended by itself after {_iterations(outcome.iteration)}"
     if outcome.iteration < until:

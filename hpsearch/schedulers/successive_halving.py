@@ -1,4 +1,4 @@
-"""Successive halving as a sweep asks for it, and what Hyperband shares with it."""
+"""The settings of successive halving, and those that Hyperband shares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Halving", "SuccessiveHalving"]
 
 
 CHOSEN_RUNGS = 3
-"""Where nobody says where the first rung ends, this many factors of `eta` lie between it and `max_iter`."""
+"""Without a `min_iter`, this many factors of `eta` lie between the first rung and `max_iter`."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Halving(EarlyTerminate):
 
     @property
     def shortest(self) -> int:
-        """Iterations of the first rung, also where nobody named them; `paper` makes it longer where it must."""
+        """Iterations of the first rung, chosen if there is no `min_iter`; `paper` may make it longer."""
         return -(-self.max_iter // self.eta**CHOSEN_RUNGS) if self.min_iter is None else self.min_iter
 
     @property
@@ -51,12 +51,12 @@ class Halving(EarlyTerminate):
         return rung_ends(self.shortest, self.max_iter, self.eta, self.rungs)
 
     def summary(self) -> str:
-        """Say from where to where, and where that was chosen for lack of a `min_iter`."""
+        """Return the first and the last rung, and how the first was chosen if there is no `min_iter`."""
         chosen = "" if self.min_iter is not None else f" (min_iter, not given: max_iter / {self.eta}^{CHOSEN_RUNGS})"
         return f"{type(self).__name__} from {self.ends[0]}{chosen} to {self.max_iter} iterations by {self.eta}"
 
     def as_stored(self, stored: Self) -> Self:
-        """Take the stored words for rungs that end where these do."""
+        """Return the stored settings of the rungs if these end where those do."""
         return replace(self, min_iter=stored.min_iter, rungs=stored.rungs) if self.ends == stored.ends else self
 
 

@@ -8,7 +8,7 @@ from random import Random
 
 from hpsearch.events import Started
 from hpsearch.objective import Fronts, Metric, Objective
-from hpsearch.schedulers.running_rung import RankedRung
+from hpsearch.schedulers.asha import RankedRung
 from hpsearch.study.trial_records import TrialRecords
 from hpsearch.trial import JointScore, Report, Segment, Trial, TrialState
 from tests.benchmarks.figures import Figure

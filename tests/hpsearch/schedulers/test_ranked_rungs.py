@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.objective import Metric, Objective, OutcomeConstraint, is_valid
-from hpsearch.schedulers.asha import ASHA
+from hpsearch.schedulers.asha import ASHA, RankedRung, SortedRung, running_rung
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wait
 from hpsearch.schedulers.brackets import hyperband_brackets
 from hpsearch.schedulers.halving import BracketScheduler
 from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.schedulers.running_rung import RankedRung, SortedRung, running_rung
 from hpsearch.trial import JointScore, Score
 from tests.hpsearch.support.papers import jobs_of_both
 
