@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-from hpsearch.cli.arguments import function_at
 from hpsearch.cli.parser import build_parser
 from hpsearch.errors import HpsearchError
 
@@ -24,17 +23,19 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; answer its exit code (docs/commands.md lists them)."""
     began = time.time()  # before the command's own modules are imported
-    parser = build_parser()
-    if not (sys.argv[1:] if arguments is None else arguments):
-        parser.print_help(sys.stderr)
-        return USAGE
-    given = parser.parse_args(arguments)
-    given.own_process, given.began = arguments is None, began
+    own_process = arguments is None
+    words = sys.argv[1:] if arguments is None else arguments
     try:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # a user's texts may hold what the terminal can't show
                 stream.reconfigure(errors="backslashreplace")
-        code = function_at(given.command)(given)
+        parser = build_parser(next((word for word in words if not word.startswith("-")), ""))
+        if not words:
+            parser.print_help(sys.stderr)
+            return USAGE
+        args = parser.parse_args(words)
+        args.own_process, args.began = own_process, began
+        code: int = args.command(args)
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
@@ -50,6 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
     finally:
-        if given.own_process and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        if own_process and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             # All is done: a Ctrl-C while Python takes itself down ends it without a traceback.
             signal.signal(signal.SIGINT, signal.SIG_DFL)

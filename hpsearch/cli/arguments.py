@@ -1,71 +1,56 @@
-"""What the words of several commands share: how a command is added, and what stands for numbers and studies."""
+"""Arguments that several commands share, and what stands for numbers and studies."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
+
+from hpsearch.config.strict_json import parse_json
+from hpsearch.errors import HpsearchError
 
 __all__ = [
-    "Commands",
-    "add_command",
     "add_format",
-    "add_study_command",
-    "add_trial_command",
+    "add_set",
+    "add_study",
+    "add_sweep",
+    "add_trial",
     "add_weights",
     "comma_list",
-    "function_at",
     "number",
     "positive",
+    "read_json",
     "target",
 ]
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 _NEWEST = "(default: the newest study in runs)"
 
 
-def add_command(commands: Commands, name: str, place: str, text: str) -> argparse.ArgumentParser:
-    """Add a command.
-
-    Args:
-        commands: Those of the parser.
-        name: Its word.
-        place: The function that carries it out, as `module:function` of `hpsearch.cli`; the module is imported when
-            the command is given, because what another command needs may take long to import.
-        text: What it does.
-    """
-    command = commands.add_parser(name, help=text)
-    command.set_defaults(command=place)
-    return command
-
-
-def function_at(place: str) -> Callable[[argparse.Namespace], int]:
-    """Give the function that carries a command out, which answers its exit code."""
-    module, _, name = place.partition(":")
-    function: Callable[[argparse.Namespace], int] = getattr(import_module(f"hpsearch.cli.{module}"), name)
-    return function
-
-
-def add_study_command(
-    commands: Commands, name: str, place: str, text: str, newest: bool = False
-) -> argparse.ArgumentParser:
-    """Add a command on a study; with `newest` its directory may be left out."""
-    command = add_command(commands, name, place, text)
+def add_study(command: argparse.ArgumentParser, newest: bool = False) -> None:
+    """Add `DIR`, a study's directory; with `newest` it may be left out."""
     if newest:
         command.add_argument("dir", type=_directory, nargs="?", metavar="DIR", help=_NEWEST)
     else:
         command.add_argument("dir", type=Path, metavar="DIR")
-    return command
 
 
-def add_trial_command(commands: Commands, name: str, place: str, text: str, default: str) -> argparse.ArgumentParser:
-    """Add a command on a trial of a study, of which each may be left out; `default` says what no trial means."""
-    command = add_study_command(commands, name, place, text, newest=True)
+def add_trial(command: argparse.ArgumentParser, default: str) -> None:
+    """Add `DIR` and `TRIAL`, each of which may be left out; `default` says what no trial means."""
+    add_study(command, newest=True)
     command.add_argument("trial", type=number, nargs="?", metavar="TRIAL", help=default)
-    return command
+
+
+def add_sweep(command: argparse.ArgumentParser) -> None:
+    """Add `SWEEP.yaml`, and `--set`."""
+    command.add_argument("sweep", type=Path, metavar="SWEEP.yaml")
+    add_set(command, "change a key of the sweep, e.g. --set early_terminate.max_iter=9; may be repeated")
+
+
+def add_set(command: argparse.ArgumentParser, text: str) -> None:
+    """Add `--set`."""
+    command.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help=text)
 
 
 def add_format(command: argparse.ArgumentParser, *formats: str) -> None:
@@ -84,9 +69,9 @@ def add_weights(command: argparse.ArgumentParser, text: str) -> None:
     command.add_argument("--weights", type=_weights, metavar="METRIC=WEIGHT,...", help=text)
 
 
-def _weights(given: str) -> dict[str, float]:
+def _weights(text: str) -> dict[str, float]:
     weights: dict[str, float] = {}
-    for item in given.split(","):
+    for item in text.split(","):
         name, _, weight = (part.strip() for part in item.rpartition("="))
         if name in weights:
             raise argparse.ArgumentTypeError(f"must name each metric once, got {name} again")
@@ -100,14 +85,14 @@ def _weights(given: str) -> dict[str, float]:
 
 
 def comma_list(
-    command: argparse.ArgumentParser, name: str, kind: Callable[[str], object], metavar: str, text: str
+    command: argparse.ArgumentParser, name: str, kind: Callable[[str], object], metavar: str, help_text: str
 ) -> None:
     """Add an option that takes several values with commas between them."""
 
-    def listed(given: str) -> list[object]:
-        return [kind(item.strip()) for item in given.split(",")]
+    def listed(text: str) -> list[object]:
+        return [kind(item.strip()) for item in text.split(",")]
 
-    command.add_argument(name, type=listed, metavar=f"{metavar},...", help=text)
+    command.add_argument(name, type=listed, metavar=f"{metavar},...", help=help_text)
 
 
 def number(text: str) -> int:
@@ -129,3 +114,17 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
     return int(text)
+
+
+def read_json(path: Path, error_type: type[HpsearchError]) -> tuple[str, Any]:
+    """Return what a file is called in a message, and the JSON in it.
+
+    Args:
+        path: The file; `-` is standard input.
+        error_type: Raised where it can't be read, or isn't JSON.
+    """
+    name = "standard input" if str(path) == "-" else str(path)
+    try:
+        return name, parse_json(sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise error_type(f"{name}: must be JSON: {error}") from None

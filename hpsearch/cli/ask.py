@@ -6,9 +6,10 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from hpsearch.cli.json_file import read_json
+from hpsearch.cli.arguments import add_set, add_study, number, positive, read_json
 from hpsearch.config.strict_json import parse_number
 from hpsearch.errors import SweepError, TellError
 from hpsearch.journal.directory import StudyDirectory
@@ -20,20 +21,30 @@ from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep
 from hpsearch.tables.formats import strict_json
 
-__all__ = ["ask", "give_up", "tell"]
+__all__ = ["ask", "ask_arguments", "give_up", "give_up_arguments", "tell", "tell_arguments"]
 
 NOTHING_NOW = 5
 FINISHED = 6
 
 
-def ask(given: argparse.Namespace) -> int:
+def ask_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch ask` takes."""
+    command.add_argument("sweep", type=Path, metavar="SWEEP.yaml|DIR", help="a sweep file, or a study's directory")
+    command.add_argument("--dir", type=Path, help="the study's directory, with a sweep file; made where there is none")
+    command.add_argument("--count", type=positive, default=1, metavar="N", help="most trials to ask for (default: 1)")
+    text = "print those that were asked for and not told, and ask for none"
+    command.add_argument("--open", action="store_true", help=text)
+    add_set(command, "change a key of the sweep, or extend the study's, e.g. --set run_cap=200; may be repeated")
+
+
+def ask(args: argparse.Namespace) -> int:
     """Print trials to run, a line of JSON for each; make the study where there is none."""
-    with _study(given) as study:
-        if given.open:
+    with _study(args) as study:
+        if args.open:
             for given_out in study.open_trials():
                 _print(given_out)
             return 0
-        for count in range(given.count):
+        for count in range(args.count):
             if (trial := study.ask()) is not None:
                 _print(trial)
             elif count:
@@ -48,46 +59,65 @@ def ask(given: argparse.Namespace) -> int:
     return 0
 
 
-def tell(given: argparse.Namespace) -> int:
+def tell_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch tell` takes."""
+    add_study(command)
+    _add_open_trial(command)
+    command.add_argument("metrics", nargs="*", metavar="NAME=VALUE", help="one report")
+    text = "the iteration of the report: one after the other, or the last one alone"
+    command.add_argument("--iteration", type=positive, metavar="N", help=text)
+    text = "the report, or an array of them, one per iteration (-: standard input)"
+    command.add_argument("--json", type=Path, metavar="FILE", help=text)
+    command.add_argument("--ended", action="store_true", help="it ended by itself, before the iteration that was asked")
+    command.add_argument("--failed", metavar="TEXT", help="it failed, and why")
+
+
+def tell(args: argparse.Namespace) -> int:
     """Tell what came of a trial."""
-    reports = _reports(given)
-    with AskTell(directory=given.dir) as study:
-        if given.iteration is not None and not given.ended and isinstance(reports, dict):
-            state = study.report(given.trial, reports, iteration=given.iteration, attempt=given.attempt)
+    reports = _reports(args)
+    with AskTell(directory=args.dir) as study:
+        if args.iteration is not None and not args.ended and isinstance(reports, dict):
+            state = study.report(args.trial, reports, iteration=args.iteration, attempt=args.attempt)
         else:
             state = study.tell(
-                given.trial,
+                args.trial,
                 reports,
-                iteration=given.iteration,
-                ended=given.ended,
-                failed=given.failed,
-                attempt=given.attempt,
+                iteration=args.iteration,
+                ended=args.ended,
+                failed=args.failed,
+                attempt=args.attempt,
             )
-    print(f"trial {given.trial} is {state}")
+    print(f"trial {args.trial} is {state}")
     return 0
 
 
-def give_up(given: argparse.Namespace) -> int:
+def give_up_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch give-up` takes."""
+    add_study(command)
+    _add_open_trial(command)
+
+
+def give_up(args: argparse.Namespace) -> int:
     """Say that nothing more will be told of an open trial."""
-    with AskTell(directory=given.dir) as study:
-        study.give_up(given.trial, attempt=given.attempt)
-    print(f"trial {given.trial} will be asked for again")
+    with AskTell(directory=args.dir) as study:
+        study.give_up(args.trial, attempt=args.attempt)
+    print(f"trial {args.trial} will be asked for again")
     return 0
 
 
-def _study(given: argparse.Namespace) -> AskTell:
+def _study(args: argparse.Namespace) -> AskTell:
     """Open the study that the command line names, by its directory or by a sweep file and a directory."""
-    if given.sweep.is_dir():
-        if given.dir is not None:
-            raise SweepError(f"{given.sweep} is a directory, so --dir {given.dir} must not stand beside it")
-        sweep = change_sweep(load(given.sweep).sweep, given.overrides) if given.overrides else None
-        return AskTell(sweep, directory=given.sweep)
-    if given.dir is None:
-        raise SweepError(f"{given.sweep}: name the study's directory with --dir; it is made where there is none")
-    sweep, place = load_sweep(given.sweep, given.overrides, runs=False), StudyDirectory(given.dir)
+    if args.sweep.is_dir():
+        if args.dir is not None:
+            raise SweepError(f"{args.sweep} is a directory, so --dir {args.dir} must not stand beside it")
+        sweep = change_sweep(load(args.sweep).sweep, args.overrides) if args.overrides else None
+        return AskTell(sweep, directory=args.sweep)
+    if args.dir is None:
+        raise SweepError(f"{args.sweep}: name the study's directory with --dir; it is made where there is none")
+    sweep, place = load_sweep(args.sweep, args.overrides, runs=False), StudyDirectory(args.dir)
     if not place.exists():
-        make_study(place, sweep, given.sweep.read_text(encoding="utf-8"))
-    return AskTell(sweep, directory=given.dir)
+        make_study(place, sweep, args.sweep.read_text(encoding="utf-8"))
+    return AskTell(sweep, directory=args.dir)
 
 
 def _print(trial: AskedTrial) -> None:
@@ -104,13 +134,13 @@ def _print(trial: AskedTrial) -> None:
     print(json.dumps(strict_json(told), allow_nan=False), flush=True)
 
 
-def _reports(given: argparse.Namespace) -> dict[str, Any] | list[dict[str, Any]]:
-    """Give what the command line tells: a report, or a list of them."""
-    if given.json is None:
-        return _metrics(given.metrics) if given.metrics else []
-    if given.metrics:
+def _reports(args: argparse.Namespace) -> dict[str, Any] | list[dict[str, Any]]:
+    """Return what the command line tells: a report, or a list of them."""
+    if args.json is None:
+        return _metrics(args.metrics) if args.metrics else []
+    if args.metrics:
         raise TellError("reports are given as NAME=VALUE or as --json, got both")
-    name, reports = read_json(given.json, TellError)
+    name, reports = read_json(args.json, TellError)
     if isinstance(reports, dict | list):
         return reports
     raise TellError(f"{name}: must be an object, or an array of objects, one per iteration")
@@ -129,3 +159,9 @@ def _metrics(words: Sequence[str]) -> dict[str, float]:
         except ValueError as error:
             raise TellError(f"the metric {name!r} must be a number, but {error}") from None
     return metrics
+
+
+def _add_open_trial(command: argparse.ArgumentParser) -> None:
+    command.add_argument("trial", type=number, metavar="TRIAL", help="its number")
+    text = "as `ask` printed it; needed from the trial's second attempt on"
+    command.add_argument("--attempt", type=positive, metavar="N", help=text)

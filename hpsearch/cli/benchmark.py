@@ -12,10 +12,11 @@ from hpsearch.benchmark.benchmark import keys_of, run_missing
 from hpsearch.benchmark.report import markdown, plot, table
 from hpsearch.benchmark.results import Results
 from hpsearch.benchmark.suite import load_suite
+from hpsearch.cli.arguments import comma_list, positive
 from hpsearch.errors import StorageError
 from hpsearch.tables.wording import counted, duration
 
-__all__ = ["benchmark"]
+__all__ = ["benchmark", "benchmark_arguments"]
 
 _QUICK_SEEDS = 3
 
@@ -23,21 +24,34 @@ _TOLD_SECONDS = 10.0
 """Between two lines about how far it is."""
 
 
-def benchmark(given: argparse.Namespace) -> int:
+def benchmark_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch benchmark` takes."""
+    command.add_argument("suite", type=Path, metavar="SUITE.yaml")
+    comma_list(command, "--methods", str, "NAME", "which (default: all that there are); the first is compared with")
+    command.add_argument("--seeds", type=positive, metavar="N", help="runs of each method on each task")
+    comma_list(command, "--workers", positive, "N", "numbers of virtual workers, e.g. 1,4,16")
+    command.add_argument("--quick", action="store_true", help="three seeds, and the first number of workers alone")
+    command.add_argument("--jobs", type=positive, metavar="N", help="processes (default: one per CPU)")
+    text = "where the tables' files are, if not beside their descriptions"
+    command.add_argument("--data", type=Path, metavar="FOLDER", help=text)
+    command.add_argument("--dir", type=Path, help="for the results (default: runs/benchmark-<suite>)")
+
+
+def benchmark(args: argparse.Namespace) -> int:
     """Run what is missing of a suite, and show what came of all."""
-    suite = load_suite(given.suite, given.data)
-    methods = list(dict.fromkeys(given.methods or suite.able))
+    suite = load_suite(args.suite, args.data)
+    methods = list(dict.fromkeys(args.methods or suite.able))
     suite.check(methods)
-    if not given.methods and (unable := [name for name in suite.known if name not in methods]):
+    if not args.methods and (unable := [name for name in suite.known if name not in methods]):
         print(f"left out, as they can't search this space: {', '.join(unable)}")
-    workers = list(dict.fromkeys(given.workers or suite.workers))
-    if given.quick:
+    workers = list(dict.fromkeys(args.workers or suite.workers))
+    if args.quick:
         workers = workers[:1]
-    seeds = given.seeds or (min(_QUICK_SEEDS, suite.seeds) if given.quick else suite.seeds)
-    directory = given.dir or Path("runs") / f"benchmark-{suite.name}"
+    seeds = args.seeds or (min(_QUICK_SEEDS, suite.seeds) if args.quick else suite.seeds)
+    directory = args.dir or Path("runs") / f"benchmark-{suite.name}"
     results = Results(directory, suite)
     keys = keys_of(suite, methods, workers, seeds)
-    jobs = given.jobs or os.cpu_count() or 1
+    jobs = args.jobs or os.cpu_count() or 1
     try:
         run_missing(suite, results, keys, jobs, _Progress())
     except KeyboardInterrupt:

@@ -8,13 +8,20 @@ from pathlib import Path
 
 from hpsearch.check.check import check_sweep
 from hpsearch.check.text import check_json, check_text
-from hpsearch.cli.run import blame
+from hpsearch.cli.arguments import add_format, add_sweep
+from hpsearch.cli.running import blame
 from hpsearch.errors import TrainableError
 from hpsearch.sweep.file import load_sweep
 
-__all__ = ["check"]
+__all__ = ["check", "check_arguments"]
 
 DIFFERS = 1
+
+
+def check_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch check` takes."""
+    add_sweep(command)
+    add_format(command, "json")
 
 
 def check(args: argparse.Namespace) -> int:

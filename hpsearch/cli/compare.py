@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
+from hpsearch.cli.arguments import target
 from hpsearch.cli.which_study import each_a_study, loaded
 from hpsearch.errors import HpsearchError
 
-__all__ = ["compare"]
+__all__ = ["compare", "compare_arguments"]
 
 
-def compare(given: argparse.Namespace) -> int:
+def compare_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch compare` takes."""
+    command.add_argument("dirs", type=Path, nargs="+", metavar="DIR")
+    text = "csv: every change of each study's best, with what it had cost"
+    command.add_argument("--format", choices=("table", "csv", "json"), default="table", help=text)
+    command.add_argument(
+        "--plots", type=target, metavar="FOLDER", help="draw the best over trials, iterations and time"
+    )
+
+
+def compare(args: argparse.Namespace) -> int:
     """Show studies beside each other."""
     from hpsearch.results.comparison import compare as compared_with
     from hpsearch.tables import comparison as comparison_tables
 
-    compared = compared_with(*map(loaded, each_a_study("compare", given.dirs)))
+    compared = compared_with(*map(loaded, each_a_study("compare", args.dirs)))
     if not any(run.course.changes for run in compared.runs):
         raise HpsearchError("expected studies with values, but no trial of any has one yet; see `hpsearch status`")
-    if given.format == "csv":
+    if args.format == "csv":
         print(comparison_tables.courses_csv(compared), end="")
-    elif given.format == "json":
+    elif args.format == "json":
         print(json.dumps(comparison_tables.comparison_json(compared), indent=2, allow_nan=False, ensure_ascii=False))
     else:
         print(compared.text(), end="")
-    if given.plots is not None:
-        paths = compared.plots(given.plots)
-        if given.format == "table":
+    if args.plots is not None:
+        paths = compared.plots(args.plots)
+        if args.format == "table":
             print("\nplots: " + ", ".join(map(str, paths)))
     return 0

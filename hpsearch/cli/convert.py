@@ -9,22 +9,29 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpsearch.cli.arguments import target
 from hpsearch.errors import SweepError
 from hpsearch.sweep.convert import converted, origins
 from hpsearch.sweep.document import read_text
 from hpsearch.sweep.file import load_sweep, sweep_notes
 from hpsearch.tables.wording import counted
 
-__all__ = ["convert"]
+__all__ = ["convert", "convert_arguments"]
 
 
-def convert(given: argparse.Namespace) -> int:
+def convert_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch convert` takes."""
+    command.add_argument("sweep", type=Path, metavar="FILE")
+    command.add_argument("--output", type=target, metavar="FILE", help="a new file (default: print it)")
+
+
+def convert(args: argparse.Namespace) -> int:
     """Write the file that runs, with a comment above each line that was changed, and say what it means."""
-    if given.output is not None and given.output.exists():
-        raise SweepError(f"{given.output}: must not exist, as nothing is overwritten; name another file as --output")
-    text = read_text(given.sweep)
-    new, changes = converted(text, str(given.sweep))
-    runs = _checked(given.sweep, new, origins(text, changes))
+    if args.output is not None and args.output.exists():
+        raise SweepError(f"{args.output}: must not exist, as nothing is overwritten; name another file as --output")
+    text = read_text(args.sweep)
+    new, changes = converted(text, str(args.sweep))
+    runs = _checked(args.sweep, new, origins(text, changes))
     for change in changes:
         print(f"line {change.line}: {change.why}", file=sys.stderr)
     for note in runs:
@@ -34,11 +41,11 @@ def convert(given: argparse.Namespace) -> int:
         if changes
         else "nothing had to be changed"
     )
-    if given.output is None:
+    if args.output is None:
         print(new, end="")
     else:
-        given.output.write_text(new, "utf-8")
-    print(f"{given.sweep}: {told}", file=sys.stderr)
+        args.output.write_text(new, "utf-8")
+    print(f"{args.sweep}: {told}", file=sys.stderr)
     return 0
 
 

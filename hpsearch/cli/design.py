@@ -1,4 +1,4 @@
-"""The command that designs a network for a data set."""
+"""`hpsearch design`: a network for a data set."""
 
 from __future__ import annotations
 
@@ -9,84 +9,103 @@ import shlex
 import sys
 from pathlib import Path
 
-from hpsearch.design import Asked, design, resume
-from hpsearch.design.asked import read_limits, read_seconds
-from hpsearch.design.design import Surroundings
-from hpsearch.design.report import Report
+from hpsearch.cli.arguments import number, positive, target
 from hpsearch.errors import DesignError
 from hpsearch.observers.screen import choose_progress
 from hpsearch.run.launched import check_launched_once
 
-__all__ = ["design_network"]
+__all__ = ["design_network", "design_network_arguments"]
 
 INTERRUPTED = 130
 
 
-def design_network(given: argparse.Namespace) -> int:
+def design_network_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch design` takes."""
+    text = "a CSV or Parquet file, a folder with a folder of images for each class, an IDX or an NPZ file"
+    command.add_argument("data", type=Path, nargs="?", metavar="DATA", help=text)
+    command.add_argument("--target", metavar="NAME", help="the column, or the array, that is predicted")
+    text = "accuracy, balanced_accuracy, f1 or log_loss; rmse, mae or r2 (default: accuracy, rmse)"
+    command.add_argument("--goal", metavar="NAME", help=text)
+    text = "bound the network: parameters, flops or latency_ms (for one row); e.g. parameters=1e6; may be repeated"
+    command.add_argument("--limit", action="append", default=[], metavar="NAME=NUMBER", help=text)
+    command.add_argument("--time", metavar="TIME", help="for all of it, such as 90s or 1h (default: 10m)")
+    command.add_argument("--output", type=target, metavar="DIR", help="(default: runs/design-<name of DATA>)")
+    text = "go on with a design that was interrupted, or whose sweep.yaml you have changed"
+    command.add_argument("--resume", type=Path, metavar="DIR", help=text)
+    command.add_argument("--sweep-only", action="store_true", help="end when the sweep is written, before it runs")
+    text = "of the rows, which the search never sees (default: %(default)s)"
+    command.add_argument("--test-share", type=float, default=0.2, metavar="SHARE", help=text)
+    command.add_argument("--seed", type=number, default=0, metavar="N", help="of all that is random (default: 0)")
+    command.add_argument("--workers", type=positive, metavar="N", help="trials at a time (default: one for each core)")
+    text = "inline runs in this process, one trial at a time"
+    command.add_argument("--backend", choices=("ray", "inline"), default="ray", help=text)
+    command.add_argument("-q", "--quiet", action="store_true", help="print errors and the result alone")
+
+
+def design_network(args: argparse.Namespace) -> int:
     """Design a network, or go on with one."""
+    from hpsearch.design.asked import Asked, read_limits, read_seconds
+    from hpsearch.design.design import Surroundings, design, resume  # torch takes seconds
+
     check_launched_once("hpsearch design")
     around = Surroundings(
-        say=(lambda text: None) if given.quiet else lambda text: print(text, flush=True),
-        display=lambda: choose_progress(sys.stdout, given.quiet),
-        backend=given.backend,
-        began=given.began,
-        sweep_only=given.sweep_only,
+        say=(lambda text: None) if args.quiet else lambda text: print(text, flush=True),
+        display=lambda: choose_progress(sys.stdout, args.quiet),
+        backend=args.backend,
+        began=args.began,
+        sweep_only=args.sweep_only,
     )
-    seconds = None if given.time is None else read_seconds(given.time)
-    if (given.data is None) == (given.resume is None):
+    seconds = None if args.time is None else read_seconds(args.time)
+    if (args.data is None) == (args.resume is None):
         raise DesignError("design: must be given a data set, or --resume DIR")
     try:
-        if given.resume is not None:
-            _refuse_beside_resume(given)
-            folder = given.resume
+        if args.resume is not None:
+            _refuse_beside_resume(args)
+            folder = args.resume
             report = resume(folder, around, seconds)
         else:
-            folder = given.output or Path("runs") / f"design-{_named(given.data)}"
+            folder = args.output or Path("runs") / f"design-{_named(args.data)}"
             asked = Asked(
-                source=os.path.abspath(given.data.expanduser()),  # noqa: PTH100 - a link's name says what it is
-                target=given.target,
-                goal=given.goal,
-                limits=read_limits(given.limit),
+                source=os.path.abspath(args.data.expanduser()),  # noqa: PTH100 - a link's name says what it is
+                target=args.target,
+                goal=args.goal,
+                limits=read_limits(args.limit),
                 seconds=600.0 if seconds is None else seconds,
-                workers=given.workers,
-                seed=given.seed,
-                test_share=given.test_share,
+                workers=args.workers,
+                seed=args.seed,
+                test_share=args.test_share,
             )
             report = design(asked, folder, around)
     except KeyboardInterrupt:
-        print(f"interrupted; {_way_on(given)}")
+        print(f"interrupted; {_way_on(args)}")
         return INTERRUPTED
-    if report is None and given.sweep_only:
+    if report is None and args.sweep_only:
         print(f"change it as you like, then: hpsearch design --resume {shlex.quote(str(folder))}")
         return 0
     if report is None:
-        print(f"interrupted; {_way_on(given)}")
+        print(f"interrupted; {_way_on(args)}")
         return INTERRUPTED
-    _show(report, folder)
+    print(report.text(folder), end="")
     return 0
 
 
-def _show(report: Report, folder: Path) -> None:
-    print(report.text(folder), end="")
-
-
-def _way_on(given: argparse.Namespace) -> str:
-    folder = given.resume or given.output or Path("runs") / f"design-{_named(given.data)}"
+def _way_on(args: argparse.Namespace) -> str:
+    folder = args.resume or args.output or Path("runs") / f"design-{_named(args.data)}"
     return f"go on with: hpsearch design --resume {shlex.quote(str(folder))}"
 
 
-def _refuse_beside_resume(given: argparse.Namespace) -> None:
+def _refuse_beside_resume(args: argparse.Namespace) -> None:
     """What was asked for at first is kept, so that it can't be another thing that goes on."""
     options = {
-        "--target": given.target,
-        "--goal": given.goal,
-        "--limit": given.limit,
-        "--output": given.output,
-        "--workers": given.workers,
+        "--target": args.target,
+        "--goal": args.goal,
+        "--limit": args.limit,
+        "--output": args.output,
+        "--workers": args.workers,
     }
     named = [name for name, value in options.items() if value]
-    named += ["--seed"] if given.seed != 0 else []
-    named += ["--test-share"] if given.test_share != 0.2 else []
+    named += ["--seed"] if args.seed != 0 else []
+    named += ["--test-share"] if args.test_share != 0.2 else []
     if named:
         raise DesignError(
             f"design: {', '.join(named)} must not stand beside --resume, which goes on with what was asked for; change "
@@ -95,5 +114,5 @@ def _refuse_beside_resume(given: argparse.Namespace) -> None:
 
 
 def _named(data: Path) -> str:
-    """Give a name for the folder: that of the file or folder."""
+    """Return a name for the folder: that of the file or folder."""
     return re.sub(r"[^\w.-]+", "-", data.stem or data.resolve().name).strip("-.") or "data"

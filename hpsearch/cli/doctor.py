@@ -1,7 +1,8 @@
-"""What `hpsearch doctor` finds out about this machine and its installation, and what to do about it."""
+"""`hpsearch doctor`: what is wrong with this machine and its installation, and what to do about it."""
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import os
 import platform
@@ -15,7 +16,7 @@ from typing import Literal
 
 from hpsearch.journal.filesystem import filesystem_of, is_network_kind
 
-__all__ = ["Finding", "Level", "diagnose", "format_findings"]
+__all__ = ["Finding", "Level", "diagnose", "doctor", "doctor_arguments", "format_findings"]
 
 Level = Literal["ok", "warning", "error"]
 
@@ -34,6 +35,17 @@ class Finding:
     name: str
     text: str
     """What was found and, unless all is well, what to do."""
+
+
+def doctor_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch doctor` takes: nothing."""
+
+
+def doctor(args: argparse.Namespace) -> int:
+    """Look at this machine; 1 when something is wrong."""
+    findings = diagnose()
+    print(format_findings(findings))
+    return 1 if any(finding.level == "error" for finding in findings) else 0
 
 
 def diagnose(directory: Path | None = None, search_path: Sequence[str] | None = None) -> list[Finding]:
@@ -216,5 +228,5 @@ def _cluster() -> Iterator[Finding]:
 
 
 def _judged(name: str, text: str, enough: bool, advice: str) -> Finding:
-    """Give what was measured, with what to do about it where it isn't enough."""
+    """Return what was measured, with what to do about it where it isn't enough."""
     return Finding("ok", name, text) if enough else Finding("warning", name, text + advice)

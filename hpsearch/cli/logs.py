@@ -8,22 +8,31 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hpsearch.cli.arguments import add_trial, number
 from hpsearch.cli.which_study import trial_of
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.results.trial_logs import LogFile, last_lines, logs_of, logs_of_all, unfiled
 
-__all__ = ["logs"]
+__all__ = ["logs", "logs_arguments"]
 
 _LOOK_SECONDS = 0.2
 _SHARE = 10
 """A look takes at most this part of the time: there may be thousands of trials."""
 
 
-def logs(given: argparse.Namespace) -> int:
+def logs_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch logs` takes."""
+    add_trial(command, "(default: all)")
+    text = "go on as it grows, until no process runs the study"
+    command.add_argument("-f", "--follow", action="store_true", help=text)
+    command.add_argument("--tail", type=number, metavar="N", help="begin with the last N lines of each log")
+
+
+def logs(args: argparse.Namespace) -> int:
     """Print the logs of a trial, or of all with the trial before each line; go on as they grow."""
-    directory, trial = trial_of(given)
+    directory, trial = trial_of(args)
     place = StudyDirectory(directory)
     Journal.read(place.journal).close()  # there is a study here
     if trial is not None and (count := _trials(place)) <= trial:
@@ -35,11 +44,11 @@ def logs(given: argparse.Namespace) -> int:
     tails = _Tails(prefixed=trial is None)
     first = find()
     for log in first:
-        tails.begin(log, given.tail)
+        tails.begin(log, args.tail)
     if trial is None and place.holder() is None:
         for path in unfiled(place.path):
-            tails.print_lines("unfiled", last_lines(path, given.tail or sys.maxsize))
-    if given.follow:
+            tails.print_lines("unfiled", last_lines(path, args.tail or sys.maxsize))
+    if args.follow:
         _follow(place, find, tails)
     elif not first:
         of = "no trial" if trial is None else f"trial {trial}"

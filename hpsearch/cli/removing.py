@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from hpsearch.cli.arguments import add_study
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.filesystem import size_of
@@ -16,14 +17,20 @@ from hpsearch.journal.provenance import process_name
 from hpsearch.study.removal import Parts, parts_of, remove, unneeded
 from hpsearch.tables.wording import bytes_text, counted
 
-__all__ = ["clean", "rm"]
+__all__ = ["clean", "clean_arguments", "rm", "rm_arguments"]
 
 _LISTED = 10
 
 
-def rm(given: argparse.Namespace) -> int:
+def rm_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch rm` takes."""
+    command.add_argument("dirs", type=Path, nargs="+", metavar="DIR")
+    _add_yes(command)
+
+
+def rm(args: argparse.Namespace) -> int:
     """Delete studies."""
-    places = list({place.path: place for place in map(StudyDirectory, given.dirs)}.values())
+    places = list({place.path: place for place in map(StudyDirectory, args.dirs)}.values())
     with ExitStack() as held:
         studies: list[tuple[StudyDirectory, Parts]] = []
         for place in places:
@@ -33,7 +40,7 @@ def rm(given: argparse.Namespace) -> int:
             print(f"{place.path}: {bytes_text(size_of(parts.ours))}")
             if parts.others:
                 print(f"  what isn't the study's stays, and so does the folder: {_named(parts.others)}")
-        if not _agreed(given, "delete this study" if len(studies) == 1 else f"delete these {len(studies)} studies"):
+        if not _agreed(args, "delete this study" if len(studies) == 1 else f"delete these {len(studies)} studies"):
             return 1
         for place, parts in studies:
             remove(parts.ours)
@@ -51,25 +58,32 @@ def _remove_folder(path: Path) -> None:
         ) from error
 
 
-def clean(given: argparse.Namespace) -> int:
+def clean_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch clean` takes."""
+    add_study(command)
+    command.add_argument("--logs", action="store_true", help="also the logs of trials that ended well")
+    _add_yes(command)
+
+
+def clean(args: argparse.Namespace) -> int:
     """Delete what neither going on with a study needs nor its best trials."""
-    place = StudyDirectory(given.dir)
+    place = StudyDirectory(args.dir)
     with place.running(process_name()):
         parts_of(place)
-        gone = unneeded(place, given.logs)
+        gone = unneeded(place, args.logs)
         if not gone:
             print(f"{place.path}: nothing that isn't needed")
             return 0
         for what, paths in _by_kind(place, gone):
             print(f"{what:<30} {bytes_text(size_of(paths))}")
-        if not _agreed(given, f"delete {bytes_text(size_of(gone))}"):
+        if not _agreed(args, f"delete {bytes_text(size_of(gone))}"):
             return 1
         remove(gone)
     return 0
 
 
 def _by_kind(place: StudyDirectory, gone: Sequence[Path]) -> list[tuple[str, list[Path]]]:
-    """Give what would go by what it is, in words."""
+    """Return what would go by what it is, in words."""
     kinds = {path: _kind(place, path) for path in gone}
     counts = Counter(kinds.values())
     told = []
@@ -88,13 +102,13 @@ def _named(paths: Sequence[Path]) -> str:
     return ", ".join(path.name for path in paths[:_LISTED]) + more
 
 
-def _agreed(given: argparse.Namespace, question: str) -> bool:
+def _agreed(args: argparse.Namespace, question: str) -> bool:
     """Ask; True where the command line has agreed before.
 
     Raises:
         HpsearchError: Nobody is there to be asked.
     """
-    if given.yes:
+    if args.yes:
         return True
     if sys.stdin is None or not sys.stdin.isatty():
         raise HpsearchError(f"{question}: must be agreed to, but there is no terminal to ask at. Say --yes")
@@ -103,3 +117,7 @@ def _agreed(given: argparse.Namespace, question: str) -> bool:
         return True
     print("nothing is deleted")
     return False
+
+
+def _add_yes(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--yes", action="store_true", help="don't ask")

@@ -5,27 +5,36 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hpsearch.cli.arguments import target
 from hpsearch.cli.which_study import each_a_study, loaded, newest
 from hpsearch.errors import HpsearchError, StorageError
 from hpsearch.journal.filesystem import put_in_place
 
-__all__ = ["report"]
+__all__ = ["report", "report_arguments"]
 
 
-def report(given: argparse.Namespace) -> int:
+def report_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch report` takes."""
+    command.add_argument("dirs", type=Path, nargs="*", metavar="DIR", help="(default: the newest study in runs)")
+    command.add_argument("--output", type=target, metavar="FILE", help="(default: report.html in the first DIR)")
+    command.add_argument("--svg", type=target, metavar="FOLDER", help="write each picture there, too")
+    command.add_argument("--png", help=argparse.SUPPRESS)
+
+
+def report(args: argparse.Namespace) -> int:
     """Write the page, and the pictures where they are asked for."""
     from hpsearch.page.page import page_of
 
-    if given.png is not None:
+    if args.png is not None:
         raise HpsearchError(
-            f"--png {given.png}: pictures are written as SVG: use --svg {given.png}. Other programs make PNGs of them: "
+            f"--png {args.png}: pictures are written as SVG: use --svg {args.png}. Other programs make PNGs of them: "
             "rsvg-convert -z 2 brackets.svg -o brackets.png"
         )
-    studies = [loaded(directory) for directory in each_a_study("report", given.dirs) or [newest()]]
+    studies = [loaded(directory) for directory in each_a_study("report", args.dirs) or [newest()]]
     page = page_of(studies)
-    path: Path = given.output or studies[0].directory / "report.html"
+    path: Path = args.output or studies[0].directory / "report.html"
     try:
-        if given.output is None:
+        if args.output is None:
             put_in_place(page.html().encode(), path)
         else:
             path.write_text(page.html(), encoding="utf-8")
@@ -34,7 +43,7 @@ def report(given: argparse.Namespace) -> int:
             f"{path}: expected a file that can be written, got: {error.strerror}. Name another with --output."
         ) from error
     print(path)
-    if given.svg is not None:
-        for picture in page.save_pictures(given.svg):
+    if args.svg is not None:
+        for picture in page.save_pictures(args.svg):
             print(picture)
     return 0

@@ -7,38 +7,51 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpsearch.cli.arguments import add_format, add_trial, target
 from hpsearch.cli.which_study import trial_of
 from hpsearch.errors import HpsearchError
 from hpsearch.results.study import Study, load
-from hpsearch.tables.layout import screen_of
+from hpsearch.tables.formats import param_cell
+from hpsearch.tables.layout import WHOLE, Column, Screen, screen_of, table_text
 from hpsearch.trial import TrialRow
 
 if TYPE_CHECKING:
-    from hpsearch.results.trial_network import TrialNetwork
+    from torch import Tensor
 
-__all__ = ["show"]
+    from hpsearch.results.trial_network import TrialNetwork
+    from hpsearch_trainers.architectures import Layer
+
+__all__ = ["show", "show_arguments"]
 
 _NETWORK, _WEIGHTS = "network.py", "weights.pt"
 
 
-def show(given: argparse.Namespace) -> int:
+def show_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch show` takes."""
+    add_trial(command, "(default: the best one)")
+    text = "write network.py, and weights.pt with the trial's weights, to this folder"
+    command.add_argument("--output", type=target, metavar="FOLDER", help=text)
+    add_format(command, "json")
+
+
+def show(args: argparse.Namespace) -> int:
     """Show a trial and its network; write it down where a folder is named."""
     from hpsearch.results.trial_network import trial_network
     from hpsearch.tables.formats import strict_json
 
-    directory, trial = trial_of(given)
+    directory, trial = trial_of(args)
     with contextlib.redirect_stdout(sys.stderr):  # what a searcher or trainable of one's own prints is no part of JSON
         study = load(directory)
         found = trial_network(study, trial)
         if found.weights is not None and found.architecture is not None:
             found.module()  # refuses weights that don't fit, before anything is said of them
-        written = None if given.output is None else _write(found, given.output)
+        written = None if args.output is None else _write(found, args.output)
         record = _record(found)
-    if given.format == "json":
+    if args.format == "json":
         record["written"] = None if written is None else [str(path) for path in written]
         print(json.dumps(strict_json(record), indent=2, allow_nan=False))
         return 0
@@ -49,9 +62,7 @@ def show(given: argparse.Namespace) -> int:
 
 
 def _record(found: TrialNetwork) -> dict[str, Any]:
-    """Give all that is known."""
-    from hpsearch.tables.network import layer_record
-
+    """Return all that is known."""
     study, row, step = found.study, found.row, found.step
     known: dict[str, Any] = {
         "trial": row.number,
@@ -88,7 +99,6 @@ def _values(study: Study, row: TrialRow) -> dict[str, Any]:
 
 def _lines(found: TrialNetwork, record: dict[str, Any]) -> Iterator[str]:
     """Say it for people."""
-    from hpsearch.tables.network import network_to_table, weights_to_table
     from hpsearch.tables.wording import bytes_text, counted
 
     screen = screen_of(sys.stdout)
@@ -172,3 +182,71 @@ def _how_to_load(found: TrialNetwork, written: list[Path]) -> Iterator[str]:
         yield f"no weights are there ({found.no_weights}); `build()` of network.py makes new ones"
     else:
         yield f"load it in {folder} with: from network import load; network = load({_WEIGHTS!r}).eval()"
+
+
+def network_to_table(network: Layer, screen: Screen = WHOLE) -> str:
+    """Return the parts as a tree for a terminal; of a stack's equal cells, the first alone has its parts."""
+    lines = [*_layer_lines(network, 0), ("in all", network)]
+    return table_text(
+        [
+            Column("network", [text for text, _ in lines], is_text=True, is_kept=True),
+            Column("gives", ["x".join(map(str, part.shape or ())) for _, part in lines]),
+            Column("parameters", [f"{part.parameters:,}" for _, part in lines]),
+            Column("FLOPs", [f"{part.flops:,}" for _, part in lines]),
+        ],
+        screen,
+        "with --format json",
+    )
+
+
+def _layer_lines(layer: Layer, depth: int) -> Iterator[tuple[str, Layer]]:
+    shown: set[str] = set()
+    for part in layer.parts:
+        again = part.kind == "step" and part.place in shown
+        shown.add(part.place)
+        yield "  " * depth + _layer_text(part) + (", as above" if again else ""), part
+        if not again:
+            yield from _layer_lines(part, depth + 1)
+
+
+def _layer_text(layer: Layer) -> str:
+    words = [f"node {layer.place}" if layer.kind == "node" else layer.place]
+    if layer.takes is not None and layer.kind != "step":
+        words.append(f"from {layer.takes}:" if "-" not in layer.place and not layer.place.startswith("input") else "")
+    words.append({"edges": "cell", "nodes": "cell", "step": ""}.get(layer.kind, layer.name))
+    words += [f"{name}={_setting(value)}" for name, value in layer.settings.items()]
+    return " ".join(word for word in words if word)
+
+
+def _setting(value: Any) -> str:
+    return value if isinstance(value, str) else param_cell(value)
+
+
+def layer_record(layer: Layer) -> dict[str, Any]:
+    """Return a part and what it is made of for JSON."""
+    return {
+        "place": layer.place,
+        "name": layer.name,
+        "kind": layer.kind,
+        "settings": dict(layer.settings),
+        "takes": layer.takes,
+        "shape": None if layer.shape is None else list(layer.shape),
+        "parameters": layer.parameters,
+        "flops": layer.flops,
+        "parts": [layer_record(part) for part in layer.parts],
+    }
+
+
+def weights_to_table(weights: Mapping[str, Tensor], screen: Screen = WHOLE) -> str:
+    """Return weights for a terminal, where nothing but their names is known of a network."""
+    tensors = {name: one for name, one in weights.items() if hasattr(one, "numel")}
+    names, sizes = [*tensors, "in all"], [int(one.numel()) for one in tensors.values()]
+    shapes: Sequence[str] = ["x".join(map(str, one.shape)) for one in tensors.values()]
+    return table_text(
+        [
+            Column("weights", names, is_text=True, is_kept=True),
+            Column("shape", [*shapes, ""]),
+            Column("numbers", [f"{size:,}" for size in (*sizes, sum(sizes))]),
+        ],
+        screen,
+    )

@@ -4,96 +4,120 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpsearch.cli.json_file import read_json
+from hpsearch.cli.arguments import add_study, number, positive, read_json
 from hpsearch.cli.which_study import pasted
 from hpsearch.errors import JournalError, SweepError
 from hpsearch.journal.directory import StudyDirectory
-from hpsearch.journal.history import Step
 from hpsearch.journal.journal import Journal
 from hpsearch.journal.provenance import process_name
 from hpsearch.journal.requests import Request
 from hpsearch.results.study import load
 from hpsearch.sweep.document import parse_value
-from hpsearch.tables.formats import json_text
-from hpsearch.tables.layout import Column, screen_of, table_text
-from hpsearch.tables.wording import counted, shortened
+from hpsearch.tables.wording import counted
 
-__all__ = ["add", "cancel", "extend", "history", "left", "pause", "prune", "stop"]
+__all__ = [
+    "add",
+    "add_arguments",
+    "amounts",
+    "cancel",
+    "cancel_arguments",
+    "extend",
+    "extend_arguments",
+    "left",
+    "pause",
+    "pause_arguments",
+    "prune",
+    "prune_arguments",
+    "stop",
+    "stop_arguments",
+]
 
 _PATIENCE = 10.0
 """Seconds to wait for the answer of the process that runs the study; one inside a trial looks at its next report."""
 
 _LOOK_SECONDS = 0.1
 
-_LONGEST_ASKED, _LONGEST_ANSWER = 50, 80
-"""Characters of cells of the history."""
+
+def pause_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch pause` takes."""
+    add_study(command)
 
 
-def pause(given: argparse.Namespace) -> int:
+def pause(args: argparse.Namespace) -> int:
     """Let nothing run for a while."""
-    return _ask_process(given, "pause", "paused: running trials end at their next reports, and nothing new starts")
+    return _ask_process(args, "pause", "paused: running trials end at their next reports, and nothing new starts")
 
 
-def stop(given: argparse.Namespace) -> int:
+def stop_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch stop` takes."""
+    add_study(command)
+
+
+def stop(args: argparse.Namespace) -> int:
     """Ask the process that runs a study to end."""
-    return _ask_process(given, "stop", "it ends at the next reports of its trials; hpsearch resume goes on with it")
+    return _ask_process(args, "stop", "it ends at the next reports of its trials; hpsearch resume goes on with it")
 
 
-def cancel(given: argparse.Namespace) -> int:
+def cancel_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch cancel` takes."""
+    add_study(command)
+
+
+def cancel(args: argparse.Namespace) -> int:
     """Ask it to end at once."""
-    return _ask_process(given, "cancel", "it ends at once; what ran since the last checkpoints runs again on resume")
+    return _ask_process(args, "cancel", "it ends at once; what ran since the last checkpoints runs again on resume")
 
 
-def extend(given: argparse.Namespace) -> int:
-    """Give a study more to do."""
-    bounds = {name: getattr(given, name) for name in ("run_cap", "brackets", "max_iter")}
+def extend_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch extend` takes."""
+    add_study(command)
+    command.add_argument("--run-cap", type=positive, metavar="N", help="trials in all")
+    command.add_argument("--brackets", type=positive, metavar="N", help="brackets in all, of Hyperband and the like")
+    text = "iterations of the best trials, where the scheduler can raise them"
+    command.add_argument("--max-iter", type=positive, metavar="N", help=text)
+
+
+def extend(args: argparse.Namespace) -> int:
+    """Return a study more to do."""
+    bounds = {name: getattr(args, name) for name in ("run_cap", "brackets", "max_iter")}
     asked = {name: value for name, value in bounds.items() if value is not None}
     if not asked:
         raise SweepError("extend: by what? Name --run-cap, --brackets or --max-iter")
-    return _steer(given, "extend", asked, f"extended to {_told(asked)}")
+    return _steer(args, "extend", asked, f"extended to {amounts(asked)}")
 
 
-def add(given: argparse.Namespace) -> int:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch add` takes."""
+    add_study(command)
+    text = "a point, its values in YAML; what it leaves out is drawn; may be repeated"
+    command.add_argument("--params", action="append", default=[], metavar="NAME=VALUE,...", help=text)
+    text = "a point, or an array of them (-: standard input)"
+    command.add_argument("--json", type=Path, metavar="FILE", help=text)
+
+
+def add(args: argparse.Namespace) -> int:
     """Let points be tried that the user names."""
-    points = _points(given)
-    return _steer(
-        given, "add", {"points": points}, f"added {counted(len(points), 'point')}, which the next trials take"
-    )
+    points = _points(args)
+    return _steer(args, "add", {"points": points}, f"added {counted(len(points), 'point')}, which the next trials take")
 
 
-def prune(given: argparse.Namespace) -> int:
+def prune_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch prune` takes."""
+    add_study(command)
+    command.add_argument("trials", type=number, nargs="+", metavar="TRIAL", help="numbers")
+
+
+def prune(args: argparse.Namespace) -> int:
     """End trials, and go on without them."""
-    many = counted(len(set(given.trials)), "trial")
+    many = counted(len(set(args.trials)), "trial")
     done = f"pruned {many}; what runs of them ends at its next report"
-    return _steer(given, "prune", {"trials": given.trials}, done)
-
-
-def history(given: argparse.Namespace) -> int:
-    """Show who ran and steered a study."""
-    steps = load(given.dir).history()
-    if given.format == "json":
-        print(json_text(vars(step) for step in steps))
-        return 0
-    text = table_text(
-        [
-            Column("time", [_clock(step.time) for step in steps], is_text=True),
-            Column("verb", [step.verb for step in steps], is_text=True),
-            Column("what", [shortened(_details(step), _LONGEST_ASKED) for step in steps], is_text=True),
-            Column("by", [step.by for step in steps], is_text=True),
-            Column("came of it", [shortened(step.outcome, _LONGEST_ANSWER) for step in steps], is_text=True),
-        ],
-        screen_of(sys.stdout),
-        "with --format json",
-    )
-    print(text, end="")
-    return 0
+    return _steer(args, "prune", {"trials": args.trials}, done)
 
 
 def left(place: StudyDirectory, verb: str, details: Mapping[str, Any], done: str) -> int:
@@ -121,14 +145,14 @@ def left(place: StudyDirectory, verb: str, details: Mapping[str, Any], done: str
     return 0
 
 
-def _ask_process(given: argparse.Namespace, verb: str, done: str) -> int:
-    place = StudyDirectory(given.dir)
+def _ask_process(args: argparse.Namespace, verb: str, done: str) -> int:
+    place = StudyDirectory(args.dir)
     _holder(place, verb)
     return left(place, verb, {}, done)
 
 
 def _holder(place: StudyDirectory, verb: str) -> str:
-    """Give the process that runs a study.
+    """Return the process that runs a study.
 
     Raises:
         JournalError: There is none to ask.
@@ -147,8 +171,8 @@ def _holder(place: StudyDirectory, verb: str) -> str:
     raise JournalError(f"{place.path}: no process runs this study now; there is nothing to {verb}{instead}")
 
 
-def _steer(given: argparse.Namespace, verb: str, details: Mapping[str, Any], done: str) -> int:
-    place = StudyDirectory(given.dir)
+def _steer(args: argparse.Namespace, verb: str, details: Mapping[str, Any], done: str) -> int:
+    place = StudyDirectory(args.dir)
     study = load(place.path)
     if study.is_told:
         from hpsearch.run.ask_tell import AskTell
@@ -166,11 +190,11 @@ def _steer(given: argparse.Namespace, verb: str, details: Mapping[str, Any], don
     return 0
 
 
-def _points(given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Give the points that the command line names."""
-    points = [_point(text) for text in given.params]
-    if given.json is not None:
-        name, read = read_json(given.json, SweepError)
+def _points(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the points that the command line names."""
+    points = [_point(text) for text in args.params]
+    if args.json is not None:
+        name, read = read_json(args.json, SweepError)
         listed = read if isinstance(read, list) else [read]
         if not all(isinstance(point, dict) for point in listed):
             raise SweepError(f"{name}: must be an object of parameters and their values, or an array of such")
@@ -215,30 +239,6 @@ def _split(text: str) -> Sequence[str]:
     return words
 
 
-def _details(step: Step) -> str:
-    details = step.details
-    if "points" in details:
-        return "; ".join(_told(point) for point in details["points"])
-    if "trials" in details:
-        return f"trials {' '.join(map(str, details['trials']))}" if details["trials"] else "all that failed"
-    if "tags" in details:
-        return " ".join(details["tags"]) or "none"
-    if "text" in details:
-        return str(details["text"]) or "none"
-    return _without_folder(details["command"]) if "command" in details else _told(details)
-
-
-def _without_folder(command: str) -> str:
-    """Give a command as one types it: without Python, and without the folders that the program lies in."""
-    words = shlex.split(command)
-    words = words[1:] if len(words) > 1 and Path(words[0]).name.startswith("python") else words
-    words = words[1:] if words[:1] == ["-m"] else words
-    return shlex.join([Path(words[0]).name, *words[1:]]) if words else command
-
-
-def _told(values: Mapping[str, Any]) -> str:
+def amounts(values: Mapping[str, Any]) -> str:
+    """Return names and what each of them is set to, as text."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def _clock(when: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))

@@ -1,8 +1,10 @@
-"""The command that opens TensorBoard on studies."""
+"""`hpsearch tensorboard`: TensorBoard on studies, kept up to date."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import signal
 import sys
@@ -13,15 +15,18 @@ import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hpsearch.cli.arguments import positive, target
 from hpsearch.cli.which_study import each_a_study, newest
-from hpsearch.errors import StorageError
+from hpsearch.errors import HpsearchError, StorageError
 from hpsearch.observers.tensorboard.address import COLOURS, MOST_RUNS, curves_address, studies_address
-from hpsearch.observers.tensorboard.serving import serve
-from hpsearch.observers.tensorboard.view import View
 from hpsearch.tables.wording import counted
 
-__all__ = ["tensorboard"]
+if TYPE_CHECKING:
+    from hpsearch.observers.tensorboard.view import View
+
+__all__ = ["tensorboard", "tensorboard_arguments"]
 
 _SECONDS = 2.0
 """Between two looks at the journals, at least."""
@@ -30,16 +35,31 @@ _SHARE = 20
 """As many times as long as a look took: it costs a twentieth of a core at most."""
 
 
-def tensorboard(given: argparse.Namespace) -> int:
+def tensorboard_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch tensorboard` takes."""
+    command.add_argument("dirs", type=Path, nargs="*", metavar="DIR", help="(default: the newest study in runs)")
+    text = "show the best N trials, as many of each study (default: %(default)s)"
+    command.add_argument("--top", type=positive, default=20, metavar="N", help=text)
+    command.add_argument("--all", action="store_true", help="show all trials")
+    text = "write what TensorBoard reads to this folder, and leave it there"
+    command.add_argument("--output", type=target, metavar="FOLDER", help=text)
+    command.add_argument("--no-browser", action="store_true", help="print the address alone")
+    command.add_argument("--host", default="localhost")
+    command.add_argument("--port", type=int, default=6006, help="0: any free port (default: %(default)s)")
+
+
+def tensorboard(args: argparse.Namespace) -> int:
     """Write a view of the studies, serve it, and keep it up to date until Ctrl-C."""
-    directories = each_a_study("tensorboard", given.dirs) or [newest()]
-    with _ends_in_good_order(), _folder(given.output) as folder:
+    from hpsearch.observers.tensorboard.view import View
+
+    directories = each_a_study("tensorboard", args.dirs) or [newest()]
+    with _ends_in_good_order(), _folder(args.output) as folder:
         try:
-            view = View(directories, folder, every_trial=given.all)
+            view = View(directories, folder, every_trial=args.all)
             view.read()
-            server = serve(folder, given.host, given.port)
-            address = _tell(view, server, given)
-            if not given.no_browser and sys.stdout.isatty() and _has_display():
+            server = _serve(folder, args.host, args.port)
+            address = _tell(view, server, args)
+            if not args.no_browser and sys.stdout.isatty() and _has_display():
                 webbrowser.open(address)
             view.describe()  # while TensorBoard and the browser start
             _follow(view)
@@ -50,9 +70,35 @@ def tensorboard(given: argparse.Namespace) -> int:
     return 0
 
 
-def _tell(view: View, server: str, given: argparse.Namespace) -> str:
+def _serve(folder: Path, host: str, port: int) -> str:
+    """Let TensorBoard serve a folder on threads of this process until it ends; return its address.
+
+    Args:
+        folder: Its `--logdir`.
+        host: On which address.
+        port: 0: any free one.
+
+    Raises:
+        HpsearchError: It can't be served there.
+    """
+    from tensorboard import program
+
+    written = io.StringIO()  # that its data server is new
+    try:
+        with contextlib.redirect_stderr(written):
+            board = program.TensorBoard()
+            board.configure(logdir=str(folder), host=host, port=port)
+            address: str = board.launch()
+    except program.TensorBoardServerException as error:
+        raise HpsearchError(f"--host {host}, --port {port}: TensorBoard can't be reached there: {error.msg}") from error
+    except (OSError, SystemExit) as error:
+        raise HpsearchError(f"TensorBoard doesn't start: {written.getvalue().strip() or error}") from error
+    return address
+
+
+def _tell(view: View, server: str, args: argparse.Namespace) -> str:
     """Say where to look, and what is to be seen there; give the address of the curves."""
-    top = None if given.all or view.trials <= given.top else given.top
+    top = None if args.all or view.trials <= args.top else args.top
     shown_runs = None if top is None else view.best(top)
     address = curves_address(server, shown_runs, view.study_runs, view.pinned(), view.alike)
     shown = counted(view.trials, "trial") if top is None else f"the best {top} of {view.trials} trials"
@@ -64,7 +110,7 @@ def _tell(view: View, server: str, given: argparse.Namespace) -> str:
             f"{left_out} without a run, the worst ones: of more than {MOST_RUNS} runs TensorBoard ticks none; --all "
             "writes them"
         )
-    if given.all and view.trials + len(view.study_runs) > MOST_RUNS:
+    if args.all and view.trials + len(view.study_runs) > MOST_RUNS:
         print(f"of more than {MOST_RUNS} runs TensorBoard ticks none by itself: choose some at the left")
     if (runs := len(view.study_runs)) > COLOURS:
         shared = any(len(folders) > 1 for folders in view.alike)
@@ -92,7 +138,7 @@ def _follow(view: View) -> None:
 
 @contextmanager
 def _folder(asked: Path | None) -> Iterator[Path]:
-    """Give a folder for the view: an empty one that stays, or one that goes."""
+    """Return a folder for the view: an empty one that stays, or one that goes."""
     if asked is None:
         with tempfile.TemporaryDirectory(prefix="hpsearch-tensorboard-", ignore_cleanup_errors=True) as made:
             yield Path(made)

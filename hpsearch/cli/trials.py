@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from hpsearch.cli.arguments import add_format, add_study, add_weights, comma_list, positive
 from hpsearch.cli.which_study import directory_of, loaded
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import Objective
@@ -22,99 +23,127 @@ from hpsearch.tables.trial_table import fields_to_table, rows_to_table
 from hpsearch.tables.trials import rows_to_csv, rows_to_json
 from hpsearch.trial import TrialRow
 
-__all__ = ["trials"]
+__all__ = ["trials", "trials_arguments"]
 
 
-def trials(given: argparse.Namespace) -> int:
+def trials_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch trials` takes."""
+    add_study(command, newest=True)
+    add_format(command, "csv", "json")
+    command.add_argument("--times", action="store_true", help="add each trial's running time in seconds")
+    command.add_argument(
+        "--metrics", action="store_true", help="add all metrics that were reported last (JSON always has them)"
+    )
+    command.add_argument(
+        "--segments", action="store_true", help="list every started segment: its width, why, and how it ended"
+    )
+
+    text = "only those that no other one is better than, and that keep all constraints"
+    command.add_argument("--front", action="store_true", help=text)
+    add_weights(command, "the best first, by one number: what a unit of each metric is worth, e.g. accuracy=1,ms=0.01")
+
+    command.add_argument(
+        "--where", metavar="EXPRESSION", help="only those for which it holds: 'lr < 0.01 and width > 1'"
+    )
+    text = "by a column, a parameter or a metric; those that lack it come last"
+    command.add_argument("--sort", metavar="NAME[:desc]", help=text)
+    text = "the first N, of those that --sort sorts, or else the best"
+    command.add_argument("--top", type=positive, metavar="N", help=text)
+    text = "group them by a column, a parameter or a metric: how many, the best and the median of each value"
+    command.add_argument("--by", metavar="NAME", help=text)
+    comma_list(command, "--columns", str, "NAME", "these alone, in this order, of columns, parameters and metrics")
+
+
+def trials(args: argparse.Namespace) -> int:
     """List the trials, or their segments."""
-    _check_together(given)
-    study = loaded(directory_of(given))
-    if given.segments:
-        if given.format == "table":
+    _check_together(args)
+    study = loaded(directory_of(args))
+    if args.segments:
+        if args.format == "table":
             text = segments_to_table(study.segments(), screen_of(sys.stdout))
         else:
-            text = {"csv": segments_to_csv, "json": segments_to_json}[given.format](study.segments())
+            text = {"csv": segments_to_csv, "json": segments_to_json}[args.format](study.segments())
     else:
-        text = _listed(given, study)
-    print(text, end="\n" if given.format == "json" else "")
+        text = _listed(args, study)
+    print(text, end="\n" if args.format == "json" else "")
     return 0
 
 
-def _check_together(given: argparse.Namespace) -> None:
+def _check_together(args: argparse.Namespace) -> None:
     """Check that options are given which can stand together."""
     asked = {
-        "--front": given.front,
-        "--weights": given.weights is not None,
-        "--where": given.where is not None,
-        "--sort": given.sort is not None,
-        "--top": given.top is not None,
-        "--columns": given.columns is not None,
-        "--metrics": given.metrics,
-        "--by": given.by is not None,
+        "--front": args.front,
+        "--weights": args.weights is not None,
+        "--where": args.where is not None,
+        "--sort": args.sort is not None,
+        "--top": args.top is not None,
+        "--columns": args.columns is not None,
+        "--metrics": args.metrics,
+        "--by": args.by is not None,
     }
     named = [option for option, is_there in asked.items() if is_there]
-    if given.segments and (others := [option for option in named if option != "--metrics"]):
+    if args.segments and (others := [option for option in named if option != "--metrics"]):
         raise HpsearchError(f"--segments: lists those of all trials; leave {' and '.join(others)} out")
-    if given.by is not None and (others := [one for one in named if one not in ("--front", "--where", "--by")]):
+    if args.by is not None and (others := [one for one in named if one not in ("--front", "--where", "--by")]):
         raise HpsearchError(f"--by: lists groups, the one with the best trial first; leave {' and '.join(others)} out")
-    if given.weights is not None and given.sort is not None:
+    if args.weights is not None and args.sort is not None:
         raise HpsearchError("--weights: sorts the trials by their worth; leave it or --sort out")
 
 
-def _listed(given: argparse.Namespace, study: Study) -> str:
+def _listed(args: argparse.Namespace, study: Study) -> str:
     objective, space = study.sweep.objective, study.sweep.parameters
     every = study.trials
     names = space.columns(row.params for row in every)
     fields = Fields(every, names, objective)
-    rows, worth = _chosen(given, study, every, fields)
-    if given.by is not None:
-        return _grouped(given, rows, fields, objective)
-    if given.columns is not None:
-        chosen = [fields.find(name, "--columns") for name in given.columns]
-        if given.format == "table":
+    rows, worth = _chosen(args, study, every, fields)
+    if args.by is not None:
+        return _grouped(args, rows, fields, objective)
+    if args.columns is not None:
+        chosen = [fields.find(name, "--columns") for name in args.columns]
+        if args.format == "table":
             return fields_to_table(rows, chosen, screen_of(sys.stdout))
         values = [[None if (value := one.read(row)) is ABSENT else value for one in chosen] for row in rows]
         named = [one.name for one in chosen]
         return (
             csv_text(named, values)
-            if given.format == "csv"
+            if args.format == "csv"
             else json_text(dict(zip(named, cells, strict=True)) for cells in values)
         )
-    if given.format == "csv":
-        return rows_to_csv(rows, names, given.times, given.metrics, objective)
-    if given.format == "json":
-        return rows_to_json(rows, names, given.times, objective)
+    if args.format == "csv":
+        return rows_to_csv(rows, names, args.times, args.metrics, objective)
+    if args.format == "json":
+        return rows_to_json(rows, names, args.times, objective)
     shown, heads = outlined(rows, space)
     constants = constants_of(heads, space)
-    return rows_to_table(shown, heads, objective, given.times, given.metrics, worth, constants, screen_of(sys.stdout))
+    return rows_to_table(shown, heads, objective, args.times, args.metrics, worth, constants, screen_of(sys.stdout))
 
 
-def _grouped(given: argparse.Namespace, rows: Sequence[TrialRow], fields: Fields, objective: Objective) -> str:
-    field = fields.find(given.by, "--by")
+def _grouped(args: argparse.Namespace, rows: Sequence[TrialRow], fields: Fields, objective: Objective) -> str:
+    field = fields.find(args.by, "--by")
     groups = groups_of(rows, field, objective)
-    if given.format == "table":
-        columns = group_columns(groups, field, objective, given.times)
+    if args.format == "table":
+        columns = group_columns(groups, field, objective, args.times)
         return table_text(columns, screen_of(sys.stdout), "with --format csv")
-    as_text = {"csv": groups_to_csv, "json": groups_to_json}[given.format]
-    return as_text(groups, field, objective, given.times)
+    as_text = {"csv": groups_to_csv, "json": groups_to_json}[args.format]
+    return as_text(groups, field, objective, args.times)
 
 
 def _chosen(
-    given: argparse.Namespace, study: Study, every: Sequence[TrialRow], fields: Fields
+    args: argparse.Namespace, study: Study, every: Sequence[TrialRow], fields: Fields
 ) -> tuple[Sequence[TrialRow], dict[int, float] | None]:
-    """Give the trials that are asked for, in the order that is asked for, and their worth by `--weights`."""
+    """Return the trials that are asked for, in the order that is asked for, and their worth by `--weights`."""
     objective, worth = study.sweep.objective, None
-    if given.front and not objective.goals:
+    if args.front and not objective.goals:
         raise no_best(study.directory, objective, study.trials, ())
-    rows = [row for row in study.leaders if row.feasible] if given.front else every
-    if given.where is not None:
-        rows = where(rows, fields, given.where)
-    if given.weights is not None:
-        worth = weighted(rows, objective, given.weights)
+    rows = [row for row in study.leaders if row.feasible] if args.front else every
+    if args.where is not None:
+        rows = where(rows, fields, args.where)
+    if args.weights is not None:
+        worth = weighted(rows, objective, args.weights)
         numbered = {row.number: row for row in rows}
         rows = [numbered[number] for number in sorted(worth, key=lambda number: (-worth[number], number))]
-    elif given.sort is not None:
-        rows = ordered(rows, fields, given.sort)
-    elif given.top is not None:
+    elif args.sort is not None:
+        rows = ordered(rows, fields, args.sort)
+    elif args.top is not None:
         rows = best_first(rows, objective)
-    return rows[: given.top], worth
+    return rows[: args.top], worth

@@ -6,16 +6,22 @@ import argparse
 import os
 import sys
 
+from hpsearch.cli.arguments import add_study
 from hpsearch.cli.which_study import directory_of, pasted
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
 
-__all__ = ["watch"]
+__all__ = ["watch", "watch_arguments"]
 
 
-def watch(given: argparse.Namespace) -> int:
+def watch_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch watch` takes."""
+    add_study(command, newest=True)
+
+
+def watch(args: argparse.Namespace) -> int:
     """Show it until the user has seen enough."""
-    place = StudyDirectory(directory_of(given))
+    place = StudyDirectory(directory_of(args))
     shown = pasted(place.path)
     streams = (sys.stdin, sys.stdout, sys.stderr)
     if os.environ.get("TERM") == "dumb" or not all(stream is not None and stream.isatty() for stream in streams):

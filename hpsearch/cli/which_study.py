@@ -22,20 +22,20 @@ _MOST_NAMED = 8
 """Studies that an error names one by one."""
 
 
-def directory_of(given: argparse.Namespace) -> Path:
-    """Give the directory that a command line names; where it names none, the newest study's, and say so.
+def directory_of(args: argparse.Namespace) -> Path:
+    """Return the directory that a command line names; where it names none, the newest study's, and say so.
 
     Raises:
         JournalError: None is named, and there is none.
     """
-    if given.dir is not None:
-        named: Path = given.dir
+    if args.dir is not None:
+        named: Path = args.dir
         return named
     return newest()
 
 
 def newest() -> Path:
-    """Give the newest study's directory, and say which it is.
+    """Return the newest study's directory, and say which it is.
 
     Raises:
         JournalError: There is none.
@@ -45,23 +45,23 @@ def newest() -> Path:
     return found
 
 
-def trial_of(given: argparse.Namespace) -> tuple[Path, int | None]:
-    """Give the directory and the trial that a command line names: `DIR 16`, `16` alone, `DIR` alone, or nothing.
+def trial_of(args: argparse.Namespace) -> tuple[Path, int | None]:
+    """Return the directory and the trial that a command line names: `DIR 16`, `16` alone, `DIR` alone, or nothing.
 
     Raises:
         HpsearchError: A number alone is a study's directory, too.
         JournalError: No study is named, and there is none.
     """
-    alone = given.dir if given.trial is None else None
+    alone = args.dir if args.trial is None else None
     if alone is not None and str(alone).isdecimal():
         if StudyDirectory(alone).exists():
             raise HpsearchError(
                 f"{alone}: must be a directory or a trial, but could be both: write ./{alone} for the study in this "
                 f"directory, or name the study before the trial"
             )
-        given.trial, given.dir = int(str(alone)), None
-    trial: int | None = given.trial
-    return directory_of(given), trial
+        args.trial, args.dir = int(str(alone)), None
+    trial: int | None = args.trial
+    return directory_of(args), trial
 
 
 def loaded(directory: Path) -> Study:
@@ -71,7 +71,7 @@ def loaded(directory: Path) -> Study:
 
 
 def each_a_study(command: str, directories: Sequence[Path]) -> Sequence[Path]:
-    """Give directories that a command line names; a folder of studies is refused, with what to type in its place.
+    """Return directories that a command line names; a folder of studies is refused, with what to type in its place.
 
     Args:
         command: Takes several studies.
@@ -93,7 +93,7 @@ def each_a_study(command: str, directories: Sequence[Path]) -> Sequence[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """Give the studies in a folder, or else in folders of it, by name."""
+    """Return the studies in a folder, or else in folders of it, by name."""
     for pattern in (f"*/{JOURNAL}", f"*/*/{JOURNAL}"):
         try:
             found = sorted(path.parent for path in folder.glob(pattern))
@@ -105,7 +105,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _typed(folder: Path, found: Sequence[Path]) -> str:
-    """Give what stands for studies in a folder: the shell's pattern where that matches them alone, else their names."""
+    """Return a shell pattern for studies in a folder, or their names where a pattern matches others too."""
     pattern = "/".join("*" * len(found[0].relative_to(folder).parts))
     there = [path for path in folder.glob(pattern) if _is_seen(path, folder)]
     for ending, matched in (("", there), ("/", [path for path in there if path.is_dir()])):
@@ -120,5 +120,5 @@ def _is_seen(path: Path, folder: Path) -> bool:
 
 
 def pasted(directory: Path) -> str:
-    """Give a directory as it can be pasted into a shell, by its shortest name from here."""
+    """Return a directory as it can be pasted into a shell, by its shortest name from here."""
     return shlex.quote(shown_path(directory.absolute(), Path.cwd()))

@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 
 import hpsearch
-from hpsearch.cli.arguments import function_at
 from hpsearch.cli.parser import build_parser
 from hpsearch.export.export import OPTUNA_NAME, PARQUET_NAME
 from hpsearch.tables.trials import REPORTS_NAME, TRIALS_NAME
@@ -340,7 +339,7 @@ def test_these_are_all_the_commands():
 @pytest.mark.parametrize("word", COMMANDS)
 def test_every_command_has_a_function(word):
     (commands,) = (action.choices for action in build_parser()._actions if isinstance(action.choices, dict))
-    assert callable(function_at(commands[word].get_default("command")))
+    assert callable(commands[word].get_default("command"))
 
 
 def test_without_a_command_it_shows_its_help(capsys):

@@ -39,6 +39,8 @@ def test_looking_at_a_study_loads_neither_torch_nor_ray(study):
         "    assert not words or hpsearch.cli.main(words.split()) == 0, words\n"
         "    loaded = {'torch', 'ray', 'numpy', 'scipy', 'pandas', 'tensorboard', 'optuna'} & set(sys.modules)\n"
         "    assert not loaded, (words, loaded)\n"
+        "assert hpsearch.cli.main(['completion', 'bash']) == 0\n"  # it imports all commands
+        "assert not {'torch', 'ray', 'tensorboard'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,21 +1,49 @@
-"""What a trial was trained with, as CSV, as JSON and for a terminal."""
+"""`hpsearch lineage`: what a forked trial was trained with, its ancestors' parameters and its own."""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Sequence
 from typing import Any
 
+from hpsearch.cli.arguments import add_format, add_trial
+from hpsearch.cli.which_study import loaded, trial_of
 from hpsearch.results.lineage import Stage
 from hpsearch.tables.formats import csv_text, json_text, param_cell
-from hpsearch.tables.layout import WHOLE, Column, Screen, table_text
+from hpsearch.tables.layout import WHOLE, Column, Screen, screen_of, table_text
+from hpsearch.tables.outline import constants_of
 from hpsearch.tables.trials import value_columns
 from hpsearch.tables.wording import numbers
 
-__all__ = ["lineage_to_csv", "lineage_to_json", "lineage_to_table"]
+__all__ = ["lineage", "lineage_arguments", "lineage_to_csv"]
+
+
+def lineage_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch lineage` takes."""
+    add_trial(command, "(default: the best one)")
+    add_format(command, "csv", "json")
+
+
+def lineage(args: argparse.Namespace) -> int:
+    """Show what a trial was trained with, its ancestors' params and its own."""
+    directory, trial = trial_of(args)
+    study = loaded(directory)
+    stages, names = study.lineage(trial), study.names
+    metrics = [goal.name for goal in study.sweep.objective.goals]
+    if args.format == "csv":
+        text = lineage_to_csv(stages, names, metrics)
+    elif args.format == "json":
+        text = lineage_to_json(stages, names, metrics) + "\n"
+    else:
+        constants = constants_of(names, study.sweep.parameters)
+        text = lineage_to_table(stages, names, metrics, constants, screen_of(sys.stdout))
+    print(text, end="")
+    return 0
 
 
 def lineage_to_csv(stages: Sequence[Stage], names: Sequence[str], metrics: Sequence[str]) -> str:
-    r"""Give the stages as CSV with `\n` line ends: `trial,start,end,value,params.<name>...`.
+    r"""Return the stages as CSV with `\n` line ends: `trial,start,end,value,params.<name>...`.
 
     Where several metrics decide, `values.<name>` stand in place of `value`.
     """
@@ -30,7 +58,7 @@ def lineage_to_csv(stages: Sequence[Stage], names: Sequence[str], metrics: Seque
 
 
 def lineage_to_json(stages: Sequence[Stage], names: Sequence[str], metrics: Sequence[str]) -> str:
-    """Give the stages as a JSON array of objects, one on a line, with `values` where several metrics decide."""
+    """Return the stages as a JSON array of objects, one on a line, with `values` where several metrics decide."""
     entries = []
     for stage in stages:
         params = {name: stage.params[name] for name in names if name in stage.params}
@@ -47,7 +75,7 @@ def lineage_to_table(
     constants: Sequence[str] = (),
     screen: Screen = WHOLE,
 ) -> str:
-    """Give the stages for a terminal; `constants` are the params that the sweep doesn't vary."""
+    """Return the stages for a terminal; `constants` are the params that the sweep doesn't vary."""
     columns = [
         Column("trial", [str(stage.trial) for stage in stages], is_kept=True),
         Column("start", [str(stage.start) for stage in stages]),
@@ -67,5 +95,5 @@ def _told(stage: Stage, metrics: Sequence[str]) -> dict[str, Any]:
 
 
 def _cells(stage: Stage, metrics: Sequence[str]) -> list[float | None]:
-    """Give a value for each column of values, of which there is one where the sweep names no metric, too."""
+    """Return a value for each column of values, of which there is one where the sweep names no metric, too."""
     return [stage.values.get(name) for name in metrics] or [None]

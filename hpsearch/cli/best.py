@@ -1,0 +1,85 @@
+"""`hpsearch best`: the best trial of a study, or its front, also as files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from hpsearch.cli.arguments import add_format, add_study, add_weights, target
+from hpsearch.cli.which_study import directory_of, loaded
+from hpsearch.errors import HpsearchError
+from hpsearch.results.best import BestTrial
+from hpsearch.results.study import Study
+from hpsearch.tables.layout import screen_of
+
+__all__ = ["best", "best_arguments"]
+
+
+def best_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch best` takes."""
+    add_study(command, newest=True)
+    add_weights(command, "one of several metrics' best: what a unit of each is worth, e.g. accuracy=1,ms=0.01")
+    add_format(command, "json")
+    text = "write trial.json, with its parameters, and its checkpoint to this folder; or all to one file, NAME.pt"
+    command.add_argument("--save", type=target, metavar="FOLDER|FILE.pt", help=text)
+    command.add_argument("--force", action="store_true", help="replace what --save wrote there before")
+
+
+def best(args: argparse.Namespace) -> int:
+    """Show the best trial."""
+    from hpsearch.tables.formats import strict_json
+
+    study = loaded(directory_of(args))
+    rerun = study.rerun
+    found = study.best_trials if args.weights is None else [study.best_by(args.weights)]
+    if args.save is not None:
+        return _save(study, found, args)
+    if args.force:
+        raise HpsearchError("--force: replaces what --save wrote before; name its folder or file with --save")
+    if args.format == "json":
+        records = [_best_record(one) for one in found]
+        if rerun is not None:
+            records[0]["configurations"] = rerun.records()
+        record = records if study.sweep.objective.several and args.weights is None else records[0]
+        print(json.dumps(strict_json(record), indent=2, allow_nan=False))
+        return 0
+    for place, one in enumerate(found):
+        print("\n" * (place > 0) + _best_text(one), end="")
+    if len(found) > 1:
+        weights = ",".join(f"{name}=1" for name in found[0].values)
+        print(f"\nNone is better than another in all. For one by weights: --weights {shlex.quote(weights)}")
+    if rerun is not None:
+        print(rerun.text(screen_of(sys.stdout)), end="")
+    return 0
+
+
+def _save(study: Study, found: Sequence[BestTrial], args: argparse.Namespace) -> int:
+    from hpsearch.export.saving import save_trial
+
+    if len(found) > 1:
+        weights = ",".join(f"{name}=1" for name in found[0].values)
+        raise HpsearchError(
+            f"--save: one trial must be the best, but the front has {len(found)}: choose one with --weights "
+            f"{shlex.quote(weights)}"
+        )
+    for path in save_trial(study, found[0], args.save, args.force):
+        print(path)
+    return 0
+
+
+def _best_record(found: BestTrial) -> dict[str, Any]:
+    values = {"value": found.value} if len(found.values) == 1 else {"values": found.values}
+    checkpoint = None if found.checkpoint is None else str(found.checkpoint)
+    return {"trial": found.number, **values, "params": found.params, "checkpoint": checkpoint}
+
+
+def _best_text(found: BestTrial) -> str:
+    lines = [f"trial       {found.number}"]
+    lines += [f"{name:<11} {value!r}" for name, value in found.values.items()]
+    lines += [f"  {name:<20} {value!r}" for name, value in found.params.items()]
+    lines.append(f"checkpoint  {found.checkpoint or 'none: none was saved, or it was deleted'}")
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,69 @@
+"""`hpsearch export`: a study for other programs, or for observers that didn't watch it."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from hpsearch.cli.arguments import add_study, target
+from hpsearch.cli.which_study import directory_of, loaded
+from hpsearch.errors import HpsearchError
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.provenance import process_name
+from hpsearch.tables.wording import counted
+
+__all__ = ["export", "export_arguments"]
+
+
+def export_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch export` takes."""
+    add_study(command, newest=True)
+    command.add_argument("--to", type=target, help="where to (default: DIR/export)")
+    text = "show the study to this observer, as if it had watched: csv, mlflow, ...; may be repeated"
+    command.add_argument("--observer", action="append", default=[], metavar="NAME", help=text)
+
+
+def export(args: argparse.Namespace) -> int:
+    """Write the study for other programs, or show it to observers."""
+    if args.observer:
+        return _show(args)
+    from hpsearch.export.export import OPTUNA_NAME, export_study
+
+    study = loaded(directory_of(args))
+    directory = args.to or study.directory / "export"
+    curves = study.curves() if len(study.sweep.objective.goals) == 1 else {}
+    try:
+        if args.to is None and directory.is_symlink():  # what a study from elsewhere links to isn't written to
+            directory.unlink()
+        written = export_study(
+            study.trials, study.sweep, directory, curves, study.times(), study.identity, study.reports()
+        )
+    except OSError as error:
+        raise HpsearchError(
+            f"{directory}: expected a folder that can be written to, got: {error.strerror}. Name another with --to."
+        ) from error
+    for path in written:
+        print(path)
+    if (storage := directory / OPTUNA_NAME) in written:  # there is none of a study without a metric
+        print(f"look at it with: optuna-dashboard {shlex.quote(str(storage))}")
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    from hpsearch.config.observer_names import check_observer, check_once
+    from hpsearch.run.observing import show_observer
+    from hpsearch.run.study_run import storage_errors
+
+    if args.to is not None:
+        raise HpsearchError("--to: must be left out with --observer, which writes where it does while a sweep runs")
+    place = StudyDirectory(directory_of(args))
+    for name in args.observer:
+        check_observer(name, ("--observer",))
+    check_once(args.observer, ("--observer",))
+    with storage_errors(place), place.running(process_name()):
+        for name in args.observer:
+            running = show_observer(place, name, (str(Path.cwd()),))
+            left = f"; {counted(running, 'trial')} that haven't ended come later" if running else ""
+            print(f"{place.path}: {name} has seen it{left}")
+    return 0

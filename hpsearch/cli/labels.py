@@ -1,0 +1,41 @@
+"""Commands that label a study: `tag` and `note`."""
+
+from __future__ import annotations
+
+import argparse
+
+from hpsearch.cli.arguments import add_study
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.labels import add_tags, labels_of, remove_tags, write_note
+
+__all__ = ["note", "note_arguments", "tag", "tag_arguments"]
+
+
+def tag_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch tag` takes."""
+    add_study(command)
+    command.add_argument("tags", nargs="*", metavar="TAG", help="a word")
+    command.add_argument("--remove", action="store_true", help="take these tags off")
+
+
+def tag(args: argparse.Namespace) -> int:
+    """Put tags on a study, or take them off; say which it has."""
+    place = StudyDirectory(args.dir)
+    change = remove_tags if args.remove else add_tags
+    labels = change(place, args.tags) if args.tags else labels_of(place)
+    print(" ".join(labels.tags) or "no tags")
+    return 0
+
+
+def note_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch note` takes."""
+    add_study(command)
+    command.add_argument("text", nargs="?", metavar="TEXT")
+
+
+def note(args: argparse.Namespace) -> int:
+    """Write a study's note, or show it."""
+    place = StudyDirectory(args.dir)
+    labels = labels_of(place) if args.text is None else write_note(place, args.text)
+    print(labels.note or "no note")
+    return 0

@@ -1,0 +1,58 @@
+"""`hpsearch plan`: what a sweep would run."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from hpsearch.cli.arguments import add_sweep, positive
+from hpsearch.cli.running import notes_of_script, print_notes, with_workers
+from hpsearch.run.plan import make_plan, plan_text
+from hpsearch.run.plan_lanes import shapes_lines
+from hpsearch.sweep.file import load_sweep, sweep_notes
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.sweep.table_name import is_table
+from hpsearch.trainable.macros import DEFAULT_COMMAND
+from hpsearch.worker.job import CommandLine
+from hpsearch.worker.preflight import check_end, missing_here
+
+__all__ = ["plan", "plan_arguments"]
+
+
+def plan_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch plan` takes."""
+    add_sweep(command)
+    command.add_argument("--workers", type=positive, metavar="N", help="predict for this many workers")
+
+
+def plan(args: argparse.Namespace) -> int:
+    """Show what a sweep would run."""
+    sweep = with_workers(load_sweep(args.sweep, args.overrides, runs=False), args.workers)
+    print_notes([*sweep_notes(args.sweep, args.overrides), *_missing(sweep, args.sweep), *notes_of_script(sweep)])
+    made = make_plan(sweep, sweep.resources.workers)
+    print(plan_text(made), end="", flush=True)
+    for line in shapes_lines(made, (str(Path.cwd()),)):
+        print(line)
+    if (sweep.trainable or sweep.program or sweep.command) and not is_table(sweep.trainable):
+        sets = "".join(f" --set {shlex.quote(one)}" for one in args.overrides)
+        command = f"hpsearch check {shlex.quote(str(args.sweep))}{sets}"
+        print(f"check        {command} tries a trial, and says what a sweep of it would get wrong")
+    return 0
+
+
+def _missing(sweep: Sweep, source: Path) -> list[str]:
+    """Say what of the trainable isn't here; it may be where the sweep is to run."""
+    folder = str(Path.cwd())
+    if sweep.trainable is not None:
+        trainable: str | CommandLine = sweep.trainable
+    elif sweep.program is not None or sweep.command is not None:
+        trainable = CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, folder)
+    else:  # it can only be asked and told
+        return []
+    folders = tuple(dict.fromkeys((folder, str(source.resolve().parent))))
+    if is_table(sweep.trainable):
+        return []
+    check_end(sweep, None, folders)
+    told = missing_here(trainable, folders)
+    return [] if told is None else [f"it wouldn't run here: {told}"]

@@ -1,0 +1,290 @@
+"""What commands that run a sweep share: their arguments, the run, and what is printed at its end."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from hpsearch.backends import make_backend
+from hpsearch.cli.arguments import positive
+from hpsearch.cli.which_study import pasted
+from hpsearch.config.checks import InvalidKey
+from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
+from hpsearch.journal.directory import StudyDirectory
+from hpsearch.observers.screen import choose_progress
+from hpsearch.observers.times import Times
+from hpsearch.results.result_warnings import result_warnings, without_value
+from hpsearch.results.study import Study
+from hpsearch.run.observing import check_observers
+from hpsearch.run.study_run import Run, run_study
+from hpsearch.study.stopping import CRITERIA
+from hpsearch.sweep.file import load_sweep, locate
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.sweep.table_name import is_table
+from hpsearch.tables.groups import by_strategy
+from hpsearch.tables.layout import screen_of, table_text
+from hpsearch.tables.outline import constants_of, outlined
+from hpsearch.tables.status import way_on
+from hpsearch.tables.trial_table import rows_to_table
+from hpsearch.tables.wording import front_line, shown_path
+from hpsearch.trainable.macros import DEFAULT_COMMAND
+from hpsearch.trial import TrialRow, TrialState
+from hpsearch.worker.job import CommandLine
+from hpsearch.worker.preflight import check_end
+from hpsearch.worker.wandb_in_script import wandb_note
+
+__all__ = [
+    "add_output",
+    "add_place",
+    "blame",
+    "check_importable",
+    "check_runs_here",
+    "notes_of_script",
+    "observers_located",
+    "print_notes",
+    "run_and_report",
+    "with_workers",
+]
+
+_EXIT_CODES = {
+    **dict.fromkeys(("finished", "target", "patience"), 0),
+    **dict.fromkeys(("stopped", "max_time"), 3),
+    **dict.fromkeys(("interrupted", "cancelled", "killed"), 130),  # killed: a second Ctrl-C struck while it was written
+}
+
+_LEADERS = 5
+"""Trials in the table at the end."""
+
+
+def check_runs_here(args: argparse.Namespace, sweep: Sweep, folders: Sequence[str]) -> None:
+    """Refuse what can't be run where it is asked for, or watched as asked, before a study is made of it."""
+    folders = (str(Path.cwd()), *folders)
+    if args.backend != "simulated" and not is_table(sweep.trainable):
+        check_end(sweep, None, folders)
+    if args.backend != "ray" or is_table(sweep.trainable):
+        make_backend(args.backend, sweep, None, args.address, folders)
+    check_observers(sweep.observers, folders)
+
+
+def check_importable(path: Path, sweep: Sweep, call: str) -> None:
+    """Refuse a study whose trainable is no import path; `call` is what resumes it in Python."""
+    if (sweep.trainable or "").startswith("__main__:"):
+        raise JournalError(
+            f"{path}: its trainable {sweep.trainable!r} was given from Python and can't be imported here; go on "
+            f"with {call}"
+        )
+
+
+def notes_of_script(sweep: Sweep) -> list[str]:
+    """Say that a script logs to W&B, and not to this sweep."""
+    if sweep.program is None:
+        return []
+    note = wandb_note(CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, str(Path.cwd())))
+    return [] if note is None else [note]
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    """Say what a file means here that may surprise, apart from what is printed for programs to read."""
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr, flush=True)
+
+
+def with_workers(sweep: Sweep, workers: int | None) -> Sweep:
+    """Return the sweep with the `--workers` of the command line."""
+    if workers is None:
+        return sweep
+    try:
+        return replace(sweep, resources=replace(sweep.resources, workers=workers))
+    except InvalidKey as error:
+        advice = f"\n  {error.advice}: --set resources.workers_per_trial={workers}" if error.advice else ""
+        raise SweepError(f"--workers {workers}: {error.problem}{advice}") from None
+
+
+def run_and_report(
+    place: StudyDirectory,
+    sweep: Sweep,
+    args: argparse.Namespace,
+    source: Path | None,
+    folder: str = "",
+    held: Callable[[], object] = lambda: None,
+    failed: Sequence[int] | None = None,
+) -> int:
+    """Run a study, whose sweep file is `source` and which was made in `folder`, and say what came out."""
+    search_path = [str(Path.cwd()), folder, "" if source is None else str(source.resolve().parent)]
+    folders = tuple(dict.fromkeys(path for path in search_path if path))
+    times = _timed(args)
+    run = Run(
+        trainable=None,
+        backend=lambda sweep: make_backend(args.backend, sweep, None, args.address, folders),
+        display=choose_progress(sys.stdout, args.quiet),
+        tensorboard=not args.no_tensorboard,
+        search_path=folders,
+        durable=args.durable,
+        virtual=args.backend == "simulated",
+        starting="starting Ray" if args.backend == "ray" else "",
+        times=times,
+        verbose=args.verbose,
+        held=held,
+    )
+    try:
+        with observers_located(source, place):
+            return _report(run_study(place, sweep, run, failed))
+    except TrainableError as error:
+        mend = f"mend it, then go on with: hpsearch resume {pasted(place.path)}"
+        raise TrainableError(f"{blame(source, str(error))}{error}\n{mend}") from error
+
+
+def _timed(args: argparse.Namespace) -> Times:
+    """Return what notes where the time goes, which is told when this process has ended all that it started."""
+    times = Times()
+    if args.own_process and not args.quiet:
+        began = psutil.Process().create_time()
+
+        def tell() -> None:
+            if words := times.words(began):
+                with suppress(OSError, ValueError):  # who read it has gone
+                    print(words, flush=True)
+
+        atexit.register(tell)  # before Ray's own, which then comes first
+    return times
+
+
+@contextmanager
+def observers_located(path: Path | None, place: StudyDirectory | None = None) -> Iterator[None]:
+    """Add to a mistake in a sweep's observers where the file names them; where there is a study, how it goes on."""
+    try:
+        yield
+    except InvalidKey as error:
+        if error.key[:1] != ("observers",):
+            raise
+        where = f"{locate(path, 'observers')}: " if path is not None and path.is_file() else ""
+        resume = "" if place is None else f"hpsearch resume {pasted(place.path)}"
+        mend = f"\nmend it, then go on with: {resume}\nor with others: {resume} --set observers=csv" if resume else ""
+        raise SweepError(f"{where}{error}{mend}") from error
+
+
+def blame(path: Path | None, message: str) -> str:
+    """Return the place in the sweep file that a broken contract points at."""
+    if path is None or not path.is_file():
+        return ""
+    key = _metric_key(path, message) or ("program" if _has_program(path) else "trainable")
+    key = next((named for named in ("program", "command") if message.startswith(f"`{named}`")), key)
+    return f"{locate(path, key)}: {key}: "
+
+
+def _metric_key(path: Path, message: str) -> str | None:
+    """Return the key that asks for the metric which a report lacked; None where nothing is said of one."""
+    missed = re.search(r"the sweep's metric '(.+?)'", message)
+    if missed is None:
+        return None
+    try:
+        objective = load_sweep(path).objective
+    except HpsearchError:
+        return "metric"
+    names = [goal.name for goal in objective.goals]
+    if missed[1] in names:
+        return f"metric.{names.index(missed[1])}.name" if objective.several else "metric.name"
+    constrained = [constraint.metric for constraint in objective.constraints]
+    if missed[1] in constrained:
+        return f"outcome_constraints.{constrained.index(missed[1])}"
+    return "metric" if objective.several else "metric.name"
+
+
+def _has_program(path: Path) -> bool:
+    try:
+        return load_sweep(path).trainable is None
+    except HpsearchError:
+        return False
+
+
+def _report(study: Study) -> int:
+    """Say what came out, where it lies and what to do next."""
+    where = shown_path(study.directory, Path.cwd())
+    pasted = shlex.quote(where)
+    if study.state not in ("finished", *CRITERIA):
+        print(f"{study.state}; {way_on(study, where)}")
+        return _EXIT_CODES.get(study.state, 1)
+    rows = _best_first(study)
+    if not study.sweep.objective.goals:
+        ended = [row for row in study.trials if row.metrics]
+        print(rows_to_table(*outlined(ended[-_LEADERS:], study.sweep.parameters), study.sweep.objective), end="")
+        print("best:        none, as the sweep names no metric")
+        print(f"trials:      hpsearch trials {pasted}")
+        return 0
+    if not rows:
+        # Of trials that reported NaN `status` has nothing to say.
+        reported = all(row.metrics and row.state is not TrialState.FAILED for row in study.trials)
+        see = "them with: hpsearch trials" if reported else "why with: hpsearch status"
+        print(f"{study.state}, but {without_value(study)}; see {see} {pasted}")
+        return 4
+    if study.rerun is not None:
+        print(study.rerun.text(screen_of(sys.stdout)), end="")
+    else:
+        objective = study.sweep.objective
+        shown, names = outlined(rows[:_LEADERS], study.sweep.parameters)
+        constants, see = (
+            constants_of(names, study.sweep.parameters),
+            f"with hpsearch trials {pasted} --columns NAME,...",
+        )
+        screen = screen_of(sys.stdout)
+        text = rows_to_table(shown, names, objective, constants=constants, screen=screen, see=see)
+        if strategies := by_strategy(study):
+            text = text.rstrip("\n") + "\n" + table_text(strategies, screen)
+        print(text, end="")
+        print(_what_is_best(study, pasted), end="")
+        for text in result_warnings(study):
+            print(f"note:        {text}")
+    print(f"trials:      hpsearch trials {pasted}")
+    checkpoint = study.checkpoint_path(rows[0])
+    if checkpoint is not None and study.rerun is None and not study.sweep.objective.several:
+        print(f"checkpoint:  {shown_path(checkpoint, Path.cwd())}")
+    if (study.directory / "tensorboard").is_dir():
+        print(f"TensorBoard: hpsearch tensorboard {pasted}")
+    print(f"report:      hpsearch report {pasted}")
+    if study.state in CRITERIA:
+        print(f"{study.state + ':':<12} {study.message}")
+        print(f"             {way_on(study, where)}")
+    return 0
+
+
+def _best_first(study: Study) -> list[TrialRow]:
+    """Return the trials that have a score, best first."""
+    return [row for row in study.ranked if row.score is not None]
+
+
+def _what_is_best(study: Study, pasted: str) -> str:
+    objective, leaders = study.sweep.objective, study.leaders
+    if objective.several:
+        front = f"front:       {front_line(leaders, objective)}\n"
+        return front + (f"             hpsearch trials {pasted} --front\n" if leaders[0].feasible else "")
+    (best,) = leaders
+    broken = "" if best.feasible else f", which breaks {' and '.join(objective.broken(best.score))}, as all do"
+    return f"best:        trial {best.number}, {objective.title} {best.values[0]:.6g}{broken}\n"
+
+
+def add_place(command: argparse.ArgumentParser) -> None:
+    """Add the options that say where trials run."""
+    backends = ["ray", "inline", "simulated"]
+    text = "inline runs in this process, for a debugger; simulated plays a recorded table back, on a virtual clock"
+    command.add_argument("--workers", type=positive, metavar="N", help="workers: each runs a trial, or a part of one")
+    command.add_argument("--backend", choices=backends, default="ray", help=text)
+    command.add_argument("--address", help="a Ray cluster to join (default: RAY_ADDRESS, or a local Ray)")
+
+
+def add_output(command: argparse.ArgumentParser) -> None:
+    """Add the options on what a run writes and prints."""
+    command.add_argument("--no-tensorboard", action="store_true", help="write no event files for TensorBoard")
+    text = "let the journal and its checkpoints survive the loss of power, at some cost in speed"
+    command.add_argument("--durable", action="store_true", help=text)
+    group = command.add_mutually_exclusive_group()
+    group.add_argument("-q", "--quiet", action="store_true", help="print errors and the result alone")
+    group.add_argument("-v", "--verbose", action="store_true", help="print what is decided on each trial, and why")
