@@ -12,7 +12,7 @@ from hpsearch.page.charts import Names, Scale, between
 from hpsearch.results.study import Study
 from hpsearch.space import Categorical, Distribution, LogIntUniform, LogNormal, LogUniform, Normal
 from hpsearch.space.distribution import Numeric
-from hpsearch.space.structures import Copies, Repeated
+from hpsearch.space.structures import Copies, RepeatedStructure
 from hpsearch.tables.formats import param_cell
 from hpsearch.tables.wording import number
 from hpsearch.trial import Value
@@ -79,7 +79,7 @@ def varies(name: str, points: Sequence[Mapping[str, Value]]) -> bool:
 def told_name(name: str, study: Study) -> str:
     """Return a parameter's label; for a repeated structure it says that the value is the number of parts."""
     parameter = study.sweep.parameters.find(name)
-    is_count = parameter is not None and isinstance(parameter.holder, Repeated)
+    is_count = parameter is not None and isinstance(parameter.holder, RepeatedStructure)
     return f"{name} (count)" if is_count else name
 
 

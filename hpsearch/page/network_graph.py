@@ -8,8 +8,8 @@ from typing import Any
 
 from hpsearch.space import Cell, Choice
 from hpsearch.space.choices import Categorical
-from hpsearch.space.parameter import Declared, Group, Structure
-from hpsearch.space.structures import Repeated
+from hpsearch.space.parameter import Declared, ParameterGroup, Structure
+from hpsearch.space.structures import RepeatedStructure
 from hpsearch.tables.outline import written
 from hpsearch.trial import Value
 
@@ -57,9 +57,9 @@ def structures_of(name: str, holds: object, value: Value) -> Iterator[tuple[str,
     """
     inside: Sequence[Declared] = ()
     match holds:
-        case Repeated() | Cell():
+        case RepeatedStructure() | Cell():
             yield name, value
-        case Group():
+        case ParameterGroup():
             inside = holds.declared
         case Choice():
             ((branch, value),) = value.items()
@@ -76,7 +76,7 @@ def operations_of(holds: object) -> Iterator[str]:
     """Return the names of all operations that there may be in a structure, some of them several times."""
     inside: Sequence[Declared] = ()
     match holds:
-        case Repeated(block=inside) | Cell(operations=inside):
+        case RepeatedStructure(block=inside) | Cell(operations=inside):
             for one in inside:
                 match one.holds:
                     case Categorical(values=values) if not one.path:

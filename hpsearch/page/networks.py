@@ -76,7 +76,7 @@ def _structures(space: Space, params: Params) -> dict[str, Value]:
     holds = {".".join(one.path): one.holds for one in space.declared}
     return {
         name: value
-        for top, whole, is_structure in space.top(params)
+        for top, whole, is_structure in space.top_level(params)
         if is_structure
         for name, value in structures_of(top, holds[top], whole)
     }

@@ -100,7 +100,7 @@ def _point(row: TrialRow, study: Study) -> dict[str, Value]:
     """Return a trial's params, of each structure which one it is, or how many parts it has."""
     return {
         name: row.params.get(name, written(value)) if is_structure else value
-        for name, value, is_structure in study.sweep.parameters.top(row.params)
+        for name, value, is_structure in study.sweep.parameters.top_level(row.params)
     }
 
 

@@ -28,7 +28,7 @@ def space_lines(sweep: Sweep) -> list[str]:
     lines = [f"space        {told}" + ("" if size is None else f"; {counted(size, 'point')}")]
     if space.constraints:
         draws = _CALLED_DRAWS if space.calls else _DRAWS
-        kept = space.kept(sweep.seed, draws)
+        kept = space.count_valid(sweep.seed, draws)
         lines.append(f"             {kept:,} of {draws:,} draws keep the constraints; others are drawn again")
     refused = refusals(sweep.problem)
     for method, searcher in KNOWN.items():

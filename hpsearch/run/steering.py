@@ -15,7 +15,7 @@ from hpsearch.events import Added, Event, Extended, Pruned, Steered
 from hpsearch.journal.requests import Request, person
 from hpsearch.run.retrying import flag, named, retries, room_by
 from hpsearch.schedulers.base import NewTrial
-from hpsearch.space import Missing, Space
+from hpsearch.space import MissingParameter, Space
 from hpsearch.study.extension import extension
 from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import TERMINAL
@@ -127,7 +127,7 @@ def _key(point: Params, space: Space) -> str | None:
     """Give what equal points share; None of a partial one: what it leaves out may be drawn unlike."""
     try:
         return space.key(space.check(point))
-    except Missing:
+    except MissingParameter:
         return None
 
 

@@ -21,7 +21,7 @@ from hpsearch.space import (
     Space,
     Uniform,
 )
-from hpsearch.space._decimals import Steps
+from hpsearch.space._decimals import Multiples
 from hpsearch.space.distribution import Numeric, own_copy
 from hpsearch.trial import Params, Value
 
@@ -241,7 +241,7 @@ class _Place(_Codec):
                 above = 2 * (value // steps.size - steps.first) + 1
                 share: float = math.log1p(above / (2 * steps.first)) / math.log1p(steps.count / steps.first)
                 return share
-        return self.ours.place(value)
+        return self.ours.position(value)
 
     def decode(self, value: Any) -> Value:
         return self.ours.draw(min(int(value * 2**DRAW_BITS), 2**DRAW_BITS - 1))
@@ -304,7 +304,7 @@ def _codec(ours: Distribution) -> _Codec:
     raise TypeError(f"a distribution must have a counterpart in Optuna, got {type(ours).__name__}")
 
 
-def _steps_of(ours: Numeric) -> Steps:
+def _steps_of(ours: Numeric) -> Multiples:
     assert ours.steps is not None
     return ours.steps
 

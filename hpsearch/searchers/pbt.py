@@ -194,7 +194,7 @@ def _neighbour(distribution: Distribution, value: Value, direction: int) -> Valu
     """Give the choice beside one, where choices have an order, or are numbers that rise or fall; else that one."""
     values = distribution.every_value() or ()
     if isinstance(distribution, Ordinal):
-        return values[min(max(distribution.place(value) + direction, 0), len(values) - 1)]
+        return values[min(max(distribution.index(value) + direction, 0), len(values) - 1)]
     numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in values)
     if not numbers or values not in (sorted(set(values)), sorted(set(values), reverse=True)):
         return value

@@ -114,7 +114,7 @@ class NearestRows:
 
     def find(self, params: Params) -> int:
         """Give the nearest row."""
-        here = np.array([distribution.place(params[name]) for name, distribution in self._numeric])
+        here = np.array([distribution.position(params[name]) for name, distribution in self._numeric])
         codes = np.array([known[identity(params[name])] for name, known in self._listed], dtype=np.int64)
         distances = ((self._places - here) ** 2).sum(axis=1) + (self._codes != codes).sum(axis=1)
         return int((distances <= distances.min() + _DUST).argmax())
@@ -124,7 +124,7 @@ def _places(name: str, distribution: Numeric, column: Sequence[Value]) -> list[f
     try:
         if (strange := next((value for value in column if not math.isfinite(value)), None)) is not None:
             raise ValueError(f"it has {strange}")
-        return [distribution.place(value) for value in column]
+        return [distribution.position(value) for value in column]
     except (TypeError, ValueError) as error:
         raise SweepError(
             f"the table's column for {name} must hold numbers that the sweep's {type(distribution).__name__} has a "

@@ -1,10 +1,10 @@
-"""What may be tried: distributions of single parameters, structures that hold others, and the space they make up."""
+"""The search space: distributions of parameters, structures of parameters, and `Space`, which holds them."""
 
 from __future__ import annotations
 
 from hpsearch.space.cell import Cell
 from hpsearch.space.choices import Categorical, Constant, Ordinal
-from hpsearch.space.declaring import When
+from hpsearch.space.declarations import When
 from hpsearch.space.derived import Derived
 from hpsearch.space.distribution import Distribution
 from hpsearch.space.from_json import distribution_from_json
@@ -13,7 +13,7 @@ from hpsearch.space.parameter import Declared, Parameter
 from hpsearch.space.ranges import IntUniform, LogIntUniform, LogUniform, Uniform
 from hpsearch.space.space import Space
 from hpsearch.space.structures import Chain, Choice, Repeat
-from hpsearch.space.tree import Missing
+from hpsearch.space.tree import MissingParameter
 from hpsearch.space.walk import Broken
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "LogIntUniform",
     "LogNormal",
     "LogUniform",
-    "Missing",
+    "MissingParameter",
     "Normal",
     "Ordinal",
     "Parameter",

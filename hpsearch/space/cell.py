@@ -11,7 +11,7 @@ from hpsearch.config.checks import InvalidKey, integer, shown
 from hpsearch.space.choices import Categorical
 from hpsearch.space.isomorphism import Node, canonical_order
 from hpsearch.space.parameter import Declared, Structure
-from hpsearch.space.structures import operation
+from hpsearch.space.structures import declare_operations
 from hpsearch.trial import Value
 
 __all__ = ["Cell"]
@@ -25,22 +25,21 @@ Nested = dict[str, Value]
 class Cell(Structure):
     """A directed acyclic graph of operations.
 
-    With `each="edge"` there is an edge from each node to each later one, and an operation on each edge, as in
-    NAS-Bench-201 (Dong and Yang, ICLR 2020). Node 0 is the input and the last one the output. A trainable sees edges to
-    operations: `{"0-1": "skip", "0-2": "conv", "1-2": "none"}`. Every edge is there, whatever stands on it, so that two
-    such cells are equal where they are written alike.
+    With `each="edge"`, every node has an edge to every later node, and every edge has an operation, as in NAS-Bench-201
+    (Dong and Yang, ICLR 2020). Node 0 is the input, the last node the output. A trainable gets a mapping of edges to
+    operations: `{"0-1": "skip", "0-2": "conv", "1-2": "none"}`. Two such cells are equal if their mappings are.
 
-    With `each="node"` each node takes two earlier ones as inputs, and an operation for each of them, as in NASNet
-    (Zoph et al., CVPR 2018) and AmoebaNet (Real et al., AAAI 2019). The first nodes are the cell's inputs, and have
-    none. A trainable sees nodes to their two inputs: `{"2": [{"from": 0, "operation": "conv"}, {"from": 1, ...}]}`. Two
-    such cells are equal where one becomes the other by numbering its nodes in another order and swapping the two
-    inputs of a node; no operation is treated as if it were none.
+    With `each="node"`, each node has two earlier nodes as inputs and an operation for each input, as in NASNet (Zoph et
+    al., CVPR 2018) and AmoebaNet (Real et al., AAAI 2019). The first nodes are the inputs of the cell. A trainable gets
+    a mapping of nodes to their two inputs: `{"2": [{"from": 0, "operation": "conv"}, {"from": 1, ...}]}`. Two such
+    cells are equal if they are isomorphic: renumbering nodes or swapping the two inputs of a node changes nothing. No
+    operation is treated as the identity or as zero.
 
     Args:
-        operations: A list of values, or a mapping of names to parameters of their own.
-        nodes: How many there are: of edges input and output among them, of nodes without the inputs.
-        each: Where the operations stand.
-        inputs: How many inputs the cell has; of edges one.
+        operations: A list of values, or a mapping of names to their parameters.
+        nodes: Number of nodes. Includes input and output for `each="edge"`, excludes the inputs for `each="node"`.
+        each: What has operations.
+        inputs: Number of inputs of the cell. Only for `each="node"`.
     """
 
     kind: ClassVar[str] = "cell"
@@ -52,7 +51,7 @@ class Cell(Structure):
     inputs: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "operations", operation(self.operations))
+        object.__setattr__(self, "operations", declare_operations(self.operations))
         if self.each not in ("edge", "node"):
             raise InvalidKey(("each",), f"must be edge or node, got {shown(self.each)}")
         on_edges = self.each == "edge"
@@ -69,39 +68,40 @@ class Cell(Structure):
         object.__setattr__(self, "_declared", self._on_edges() if on_edges else self._on_nodes(inputs or 0))
 
     def _on_edges(self) -> tuple[Declared, ...]:
-        (one,) = self.operations
-        return tuple(Declared((f"{start}-{end}",), one.holds) for end in range(1, self.nodes) for start in range(end))
+        (operation,) = self.operations
+        edges = [f"{start}-{end}" for end in range(1, self.nodes) for start in range(end)]
+        return tuple(Declared((edge,), operation.holds) for edge in edges)
 
     def _on_nodes(self, inputs: int) -> tuple[Declared, ...]:
-        (one,) = self.operations
-        found = []
+        (operation,) = self.operations
+        parameters = []
         for node in range(inputs, inputs + self.nodes):
             for side in ("0", "1"):
-                found.append(Declared((str(node), side, "from"), Categorical(list(range(node)))))
-                found.append(Declared((str(node), side, "operation"), one.holds))
-        return tuple(found)
+                parameters.append(Declared((str(node), side, "from"), Categorical(list(range(node)))))
+                parameters.append(Declared((str(node), side, "operation"), operation.holds))
+        return tuple(parameters)
 
     def groups(self, value: Value) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Give its parameters."""
+        """Return the parameters of the cell, as one group."""
         return [((), self._declared)]  # type: ignore[attr-defined]
 
     def every_group(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Give its parameters."""
+        """Return the parameters of the cell, as one group."""
         return self.groups(None)
 
     def enter(self, parts: tuple[str, ...]) -> tuple[int, tuple[str, ...], Sequence[Declared], int] | None:
-        """Go on with the same parts."""
+        """Follow the same parts among the parameters of the cell."""
         return 0, (), self._declared, 0  # type: ignore[attr-defined]
 
     def nest(self, value: Value, groups: Mapping[tuple[str, ...], Value]) -> Value:
-        """Give edges to operations, or nodes to their two inputs."""
+        """Return a mapping of edges to operations, or of nodes to their two inputs."""
         inside = groups[()]
         if self.each == "edge":
             return inside
         return {node: [sides[side] for side in ("0", "1") if side in sides] for node, sides in inside.items()}
 
     def unnest(self, value: object) -> tuple[Value, Mapping[tuple[str, ...], object]]:
-        """Undo it."""
+        """Undo `nest`."""
         if not isinstance(value, Mapping):
             raise InvalidKey((), f"must be a mapping of {self.each}s, got {shown(value)}")
         if self.each == "edge":
@@ -116,7 +116,7 @@ class Cell(Structure):
         }
 
     def canonical(self, nested: Nested) -> Nested:
-        """Give the cell, as a trainable sees it, in the one way that all equal to it are given."""
+        """Return the canonical form of a nested cell: the same for all cells that are equal to it."""
         if self.each == "edge" or len(nested) < self.nodes:
             return nested
         assert self.inputs is not None
@@ -138,6 +138,6 @@ class Cell(Structure):
         return out
 
     def to_json(self) -> dict[str, Value]:
-        """Give operations and numbers."""
+        """Return the cell as JSON."""
         own = {} if self.inputs is None else {"inputs": self.inputs}
         return {"cell": self.operations[0].to_json(), "nodes": self.nodes, "each": self.each, **own}

@@ -1,4 +1,4 @@
-"""Values that follow from others."""
+"""Derived parameters: values computed from other parameters."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from hpsearch.space.distribution import Distribution
 from hpsearch.space.expressions import Expression
 from hpsearch.trial import Value
 
-__all__ = ["Derived", "Refused"]
+__all__ = ["Derived", "RejectedConfiguration"]
 
-_REMEMBERED = 4096
-"""Calls whose answers are kept: a point is gone through several times."""
+_CACHE_SIZE = 4096
+"""Number of cached calls. A configuration is computed several times."""
 
 
-class Refused(Exception):
-    """A function says by a ValueError that a point is none that can be used."""
+class RejectedConfiguration(Exception):
+    """The function of a derived parameter raised a ValueError for a configuration."""
 
 
 @dataclass(frozen=True)
 class Derived(Distribution):
-    """A value that follows from parameters that stand above it: of an expression, such as `"width * depth"`.
+    """A value computed from the parameters that are declared above it, such as `"width * depth"`.
 
-    Or of a function, by its import path `package.module:function`: it is called with all that stands above, nested as a
-    trainable sees it, and gives a number, text, or another plain value, always the same for the same. A ValueError
-    refuses the point as a broken constraint does.
+    It is an expression, or the import path of a function, `package.module:function`. The function is called with the
+    parameters above it, nested as a trainable gets them. It must be deterministic and return a plain value, such as a
+    number or a string. If it raises a ValueError, the configuration is rejected as if it broke a constraint.
 
-    It is part of a point as if it had been drawn, and absent where the expression reads a parameter that is absent.
+    The value is part of the configuration. It is absent where the expression reads an inactive parameter.
     """
 
     kind: ClassVar[str] = "derived"
@@ -52,9 +52,9 @@ class Derived(Distribution):
 
     @cached_property
     def function(self) -> str | None:
-        """The import path of the function; None where it is an expression."""
-        given = self.expression
-        return given if isinstance(given, str) and is_import_path(given.strip()) else None
+        """The import path of the function; None for an expression."""
+        expression = self.expression
+        return expression if isinstance(expression, str) and is_import_path(expression.strip()) else None
 
     @cached_property
     def parsed(self) -> Expression:
@@ -62,40 +62,40 @@ class Derived(Distribution):
         return Expression(self.expression)
 
     def computed(self, params: Mapping[str, Value]) -> Value:
-        """Ask the function.
+        """Return the value that the function computes.
 
         Args:
-            params: What stands above it, nested as a trainable sees it.
+            params: The parameters above it, nested as a trainable gets them.
 
         Raises:
-            Refused: The function doesn't take the point.
-            InvalidKey: There is no such function, it raised, or it gave what is no plain value.
+            RejectedConfiguration: The function raised a ValueError.
+            InvalidKey: There is no such function, it raised another error, or it did not return a plain value.
         """
         assert self.function is not None
-        taken, value = _answer(self.function.strip(), json.dumps(params))
-        if not taken:
-            raise Refused(value)
+        is_valid, value = _call(self.function.strip(), json.dumps(params))
+        if not is_valid:
+            raise RejectedConfiguration(value)
         return plain(value, ())
 
     def draw(self, bits: int) -> Value:
-        """Refuse: it isn't drawn."""
+        """Raise a TypeError: the value is computed, not sampled."""
         raise TypeError("a derived value isn't drawn")
 
     def grid(self) -> list[Value]:
-        """Refuse: it follows from the others of a grid."""
+        """Raise a TypeError: the value is computed from the others of a grid."""
         raise TypeError("a derived value has no grid")
 
     def accept(self, value: object) -> Value:
-        """Take any plain value; the space compares it with its own."""
+        """Return any plain value; the space compares it with the computed one."""
         return plain(value, ())
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def _answer(path: str, params: str) -> tuple[bool, Value]:
-    """Give whether a function takes a point, and its value, or why it doesn't.
+@lru_cache(maxsize=_CACHE_SIZE)
+def _call(path: str, params: str) -> tuple[bool, Value]:
+    """Return (True, value), or (False, message) if the function raised a ValueError.
 
     Raises:
-        InvalidKey: It can't be had, or raised.
+        InvalidKey: The function cannot be imported, or raised another error.
     """
     try:
         function = import_object(path, "derived", SweepError, [str(Path.cwd())])

@@ -1,4 +1,4 @@
-"""All points of a finite space in order: counted, and each by its number."""
+"""Enumeration of finite spaces: the number of configurations, and the configuration of an index."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ __all__ = ["Enumeration"]
 
 _MOST_FILTERED = 100_000
 _MOST_CALLED = 2_000
-"""Points that are gone through one by one, where conditions or constraints leave some out."""
+"""Maximum number of configurations to filter one by one, and if functions are called."""
 
 
 class Enumeration:
-    """The points whose parameters have listed values; the first parameter varies slowest.
+    """All configurations of listed values; the first parameter varies slowest.
 
-    Where every parameter has its values whatever the others are, but for those of branches and copies, the points are
-    counted by products and sums, and each is found by its number. Else they are gone through.
+    Without conditions and constraints, configurations are counted by products and sums, and an index is converted to a
+    configuration directly. Otherwise all of them are listed and filtered.
 
     Args:
         tree: The parameters.
-        build: Gives a point, or raises `Broken`.
-        constrained: `build` may do so.
-        values: Gives the values of a parameter; None: they can't be listed.
-        key: Gives what equal points share, of which one is enough; None: no two that are written otherwise are equal.
+        build: Returns a configuration, or raises `Broken`.
+        constrained: Whether `build` may raise `Broken`.
+        values: Returns the values of a parameter, or None if they cannot be listed.
+        key: Returns the key that equal configurations share, of which one is kept; None: all differ.
     """
 
     def __init__(
@@ -54,19 +54,19 @@ class Enumeration:
 
     @property
     def bound(self) -> int:
-        """Number of points as if all conditions and constraints held: there are no more.
+        """Upper bound of the number of configurations: without conditions and constraints.
 
         Raises:
-            InvalidKey: A parameter's values can't be listed.
+            InvalidKey: The values of a parameter cannot be listed.
         """
         return self._count(self._tree.declared, ())
 
     @property
     def size(self) -> int:
-        """Number of points.
+        """Number of configurations.
 
         Raises:
-            InvalidKey: A parameter's values can't be listed, or the points are too many to be gone through.
+            InvalidKey: The values of a parameter cannot be listed, or there are too many configurations to filter.
         """
         if not self._filtered:
             return self.bound
@@ -79,17 +79,17 @@ class Enumeration:
 
     @property
     def counted(self) -> int | None:
-        """Number of points; None where there is none, or it takes too long."""
+        """Number of configurations; None if it is infinite or takes too long to count."""
         try:
             return self.size
         except InvalidKey:
             return None
 
     def point(self, index: int) -> dict[str, Value]:
-        """Give a point by its number.
+        """Return the configuration of an index.
 
         Raises:
-            SweepError: There is none of this number.
+            SweepError: The index is out of range.
             InvalidKey: See `size`.
         """
         if not 0 <= index < self.size:
@@ -97,18 +97,18 @@ class Enumeration:
         return self._numbered(index) if self._kept is None else dict(own_copy(self._kept[index]))
 
     def points(self, most: int) -> list[dict[str, Value]] | None:
-        """Give all points; None where they are more than this, or can't be listed."""
+        """Return all configurations; None if there are more than `most`, or they cannot be listed."""
         size = self.counted
         return None if size is None or size > most else [self.point(index) for index in range(size)]
 
     @property
     def _most(self) -> int:
-        """Points that are gone through to see which are left out."""
+        """Maximum number of configurations to filter."""
         return _MOST_CALLED if self._tree.calls else _MOST_FILTERED
 
     @cached_property
     def _filtered(self) -> bool:
-        """Whether conditions, derived values, constraints or equal points may leave points out."""
+        """Whether conditions, derived values, constraints or equal configurations may rule some out."""
         return (
             self._constrained
             or self._key is not None
@@ -117,19 +117,19 @@ class Enumeration:
 
     @cached_property
     def _kept(self) -> list[dict[str, Value]] | None:
-        """The points that are left; None where none is left out, or they are too many to be gone through."""
+        """The configurations that pass the filter; None if nothing is filtered, or there are too many."""
         if not self._filtered:
             return None
-        found: dict[object, dict[str, Value]] = {}
-        for place, point in enumerate(self._gone_through()):
-            if place >= self._most:
+        kept: dict[object, dict[str, Value]] = {}
+        for index, point in enumerate(self._candidates()):
+            if index >= self._most:
                 return None
             if point is not None:
-                found.setdefault(place if self._key is None else self._key(point), point)
-        return list(found.values())
+                kept.setdefault(index if self._key is None else self._key(point), point)
+        return list(kept.values())
 
-    def _gone_through(self) -> Iterator[dict[str, Value] | None]:
-        """Give each point in turn; None for one that breaks a constraint."""
+    def _candidates(self) -> Iterator[dict[str, Value] | None]:
+        """Yield each configuration in order; None for one that breaks a constraint."""
         digits: list[int] = []
         while True:
             bases: list[int] = []
@@ -171,7 +171,7 @@ class Enumeration:
         return sum(count for _, count in self._by_tag(one, path + one.path))
 
     def _by_tag(self, one: Declared, here: tuple[str, ...]) -> Iterator[tuple[Value, int]]:
-        """Give each value that is decided first, and the number of points that go on from it."""
+        """Yield each value of a parameter or tag, and the number of configurations that have it."""
         holds = one.holds
         if isinstance(holds, Derived):
             yield None, 1
@@ -183,7 +183,7 @@ class Enumeration:
             yield tag, prod(self._count(inside, here + inner) for inner, inside in holds.groups(tag))
 
     def _tag_at(self, one: Declared, here: tuple[str, ...], digit: int) -> tuple[Value, int]:
-        """Find the value that is decided first, and the number among the points that go on from it."""
+        """Return the value of a parameter or tag for a digit, and the index among the configurations that have it."""
         for value, count in self._by_tag(one, here):
             if digit < count:
                 return value, digit
@@ -191,21 +191,21 @@ class Enumeration:
         raise IndexError(digit)
 
     def _numbered(self, index: int) -> dict[str, Value]:
-        """Find the values of a point by its number: digits of mixed bases, the last parameter's the least."""
-        found: dict[str, Value] = {}
-        self._number(self._tree.declared, (), index, found)
-        return self._build(lambda parameter: own_copy(found[parameter.name]))
+        """Return the configuration of an index: mixed-radix digits, the last parameter least significant."""
+        values: dict[str, Value] = {}
+        self._decode(self._tree.declared, (), index, values)
+        return self._build(lambda parameter: own_copy(values[parameter.name]))
 
-    def _number(self, declared: Sequence[Declared], path: tuple[str, ...], index: int, found: dict[str, Value]) -> None:
+    def _decode(self, declared: Sequence[Declared], path: tuple[str, ...], index: int, out: dict[str, Value]) -> None:
         for one in reversed(declared):
             here = path + one.path
             index, digit = divmod(index, self._count_one(one, path))
             value, digit = self._tag_at(one, here, digit)
             if not isinstance(one.holds, Structure):
-                found[".".join(here)] = value
+                out[".".join(here)] = value
                 continue
             if one.holds.tag is not None:
-                found[".".join(here)] = value
+                out[".".join(here)] = value
             for inner, inside in reversed(one.holds.groups(value)):
                 digit, rest = divmod(digit, self._count(inside, here + inner))
-                self._number(inside, here + inner, rest, found)
+                self._decode(inside, here + inner, rest, out)

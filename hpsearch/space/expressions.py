@@ -1,9 +1,9 @@
-"""Expressions over parameters: what a condition, a derived value or a constraint says, parsed and never run as code.
+"""Expressions over parameters: conditions, derived values and constraints. They are parsed, never run as code.
 
-Python's own parser reads them; of its syntax they have numbers, texts, lists, arithmetic, comparisons (also chained,
-and `in`), `and`, `or`, `not`, `a if b else c`, and a few functions. A name is that of a parameter as tables show it
-(`optimizer.momentum`, `blocks.0.width`); one that holds other signs stands in backquotes. A `*` in place of a copy's
-number gives a list of all copies' values: `sum(blocks.*.width)`.
+The syntax is a subset of Python's: numbers, strings, lists, arithmetic, comparisons (also chained, and `in`), `and`,
+`or`, `not`, `a if b else c`, and a few functions. Names are those of parameters, as in tables (`optimizer.momentum`,
+`blocks.0.width`). Names with other characters are quoted with backquotes. `*` instead of the index of a copy is the
+list of the values of all copies: `sum(blocks.*.width)`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _LONGEST = 1_000
 _DEEPEST = 50
 
 _MOST_BITS = 4_096
-"""Of an integer: the powers of larger ones take time, and no float holds them."""
+"""Maximum size of an integer. Powers of larger integers take long and do not fit in a float."""
 
 _TOKEN = re.compile(
     r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"|\d[\w.]*(?:(?<=[eE])[+-]\d+)?|`(?P<quoted>[^`\n]*)`|"""
     r"(?P<name>[^\W\d]\w*(?:\.(?:\w+|\*))*)"
 )
-_PLACE = re.compile(r"_\d+")
-"""What stands in the tree for a parameter."""
+_PLACEHOLDER = re.compile(r"_\d+")
+"""A placeholder for a parameter in the syntax tree."""
 
 _WORDS = frozenset({"and", "or", "not", "in", "if", "else", "True", "False", "None"})
 
@@ -42,30 +42,30 @@ _YAML_WORDS = {"true": "True", "false": "False", "null": "None"}
 
 
 class _Absent:
-    """What has no value here."""
+    """The type of `ABSENT`."""
 
     def __repr__(self) -> str:
         return "absent"
 
 
 ABSENT: Any = _Absent()
-"""The value of a parameter that doesn't apply, and of what is said of it."""
+"""The value of an inactive parameter, and of an expression that reads one."""
 
 
 class Uncomputable(ValueError):
-    """An expression has no value at this point, such as a quotient by zero, or of NaN; the text says why."""
+    """An expression has no value for a configuration, such as a division by zero. The message says why."""
 
 
 class _IsAbsent(Exception):
-    """A parameter was read that doesn't apply."""
+    """An inactive parameter was read."""
 
 
 @dataclass(frozen=True)
 class Expression:
-    """An expression; equal ones are written alike.
+    """An expression. Two expressions are equal if their texts are.
 
     Raises:
-        InvalidKey: It isn't one.
+        InvalidKey: The text is not a valid expression.
     """
 
     text: str
@@ -86,50 +86,50 @@ class Expression:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameters that it names, each once."""
+        """The names of the parameters in the expression, without duplicates."""
         return tuple(dict.fromkeys(self._parsed[1]))
 
     @property
     def compared(self) -> tuple[tuple[str, Value], ...]:
-        """Names and the values that each is said to be, or not to be: `x == 'a'`, `x in ['a', 'b']`, `'a' in x`."""
+        """Names and the constants that they are compared with: `x == 'a'`, `x in ['a', 'b']`, `'a' in x`."""
         tree, names = self._parsed
         pairs = [pair for node in ast.walk(tree) if isinstance(node, ast.Compare) for pair in _equated(node)]
         return tuple((names[int(name.id[1:])], constant.value) for name, constant in pairs)
 
     @cached_property
     def _parsed(self) -> tuple[ast.expr, tuple[str, ...]]:
-        """The syntax tree, in which a name is `_` and its place among the names, and those names."""
+        """The syntax tree, in which the n-th name is `_n`, and the names."""
         names: list[str] = []
 
-        def placed(found: re.Match[str]) -> str:
-            name = found["quoted"] if found["quoted"] is not None else found["name"]
-            is_call = found["quoted"] is None and self.text[found.end() :].lstrip().startswith("(")
-            if name is None or (found["quoted"] is None and (name in _WORDS or is_call)):
-                return found[0]
-            if found["quoted"] is None and name in _YAML_WORDS:
+        def replace_name(match: re.Match[str]) -> str:
+            name = match["quoted"] if match["quoted"] is not None else match["name"]
+            is_call = match["quoted"] is None and self.text[match.end() :].lstrip().startswith("(")
+            if name is None or (match["quoted"] is None and (name in _WORDS or is_call)):
+                return match[0]
+            if match["quoted"] is None and name in _YAML_WORDS:
                 return _YAML_WORDS[name]
             names.append(name)
             return f" _{len(names) - 1} "
 
         try:
-            tree = ast.parse(_TOKEN.sub(placed, self.text).strip(), mode="eval").body
+            tree = ast.parse(_TOKEN.sub(replace_name, self.text).strip(), mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             reason = error.msg if isinstance(error, SyntaxError) else str(error)
             raise InvalidKey((), f"must be an expression, got {shown(self.text)}: {reason}") from None
         return tree, tuple(names)
 
     def value(self, read: Callable[[str], Value]) -> Value:
-        """Give its value.
+        """Return the value of the expression.
 
         Args:
-            read: Gives the value of a name, or `ABSENT`.
+            read: Returns the value of a name, or `ABSENT`.
 
         Returns:
-            `ABSENT` where it reads a parameter that doesn't apply.
+            The value; `ABSENT` if the expression reads an inactive parameter.
 
         Raises:
-            Uncomputable: It has none: a division by zero, a number too large, NaN read.
-            InvalidKey: What it does makes no sense for values of these types.
+            Uncomputable: There is no value: division by zero, a number that is too large, or a parameter that is NaN.
+            InvalidKey: An operation is not defined for values of these types.
         """
         tree, names = self._parsed
         try:
@@ -144,22 +144,22 @@ class Expression:
             ) from None
 
     def holds(self, read: Callable[[str], Value]) -> bool | None:
-        """Say whether it is true; None where it reads a parameter that doesn't apply.
+        """Return whether the expression is true; None if it reads an inactive parameter.
 
         Raises:
             Uncomputable: See `value`.
-            InvalidKey: See `value`; or it is neither true nor false.
+            InvalidKey: See `value`; or the value is not a boolean.
         """
-        found = self.value(read)
-        if found is ABSENT:
+        value = self.value(read)
+        if value is ABSENT:
             return None
-        if not isinstance(found, bool):
-            raise InvalidKey((), f"must be true or false, such as 'width <= 64', but {self.text} is {shown(found)}")
-        return found
+        if not isinstance(value, bool):
+            raise InvalidKey((), f"must be true or false, such as 'width <= 64', but {self.text} is {shown(value)}")
+        return value
 
 
 def _equated(node: ast.Compare) -> Iterator[tuple[ast.Name, ast.Constant]]:
-    """Give the names that a comparison equates with constants, each with one of these."""
+    """Yield the pairs of a name and a constant that a comparison tests for equality or membership."""
     sides = [node.left, *node.comparators]
     for op, one, other in zip(node.ops, sides[:-1], sides[1:], strict=True):
         if not isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
@@ -191,7 +191,7 @@ def _number(value: Value) -> int | float:
 
 
 def _numbers(*values: Value) -> list[int | float]:
-    """Take numbers one by one, or one list of them."""
+    """Return the numbers of a list, or of several arguments."""
     listed = values[0] if len(values) == 1 and isinstance(values[0], list) else values
     return [_number(value) for value in listed]
 
@@ -248,7 +248,7 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., Value], int | None]] = {
     "sqrt": (_of_number(math.sqrt), 1),
     "sum": (lambda *values: sum(_numbers(*values)), None),
 }
-"""By name, with the number of arguments; None: any, or one list."""
+"""Functions by name, with their number of arguments; None: any number, or one list."""
 
 
 def _is_nan(value: Value) -> bool:
@@ -258,7 +258,7 @@ def _is_nan(value: Value) -> bool:
 
 
 _OF_NAMES: Mapping[str, Callable[[Value], bool]] = {"isnan": _is_nan, "present": lambda value: value is not ABSENT}
-"""Those that ask about a name, also one whose value nothing else reads."""
+"""Functions of a name, which must be able to read NaN or an inactive parameter."""
 
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Value]] = {
     ast.Add: operator.add,
@@ -287,7 +287,7 @@ _ALLOWED = (ast.BoolOp, ast.IfExp, ast.List, ast.Tuple)
 
 
 def _check(node: ast.expr, depth: int) -> None:
-    """Refuse what isn't of the language."""
+    """Raise an InvalidKey if a syntax tree uses what expressions do not have."""
     if depth > _DEEPEST:
         raise InvalidKey((), f"must not be nested deeper than {_DEEPEST} levels")
     for child in _children(node):
@@ -295,10 +295,10 @@ def _check(node: ast.expr, depth: int) -> None:
 
 
 def _children(node: ast.expr) -> Iterator[ast.expr]:
-    """Give the expressions inside one.
+    """Yield the operands of an expression.
 
     Raises:
-        InvalidKey: It isn't of the language.
+        InvalidKey: Expressions do not have this syntax.
     """
     match node:
         case ast.Constant(value=bool() | int() | float() | str() | None) | ast.Name():
@@ -309,7 +309,7 @@ def _children(node: ast.expr) -> Iterator[ast.expr]:
             yield from (left, right)
         case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _COMPARISONS for op in ops):
             yield from (left, *others)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if not _PLACE.fullmatch(name):
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if not _PLACEHOLDER.fullmatch(name):
             _check_call(name, args)
             yield from args
         case _ if isinstance(node, _ALLOWED):
@@ -317,7 +317,7 @@ def _children(node: ast.expr) -> Iterator[ast.expr]:
         case _:
             kind = type(node).__name__
             problem = f"must hold numbers, texts, names, arithmetic, comparisons, and, or, not, if; got a {kind}"
-            raise InvalidKey((), problem, "a name with other signs than letters stands in backquotes: `drop-out`")
+            raise InvalidKey((), problem, "quote names with other signs than letters in backquotes: `drop-out`")
 
 
 def _check_call(name: str, args: list[ast.expr]) -> None:
@@ -335,7 +335,7 @@ def _check_call(name: str, args: list[ast.expr]) -> None:
 
 
 class _Evaluation:
-    """Gives the value of a tree."""
+    """Evaluates a syntax tree."""
 
     def __init__(self, names: tuple[str, ...], read: Callable[[str], Value]) -> None:
         self._names = names
@@ -383,7 +383,7 @@ class _Evaluation:
         return found
 
     def _joined(self, both: bool, operands: list[ast.expr]) -> bool:
-        """Join by `and` or `or`, and read no further than is needed."""
+        """Return the result of `and` or `or`, with short-circuit evaluation."""
         return all(map(self._truth, operands)) if both else any(map(self._truth, operands))
 
     def _compared(self, left: ast.expr, ops: list[ast.cmpop], others: list[ast.expr]) -> bool:

@@ -1,4 +1,4 @@
-"""Points with flat names, and as trainables see them: groups and branches as mappings, copies as lists."""
+"""Conversion between flat names and nested params: groups and branches are mappings, copies are lists."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from hpsearch.trial import Params, Value
 if TYPE_CHECKING:
     from hpsearch.space.tree import Tree
 
-__all__ = ["held", "nested", "unnested"]
+__all__ = ["nested", "nested_value", "unnested"]
 
 
 def nested(declared: Sequence[Declared], flat: Params, path: tuple[str, ...] = (), canonical: bool = False) -> Value:
-    """Give what was declared as a trainable sees it; what the point doesn't have is left out.
+    """Return params as a trainable gets them, without inactive parameters.
 
     Args:
-        declared: A group, or a block that is nothing but one parameter.
+        declared: A group, or a block of one unnamed parameter.
         flat: Flat names to values.
-        path: Where the group stands.
-        canonical: Cells are given in the one way that equal ones share.
+        path: Path of the group.
+        canonical: Return cells in canonical form.
     """
     out: dict[str, Value] = {}
     for one in declared:
-        value = held(one, flat, path, canonical)
+        value = nested_value(one, flat, path, canonical)
         if value is ABSENT:
             continue
         if not one.path:
@@ -41,11 +41,11 @@ def nested(declared: Sequence[Declared], flat: Params, path: tuple[str, ...] = (
     return out
 
 
-def held(one: Declared, flat: Params, path: tuple[str, ...] = (), canonical: bool = False) -> Value:
-    """Give the value of what was declared as a trainable sees it; `ABSENT` where the point has none."""
-    here = (*path, *one.path)
-    if isinstance(one.holds, Structure):
-        return _structure(one.holds, here, flat, canonical)
+def nested_value(declared: Declared, flat: Params, path: tuple[str, ...] = (), canonical: bool = False) -> Value:
+    """Return the value of a parameter or structure as a trainable gets it; `ABSENT` if it is inactive."""
+    here = (*path, *declared.path)
+    if isinstance(declared.holds, Structure):
+        return _structure(declared.holds, here, flat, canonical)
     return own_copy(flat.get(".".join(here), ABSENT))
 
 
@@ -56,16 +56,16 @@ def _structure(holds: Structure, path: tuple[str, ...], flat: Params, canonical:
         return ABSENT
     groups = {inner: nested(inside, flat, path + inner, canonical) for inner, inside in holds.groups(tag)}
     if holds.tag is None and not any(groups.values()):
-        return ABSENT  # a group or a cell has a parameter wherever it applies, unless all of them have conditions
+        return ABSENT  # an active group or cell has a parameter, unless all of them are conditional
     value = holds.nest(tag, groups)
     return holds.canonical(value) if canonical and isinstance(holds, Cell) else value
 
 
 def unnested(tree: Tree, params: Mapping[str, object]) -> Iterator[tuple[KeyPath, str, object]]:
-    """Give each value with where it stands and its flat name; groups and structures may be nested, or flat.
+    """Yield the key, the flat name and the value of each parameter of nested or flat params.
 
     Raises:
-        InvalidKey: A name isn't in the space, or what stands there isn't such a structure.
+        InvalidKey: A name is not in the space, or its value does not match the structure.
     """
     yield from _unnested(tree, params, (), ())
 
@@ -78,7 +78,7 @@ def _unnested(
         name = ".".join(own)
         structure = tree.structure(name)
         if structure is not None:
-            yield from _taken(tree, structure, value, here, own)
+            yield from _unnested_structure(tree, structure, value, here, own)
         elif tree.find(name) is not None:
             yield here, name, value
         elif isinstance(value, Mapping) and tree.is_group(name):
@@ -87,7 +87,7 @@ def _unnested(
             raise InvalidKey(here, "isn't a parameter", nearest(name, tree.some_names()))
 
 
-def _taken(
+def _unnested_structure(
     tree: Tree, structure: Structure, value: object, key: KeyPath, path: tuple[str, ...]
 ) -> Iterator[tuple[KeyPath, str, object]]:
     try:
@@ -101,7 +101,7 @@ def _taken(
         own = path + inner
         beneath = tree.structure(".".join(own)) if inner else None
         if beneath is not None:
-            yield from _taken(tree, beneath, inside, key + words, own)
+            yield from _unnested_structure(tree, beneath, inside, key + words, own)
         elif inner and tree.find(".".join(own)) is not None:
             yield key + words, ".".join(own), inside
         elif isinstance(inside, Mapping):

@@ -1,6 +1,6 @@
-"""Normal and log-normal numbers. A `step` rounds to its multiples, as W&B's `q` does.
+"""Normal and log-normal distributions. A `step` rounds to its multiples, like W&B's `q`.
 
-`points` spaces a grid by quantiles: the value below which (i + 0.5) / points of the mass lies.
+`points` spaces a grid by quantiles: grid value i is the quantile of (i + 0.5) / points.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from hpsearch.config.checks import InvalidKey, number
 from hpsearch.seeds import DRAW_BITS
-from hpsearch.space._decimals import MOST_STEPS, Steps
+from hpsearch.space._decimals import MOST_STEPS, Multiples
 from hpsearch.space.distribution import GRID_LIMIT, Numeric, share_of
 
 __all__ = ["LogNormal", "Normal"]
@@ -34,7 +34,7 @@ class _Normal(Numeric):
 
     def _check(self) -> None:
         for name in ("mu", "sigma"):
-            self._take(name, number)
+            self._set(name, number)
         if self.sigma <= 0:
             raise InvalidKey(("sigma",), f"must be greater than 0, got {self.sigma}", "a single value is a constant")
         super()._check()
@@ -42,26 +42,26 @@ class _Normal(Numeric):
             raise InvalidKey(("step",), f"must not be so small against mu ({self.mu}), got {self.step}")
 
     @cached_property
-    def steps(self) -> Steps | None:
+    def steps(self) -> Multiples | None:
         if self.step is None:
             return None
         largest = 2**63 - 1 if isinstance(self.step, int) else _LARGEST
         most = int(min(MOST_STEPS, largest // self.step))
-        return Steps(self.step, -most, most)
+        return Multiples(self.step, -most, most)
 
     @cached_property
     def ends(self) -> tuple[int | float, int | float]:
         return self.draw(0), self.draw(2**DRAW_BITS - 1)
 
     def at_deviations(self, deviations: float) -> int | float:
-        """Give the value so many sigmas above mu, on the distribution's own scale."""
+        """Return the value that is `deviations` times sigma above mu, on the distribution's scale."""
         return self.snap(self._from_scale(min(max(self.mu + self.sigma * deviations, -_LARGEST), _LARGEST)))
 
     @staticmethod
-    def _from_scale(place: float) -> float:
-        return place
+    def _from_scale(position: float) -> float:
+        return position
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         return NormalDist().cdf((self._to_scale(value) - self.mu) / self.sigma)
 
     @staticmethod
@@ -69,7 +69,7 @@ class _Normal(Numeric):
         return value
 
     def draw(self, bits: int) -> int | float:
-        # The middles of 2**52 equal parts: with one bit more the last would round to 1, which is infinitely far out.
+        # The middles of 2**52 equal parts: with one more bit the last would round to 1, whose quantile is infinite.
         share = share_of(bits, 52) + 2.0**-53
         return self.at_deviations(NormalDist().inv_cdf(share))
 
@@ -77,11 +77,11 @@ class _Normal(Numeric):
         if self.points is None:
             raise InvalidKey(("points",), "is required for a grid over an unbounded parameter", add=((), "points: 5"))
         quantile = NormalDist().inv_cdf
-        shares = [(place + 0.5) / self.points for place in range(self.points)]
+        shares = [(index + 0.5) / self.points for index in range(self.points)]
         return list(dict.fromkeys(self.at_deviations(quantile(share)) for share in shares))
 
     def every_value(self) -> list[int | float] | None:
-        """Give the multiples from the least to the greatest that is ever drawn."""
+        """Return the multiples from the smallest to the largest that can be sampled."""
         steps = self.steps
         if steps is None:
             return None
@@ -103,14 +103,14 @@ class Normal(_Normal):
 
 @dataclass(frozen=True)
 class LogNormal(_Normal):
-    """A positive float whose natural logarithm is normal with `mu` and `sigma`; a step may round it to 0."""
+    """A positive float whose natural logarithm is normal with `mu` and `sigma`. A step may round it to 0."""
 
     kind: ClassVar[str] = "log_normal"
 
     @staticmethod
-    def _from_scale(place: float) -> float:
-        # Far tails would overflow to infinity or vanish to 0, which has no logarithm.
-        return _LARGEST if place > math.log(_LARGEST) else max(math.exp(place), _SMALLEST)
+    def _from_scale(position: float) -> float:
+        # Far tails would overflow to infinity or underflow to 0, which has no logarithm.
+        return _LARGEST if position > math.log(_LARGEST) else max(math.exp(position), _SMALLEST)
 
     @staticmethod
     def _to_scale(value: float) -> float:
@@ -118,8 +118,8 @@ class LogNormal(_Normal):
         return -_LARGEST if value == 0 else math.log(value)
 
     def accept(self, value: object) -> int | float:
-        """Take positive numbers only, and 0 where a step may round to it."""
-        got = super().accept(value)
-        if got < 0 or (got == 0 and self.step is None):
-            raise InvalidKey((), f"must be greater than 0, got {got}")
-        return got
+        """Return a positive number, or 0 if there is a step."""
+        accepted = super().accept(value)
+        if accepted < 0 or (accepted == 0 and self.step is None):
+            raise InvalidKey((), f"must be greater than 0, got {accepted}")
+        return accepted

@@ -1,4 +1,4 @@
-"""What a space is made of: single parameters, and structures that hold others inside them."""
+"""The parts of a space: parameters, and structures that contain parameters."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from hpsearch.space.distribution import Distribution
 from hpsearch.space.expressions import Expression
 from hpsearch.trial import Value
 
-__all__ = ["END", "Declared", "Group", "Parameter", "Place", "Structure"]
+__all__ = ["END", "Declared", "Parameter", "ParameterGroup", "Position", "Structure"]
 
 END = 1 << 62
-"""Behind all copies of a block."""
+"""After all copies of a block."""
 
-Place = tuple[int, ...]
-"""Where a parameter stands in the order of a space: places compare as the parameters follow each other."""
+Position = tuple[int, ...]
+"""Position of a parameter in the order of a space. Positions compare as the parameters are ordered."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A leaf of the space: what has one value at a point."""
+    """A leaf of the space. It has one value in a configuration."""
 
     path: tuple[str, ...]
-    """Names of what is around it, and its own. A name may hold dots and stays one name."""
+    """Names of the enclosing groups and structures, then its own. A name may contain dots."""
     distribution: Distribution
     holder: Structure | None = field(default=None, compare=False, repr=False)
-    """The structure whose first decision it is, such as how many copies there are."""
+    """The structure whose tag it is, such as the number of copies."""
 
     @cached_property
     def name(self) -> str:
@@ -39,53 +39,56 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Declared:
-    """A parameter or a structure as it was asked for."""
+    """A parameter or structure as the user declared it."""
 
     path: tuple[str, ...]
-    """From the structure around it, or from the top; empty for a block that is nothing but one parameter."""
+    """Path within the enclosing structure, or from the top; empty for a block of one unnamed parameter."""
     holds: Distribution | Structure
     when: Expression | None = None
-    """It applies where this is true."""
+    """The condition under which it is active; None: always."""
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The path as it is split by the dots of flat names."""
+        """The flat name, split at its dots."""
         return tuple(".".join(self.path).split(".")) if self.path else ()
 
     def to_json(self) -> dict[str, Value]:
-        """Give it as JSON."""
+        """Return the declaration as JSON."""
         when = {} if self.when is None else {"when": self.when.text}
         return {"path": list(self.path), **self.holds.to_json(), **when}
 
 
 class Structure(ABC):
-    """Holds groups of parameters, of which its own value says which there are. Frozen, and checked when it is built."""
+    """Contains groups of parameters. The value of its tag decides which groups are active.
+
+    Immutable, and validated when it is built.
+    """
 
     kind: ClassVar[str]
     """Name in JSON and in sweep files."""
     names_own: ClassVar[bool] = False
-    """It names what it holds itself, such as the edges of a cell."""
+    """Whether it names its parameters itself, such as the edges of a cell."""
 
     @property
     def tag(self) -> Distribution | None:
-        """What is decided before the parameters inside, and stands under the structure's own name; None: nothing."""
+        """The distribution that is sampled before the parameters inside, under the name of the structure."""
         return None
 
     @property
     def bounded(self) -> bool:
-        """Whether the groups that there may be can be listed."""
+        """Whether the number of possible groups is bounded."""
         return True
 
     @abstractmethod
     def groups(self, value: Value) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Give the groups that there are where the tag has this value: each as a path from here, and what it holds."""
+        """Return the groups that are active for a value of the tag: relative paths, and the declarations inside."""
 
     @abstractmethod
     def every_group(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Give all groups that there may be; of an unbounded structure those that there are at least, and one more."""
+        """Return all possible groups; if the structure is unbounded, the certain groups and one more."""
 
     def certain_groups(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Give the groups that there are whatever the tag's value."""
+        """Return the groups that are active for every value of the tag."""
         return self.every_group()
 
     @abstractmethod
@@ -93,57 +96,58 @@ class Structure(ABC):
         """Follow a flat name into a group.
 
         Args:
-            parts: What is left of the name; at least one.
+            parts: The remaining parts of the name; at least one.
 
         Returns:
-            The group's place, its path, what it holds, and how many of the parts that took. None: there is none such.
+            The index of the group, its path, its declarations, and the number of parts that were used; None if there is
+            no such group.
         """
 
     @abstractmethod
     def nest(self, value: Value, groups: Mapping[tuple[str, ...], Value]) -> Value:
-        """Give the structure as a trainable sees it, from its tag's value and its groups as they are seen."""
+        """Return the structure as a trainable gets it, from the value of its tag and its nested groups."""
 
     @abstractmethod
     def unnest(self, value: object) -> tuple[Value, Mapping[tuple[str, ...], object]]:
         """Undo `nest`.
 
         Raises:
-            InvalidKey: It isn't such a structure.
+            InvalidKey: The value does not match the structure.
         """
 
     @abstractmethod
     def to_json(self) -> dict[str, Value]:
-        """Give the structure as JSON, under the key of its kind."""
+        """Return the structure as JSON, under the key of its kind."""
 
 
 @dataclass(frozen=True)
-class Group(Structure):
-    """Parameters under one name that apply together."""
+class ParameterGroup(Structure):
+    """Parameters under one name that share a condition."""
 
     kind: ClassVar[str] = "parameters"
 
     declared: tuple[Declared, ...]
 
     def groups(self, value: Value) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Give the one group."""
+        """Return the parameters, as one group."""
         return [((), self.declared)]
 
     def every_group(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Give the one group."""
+        """Return the parameters, as one group."""
         return self.groups(None)
 
     def enter(self, parts: tuple[str, ...]) -> tuple[int, tuple[str, ...], Sequence[Declared], int] | None:
-        """Go on with the same parts."""
+        """Follow the same parts among the parameters."""
         return 0, (), self.declared, 0
 
     def nest(self, value: Value, groups: Mapping[tuple[str, ...], Value]) -> Value:
-        """Give the group as a mapping."""
+        """Return the group as a mapping."""
         return groups[()]
 
     def unnest(self, value: object) -> tuple[Value, Mapping[tuple[str, ...], object]]:
-        """Give the mapping back."""
+        """Undo `nest`."""
         return None, {(): value}
 
     def to_json(self) -> dict[str, Value]:
-        """Give what it holds."""
+        """Return the parameters as JSON."""
         return {"parameters": [one.to_json() for one in self.declared]}

@@ -1,10 +1,10 @@
-"""Bounded ranges of numbers: uniform or log-uniform, of floats or of integers.
+"""Bounded ranges of numbers: uniform or log-uniform, of floats or integers.
 
-Of the multiples of a `step` a range has those inside [min, max]. `points` spaces a grid on the range's own scale, both
-ends included, and exactly.
+With a `step`, values are its multiples in [min, max]. `points` spaces a grid exactly on the scale of the range, both
+ends included.
 
-A `prior` is a value that is believed to be good. Near it lies a truncated normal on the unit scale of the draws: a
-range of floats has the value's place there, and one of integers the middle of what the integer takes of it.
+A `prior` is a value that is believed to be good. Sampling near it uses a truncated normal on the unit scale, centered
+at the value for floats, and at the middle of the interval that selects the value for integers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from hpsearch.config.checks import InvalidKey, integer, number
 from hpsearch.seeds import DRAW_BITS
-from hpsearch.space._decimals import Steps, linear, logarithmic
+from hpsearch.space._decimals import Multiples, linear, logarithmic
 from hpsearch.space._near import bits_near
 from hpsearch.space.distribution import GRID_LIMIT, Numeric, share_of
 
@@ -26,11 +26,11 @@ __all__ = ["IntUniform", "LogIntUniform", "LogUniform", "Uniform"]
 
 @dataclass(frozen=True)
 class _Range(Numeric):
-    """What the four ranges share: bounds, steps, a scale, and the points of a grid on it."""
+    """Base class of the four ranges: bounds, steps, scale, and grid."""
 
     logarithmic: ClassVar[bool] = False
     bound_tolerance: ClassVar[float] = 1e-9
-    """How far outside of a bound a float counts as that bound, as a share of it."""
+    """Relative tolerance within which a float outside the range counts as its bound."""
     fewest_points: ClassVar[int] = 2
 
     min: float
@@ -41,7 +41,7 @@ class _Range(Numeric):
 
     def _check(self) -> None:
         for name in ("min", "max"):
-            self._take(name, integer if self.whole else number)
+            self._set(name, integer if self.whole else number)
         if self.logarithmic and self.min <= 0:
             raise InvalidKey(("min",), f"must be greater than 0 on a logarithmic scale, got {self.min}")
         if self.max <= self.min:
@@ -50,7 +50,7 @@ class _Range(Numeric):
         super()._check()
         if self.step is not None:
             self._check_steps(self.step)
-        self._take_prior()
+        self._set_prior()
 
     def _check_steps(self, step: float) -> None:
         steps = self.steps
@@ -62,10 +62,10 @@ class _Range(Numeric):
             raise InvalidKey(("max",), f"must fit 64 bits where the step is an integer, got {self.max}")
 
     @cached_property
-    def steps(self) -> Steps | None:
+    def steps(self) -> Multiples | None:
         if self.step is not None:
-            return Steps.between(self.step, self.min, self.max)
-        return Steps(1, int(self.min), int(self.max)) if self.whole else None
+            return Multiples.between(self.step, self.min, self.max)
+        return Multiples(1, int(self.min), int(self.max)) if self.whole else None
 
     @property
     def ends(self) -> tuple[int | float, int | float]:
@@ -77,20 +77,20 @@ class _Range(Numeric):
         return (math.log(self.min), math.log(self.max)) if self.logarithmic else (self.min, self.max)
 
     def at(self, share: float) -> float:
-        """Give the value at this share of the way from min to max, on the range's own scale."""
+        """Return the value at a fraction of the way from min to max, on the scale of the range."""
         low, high = self._scale_ends
         # Not low + share * (high - low): the difference of two large floats may overflow.
-        place = low * (1.0 - share) + high * share
-        value = math.exp(min(place, high)) if self.logarithmic else place
+        scaled = low * (1.0 - share) + high * share
+        value = math.exp(min(scaled, high)) if self.logarithmic else scaled
         return min(max(value, self.min), self.max)
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         low, high = self._scale_ends
-        there = math.log(value) if self.logarithmic else value
+        scaled = math.log(value) if self.logarithmic else value
         # Halves: the difference of two large floats may overflow.
         width = high / 2 - low / 2
-        # Neighbouring floats may have one logarithm, and the smallest one no half.
-        return (there / 2 - low / 2) / width if width > 0 else 0.5
+        # The width can be 0: neighbouring floats may have the same logarithm, and half of the smallest float is 0.
+        return (scaled / 2 - low / 2) / width if width > 0 else 0.5
 
     def grid(self) -> list[int | float]:
         steps = self.steps
@@ -116,28 +116,28 @@ class _Range(Numeric):
         return self.draw(bits if self.prior is None else bits_near(self.share(self.prior), bits))
 
     def accept(self, value: object) -> int | float:
-        got = integer(value, ()) if self.whole else number(value, ())
-        at_bound = min(max(got, self.min), self.max)
-        if got != at_bound and (self.whole or not math.isclose(got, at_bound, rel_tol=self.bound_tolerance)):
-            raise InvalidKey((), f"must be between {self.min} and {self.max}, got {got}")
-        return self._accept_multiple(at_bound)
+        checked = integer(value, ()) if self.whole else number(value, ())
+        clipped = min(max(checked, self.min), self.max)
+        if checked != clipped and (self.whole or not math.isclose(checked, clipped, rel_tol=self.bound_tolerance)):
+            raise InvalidKey((), f"must be between {self.min} and {self.max}, got {checked}")
+        return self._accept_multiple(clipped)
 
 
 @dataclass(frozen=True)
 class Uniform(_Range):
-    """A float between min and max, each equally likely. With a step, the two end values get half a share."""
+    """A uniform float between min and max. With a step, the two end values are half as likely as the others."""
 
     kind: ClassVar[str] = "uniform"
 
 
 @dataclass(frozen=True)
 class LogUniform(_Range):
-    """A float between min and max whose logarithm is uniform; the bounds are values, not exponents."""
+    """A float between min and max whose logarithm is uniform. The bounds are values, not exponents."""
 
     kind: ClassVar[str] = "log_uniform"
     logarithmic: ClassVar[bool] = True
     bound_tolerance: ClassVar[float] = 1e-3
-    """The bounds may come from logarithms that were rounded by hand: e^-6.9077 is 0.00100006."""
+    """Bounds are often computed from rounded logarithms: e^-6.9077 is 0.00100006."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,11 @@ class _IntRange(_Range):
     def draw(self, bits: int) -> int:
         steps = self.steps
         assert steps is not None
-        return int(steps.value(steps.first + self._place(bits, steps)))
+        return int(steps.value(steps.first + self._index(bits, steps)))
 
     @abstractmethod
-    def _place(self, bits: int, steps: Steps) -> int:
-        """Say which multiple is drawn, counted from the first."""
+    def _index(self, bits: int, steps: Multiples) -> int:
+        """Return the index of the multiple that the bits select, from 0."""
 
     def share(self, value: float) -> float:
         steps = self.steps
@@ -164,40 +164,40 @@ class _IntRange(_Range):
         return self._middle(steps.multiple(value) - steps.first, steps)
 
     @abstractmethod
-    def _middle(self, place: int, steps: Steps) -> float:
-        """Give the middle of the shares for which this multiple, counted from the first, is drawn."""
+    def _middle(self, index: int, steps: Multiples) -> float:
+        """Return the middle of the interval of the unit scale that selects the multiple of an index."""
 
 
 @dataclass(frozen=True)
 class IntUniform(_IntRange):
-    """An integer from min to max, both included, each (with a step: each multiple of it) equally likely."""
+    """A uniform integer from min to max, both included. With a step, a uniform multiple of it."""
 
     kind: ClassVar[str] = "int_uniform"
 
-    def _place(self, bits: int, steps: Steps) -> int:
+    def _index(self, bits: int, steps: Multiples) -> int:
         return bits * steps.count >> DRAW_BITS
 
-    def _middle(self, place: int, steps: Steps) -> float:
-        return (2 * place + 1) / (2 * steps.count)
+    def _middle(self, index: int, steps: Multiples) -> float:
+        return (2 * index + 1) / (2 * steps.count)
 
 
 @dataclass(frozen=True)
 class LogIntUniform(_IntRange):
-    """An integer from min to max, both included; k is as likely as a log-uniform float is to lie in [k, k + 1).
+    """A log-uniform integer from min to max, both included.
 
-    With a step, its multiple k * step is as likely as one in [k * step, (k + 1) * step). So where the multiples are
-    those from a * step to b * step, k has the share ln((k + 1) / k) / ln((b + 1) / a), the first and the last as all
-    others, and the step only multiplies what is drawn without one from a to b.
+    k has the probability that a log-uniform float is in [k, k + 1). With a step, k * step has the probability that it
+    is in [k * step, (k + 1) * step). If the multiples are a * step to b * step, that is ln((k + 1) / k) / ln((b + 1) /
+    a), also for the first and the last.
     """
 
     kind: ClassVar[str] = "log_int_uniform"
     logarithmic: ClassVar[bool] = True
 
-    def _place(self, bits: int, steps: Steps) -> int:
-        # a * ((b + 1) / a)**share - a, without the difference of two large numbers that would lose its last digits.
+    def _index(self, bits: int, steps: Multiples) -> int:
+        # a * ((b + 1) / a)**share - a, without the difference of two large numbers, which would lose digits.
         above = steps.first * math.expm1(share_of(bits) * math.log1p(steps.count / steps.first))
         return min(int(above), steps.count - 1)
 
-    def _middle(self, place: int, steps: Steps) -> float:
-        both = math.log1p(place / steps.first) + math.log1p((place + 1) / steps.first)
+    def _middle(self, index: int, steps: Multiples) -> float:
+        both = math.log1p(index / steps.first) + math.log1p((index + 1) / steps.first)
         return both / 2 / math.log1p(steps.count / steps.first)

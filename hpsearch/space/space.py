@@ -1,4 +1,4 @@
-"""The search space: what may be tried."""
+"""The search space."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from hpsearch.config.checks import InvalidKey, nearest, shown
 from hpsearch.seeds import draw_bits, is_near_prior
 from hpsearch.space.cell import Cell
 from hpsearch.space.choices import Constant
-from hpsearch.space.declaring import declared
+from hpsearch.space.declarations import declare
 from hpsearch.space.derived import Derived
 from hpsearch.space.distribution import own_copy
 from hpsearch.space.enumeration import Enumeration
 from hpsearch.space.expressions import ABSENT, Expression
 from hpsearch.space.from_json import constraints_from_json, declared_from_json
-from hpsearch.space.moves import Movable
-from hpsearch.space.nesting import held, nested, unnested
+from hpsearch.space.mutation import Mutations
+from hpsearch.space.nesting import nested, nested_value, unnested
 from hpsearch.space.parameter import Declared, Parameter, Structure
 from hpsearch.space.structures import Choice
-from hpsearch.space.tree import Missing, Tree
+from hpsearch.space.tree import MissingParameter, Tree
 from hpsearch.space.walk import UNKNOWN, Broken, Choose, Walk
 from hpsearch.trial import Params, Value
 
 __all__ = ["MOST_DRAWS", "Space"]
 
 MOST_DRAWS = 100_000
-"""Draws of one point, of which none keeps all constraints, before that is an error."""
+"""Maximum number of attempts to sample a configuration that keeps all constraints."""
 
 _MOST_CALLED = 5_000
-"""Of those, where each calls a function, which may take its time."""
+"""The same, if each attempt calls a function, which may be slow."""
 
 _EXAMPLES = 1_000
-"""Of those, looked at more closely."""
+"""Number of failed attempts that are analyzed for the error message."""
 
 
 @dataclass(frozen=True)
-class Space(Movable):
-    """Parameters in order, some perhaps inside structures, and the constraints that a point must keep.
+class Space(Mutations):
+    """An ordered set of parameters and structures, and the constraints on configurations.
 
-    The order is part of the space: columns and grids depend on it, and no draw. A point is a mapping of flat names to
-    values, of the parameters that apply there and no others.
+    A configuration (`Params`) is a mapping of flat names to values. It has exactly the active parameters. Columns and
+    grids depend on the order of the parameters; samples do not.
     """
 
     declared: tuple[Declared, ...]
@@ -61,18 +61,18 @@ class Space(Movable):
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, object], constraints: Iterable[str] = ()) -> Space:
-        """Build a space as Python writes it.
+        """Build a space from a mapping.
 
         Args:
             parameters: Names to distributions or structures. A list is a `Categorical`, a mapping a nested group, and
                 any other plain value a `Constant`.
-            constraints: Expressions that every point must make true.
+            constraints: Expressions that must be true for every configuration.
 
         Raises:
-            InvalidKey: Something else, such as an array or a set: whether it is one value or a choice, and in which
-                order, it doesn't say.
+            InvalidKey: A value cannot be read. Arrays and sets are refused because it is ambiguous whether they are one
+                value or a choice, and in which order.
         """
-        return cls(declared(parameters, ()), tuple(map(Expression, constraints)))
+        return cls(declare(parameters, ()), tuple(map(Expression, constraints)))
 
     @cached_property
     def _tree(self) -> Tree:
@@ -80,67 +80,67 @@ class Space(Movable):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """All parameters that a point may have, in order: those of all branches and copies.
+        """All possible parameters in order: those of all branches and copies.
 
         Raises:
-            InvalidKey: They have no end, as a block is repeated without a bound.
+            InvalidKey: A block is repeated without a bound.
         """
         return self._tree.parameters
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Their flat names.
+        """The flat names of `parameters`.
 
         Raises:
-            InvalidKey: They have no end.
+            InvalidKey: A block is repeated without a bound.
         """
         return tuple(parameter.name for parameter in self.parameters)
 
     @property
     def bounded(self) -> bool:
-        """Whether the parameters have an end."""
+        """Whether the number of parameters is bounded."""
         return self.unbounded is None
 
     @property
     def unbounded(self) -> tuple[str, ...] | None:
-        """The path of a block that is repeated without a bound."""
+        """The path of a block that is repeated without a bound; None if there is none."""
         return self._tree.unbounded
 
     @property
     def conditional(self) -> bool:
-        """Whether there are parameters that some points have and others don't."""
+        """Whether there are conditional parameters."""
         return self._tree.conditional
 
     def everything(self) -> Iterator[Declared]:
-        """Give what was declared, and what is declared inside, each block once."""
+        """Yield all declarations, nested ones included, each block once."""
         return self._tree.everything()
 
     def find(self, name: str) -> Parameter | None:
-        """Give the parameter of a flat name."""
+        """Return the parameter of a flat name; None if there is none."""
         return self._tree.find(name)
 
     def structure(self, name: str) -> Structure | None:
-        """Give the structure of a flat name."""
+        """Return the structure of a flat name; None if there is none."""
         return self._tree.structure(name)
 
     def some_names(self) -> list[str]:
-        """Give the flat names of up to 1,000 parameters; of a block without a bound those of its first copies."""
+        """Return the flat names of up to 1,000 parameters; of an unbounded block, those of the first copies."""
         return self._tree.some_names()
 
     def columns(self, points: Iterable[Params]) -> tuple[str, ...]:
-        """Give the names of the parameters that every point has, or one of these has, in order."""
+        """Return the names of the parameters that are always active, or active in one of `points`, in order."""
         seen = dict.fromkeys(name for point in points for name in point)
         known = [name for name in seen if self.find(name) is not None]
-        return tuple(sorted({*self._tree.always, *known}, key=self._tree.place))
+        return tuple(sorted({*self._tree.always, *known}, key=self._tree.position))
 
     def build(self, choose: Choose) -> dict[str, Value]:
-        """Give the point that these values make.
+        """Return the configuration that `choose` selects.
 
         Args:
-            choose: Gives the value of each parameter that applies, in order, as its distribution has it.
+            choose: Returns the value of a parameter. Called for each active parameter, in order.
 
         Raises:
-            Broken: It breaks a constraint.
+            Broken: The configuration breaks a constraint.
         """
         walk = Walk(self._tree, choose)
         for broken in walk.broken(self.constraints):
@@ -148,32 +148,32 @@ class Space(Movable):
         return walk.point
 
     def applied(self, choose: Choose) -> dict[str, Value]:
-        """Give what `build` gives, whether or not it breaks a constraint."""
+        """Return the same as `build`, also if the configuration breaks a constraint."""
         return Walk(self._tree, choose).point
 
     def draw(self, seed: int, number: int, most: int = MOST_DRAWS) -> dict[str, Value]:
-        """Draw the params of a trial; flat names to plain Python values.
+        """Sample the params of a trial: flat names to plain Python values.
 
-        Each depends on the sweep's seed, the trial's number and the parameter's own path, and on no other parameter.
-        A point that breaks a constraint is drawn again, from bits of its own.
+        A value depends only on the seed of the sweep, the number of the trial and the path of the parameter. A
+        configuration that breaks a constraint is sampled again, from other random bits.
 
-        Where parameters have a prior, trial 0 takes it, and of the others one half is drawn from near it, all of them
-        at once; the other half is drawn as without, so that a wrong belief costs every second trial and no more. One
-        half is what PriorBand (Mallik et al., NeurIPS 2023) gives the prior in a first rung; that it gives it more in
-        later ones, and draws near the best trial as well, is nothing for draws that know of no other trial.
+        If parameters have priors, trial 0 uses them. Half of the other trials are sampled near the priors, with all
+        their parameters, and half from the whole space, so that a wrong prior wastes at most every second trial.
+        PriorBand (Mallik et al., NeurIPS 2023) uses the same half for the first rung. It uses more in later rungs, and
+        also samples near the best trial; here, samples do not depend on other trials.
 
         Args:
-            seed: The sweep's.
-            number: The trial's.
-            most: Draws before it is an error that none keeps the constraints.
+            seed: Seed of the sweep.
+            number: Number of the trial.
+            most: Maximum number of attempts.
 
         Raises:
-            InvalidKey: None does.
+            InvalidKey: No attempt keeps the constraints.
         """
         return self.complete({}, seed, number, most)
 
     def complete(self, point: Params, seed: int, number: int, most: int = MOST_DRAWS) -> dict[str, Value]:
-        """Draw what a partial point, as `check` gives it, leaves out; see `draw`."""
+        """Sample the missing params of a partial configuration that `check` returned; see `draw`."""
         if self.calls:
             most = min(most, _MOST_CALLED)
         for attempt in range(most):
@@ -188,8 +188,8 @@ class Space(Movable):
         advice = "loosen it, or narrow the parameters that it names"
         raise InvalidKey(key, f"{problem}{examples:,} break this; {example}", advice)
 
-    def kept(self, seed: int, draws: int) -> int:
-        """Count how many of this many first draws keep the constraints."""
+    def count_valid(self, seed: int, draws: int) -> int:
+        """Return how many of the first `draws` samples keep the constraints."""
         count = 0
         for number in range(draws):
             with suppress(Broken):
@@ -213,17 +213,12 @@ class Space(Movable):
 
     @property
     def calls(self) -> bool:
-        """Whether a function is called for each point, which may take its time."""
+        """Whether a function is called for each configuration, which may be slow."""
         return self._tree.calls
 
     @cached_property
     def _has_priors(self) -> bool:
         return self._tree.has_priors
-
-    def mutable(self, point: Params) -> tuple[Parameter, ...]:
-        """Give the parameters that another value may be drawn for than they have at this point."""
-        known = [(parameter, point[name]) for name in point if (parameter := self.find(name)) is not None]
-        return tuple(parameter for parameter, value in known if parameter.distribution.mutable(value))
 
     @cached_property
     def _grid(self) -> Enumeration:
@@ -236,124 +231,125 @@ class Space(Movable):
 
     @property
     def grid_size(self) -> int:
-        """Number of points of the grid.
+        """Number of configurations in the grid.
 
         Raises:
-            InvalidKey: A parameter is continuous and names no `points`, or a block is repeated without a bound.
+            InvalidKey: A parameter is continuous and has no `points`, or a block is repeated without a bound.
         """
         return self._grid.size
 
     def grid_point(self, index: int) -> dict[str, Value]:
-        """Give one point of the grid; the first parameter varies slowest."""
+        """Return a configuration of the grid by its index; the first parameter varies slowest."""
         return self._grid.point(index)
 
     @property
     def size(self) -> int | None:
-        """Number of points that may be drawn, as they are written; None: infinitely many, or too many to count.
+        """Number of configurations; None if it is infinite or too large to count.
 
-        Where conditions or constraints leave points out, they are counted one by one, and no more than 100,000.
+        With conditions or constraints, configurations are counted one by one, up to 100,000. Isomorphic cells are
+        counted separately.
         """
         return self._every.counted
 
     def every_point(self, most: int) -> list[dict[str, Value]] | None:
-        """Give all points that may be drawn, each once; None where they are more than `most`."""
-        found = self._every.points(most)
-        return None if found is None else list({self.key(point): point for point in found}.values())
+        """Return all configurations without duplicates; None if there are more than `most`."""
+        points = self._every.points(most)
+        return None if points is None else list({self.key(point): point for point in points}.values())
 
     def key(self, params: Params) -> str:
-        """Give what equal points share: their values, as JSON, where equal cells count as one."""
+        """Return a JSON string that is the same for equal configurations; isomorphic cells are equal."""
         if not self._has_cells:
             return json.dumps(dict(params), sort_keys=True)
-        return json.dumps([nested(self.declared, params, canonical=True), self._strange(params)], sort_keys=True)
+        return json.dumps([nested(self.declared, params, canonical=True), self._unknown(params)], sort_keys=True)
 
     @cached_property
     def _has_cells(self) -> bool:
         return any(isinstance(one.holds, Cell) and one.holds.each == "node" for one in self.everything())
 
     def nest(self, flat: Params) -> dict[str, Value]:
-        """Give the params as the trainable sees them, to keep: groups as mappings, copies as lists.
+        """Return a copy of params as the trainable gets them: groups are mappings, copies are lists.
 
-        What isn't a parameter, as a searcher of one's own may suggest it, stands at the top.
+        Unknown parameters, which a custom searcher may suggest, are kept at the top level.
         """
-        return {**nested(self.declared, flat), **self._strange(flat)}
+        return {**nested(self.declared, flat), **self._unknown(flat)}
 
-    def top(self, flat: Params) -> list[tuple[str, Value, bool]]:
-        """Give what was declared and a point has: its flat name, its value, as `nest` has it, and if it is a structure.
+    def top_level(self, flat: Params) -> list[tuple[str, Value, bool]]:
+        """Return the top level of nested params: for each entry, flat name, value, and whether it is a structure.
 
-        What isn't a parameter stands last.
+        Unknown parameters are last.
         """
-        found = []
+        entries = []
         for one in self.declared:
-            value = held(one, flat)
+            value = nested_value(one, flat)
             if value is not ABSENT:
-                found.append((".".join(one.path), value, isinstance(one.holds, Structure)))
-        return [*found, *((name, value, False) for name, value in self._strange(flat).items())]
+                entries.append((".".join(one.path), value, isinstance(one.holds, Structure)))
+        return [*entries, *((name, value, False) for name, value in self._unknown(flat).items())]
 
-    def _strange(self, flat: Params) -> dict[str, Value]:
+    def _unknown(self, flat: Params) -> dict[str, Value]:
         return {name: own_copy(value) for name, value in flat.items() if self.find(name) is None}
 
     def flatten(self, params: Mapping[str, object]) -> dict[str, Value]:
-        """Give params flat names, in the space's order; groups and structures may be nested, or flat already.
+        """Return params with flat names, in the order of the space. Input may be nested, flat, or mixed.
 
         Raises:
-            InvalidKey: A name isn't in the space, or stands there twice.
+            InvalidKey: A name is not in the space, or is repeated.
         """
-        found: dict[str, Value] = {}
+        flat: dict[str, Value] = {}
         for path, name, value in unnested(self._tree, params):
-            if name in found:
-                raise InvalidKey(path, "stands there twice, flat and nested")
-            found[name] = value
-        return {name: found[name] for name in sorted(found, key=self._tree.place)}
+            if name in flat:
+                raise InvalidKey(path, "is there twice, flat and nested")
+            flat[name] = value
+        return {name: flat[name] for name in sorted(flat, key=self._tree.position)}
 
     def check(self, flat: Params, partial: bool = False) -> dict[str, Value]:
-        """Give the params as the space would have drawn them, constants and derived values filled in.
+        """Return validated params as the space would have sampled them, with constants and derived values.
 
         Args:
             flat: Flat names to values.
-            partial: Parameters may be missing. One inside a branch says which branch is taken.
+            partial: Parameters may be missing. A parameter of a branch selects that branch.
 
         Raises:
-            InvalidKey: A value lies outside its distribution, or a parameter doesn't apply here.
-            Missing: A parameter is missing.
-            Broken: A constraint isn't kept.
+            InvalidKey: A value is not in its distribution, or a parameter is inactive.
+            MissingParameter: A parameter is missing.
+            Broken: A constraint is broken.
         """
-        given = dict(flat)
+        values = dict(flat)
         for name in flat:
             if self.find(name) is None:
                 raise InvalidKey((name,), "isn't a parameter", self._nearest(name))
         if partial:
-            self._take_branches(given)
+            self._select_branches(values)
 
         def choose(parameter: Parameter) -> Value:
             distribution = parameter.distribution
             try:
-                if parameter.name in given:
-                    return distribution.accept(given[parameter.name])
+                if parameter.name in values:
+                    return distribution.accept(values[parameter.name])
                 if isinstance(distribution, Constant):
                     return distribution.accept(distribution.value)
                 if partial:
                     return UNKNOWN
             except InvalidKey as error:
                 raise error.under(parameter.path) from None
-            raise Missing(parameter.path, "is required")
+            raise MissingParameter(parameter.path, "is required")
 
         out = self.build(choose)
-        self._check_used(given, out, partial)
+        self._check_used(values, out, partial)
         return out
 
-    def _take_branches(self, given: dict[str, Value]) -> None:
-        """Say which branches are taken where parameters inside them are given."""
-        for name in list(given):
+    def _select_branches(self, values: dict[str, Value]) -> None:
+        """Select the branches whose parameters have values."""
+        for name in list(values):
             parameter = self.find(name)
             assert parameter is not None
             for depth in range(1, len(parameter.path)):
                 above = ".".join(parameter.path[:depth])
-                if above not in given and isinstance(self._tree.structure(above), Choice):
-                    given[above] = parameter.path[depth]
+                if above not in values and isinstance(self._tree.structure(above), Choice):
+                    values[above] = parameter.path[depth]
 
-    def _check_used(self, given: Mapping[str, Value], point: Params, partial: bool) -> None:
-        """Refuse what is given and has no place in the point, and derived values that are others."""
-        for name, value in given.items():
+    def _check_used(self, values: Mapping[str, Value], point: Params, partial: bool) -> None:
+        """Raise an InvalidKey for values of inactive parameters, and for wrong derived values."""
+        for name, value in values.items():
             parameter = self.find(name)
             assert parameter is not None
             if isinstance(parameter.distribution, Derived):
@@ -364,20 +360,20 @@ class Space(Movable):
                     raise InvalidKey(parameter.path, problem, "leave it out: it follows from the others")
             elif name not in point:
                 advice = "give what decides whether it applies, too" if partial else "leave it out"
-                problem = f"doesn't apply beside the other values, got {shown(value)}"
+                problem = f"doesn't apply with the other values, got {shown(value)}"
                 raise InvalidKey(parameter.path, problem, advice)
 
     def _nearest(self, name: str) -> str:
         return nearest(name, self.some_names())
 
     def to_json(self) -> list[dict[str, Value]]:
-        """Give the space as JSON; `from_json` reads it back."""
+        """Return the space as JSON; `from_json` reads it."""
         return [
             *(one.to_json() for one in self.declared),
             *({"constraint": constraint.text} for constraint in self.constraints),
         ]
 
     @classmethod
-    def from_json(cls, given: Sequence[Mapping[str, Value]]) -> Space:
-        """Read back what `to_json` gave."""
-        return cls(declared_from_json(given), constraints_from_json(given))
+    def from_json(cls, items: Sequence[Mapping[str, Value]]) -> Space:
+        """Return the space that `to_json` wrote."""
+        return cls(declared_from_json(items), constraints_from_json(items))

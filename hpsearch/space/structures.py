@@ -1,4 +1,4 @@
-"""Choices whose branches have parameters of their own, and blocks that are repeated."""
+"""Choices between branches with parameters, and repeated blocks."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any, ClassVar
 
 from hpsearch.config.checks import InvalidKey, integer, nearest, shown
 from hpsearch.seeds import DRAW_BITS
-from hpsearch.space._decimals import Steps
+from hpsearch.space._decimals import Multiples
 from hpsearch.space.choices import Categorical, Constant
-from hpsearch.space.declaring import block, check_name, declared
+from hpsearch.space.declarations import check_name, declare, declare_block
 from hpsearch.space.distribution import Distribution, Numeric
 from hpsearch.space.parameter import END, Declared, Structure
 from hpsearch.space.ranges import IntUniform
 from hpsearch.trial import Value
 
-__all__ = ["Chain", "Choice", "Copies", "Repeat", "Repeated", "operation"]
+__all__ = ["Chain", "Choice", "Copies", "Repeat", "RepeatedStructure", "declare_operations"]
 
 _MOST_COPIES = 1_000
-"""Of one block."""
+"""Maximum number of copies of a block."""
 
 
 @dataclass(frozen=True)
 class Choice(Structure):
-    """One of several branches, each with parameters of its own, and equally likely to be taken.
+    """One of several branches with their own parameters, all equally likely.
 
-    Its own value is the branch's name. Of the others nothing is part of a point. A trainable sees a mapping of that one
-    name to its parameters: `{"conv": {"kernel": 3}}`.
+    The value of the choice is the name of the branch. Only the parameters of that branch are active. A trainable gets a
+    mapping of the name to the parameters: `{"conv": {"kernel": 3}}`.
 
     Args:
         branches: Names to mappings of parameters, which may be empty.
@@ -45,29 +45,29 @@ class Choice(Structure):
             raise InvalidKey((), f"must be a mapping of branches to their parameters, got {shown(self.branches)}")
         if not self.branches:
             raise InvalidKey((), "must hold at least one branch, got none")
-        found: dict[str, tuple[Declared, ...]] = {}
-        for name, given in self.branches.items():
+        branches: dict[str, tuple[Declared, ...]] = {}
+        for name, parameters in self.branches.items():
             check_name(name, (name,))
             if "." in name:
                 raise InvalidKey((name,), "must be a branch's name without dots")
-            found[name] = declared(given, (name,), may_be_empty=True)
-        object.__setattr__(self, "branches", found)
+            branches[name] = declare(parameters, (name,), may_be_empty=True)
+        object.__setattr__(self, "branches", branches)
 
     @cached_property
     def tag(self) -> Distribution:
-        """Which branch is taken."""
+        """The name of the active branch."""
         return Categorical(list(self.branches))
 
     def groups(self, value: Value) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Give the branch."""
+        """Return the active branch."""
         return [((value,), self.branches[value])]
 
     def every_group(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Give all branches."""
+        """Return all branches."""
         return [((name,), inside) for name, inside in self.branches.items()]
 
     def certain_groups(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Give the only branch, if there is but one."""
+        """Return the branch if there is only one."""
         return self.every_group() if len(self.branches) == 1 else []
 
     def enter(self, parts: tuple[str, ...]) -> tuple[int, tuple[str, ...], Sequence[Declared], int] | None:
@@ -76,11 +76,11 @@ class Choice(Structure):
         return (list(self.branches).index(name), (name,), self.branches[name], 1) if name in self.branches else None
 
     def nest(self, value: Value, groups: Mapping[tuple[str, ...], Value]) -> Value:
-        """Give the branch's name to its parameters."""
+        """Return a mapping of the branch's name to its parameters."""
         return {value: groups[(value,)]}
 
     def unnest(self, value: object) -> tuple[Value, Mapping[tuple[str, ...], object]]:
-        """Take a branch's name, alone or to its parameters."""
+        """Read the name of a branch, or a mapping of it to its parameters."""
         if isinstance(value, str):
             name, inside = value, None
         elif isinstance(value, Mapping) and len(value) == 1:
@@ -95,13 +95,13 @@ class Choice(Structure):
         return name, {(name,): {} if inside is None else inside}
 
     def to_json(self) -> dict[str, Value]:
-        """Give the branches, in a list: their order is that of the draws, and JSON's objects have none."""
+        """Return the branches as a list, since samples depend on their order, and JSON objects are unordered."""
         return {"choice": [[name, [one.to_json() for one in inside]] for name, inside in self.branches.items()]}
 
 
 @dataclass(frozen=True)
 class Copies(Numeric):
-    """How many copies there are where nothing says how many there may be: each further one with probability 1/2."""
+    """The number of copies of an unbounded block: each further copy has probability 1/2."""
 
     kind: ClassVar[str] = "copies"
     whole: ClassVar[bool] = True
@@ -112,56 +112,56 @@ class Copies(Numeric):
     points: int | None = None
 
     @cached_property
-    def steps(self) -> Steps:
-        """All integers from the least on."""
-        return Steps(1, self.min, _MOST_COPIES)
+    def steps(self) -> Multiples:
+        """All integers from the minimum on."""
+        return Multiples(1, self.min, _MOST_COPIES)
 
     @property
     def ends(self) -> tuple[int, int]:
-        """The least and the greatest that may be."""
+        """The smallest and the largest possible number."""
         return self.min, _MOST_COPIES
 
-    def place(self, value: float) -> float:
-        """Give the middle of the share of the draws that give this number."""
+    def position(self, value: float) -> float:
+        """Return the middle of the interval of the unit scale that selects a number."""
         further = value - self.min
         if further < 0:
             raise ValueError(f"{value} is below {self.min}")
         return 1.0 - 0.75 * math.ldexp(1.0, -int(further))
 
     def draw(self, bits: int) -> int:
-        """Count the leading ones."""
+        """Return the minimum plus the number of leading one bits."""
         further = DRAW_BITS - (bits ^ ((1 << DRAW_BITS) - 1)).bit_length()
         return min(self.min + further, _MOST_COPIES)
 
     def mutate(self, value: Value, bits: int) -> Value:
-        """Give one more or one less."""
-        return self._beside(value, bits % 2 == 0)
+        """Return one more or one less."""
+        return self._next_to(value, bits % 2 == 0)
 
     def neighbours(self, value: Value) -> list[Value]:
-        """Give one less and one more."""
+        """Return one less and one more."""
         return [near for near in (value - 1, value + 1) if self.min <= near <= _MOST_COPIES]
 
     def grid(self) -> list[Value]:
-        """Refuse: there is no end."""
+        """Raise an InvalidKey: the numbers are unbounded."""
         raise InvalidKey(("max",), "is required for a grid over a repeated block", add=((), "max: 4"))
 
     def accept(self, value: object) -> int:
-        """Take an integer from the least on."""
-        given = integer(value, ())
-        if not self.min <= given <= _MOST_COPIES:
-            raise InvalidKey((), f"must be between {self.min} and {_MOST_COPIES}, got {given}")
-        return given
+        """Return a valid number of copies."""
+        count = integer(value, ())
+        if not self.min <= count <= _MOST_COPIES:
+            raise InvalidKey((), f"must be between {self.min} and {_MOST_COPIES}, got {count}")
+        return count
 
 
 @dataclass(frozen=True)
-class Repeated(Structure):
-    """What blocks and chains share: between `min` and `max` copies, each with values of its own.
+class RepeatedStructure(Structure):
+    """Base class of blocks and chains: between `min` and `max` copies, each with its own values.
 
-    Its own value is how many there are. A trainable sees a list.
+    The value of the structure is the number of copies. A trainable gets a list.
     """
 
     block: Any
-    """What is copied; kept as what it declares."""
+    """What is copied; converted to declarations."""
     min: int = 1
     max: int | None = None
 
@@ -184,30 +184,30 @@ class Repeated(Structure):
 
     @property
     def bounded(self) -> bool:
-        """Whether there is a most."""
+        """Whether there is a maximum."""
         return self.max is not None
 
     @cached_property
     def tag(self) -> Distribution:
-        """How many copies there are."""
+        """The number of copies."""
         if self.max is None:
             return Copies(self.min)
         return Constant(self.min) if self.min == self.max else IntUniform(self.min, self.max)
 
     def groups(self, value: Value) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Give the copies."""
+        """Return the copies."""
         return [((str(copy),), self.block) for copy in range(value)]
 
     def every_group(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Give all copies, or one more than the least."""
+        """Return all possible copies; one more than the minimum if there is no maximum."""
         return self.groups(self.min + 1 if self.max is None else self.max)
 
     def certain_groups(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Give the fewest copies."""
+        """Return the minimum copies."""
         return self.groups(self.min)
 
     def enter(self, parts: tuple[str, ...]) -> tuple[int, tuple[str, ...], Sequence[Declared], int] | None:
-        """Follow a number into its copy, or `*` into all."""
+        """Follow an index into its copy, or `*` into all copies."""
         if parts[0] == "*":
             return END, ("*",), self.block, 1
         if not parts[0].isdecimal() or len(parts[0]) > len(str(_MOST_COPIES)):
@@ -216,11 +216,11 @@ class Repeated(Structure):
         return (copy, parts[:1], self.block, 1) if copy < below and str(copy) == parts[0] else None
 
     def nest(self, value: Value, groups: Mapping[tuple[str, ...], Value]) -> Value:
-        """Give a list of the copies."""
+        """Return a list of the copies."""
         return [groups[(str(copy),)] for copy in range(value)]
 
     def unnest(self, value: object) -> tuple[Value, Mapping[tuple[str, ...], object]]:
-        """Take a list of the copies, or how many there are."""
+        """Read a list of the copies, or their number."""
         if isinstance(value, int) and not isinstance(value, bool):
             return value, {}
         if not isinstance(value, list | tuple):
@@ -235,58 +235,59 @@ class Repeated(Structure):
 
 
 @dataclass(frozen=True)
-class Repeat(Repeated):
-    """A block between `min` and `max` times, each copy with values of its own.
+class Repeat(RepeatedStructure):
+    """A block that is repeated `min` to `max` times, each copy with its own values.
 
-    Its own value is how many there are. A trainable sees a list of the copies.
+    The value of the structure is the number of copies. A trainable gets a list of the copies.
 
     Args:
-        block: A mapping of parameters, or a distribution, a list of choices, or a structure alone.
-        min: Fewest copies.
-        max: Most copies; None: there is no bound, and each further copy has a probability of 1/2.
+        block: A mapping of parameters; or a single distribution, list of choices, or structure.
+        min: Minimum number of copies.
+        max: Maximum number of copies; None: unbounded, and each further copy has probability 1/2.
     """
 
     kind: ClassVar[str] = "repeat"
 
     def _declared(self) -> tuple[Declared, ...]:
-        return block(self.block, ())
+        return declare_block(self.block, ())
 
     def to_json(self) -> dict[str, Value]:
-        """Give block and bounds."""
+        """Return the block and the bounds as JSON."""
         return {"repeat": [one.to_json() for one in self.block], **self._bounds()}
 
 
 @dataclass(frozen=True)
-class Chain(Repeated):
-    """Between `min` and `max` layers in order, each one of the same set.
+class Chain(RepeatedStructure):
+    """A sequence of `min` to `max` layers, each from the same set.
 
-    Its own value is how many there are. A trainable sees a list of the layers: each a value of the list, or one name
-    to its parameters, as `Choice` gives them.
+    The value of the structure is the number of layers. A trainable gets a list of the layers. A layer is a value, or
+    for a mapping of names to parameters, the same as for a `Choice`.
 
     Args:
-        block: A list of the layers that there are, or a mapping of their names to parameters of their own.
-        min: Fewest layers.
-        max: Most layers; None: there is no bound, and each further layer has a probability of 1/2.
+        block: A list of possible layers, or a mapping of their names to their parameters.
+        min: Minimum number of layers.
+        max: Maximum number of layers; None: unbounded, and each further layer has probability 1/2.
     """
 
     kind: ClassVar[str] = "chain"
 
     def _declared(self) -> tuple[Declared, ...]:
-        return operation(self.block)
+        return declare_operations(self.block)
 
     def to_json(self) -> dict[str, Value]:
-        """Give layer and bounds."""
+        """Return the layers and the bounds as JSON."""
         return {"chain": self.block[0].to_json(), **self._bounds()}
 
 
-def operation(given: object) -> tuple[Declared, ...]:
-    """Read a set of operations: a list of values, or a mapping of names to parameters of their own."""
-    if isinstance(given, tuple) and len(given) == 1 and isinstance(given[0], Declared):
-        return given
-    if isinstance(given, Mapping):
-        return (Declared((), Choice(given)),)
-    if isinstance(given, Categorical | Choice):
-        return (Declared((), given),)
-    if isinstance(given, list | tuple):
-        return (Declared((), Categorical(given)),)
-    raise InvalidKey((), f"must be a list of operations, or a mapping of them to their parameters, got {shown(given)}")
+def declare_operations(operations: object) -> tuple[Declared, ...]:
+    """Read a set of operations: a list of values, or a mapping of names to their parameters."""
+    if isinstance(operations, tuple) and len(operations) == 1 and isinstance(operations[0], Declared):
+        return operations
+    if isinstance(operations, Mapping):
+        return (Declared((), Choice(operations)),)
+    if isinstance(operations, Categorical | Choice):
+        return (Declared((), operations),)
+    if isinstance(operations, list | tuple):
+        return (Declared((), Categorical(operations)),)
+    problem = f"must be a list of operations, or a mapping of them to their parameters, got {shown(operations)}"
+    raise InvalidKey((), problem)

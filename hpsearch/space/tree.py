@@ -1,4 +1,4 @@
-"""The parameters of a space as a tree: which there are at a point, where each stands, and what is said of others."""
+"""The parameters of a space as a tree: lookup by name, order, and validation of names and expressions."""
 
 from __future__ import annotations
 
@@ -9,68 +9,68 @@ from itertools import islice
 
 from hpsearch.config.checks import InvalidKey, KeyPath, nearest
 from hpsearch.space.choices import Categorical
-from hpsearch.space.declaring import check_name
+from hpsearch.space.declarations import check_name
 from hpsearch.space.derived import Derived
 from hpsearch.space.distribution import Distribution
 from hpsearch.space.expressions import Expression
-from hpsearch.space.parameter import END, Declared, Parameter, Place, Structure
+from hpsearch.space.parameter import END, Declared, Parameter, Position, Structure
 from hpsearch.trial import Value
 
-__all__ = ["Missing", "Tree"]
+__all__ = ["MissingParameter", "Tree"]
 
 _MOST_PARAMETERS = 10_000
 
 _DEEPEST = 20
-"""Structures in each other."""
+"""Maximum depth of nested structures."""
 
 _MOST_NAMES = 1_000
-"""Among which a misspelt one is looked for."""
+"""Maximum number of names to search for one similar to a misspelt name."""
 
 
-class Missing(InvalidKey):
-    """A point lacks a parameter that applies."""
+class MissingParameter(InvalidKey):
+    """A configuration lacks an active parameter."""
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What a flat name means."""
+class _Node:
+    """The parameter or structure of a flat name."""
 
     path: tuple[str, ...]
-    place: Place
+    position: Position
     declared: Declared
 
     @property
     def has_value(self) -> bool:
-        """Whether a point has a value under this name."""
+        """Whether a configuration can have a value under this name."""
         return not isinstance(self.declared.holds, Structure) or self.declared.holds.tag is not None
 
 
 class Tree:
-    """Walks through what was declared.
+    """The declared parameters and structures of a space.
 
     Raises:
-        InvalidKey: Names clash, or an expression names what isn't there, or doesn't stand above it.
+        InvalidKey: Names clash, or an expression names an unknown parameter, or one that is not above it.
     """
 
     def __init__(self, declared: tuple[Declared, ...], constraints: Sequence[Expression]) -> None:
         self.declared = declared
-        self._known: dict[str, _Found | None] = {}
-        self._read_as: dict[tuple[str, tuple[str, ...]], _Found | None] = {}
+        self._nodes: dict[str, _Node | None] = {}
+        self._resolutions: dict[tuple[str, tuple[str, ...]], _Node | None] = {}
         self._leaves: dict[tuple[str, ...], Parameter] = {}
         self._check(declared, (), ())
         if _count(declared, {}) > _MOST_PARAMETERS:
             raise InvalidKey((), f"must hold at most {_MOST_PARAMETERS:,} parameters, copies counted")
-        for place, constraint in enumerate(constraints):
-            self._check_names(constraint, (), (END,), ("constraints", place))
+        for index, constraint in enumerate(constraints):
+            self._check_names(constraint, (), (END,), ("constraints", index))
 
     @cached_property
     def calls(self) -> bool:
-        """Whether a derived value is a function's, which may take its time."""
+        """Whether a derived value is computed by a function, which may be slow."""
         return any(isinstance(one.holds, Derived) and one.holds.function is not None for one in self.declared)
 
     @cached_property
     def unbounded(self) -> tuple[str, ...] | None:
-        """The path of a structure whose groups can't be listed; None: all parameters that there may be can."""
+        """The path of a structure with an unbounded number of groups; None if there is none."""
         return self._unbounded(self.declared, ())
 
     def _unbounded(self, declared: Sequence[Declared], path: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -88,15 +88,15 @@ class Tree:
 
     @cached_property
     def conditional(self) -> bool:
-        """Whether there are parameters that some points have and others don't."""
+        """Whether there are conditional parameters."""
         return self.unbounded is not None or len(self.always) < len(self.parameters)
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
-        """All that there may be, in order.
+        """All possible parameters in order.
 
         Raises:
-            InvalidKey: They have no end.
+            InvalidKey: A structure is unbounded.
         """
         if self.unbounded is not None:
             raise InvalidKey((*self.unbounded, "max"), "is required where all parameters are to be listed")
@@ -104,81 +104,81 @@ class Tree:
 
     @cached_property
     def always(self) -> frozenset[str]:
-        """Names of the parameters that every point has."""
+        """Names of the parameters that are always active."""
         return frozenset(leaf.name for leaf, certain in self._every(self.declared, (), True) if certain)
 
     @cached_property
     def has_priors(self) -> bool:
-        """Whether a good value is believed to be known of some parameter."""
+        """Whether a parameter has a prior."""
         return any(not isinstance(one.holds, Structure) and one.holds.prior is not None for one in self.everything())
 
     def everything(self) -> Iterator[Declared]:
-        """Give what was declared, and what is declared inside, each block once."""
+        """Yield all declarations, nested ones included, each block once."""
         return _everything(self.declared)
 
     def some_names(self) -> list[str]:
-        """Give flat names of parameters, all of them where they are few."""
+        """Return the flat names of the first parameters, up to 1,000."""
         return [leaf.name for leaf, _ in islice(self._every(self.declared, (), False), _MOST_NAMES)]
 
     def find(self, name: str) -> Parameter | None:
-        """Give the parameter of a flat name."""
-        found = self._found(name)
-        return None if found is None or "*" in found.path else self._own(found.path, found.declared.holds)
+        """Return the parameter of a flat name; None if there is none."""
+        node = self._node(name)
+        return None if node is None or "*" in node.path else self._own(node.path, node.declared.holds)
 
     def structure(self, name: str) -> Structure | None:
-        """Give the structure of this flat name."""
-        found = self._found(name)
-        return found.declared.holds if found is not None and isinstance(found.declared.holds, Structure) else None
+        """Return the structure of a flat name; None if there is none."""
+        node = self._node(name)
+        return node.declared.holds if node is not None and isinstance(node.declared.holds, Structure) else None
 
     def is_group(self, name: str) -> bool:
-        """Say whether this is the name of a group, and so the beginning of others."""
-        return self._begins(tuple(name.split(".")), self.declared)
+        """Return whether a name is that of a group, the prefix of other flat names."""
+        return self._is_prefix(tuple(name.split(".")), self.declared)
 
-    def place(self, name: str) -> Place:
-        """Give where a parameter stands in the order; what isn't one stands last."""
-        found = self._found(name)
-        return (END,) if found is None else found.place
+    def position(self, name: str) -> Position:
+        """Return the position of a parameter in the order of the space; unknown names are last."""
+        node = self._node(name)
+        return (END,) if node is None else node.position
 
     def resolved(self, name: str, scope: tuple[str, ...]) -> tuple[str, ...]:
-        """Give the path of what a name means to an expression."""
-        found = self._resolved(name, scope)
-        assert found is not None  # checked when the space was built
-        return found.path
+        """Return the path that a name in an expression refers to."""
+        node = self._resolved(name, scope)
+        assert node is not None  # checked when the space was built
+        return node.path
 
-    def _resolved(self, name: str, scope: tuple[str, ...]) -> _Found | None:
-        """Find it: first beside the expression, then in what is around, up to the top."""
-        known = (name, scope)
-        if known not in self._read_as:
+    def _resolved(self, name: str, scope: tuple[str, ...]) -> _Node | None:
+        """Look a name up in the scope of the expression, then in the enclosing ones, up to the top."""
+        key = (name, scope)
+        if key not in self._resolutions:
             names = [".".join((*scope[:depth], name)) for depth in range(len(scope), -1, -1)]
-            found = (found for found in map(self._found, names) if found is not None and found.has_value)
-            self._read_as[known] = next(found, None)
-        return self._read_as[known]
+            nodes = (node for node in map(self._node, names) if node is not None and node.has_value)
+            self._resolutions[key] = next(nodes, None)
+        return self._resolutions[key]
 
-    def _found(self, name: str) -> _Found | None:
-        if name not in self._known:
-            self._known[name] = self._follow(tuple(name.split(".")), self.declared, (), ())
-        return self._known[name]
+    def _node(self, name: str) -> _Node | None:
+        if name not in self._nodes:
+            self._nodes[name] = self._follow(tuple(name.split(".")), self.declared, (), ())
+        return self._nodes[name]
 
     def _follow(
-        self, parts: tuple[str, ...], declared: Sequence[Declared], path: tuple[str, ...], place: Place
-    ) -> _Found | None:
-        for number, one in enumerate(declared):
+        self, parts: tuple[str, ...], declared: Sequence[Declared], path: tuple[str, ...], position: Position
+    ) -> _Node | None:
+        for index, one in enumerate(declared):
             words = one.parts
             if parts[: len(words)] != words:
                 continue
-            here, at, rest = (*path, *one.path), (*place, number), parts[len(words) :]
+            here, at, rest = (*path, *one.path), (*position, index), parts[len(words) :]
             if not rest:
-                return _Found(here, at, one)
+                return _Node(here, at, one)
             entered = one.holds.enter(rest) if isinstance(one.holds, Structure) else None
             if entered is not None:
                 copy, inner, inside, used = entered
-                found = self._follow(rest[used:], inside, here + inner, (*at, copy))
-                if found is not None:
-                    return found
+                node = self._follow(rest[used:], inside, here + inner, (*at, copy))
+                if node is not None:
+                    return node
         return None
 
-    def _begins(self, parts: tuple[str, ...], declared: Sequence[Declared]) -> bool:
-        """Say whether these are the first parts of a flat name."""
+    def _is_prefix(self, parts: tuple[str, ...], declared: Sequence[Declared]) -> bool:
+        """Return whether these are the first parts of a flat name."""
         for one in declared:
             words = one.parts
             if parts == words[: len(parts)]:
@@ -187,19 +187,19 @@ class Tree:
             entered = None
             if parts[: len(words)] == words and isinstance(one.holds, Structure):
                 entered = one.holds.enter(rest)
-            if entered is not None and self._begins(rest[entered[3] :], entered[2]):
+            if entered is not None and self._is_prefix(rest[entered[3] :], entered[2]):
                 return True
         return False
 
     def parameter(self, path: tuple[str, ...], distribution: Distribution, holder: Structure | None) -> Parameter:
-        """Give the parameter of a path, one and the same each time."""
+        """Return the parameter of a path, the same object each time."""
         known = self._leaves.get(path)
         if known is None:
             known = self._leaves[path] = Parameter(path, distribution, holder)
         return known
 
     def _own(self, path: tuple[str, ...], holds: Distribution | Structure) -> Parameter | None:
-        """Give the parameter that stands under this very name; None: a structure decides nothing first."""
+        """Return the parameter of a declaration itself; None for a structure without a tag."""
         if not isinstance(holds, Structure):
             return self.parameter(path, holds, None)
         return None if holds.tag is None else self.parameter(path, holds.tag, holds)
@@ -207,7 +207,7 @@ class Tree:
     def _every(
         self, declared: Sequence[Declared], path: tuple[str, ...], certain: bool
     ) -> Iterator[tuple[Parameter, bool]]:
-        """Give each parameter that there may be, and whether every point has it."""
+        """Yield each possible parameter, and whether it is always active."""
         for one in declared:
             here, holds = (*path, *one.path), one.holds
             sure = certain and one.when is None
@@ -220,43 +220,45 @@ class Tree:
             for inner, inside in holds.every_group():
                 yield from self._every(inside, here + inner, inner in least)
 
-    def _check(self, declared: Sequence[Declared], path: tuple[str, ...], place: Place, own: bool = False) -> None:
-        """Check names and expressions; of many copies the first and the last."""
-        if len(place) > 2 * _DEEPEST:
+    def _check(
+        self, declared: Sequence[Declared], path: tuple[str, ...], position: Position, own: bool = False
+    ) -> None:
+        """Check names and expressions; of several copies, only the first and the last."""
+        if len(position) > 2 * _DEEPEST:
             raise InvalidKey(path[:3], f"must not be nested deeper than {_DEEPEST} structures")
         if not own:
             _check_names(declared, path)
-        for number, one in enumerate(declared):
-            here, at = (*path, *one.path), (*place, number)
+        for index, one in enumerate(declared):
+            here, at = (*path, *one.path), (*position, index)
             if one.when is not None:
                 self._check_names(one.when, here[:-1], at, (*here, "when"))
             if isinstance(one.holds, Derived) and one.holds.function is None:
                 self._check_names(one.holds.parsed, here[:-1], at, here)
-            elif isinstance(one.holds, Derived) and len(place) > 0:
-                problem = "must stand at the top where it is a function's: it is given all that stands above it"
-                raise InvalidKey(here, problem, "move it out of what it stands in, and behind that")
+            elif isinstance(one.holds, Derived) and len(position) > 0:
+                problem = "must be at the top level if it is a function: it gets all parameters above it"
+                raise InvalidKey(here, problem, "move it out of the structure, and below it")
             if isinstance(one.holds, Structure):
                 groups = list(enumerate(one.holds.every_group()))
                 alike = len({id(inside) for _, (_, inside) in groups}) == 1
                 for copy, (inner, inside) in groups[:: max(len(groups) - 1, 1)] if alike else groups:
                     self._check(inside, here + inner, (*at, copy), one.holds.names_own)
 
-    def _check_names(self, expression: Expression, scope: tuple[str, ...], place: Place, key: KeyPath) -> None:
+    def _check_names(self, expression: Expression, scope: tuple[str, ...], position: Position, key: KeyPath) -> None:
         for name in expression.names:
-            found = self._resolved(name, scope)
-            if found is None:
+            node = self._resolved(name, scope)
+            if node is None:
                 raise InvalidKey(key, f"must name parameters, but {name} isn't one", nearest(name, self.some_names()))
-            if found.place >= place:
-                problem = f"must name parameters that stand above it, but {name} doesn't"
+            if node.position >= position:
+                problem = f"must name parameters that are above it, but {name} isn't"
                 raise InvalidKey(key, problem, f"move {name} up")
         for name, value in expression.compared:
             self._check_compared(name, value, scope, key)
 
     def _check_compared(self, name: str, value: Value, scope: tuple[str, ...], key: KeyPath) -> None:
-        """Refuse what a choice is said to be and never is: a misspelt value would make a condition false for ever."""
-        found = self._resolved(name, scope)
-        assert found is not None
-        own = self._own(found.path, found.declared.holds)
+        """Raise an InvalidKey if a choice is compared with a value it never has: it is probably misspelt."""
+        node = self._resolved(name, scope)
+        assert node is not None
+        own = self._own(node.path, node.declared.holds)
         choices = None if own is None else own.distribution
         if not isinstance(choices, Categorical):
             return
@@ -269,7 +271,7 @@ class Tree:
 
 
 def _everything(declared: Sequence[Declared]) -> Iterator[Declared]:
-    """Give what was declared, and what is declared inside, each block once."""
+    """Yield all declarations, nested ones included, each block once."""
     for one in declared:
         yield one
         if isinstance(one.holds, Structure):
@@ -278,7 +280,7 @@ def _everything(declared: Sequence[Declared]) -> Iterator[Declared]:
 
 
 def _count(declared: Sequence[Declared], known: dict[int, int]) -> int:
-    """Count the parameters that there may be; of an unbounded block a copy more than there are at least."""
+    """Count the possible parameters; of an unbounded block, one copy more than the minimum."""
     if id(declared) not in known:
         count = 0
         for one in declared:

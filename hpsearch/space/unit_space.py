@@ -1,4 +1,4 @@
-"""A space as a model of ours has it: shares from 0 to 1, and features whose distances mean something."""
+"""Encodings of configurations for surrogate models: unit scale, and features with meaningful distances."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ __all__ = ["UnitSpace"]
 Floats = NDArray[np.float64]
 
 _FEW = 100
-"""Values of a number that are told apart by a model; of more, their places are enough."""
+"""Maximum number of values of a number for which a model distinguishes each value."""
 
 
 class UnitSpace:
-    """A point is a share of each parameter that isn't constant.
+    """Encodes a configuration as a number in [0, 1] for each searched parameter.
 
-    A number's share is that of the draws which give it, and so is its feature; of few values it is the place on their
-    own scale. A choice's share says which of the list it is; its features are a column for each value, so that any two
-    unlike ones are at distance 1. A parameter that doesn't apply has the middle of its scale, or no choice, as its
-    features, so that points without it don't differ in it.
+    A number is encoded as its position on the unit scale of the draws, which is also its feature. If it has few values,
+    that is its position on the distribution's own scale. A choice is encoded as its position in the list. Its features
+    are one-hot columns, scaled so that two different values are at distance 1. Inactive parameters have the middle of
+    the scale, or no choice, as features, so that configurations without them do not differ there.
 
     Raises:
-        InvalidKey: The space's parameters have no end.
+        InvalidKey: The number of parameters is unbounded.
     """
 
     def __init__(self, space: Space) -> None:
@@ -44,21 +44,21 @@ class UnitSpace:
 
     @property
     def searches(self) -> bool:
-        """Whether there is a parameter of more than one value."""
+        """Whether there is a parameter with more than one value."""
         return any(axis.values is None or len(axis.values) > 1 for axis in self._axes.values())
 
     @cached_property
     def choices(self) -> NDArray[np.bool_]:
-        """[axes]: which are choices."""
+        """Array [axes]: whether each axis is a choice."""
         return np.array([isinstance(axis, _Choice) for axis in self._axes.values()], dtype=np.bool_)
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """[axes]: the first column of each among the features."""
+        """Array [axes]: the first feature column of each axis."""
         return np.cumsum([0, *(axis.columns for axis in self._axes.values())][:-1])
 
     def encode(self, params: Params) -> Floats | None:
-        """Give the shares; None for a point that is never drawn: a choice of probability 0 was named."""
+        """Return the encoding [axes]; None if a value has probability 0."""
         try:
             shares = [axis.share(params[name]) if name in params else 0.5 for name, axis in self._axes.items()]
             return np.array(shares, dtype=np.float64)
@@ -66,10 +66,10 @@ class UnitSpace:
             return None
 
     def decode(self, shares: Floats) -> dict[str, Value]:
-        """Give a point as the space would have drawn it.
+        """Return the configuration of an encoding.
 
         Raises:
-            Broken: It breaks a constraint.
+            Broken: The configuration breaks a constraint.
         """
         return self._space.build(self._values(shares))
 
@@ -83,27 +83,27 @@ class UnitSpace:
         return value
 
     def features(self, shares: Floats) -> Floats:
-        """Give [n, columns] of points [n, axes], as they are after they are decoded."""
-        found = np.concatenate([axis.features(shares[:, place]) for place, axis in enumerate(self._axes.values())], 1)
+        """Return the features [n, columns] of encodings [n, axes], as after decoding."""
+        columns = np.concatenate([axis.features(shares[:, i]) for i, axis in enumerate(self._axes.values())], 1)
         if not self._space.conditional:
-            return found
+            return columns
         points = [self._space.applied(self._values(row)) for row in shares]
-        applies = np.array([[name in point for name in self._axes] for point in points])
+        active = np.array([[name in point for name in self._axes] for point in points])
         widths = [axis.columns for axis in self._axes.values()]
-        nothing = np.repeat(np.where(self.choices, 0.0, 0.5), widths)
-        seen: Floats = np.where(np.repeat(applies, widths, axis=1), found, nothing)
-        return seen
+        inactive_features = np.repeat(np.where(self.choices, 0.0, 0.5), widths)
+        features: Floats = np.where(np.repeat(active, widths, axis=1), columns, inactive_features)
+        return features
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """One parameter."""
+    """A parameter."""
 
     columns = 1
 
     @cached_property
     def values(self) -> list[Value] | None:
-        """All that there are, where they are few."""
+        """All values, if they are few."""
         return None
 
     def share(self, value: Value) -> float:
@@ -118,7 +118,7 @@ class _Axis:
 
 @dataclass(frozen=True)
 class _Number(_Axis):
-    """A number, of more values than are told apart."""
+    """A number with many values."""
 
     ours: Numeric
 
@@ -131,7 +131,7 @@ class _Number(_Axis):
 
 @dataclass(frozen=True)
 class _Few(_Number):
-    """A number of few values: the one whose place is the nearest."""
+    """A number with few values: decoded as the nearest of them."""
 
     listed: tuple[Value, ...]
 
@@ -140,24 +140,24 @@ class _Few(_Number):
         return list(self.listed)
 
     def share(self, value: Value) -> float:
-        return min(max(self.ours.place(value), 0.0), 1.0)
+        return min(max(self.ours.position(value), 0.0), 1.0)
 
     @cached_property
-    def _places(self) -> Floats:
+    def _positions(self) -> Floats:
         return np.array([self.share(value) for value in self.listed])
 
     def value(self, share: float) -> Value:
-        return self.listed[int(np.abs(self._places - share).argmin())]
+        return self.listed[int(np.abs(self._positions - share).argmin())]
 
     def features(self, shares: Floats) -> Floats:
-        nearest = np.abs(self._places[None, :] - shares[:, None]).argmin(axis=1)
-        columns: Floats = self._places[nearest][:, None]
+        nearest = np.abs(self._positions[None, :] - shares[:, None]).argmin(axis=1)
+        columns: Floats = self._positions[nearest][:, None]
         return columns
 
 
 @dataclass(frozen=True)
 class _Rank(_Axis):
-    """One of a list in order: its place there, from 0 to 1."""
+    """An ordinal value: its index, scaled to [0, 1]."""
 
     ours: Ordinal
 
@@ -168,20 +168,20 @@ class _Rank(_Axis):
     def share(self, value: Value) -> float:
         return self.ours.share(value)
 
-    def _places(self, shares: Floats) -> NDArray[np.int64]:
+    def _indices(self, shares: Floats) -> NDArray[np.int64]:
         return np.minimum((shares * len(self.values)).astype(np.int64), len(self.values) - 1)
 
     def value(self, share: float) -> Value:
-        return own_copy(self.values[int(self._places(np.array([share]))[0])])
+        return own_copy(self.values[int(self._indices(np.array([share]))[0])])
 
     def features(self, shares: Floats) -> Floats:
-        columns: Floats = (self._places(shares) / max(len(self.values) - 1, 1))[:, None]
+        columns: Floats = (self._indices(shares) / max(len(self.values) - 1, 1))[:, None]
         return columns
 
 
 @dataclass(frozen=True)
 class _Choice(_Axis):
-    """One of a list."""
+    """A categorical value."""
 
     ours: Categorical
 
@@ -191,7 +191,7 @@ class _Choice(_Axis):
 
     @cached_property
     def _order(self) -> Mapping[str, int]:
-        return {json.dumps(value, sort_keys=True): place for place, value in enumerate(self.values)}
+        return {json.dumps(value, sort_keys=True): index for index, value in enumerate(self.values)}
 
     @property
     def columns(self) -> int:  # type: ignore[override]
@@ -200,15 +200,15 @@ class _Choice(_Axis):
     def share(self, value: Value) -> float:
         return (self._order[json.dumps(value, sort_keys=True)] + 0.5) / len(self.values)
 
-    def _places(self, shares: Floats) -> NDArray[np.int64]:
+    def _indices(self, shares: Floats) -> NDArray[np.int64]:
         return np.minimum((shares * len(self.values)).astype(np.int64), len(self.values) - 1)
 
     def value(self, share: float) -> Value:
-        return own_copy(self.values[int(self._places(np.array([share]))[0])])
+        return own_copy(self.values[int(self._indices(np.array([share]))[0])])
 
     def features(self, shares: Floats) -> Floats:
         columns: Floats = np.zeros((len(shares), len(self.values)))
-        columns[np.arange(len(shares)), self._places(shares)] = 1 / np.sqrt(2.0)
+        columns[np.arange(len(shares)), self._indices(shares)] = 1 / np.sqrt(2.0)
         return columns
 
 
@@ -218,7 +218,7 @@ def _axis_of(ours: object) -> _Axis:
     if isinstance(ours, Categorical):
         return _Choice(ours)
     if not isinstance(ours, Numeric):
-        raise TypeError(f"a distribution must have a place in the unit cube, got {type(ours).__name__}")
+        raise TypeError(f"a distribution must be numeric or categorical, got {type(ours).__name__}")
     values = ours.every_value() if _is_of_few(ours) else None
     return _Number(ours) if values is None else _Few(ours, tuple(values))
 
@@ -226,6 +226,6 @@ def _axis_of(ours: object) -> _Axis:
 def _is_of_few(ours: Numeric) -> bool:
     if ours.steps is None:
         return False
-    # Not their count: a normal's multiples go on far beyond those that are ever drawn.
+    # Not the count of the multiples: those of a normal reach far beyond what can be sampled.
     least, greatest = map(ours.steps.multiple, ours.ends)
     return greatest - least < _FEW

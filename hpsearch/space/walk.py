@@ -1,4 +1,4 @@
-"""From values to a point: which parameters apply is found as they are given."""
+"""Building a configuration value by value: earlier values decide which later parameters are active."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hpsearch.config.checks import InvalidKey, KeyPath
-from hpsearch.space.derived import Derived, Refused
+from hpsearch.space.derived import Derived, RejectedConfiguration
 from hpsearch.space.expressions import ABSENT, Expression, Uncomputable
 from hpsearch.space.nesting import nested
 from hpsearch.space.parameter import Declared, Parameter, Structure
@@ -18,57 +18,57 @@ if TYPE_CHECKING:
 __all__ = ["UNKNOWN", "Broken", "Choose", "Walk"]
 
 Choose = Callable[[Parameter], Value]
-"""Gives the value of a parameter that applies, or `UNKNOWN`."""
+"""Returns the value of an active parameter, or `UNKNOWN`."""
 
 Read = Callable[[str], Value]
-"""Gives the value of a name in an expression, or `ABSENT`."""
+"""Returns the value of a name in an expression, or `ABSENT`."""
 
 UNKNOWN: Value = object()
-"""No value yet: what hangs on it is left open."""
+"""The value is not known yet. What depends on it is not known either."""
 
 
 class Broken(InvalidKey):
-    """A point breaks a constraint, or has no value for what is derived."""
+    """A configuration breaks a constraint, or a derived value cannot be computed."""
 
 
 class _Unknown(Exception):
-    """A parameter was read that has no value yet."""
+    """A parameter was read whose value is not known yet."""
 
 
 class Walk:
-    """One walk through a space, which asks for each parameter that applies, in order.
+    """A pass through a space that chooses a value for each active parameter, in order.
 
     Args:
-        tree: The space.
-        choose: Gives the values.
+        tree: The parameters.
+        choose: Returns the value of a parameter.
     """
 
     def __init__(self, tree: Tree, choose: Choose) -> None:
         self._tree = tree
         self._choose = choose
         self.point: dict[str, Value] = {}
-        """What was found: flat names to values."""
+        """The configuration: flat names to values."""
         self._unknown: set[str] = set()
-        """Names of what has no value yet, or may not apply; what they hold is unknown with them."""
+        """Names of parameters and structures that are unknown, with everything inside them."""
         self._broken: Broken | None = None
-        """Of a derived value or a condition that can't be computed, the first one."""
+        """The first error of a derived value or a condition."""
         self._fill(tree.declared, ())
 
     def broken(self, constraints: Sequence[Expression]) -> list[Broken]:
-        """Give what is wrong with the point, as far as its values are known: derived values, and constraints."""
-        found = [] if self._broken is None else [self._broken]
-        for place, constraint in enumerate(constraints):
-            key = ("constraints", place)
+        """Return the errors of derived values, conditions and constraints, as far as values are known."""
+        errors = [] if self._broken is None else [self._broken]
+        for index, constraint in enumerate(constraints):
+            key = ("constraints", index)
             try:
-                if self._said(constraint.holds, (), key) is not False:
+                if self._evaluated(constraint.holds, (), key) is not False:
                     continue
             except Broken as error:
-                found.append(error)
+                errors.append(error)
                 continue
             values = [f"{name} is {self.point[name]!r}" for name in constraint.names if name in self.point]
-            told = f": {', '.join(values)}" if values else ""
-            found.append(Broken(key, f"{constraint} must hold, but doesn't{told}"))
-        return found
+            reason = f": {', '.join(values)}" if values else ""
+            errors.append(Broken(key, f"{constraint} must hold, but doesn't{reason}"))
+        return errors
 
     def _fill(self, declared: Sequence[Declared], path: tuple[str, ...]) -> None:
         for one in declared:
@@ -83,22 +83,22 @@ class Walk:
             if isinstance(holds, Derived):
                 self._derive(holds, here)
             elif not isinstance(holds, Structure):
-                self._take(self._tree.parameter(here, holds, None))
+                self._add(self._tree.parameter(here, holds, None))
             else:
-                tag = None if holds.tag is None else self._take(self._tree.parameter(here, holds.tag, holds))
+                tag = None if holds.tag is None else self._add(self._tree.parameter(here, holds.tag, holds))
                 if tag is not UNKNOWN:
                     for inner, inside in holds.groups(tag):
                         self._fill(inside, here + inner)
 
     def _applies(self, when: Expression, path: tuple[str, ...]) -> Value:
-        """Say whether a condition is true, as far as its values are known."""
+        """Return whether a condition is true; `UNKNOWN` if it depends on unknown values."""
         try:
-            return self._said(when.holds, path[:-1], (*path, "when"))
+            return self._evaluated(when.holds, path[:-1], (*path, "when"))
         except Broken as error:
             self._broken = self._broken or error
             return False
 
-    def _take(self, parameter: Parameter) -> Value:
+    def _add(self, parameter: Parameter) -> Value:
         value = self._choose(parameter)
         if value is UNKNOWN:
             self._unknown.add(parameter.name)
@@ -110,7 +110,7 @@ class Walk:
         name = ".".join(path)
         try:
             if derived.function is None:
-                value = self._said(derived.parsed.value, path[:-1], path)
+                value = self._evaluated(derived.parsed.value, path[:-1], path)
             else:
                 value = self._computed(derived, path)
         except Broken as error:
@@ -122,49 +122,49 @@ class Walk:
             self.point[name] = value
 
     def _computed(self, derived: Derived, path: tuple[str, ...]) -> Value:
-        """Give what a function makes of all that stands above it, once that is known."""
+        """Return the value of a derived parameter's function; `UNKNOWN` if its params are not known yet."""
         if self._unknown or self._broken is not None:
             return UNKNOWN
         try:
             return derived.computed(nested(self._tree.declared, self.point))
-        except Refused as error:
+        except RejectedConfiguration as error:
             raise Broken(path, str(error)) from None
         except InvalidKey as error:
             raise error.under(path) from None
 
-    def _said(self, ask: Callable[[Read], Value], scope: tuple[str, ...], key: KeyPath) -> Value:
-        """Give the value of an expression, as far as it has one.
+    def _evaluated(self, evaluate: Callable[[Read], Value], scope: tuple[str, ...], key: KeyPath) -> Value:
+        """Return the value of an expression; `UNKNOWN` if it depends on unknown values.
 
         Args:
-            ask: Gives it, once it can read parameters.
-            scope: Where the expression stands: names are looked for there first.
-            key: Where it was written.
+            evaluate: Returns the value, from a function that reads parameters.
+            scope: Path of the structure that contains the expression. Names are resolved there first.
+            key: Location of the expression, for errors.
         """
         try:
-            found = ask(lambda name: self._gathered(self._tree.resolved(name, scope)))
+            value = evaluate(lambda name: self._value(self._tree.resolved(name, scope)))
         except _Unknown:
             return UNKNOWN
         except Uncomputable as error:
             raise Broken(key, str(error)) from None
         except InvalidKey as error:
             raise error.under(key) from None
-        return ABSENT if found is None else found
+        return ABSENT if value is None else value
 
-    def _gathered(self, path: tuple[str, ...]) -> Value:
-        """Give the value of a parameter; with `*` in its path the list of those of all copies."""
+    def _value(self, path: tuple[str, ...]) -> Value:
+        """Return the value of a parameter; if the path contains `*`, the list of the values of all copies."""
         if "*" not in path:
             name = ".".join(path)
             if name not in self.point and any(name == one or name.startswith(f"{one}.") for one in self._unknown):
                 raise _Unknown
             return self.point.get(name, ABSENT)
         star = path.index("*")
-        copies = self._gathered(path[:star])
+        copies = self._value(path[:star])
         if copies is ABSENT:
             return ABSENT
-        found: list[Value] = []
+        values: list[Value] = []
         for copy in range(copies):
             inner = (*path[:star], str(copy), *path[star + 1 :])
-            value = self._gathered(inner)
+            value = self._value(inner)
             if value is not ABSENT:
-                found += value if "*" in inner else [value]
-        return found
+                values += value if "*" in inner else [value]
+        return values

@@ -11,7 +11,7 @@ from hpsearch.config.checks import InvalidKey, KeyPath, nearest
 from hpsearch.config.settings import AtLeast, Count, Settings, settings_fields
 from hpsearch.space import Choice, Derived, Distribution, Space
 from hpsearch.space.distribution import Numeric
-from hpsearch.space.parameter import Declared, Group, Structure
+from hpsearch.space.parameter import Declared, ParameterGroup, Structure
 from hpsearch.trial import Params, Value
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _given(declared: Sequence[Declared], around: KeyPath) -> Iterator[_Given]:
         first, *rest = ".".join(map(str, path)).split(".")
         if first != SECTION:
             continue
-        if isinstance(one.holds, Group):
+        if isinstance(one.holds, ParameterGroup):
             yield from _given(one.holds.declared, path)
         elif rest:
             yield _Given(("parameters", *path), ".".join(rest), None, one.holds)

@@ -8,9 +8,9 @@ from typing import Any, TypeGuard
 
 from hpsearch.config.checks import InvalidKey, KeyPath, Mistakes, at_least, integer, nearest, shown
 from hpsearch.space import Categorical, Cell, Chain, Choice, Distribution, Repeat, Space
-from hpsearch.space.declaring import declared, is_wandbs
+from hpsearch.space.declarations import declare, is_wandbs
 from hpsearch.space.expressions import Expression
-from hpsearch.space.parameter import Declared, Group, Structure
+from hpsearch.space.parameter import Declared, ParameterGroup, Structure
 from hpsearch.sweep.distributions import read_distribution
 from hpsearch.sweep.reader import Table, listed
 
@@ -43,7 +43,7 @@ def space_of(parameters: object, constraints: object = ()) -> Space:
     """
     path: KeyPath = ("parameters",)
     kept = read_constraints(listed(constraints, ("constraints",)), ("constraints",))
-    found = declared(_with_distributions(parameters, path) if isinstance(parameters, Mapping) else parameters, path)
+    found = declare(_with_distributions(parameters, path) if isinstance(parameters, Mapping) else parameters, path)
     return _space(found, kept, path)
 
 
@@ -111,7 +111,7 @@ def _declared(
             Table(given, here, ("parameters", "when")).mistakes.refuse()
             inside, beneath = given["parameters"], (*here, "parameters")
             if when is not None:
-                yield Declared(own, Group(_group(inside, beneath, mistakes)), when)
+                yield Declared(own, ParameterGroup(_group(inside, beneath, mistakes)), when)
             elif not isinstance(inside, Mapping) or not inside:
                 _group(inside, beneath, mistakes)
             else:

@@ -36,7 +36,7 @@ def outline(params: Params, space: Space) -> dict[str, Value]:
     """
     return {
         name: MASK if _is_secret(name, space) else written(value) if is_structure else value
-        for name, value, is_structure in space.top(params)
+        for name, value, is_structure in space.top_level(params)
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hpsearch.config.checks import InvalidKey, key_text
 from hpsearch.searchers import Past
-from hpsearch.space import Broken, Categorical, Derived, Missing, Parameter
+from hpsearch.space import Broken, Categorical, Derived, MissingParameter, Parameter
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Params, Score, Value
 from hpsearch.warm_start.cells import same_value
@@ -104,7 +104,7 @@ def _params(given: Mapping[str, object], sweep: Sweep) -> Params | LeftOut:
         return LeftOut(f"have {unknown}, which isn't a parameter here")
     try:
         params = space.check(given)
-    except Missing as error:
+    except MissingParameter as error:
         return LeftOut(f"have no {'.'.join(map(str, error.key))}")
     except Broken as error:
         return LeftOut("break a constraint", error.problem)

@@ -100,7 +100,7 @@ def test_functions_that_cant_be_used(name: str, words: str) -> None:
 
 def test_inside_of_a_structure_it_is_refused() -> None:
     given = {"kind": {"choice": {"a": {"x": {"values": [1]}, "y": {"derived": f"{HERE}:even"}}}}}
-    with pytest.raises(InvalidKey, match="must stand at the top where it is a function's"):
+    with pytest.raises(InvalidKey, match="must be at the top level if it is a function"):
         read_parameters(given, ("parameters",))
 
 

@@ -135,7 +135,7 @@ def test_a_choice_becomes_another_by_its_probability():
     ids=repr,
 )
 def test_three_numbers_in_four_move_near_on_their_own_scale_and_the_rest_anywhere(distribution, value):
-    moves = [distribution.place(new) - 0.5 for new in every(distribution, value)]
+    moves = [distribution.position(new) - 0.5 for new in every(distribution, value)]
     for within, expected in ((0.1, 0.75 * 0.6827 + 0.25 * 0.2), (0.3, 0.75 * 0.9973 + 0.25 * 0.6)):
         assert sum(abs(move) < within for move in moves) / len(moves) == pytest.approx(expected, abs=0.01)
     assert min(moves) < -0.49

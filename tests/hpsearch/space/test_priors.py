@@ -106,7 +106,7 @@ def around(center: float, deviation: float = 0.25) -> Any:
     ids=repr,
 )
 def test_floats_near_a_prior_are_a_truncated_normal_on_their_scale(distribution, center):
-    places = [distribution.place(value) for value in near(distribution, 20_000)]
+    places = [distribution.position(value) for value in near(distribution, 20_000)]
     assert len(places) == 20_000
     assert stats.kstest(places, around(center).cdf).pvalue > 1e-3
     assert stats.kstest(places, around(center, 0.3).cdf).pvalue < 1e-6

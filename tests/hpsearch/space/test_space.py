@@ -60,7 +60,7 @@ def test_flatten_leaves_values_that_are_mappings_alone():
         ({"lrr": 1}, "lrr: isn't a parameter\n  did you mean lr?"),
         ({"optimizer": {"nam": 1}}, "optimizer.nam: isn't a parameter\n  did you mean optimizer.name?"),
         ({"optimizer": 3}, "optimizer: isn't a parameter"),
-        ({"optimizer.name": "sgd", "optimizer": {"name": "sgd"}}, "optimizer.name: stands there twice"),
+        ({"optimizer.name": "sgd", "optimizer": {"name": "sgd"}}, "optimizer.name: is there twice"),
     ],
 )
 def test_flatten_refuses_names_that_are_not_in_the_space(params, problem):

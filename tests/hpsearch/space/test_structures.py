@@ -13,7 +13,7 @@ from hpsearch.space import (
     Choice,
     Derived,
     IntUniform,
-    Missing,
+    MissingParameter,
     Ordinal,
     Repeat,
     Space,
@@ -34,9 +34,9 @@ def test_a_choice_has_its_branch_and_what_is_in_it():
     assert space.nest(point) == {"o": {"sgd": {"m": 0.9}}}
     assert space.nest({"o": "adam"}) == {"o": {"adam": {}}}
     assert space.flatten({"o": {"adam": None}}) == space.flatten({"o": "adam"}) == {"o": "adam"}
-    with pytest.raises(InvalidKey, match=r"o\.sgd\.m: doesn't apply beside the other values, got 0\.9"):
+    with pytest.raises(InvalidKey, match=r"o\.sgd\.m: doesn't apply with the other values, got 0\.9"):
         space.check({"o": "adam", "o.sgd.m": 0.9})
-    with pytest.raises(Missing, match=r"o\.sgd\.m: is required"):
+    with pytest.raises(MissingParameter, match=r"o\.sgd\.m: is required"):
         space.check({"o": "sgd"})
     assert space.check({"o.sgd.m": 0.9}, partial=True) == point  # what is in a branch says which is taken
     assert space.size == 3
@@ -78,7 +78,7 @@ def test_without_a_bound_each_further_copy_has_a_probability_of_one_half():
 @pytest.mark.parametrize("copies", range(2, 40))
 def test_the_place_of_a_number_of_copies_is_that_of_the_draws_that_give_it(copies):
     distribution = Copies(2)
-    assert distribution.draw(int(distribution.place(copies) * 2**128)) == copies
+    assert distribution.draw(int(distribution.position(copies) * 2**128)) == copies
 
 
 def test_conditions_look_around_themselves_first_and_then_further_out():
@@ -127,7 +127,7 @@ def test_a_value_that_cannot_be_computed_breaks_a_point():
     space = space_of(a=[0, 1], q=Derived("1 / a"))
     assert {space.draw(0, number)["a"] for number in range(20)} == {1}
     assert space.size == 1
-    assert space.kept(0, 200) < 150
+    assert space.count_valid(0, 200) < 150
 
 
 def test_constraints_are_kept_by_draws_moves_and_points():
@@ -189,19 +189,19 @@ def test_neighbours_of_ordered_values_stand_beside_them():
         (lambda: Repeat([1], 1, 1001), "max: must be between 1, as min is 1, and 1000, got 1001"),
         (lambda: Repeat(When("a > 1", [1])), "must not be conditional as a whole"),
         (lambda: Chain("conv", 1), "must be a list of operations, or a mapping of them to their parameters"),
-        (lambda: Ordinal([1, 1]), "must each stand there once where they are ordered"),
+        (lambda: Ordinal([1, 1]), "must be distinct where they are ordered"),
         (lambda: Ordinal([1, 2], [0.5, 0.5]), "probabilities: must not be given where the values are ordered"),
         (lambda: Derived("a +"), "expression: must be an expression"),
         (lambda: space_of(a=1, b=When("c > 1", [1])), "b.when: must name parameters, but c isn't one"),
         (
             lambda: space_of(b=When("a > 1", [1]), a=1),
-            "b.when: must name parameters that stand above it, but a doesn't",
+            "b.when: must name parameters that are above it, but a isn't",
         ),
-        (lambda: space_of(a=When("a > 1", [1, 2])), "a.when: must name parameters that stand above it, but a doesn't"),
+        (lambda: space_of(a=When("a > 1", [1, 2])), "a.when: must name parameters that are above it, but a isn't"),
         (lambda: space_of(a=When("1 > 0", When("1 > 0", [1]))), "a: must have one condition"),
         (
             lambda: space_of(r=Repeat({"x": [1], "y": Derived("sum(r.*.x)")}, 1, 2)),
-            "y: must name parameters that stand",
+            "y: must name parameters that are",
         ),
         (lambda: space_of(r=Repeat([1, 2], 1, 2), s=Derived("sum(r)"), t=Derived("r.2")), "t: must name parameters"),
         (lambda: space_of(("x > 1",), a=[1]), "constraints[0]: must name parameters, but x isn't one"),

@@ -29,7 +29,7 @@ def not_few(space: Space) -> bool:
 
 def drawn(space: Space, seed: int, number: int) -> dict[str, Any] | None:
     """A point, where not all of the first draws break a constraint: to find that of 10,000 takes its time."""
-    return space.draw(seed, number) if not space.constraints or space.kept(0, 20) else None
+    return space.draw(seed, number) if not space.constraints or space.count_valid(0, 20) else None
 
 
 def is_derived(space: Space, name: str) -> bool:
@@ -241,4 +241,4 @@ def test_a_constraint_that_nothing_keeps_says_how_many_draws_broke_it():
     space = Space.from_parameters({"a": [1, 2], "b": [1, 2]}, ["a < 2", "a + b > 4"])
     with pytest.raises(InvalidKey, match=r"constraints\[1\]: must be kept by more points: of 500 draws none is valid,"):
         space.draw(0, 0, most=500)
-    assert space.kept(0, 50) == 0
+    assert space.count_valid(0, 50) == 0

@@ -173,7 +173,7 @@ def test_values_inside_are_set_from_the_command_line(load):
         ("  w: {min: 0, max: 1, when: lrr > 1}", "8: parameters.w.when: must name parameters, but lrr isn't one"),
         (
             "  w: {value: 1, when: z > 1}\n  z: {value: 3}",
-            "8: parameters.w.when: must name parameters that stand above",
+            "8: parameters.w.when: must name parameters that are above",
         ),
         ("  w: {value: 1, when: 'lr >'}", "8: parameters.w.when: must be an expression, got 'lr >': invalid syntax"),
         ("  w: {value: 1, when: lr}", "8: parameters.w.when: must be true or false"),
@@ -188,7 +188,7 @@ def test_values_inside_are_set_from_the_command_line(load):
         ("  w: {derived: 3}", "8: parameters.w.derived: must be an expression such as"),
         ("  g: {when: lr > 0.5, parameters: {x: {min: 0, max: y}}}", "8: parameters.g.parameters.x.max: must be a num"),
         ("  o: {choice: {s: {k: {value: 1, when: q > 1}}}}", "8: parameters.o.choice.s.k.when: must name parameters"),
-        ("  v: {values: [1, 1], ordered: true}", "8: parameters.v.values: must each stand there once where they are"),
+        ("  v: {values: [1, 1], ordered: true}", "8: parameters.v.values: must be distinct where they are ordered"),
         ("  v: {values: [1, 2], ordered: perhaps}", "8: parameters.v.ordered: must be true or false, got 'perhaps'"),
         ("constraints: [lr > 0.5, xx < 3]", "8: constraints[1]: must name parameters, but xx isn't one"),
         ("constraints: {a: 3}", "8: constraints: must be a list, got a mapping"),
@@ -236,8 +236,8 @@ def test_a_method_that_cannot_search_it_is_refused_and_others_are_named(load, me
     ("point", "told"),
     [
         ("{optimizer: {sgdd: {momentum: 1}}}", "optimizer: must be one of the branches, got 'sgdd'"),
-        ("{optimizer: adam, optimizer.sgd.momentum: 0.5}", "optimizer.sgd.momentum: doesn't apply beside the other"),
-        ("{hidden.0: 16}", "hidden.0: doesn't apply beside the other values, got 16\n  give what decides whether it"),
+        ("{optimizer: adam, optimizer.sgd.momentum: 0.5}", "optimizer.sgd.momentum: doesn't apply with the other"),
+        ("{hidden.0: 16}", "hidden.0: doesn't apply with the other values, got 16\n  give what decides whether it"),
         ("{hidden: [16, 16, 16, 16]}", "hidden: must have 1 to 3 copies, got 4"),
         ("{hidden: [16, 17]}", "hidden.1: must be one of the values (16, 32, 64), got 17"),
         ("{hidden: [64, 64]}", "total <= 200 must hold, but doesn't: total is 256"),

@@ -1,0 +1,151 @@
+"""Spaces declared in Python: mappings of names to distributions, structures, lists and plain values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpsearch.config.checks import InvalidKey, KeyPath, shown
+from hpsearch.space.choices import Categorical, Constant, list_advice
+from hpsearch.space.distribution import Distribution
+from hpsearch.space.expressions import Expression
+from hpsearch.space.parameter import Declared, ParameterGroup, Structure
+
+__all__ = ["When", "check_name", "declare", "declare_block", "is_wandbs"]
+
+# Names become command-line options, columns and TensorBoard tags.
+_NAME = re.compile(r"\+{0,2}[^\W\d][\w./-]*")  # + and / as in Hydra: +trainer.lr, model/encoder
+
+_DEEPEST_GROUP = 20
+
+# Keys of a parameter in W&B's notation. Without a check, Python mappings with them would be read as groups.
+_WANDB_KEYS = ("value", "values", "distribution", "min", "max", "parameters")
+
+
+@dataclass(frozen=True)
+class When:
+    """A conditional parameter, structure or group: it is active only where the condition is true.
+
+    Args:
+        condition: An expression over parameters that are declared above it, such as `"optimizer == 'sgd'"`.
+        parameter: A distribution, a structure, a list, a plain value, or a mapping of parameters.
+    """
+
+    condition: str
+    parameter: object
+
+
+def check_name(name: object, path: KeyPath) -> None:
+    """Check the name of a parameter, a group or a branch.
+
+    Raises:
+        InvalidKey: The name is not allowed.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidKey(path, "must be named with letters, digits, _, -, / and dots, a letter first, or + for Hydra")
+
+
+def declare(parameters: object, path: KeyPath, may_be_empty: bool = False) -> tuple[Declared, ...]:
+    """Read a group of parameters.
+
+    Args:
+        parameters: A mapping of names to distributions, structures, lists or plain values; or a tuple that this
+            function returned.
+        path: Location of the group, for errors.
+        may_be_empty: An empty mapping is allowed.
+
+    Raises:
+        InvalidKey: A value cannot be read. Arrays and sets are refused because it is ambiguous whether they are one
+            value or a choice, and in which order.
+    """
+    if parameters == () or _is_declared(parameters):
+        return parameters  # type: ignore[return-value]
+    if not isinstance(parameters, Mapping):
+        raise InvalidKey(path, f"must be a mapping of names to distributions, got {shown(parameters)}")
+    if not parameters and not may_be_empty:
+        raise InvalidKey(path, "must hold at least one parameter, got none")
+    return tuple(_declared(parameters, path, ()))
+
+
+def declare_block(block: object, path: KeyPath) -> tuple[Declared, ...]:
+    """Read the block of a `Repeat`: a group, or one parameter without a name.
+
+    Raises:
+        InvalidKey: See `declare`; or the block is conditional.
+    """
+    if isinstance(block, Mapping) or _is_declared(block):
+        return declare(block, path)
+    if isinstance(block, When):
+        raise InvalidKey(path, "must not be conditional as a whole", "give the repeated block a condition instead")
+    return (Declared((), _distribution(block, path)),)
+
+
+def _is_declared(parameters: object) -> bool:
+    return isinstance(parameters, tuple) and bool(parameters) and all(isinstance(one, Declared) for one in parameters)
+
+
+def _declared(parameters: Mapping[object, object], path: KeyPath, names: tuple[str, ...]) -> Iterator[Declared]:
+    if len(names) > _DEEPEST_GROUP:
+        raise InvalidKey(path, f"must not be nested deeper than {_DEEPEST_GROUP} groups")
+    for name, value in parameters.items():
+        if not isinstance(name, str):
+            raise InvalidKey(path, f"must have strings as names, got {shown(name)}")
+        here, own = (*path, name), (*names, name)
+        if isinstance(value, When):
+            yield _conditional(value, here, own)
+        elif isinstance(value, Mapping):
+            _refuse_wandb(value, here)
+            if not value:
+                raise InvalidKey(here, "must hold at least one parameter, got none")
+            yield from _declared(value, here, own)
+        else:
+            yield Declared(own, _distribution(value, here))
+
+
+def _conditional(when: When, path: KeyPath, names: tuple[str, ...]) -> Declared:
+    try:
+        condition = Expression(when.condition)
+    except InvalidKey as error:
+        raise error.under((*path, "when")) from None
+    inside = when.parameter
+    if isinstance(inside, When):
+        raise InvalidKey(path, "must have one condition", "join the two by `and`")
+    if isinstance(inside, Mapping):
+        return Declared(names, ParameterGroup(declare(inside, path)), condition)
+    return Declared(names, _distribution(inside, path), condition)
+
+
+def _distribution(value: object, path: KeyPath) -> Distribution | Structure:
+    if isinstance(value, Distribution | Structure):
+        return value
+    if isinstance(value, tuple):
+        first, last = (repr(value[0]), repr(value[-1])) if value else ("0.0", "1.0")
+        raise InvalidKey(
+            path,
+            f"must be a distribution, a list of choices or a plain value, got the tuple {repr(value)[:60]}",
+            f"write hpsearch.Uniform({first}, {last}) for a range, a list for a choice, hpsearch.Constant for a value",
+        )
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | list):
+        problem = f"must be a distribution, a list of choices or a plain value, got a {type(value).__name__}"
+        raise InvalidKey(path, problem, list_advice(value))
+    try:
+        return Categorical(value) if isinstance(value, list) else Constant(value)
+    except InvalidKey as error:
+        raise error.under(path) from None
+
+
+def is_wandbs(config: Mapping[Any, object]) -> bool:
+    """Return whether a mapping is one parameter in W&B's notation, not a group."""
+    is_group = any(isinstance(value, Distribution | Structure | When) for value in config.values())
+    return not is_group and any(key in config for key in _WANDB_KEYS)
+
+
+def _refuse_wandb(config: Mapping[object, object], path: KeyPath) -> None:
+    if is_wandbs(config):
+        raise InvalidKey(
+            path,
+            f"must be a distribution or a group, got W&B's notation ({', '.join(map(str, config))})",
+            "write hpsearch.Uniform(min, max), hpsearch.Categorical(values), ...",
+        )
