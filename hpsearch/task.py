@@ -9,10 +9,10 @@ from hpsearch.trial import Failure, Report, Segment, Trial
 
 __all__ = [
     "WHOLE_WORKER",
+    "Allocation",
     "Gone",
     "Message",
     "Notice",
-    "Place",
     "Progress",
     "Result",
     "Task",
@@ -47,7 +47,7 @@ class WorkerShare:
         assert self.lanes >= 2, f"a share is a part of a worker, got {self.lanes} of them"
 
 
-Place = WholeWorker | WorkerGang | WorkerShare
+Allocation = WholeWorker | WorkerGang | WorkerShare
 """What a task requests."""
 
 WHOLE_WORKER = WholeWorker()
@@ -79,7 +79,7 @@ class Task:
         return self.segment.trial, self.segment.attempt
 
     @property
-    def place(self) -> Place:
+    def allocation(self) -> Allocation:
         """The workers, or the part of one, that it requests."""
         if self.share is not None:
             return self.share

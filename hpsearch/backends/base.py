@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from hpsearch.errors import BackendError
-from hpsearch.task import WHOLE_WORKER, Message, Place, Task, WorkerGang, Workers, WorkerShare
+from hpsearch.task import WHOLE_WORKER, Allocation, Message, Task, WorkerGang, Workers, WorkerShare
 from hpsearch.worker.job import Job
 
 __all__ = ["Backend", "refuse_share", "tasks_on"]
@@ -48,7 +48,7 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def capacity(self, place: Place = WHOLE_WORKER) -> int:
+    def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
         """Return the number of tasks of this kind that could start at once.
 
         It is 0 for a lane if workers aren't divided. A worker whose trainable can't be a lane runs one task that
@@ -106,9 +106,9 @@ class Backend(ABC):
         """Close the study; `kill` ends what still runs, child processes included."""
 
 
-def tasks_on(workers: int, place: Place) -> int:
+def tasks_on(workers: int, allocation: Allocation) -> int:
     """Return the number of tasks that `workers` free workers can run, if workers aren't divided."""
-    match place:
+    match allocation:
         case WorkerShare():
             return 0
         case WorkerGang(width):

@@ -12,10 +12,10 @@ from hpsearch.errors import BackendError
 from hpsearch.events import Saved
 from hpsearch.task import (
     WHOLE_WORKER,
+    Allocation,
     Gone,
     Message,
     Notice,
-    Place,
     Progress,
     Result,
     Task,
@@ -81,19 +81,19 @@ class InlineBackend(Backend):
             text = f"resources.gpus_per_worker is {job.gpus:g}, but this process sees no GPU"
             self._said.append(Notice(f"{text}: trials that look for one train on the CPU"))
 
-    def capacity(self, place: Place = WHOLE_WORKER) -> int:
+    def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
         """Return the free lanes, or 1 if nothing runs."""
         running = len(self._tasks) + len(self._lanes)
-        if isinstance(place, WorkerShare):
+        if isinstance(allocation, WorkerShare):
             held = any(task.share is None or task.company for task in (*self._tasks, *self._lanes.values()))
-            return 0 if held else max(min(self._opened.lanes, place.lanes) - running, 0)
-        return 0 if running or getattr(place, "width", 1) > 1 else 1
+            return 0 if held else max(min(self._opened.lanes, allocation.lanes) - running, 0)
+        return 0 if running or getattr(allocation, "width", 1) > 1 else 1
 
     def start(self, task: Task) -> None:
         """Keep the task for `wait`. A task that can't share the worker with the running lanes waits for their end."""
         waits = self._divides and (task.share is None or bool(task.company)) and task.segment.width == 1
-        if not self.capacity(task.place) and not waits:
-            raise BackendError(f"there is no room for {task.place}: start no more than capacity() says")
+        if not self.capacity(task.allocation) and not waits:
+            raise BackendError(f"there is no room for {task.allocation}: start no more than capacity() says")
         self._tasks.append(task)
 
     def cut(self, trial: int, attempt: int) -> None:

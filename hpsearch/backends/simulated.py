@@ -13,7 +13,7 @@ from hpsearch.backends.base import Backend, refuse_share, tasks_on
 from hpsearch.errors import BackendError, TrainableError, UnreadableCheckpointError
 from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import RecordedFailure
-from hpsearch.task import WHOLE_WORKER, Message, Place, Progress, Result, Task, TimedOut, Workers
+from hpsearch.task import WHOLE_WORKER, Allocation, Message, Progress, Result, Task, TimedOut, Workers
 from hpsearch.trainable.failures import bounded, failure_of
 from hpsearch.trial import Failure, Report
 from hpsearch.worker.attempt import attempt_directory
@@ -69,9 +69,9 @@ class SimulatedBackend(Backend):
         if any(goal.target is not None for goal in objective.goals):
             self._reached = lambda step: objective.reaches(objective.reported(step.metrics))
 
-    def capacity(self, place: Place = WHOLE_WORKER) -> int:
+    def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
         """Return the number of tasks that the free workers can run."""
-        return tasks_on(self._free, place)
+        return tasks_on(self._free, allocation)
 
     def start(self, task: Task) -> None:
         """Occupy workers until the segment's virtual end.
@@ -288,11 +288,11 @@ class _Attempt:
         new = tuple(
             Report(
                 self.task.trial.number,
-                start + place + 1,
-                self.steps[place].metrics,
-                self.steps[place].seconds / self._speed,
+                start + index + 1,
+                self.steps[index].metrics,
+                self.steps[index].seconds / self._speed,
             )
-            for place in range(begun, count)
+            for index in range(begun, count)
         )
         self.reports += new
         return new

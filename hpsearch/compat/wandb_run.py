@@ -247,10 +247,10 @@ class Run:
             return False
         return all(name in self._row for name in self._trial.metric_names)
 
-    def _begins_row(self, given: Mapping[str, Any], step: int | None) -> bool:
+    def _begins_row(self, row: Mapping[str, Any], step: int | None) -> bool:
         if step is not None and self._row_step is not None:
             return step != self._row_step
-        return not self._open and not self._leading.isdisjoint(given)
+        return not self._open and not self._leading.isdisjoint(row)
 
     def _report(self) -> None:
         assert self._trial is not None, "checked"
@@ -338,17 +338,17 @@ class Nothing:
         return Nothing(f"{self._name}.{name}")
 
 
-def mapping_of(given: object) -> dict[str, Any]:
+def mapping_of(value: object) -> dict[str, Any]:
     """Give a script's config as a dictionary.
 
     Raises:
         TrainableError: It is neither a mapping nor what argparse gives.
     """
-    if given is None:
+    if value is None:
         return {}
-    found = given if isinstance(given, Mapping) else getattr(given, "__dict__", None)
+    found = value if isinstance(value, Mapping) else getattr(value, "__dict__", None)
     if found is None:
-        raise TrainableError(f"config must be a mapping, or what argparse gives, but is a {type(given).__name__}")
+        raise TrainableError(f"config must be a mapping, or what argparse gives, but is a {type(value).__name__}")
     return dict(found)
 
 

@@ -42,13 +42,13 @@ def labels_in(requests: Iterable[Request]) -> Labels:
     return Labels(tuple(tags), note)
 
 
-def labels_of(place: StudyDirectory) -> Labels:
+def labels_of(study_dir: StudyDirectory) -> Labels:
     """Give the labels of a study.
 
     Raises:
         JournalError: There is no study here, or it can't be read.
     """
-    with Journal.read(place.journal) as journal:
+    with Journal.read(study_dir.journal) as journal:
         return labels_in(journal.all_requests())
 
 
@@ -64,41 +64,41 @@ def check_tags(tags: Sequence[str]) -> Sequence[str]:
     return tags
 
 
-def add_tags(place: StudyDirectory, tags: Sequence[str]) -> Labels:
+def add_tags(study_dir: StudyDirectory, tags: Sequence[str]) -> Labels:
     """Put tags on a study; answer with all labels that it has now.
 
     Raises:
         HpsearchError: One isn't a word.
         JournalError: There is no study here, or it can't be written.
     """
-    return _left(place, _TAG, {"tags": list(check_tags(tags))})
+    return _left(study_dir, _TAG, {"tags": list(check_tags(tags))})
 
 
-def remove_tags(place: StudyDirectory, tags: Sequence[str]) -> Labels:
+def remove_tags(study_dir: StudyDirectory, tags: Sequence[str]) -> Labels:
     """Take tags off a study; answer with all labels that it has now.
 
     Raises:
         HpsearchError: It doesn't have one of them.
         JournalError: There is no study here, or it can't be written.
     """
-    known = labels_of(place).tags
+    known = labels_of(study_dir).tags
     for tag in tags:
         if tag not in known:
             there = f"its tags are {', '.join(known)}" if known else "it has none"
-            raise HpsearchError(f"{place.path}: must have the tag {tag!r} to lose it; {there}")
-    return _left(place, _UNTAG, {"tags": list(tags)})
+            raise HpsearchError(f"{study_dir.path}: must have the tag {tag!r} to lose it; {there}")
+    return _left(study_dir, _UNTAG, {"tags": list(tags)})
 
 
-def write_note(place: StudyDirectory, text: str) -> Labels:
+def write_note(study_dir: StudyDirectory, text: str) -> Labels:
     """Write the note of a study, in place of one that is there; an empty one takes it away.
 
     Raises:
         JournalError: There is no study here, or it can't be written.
     """
-    return _left(place, _NOTE, {"text": text})
+    return _left(study_dir, _NOTE, {"text": text})
 
 
-def _left(place: StudyDirectory, verb: str, details: dict[str, object]) -> Labels:
-    with Journal.read(place.journal) as journal:
+def _left(study_dir: StudyDirectory, verb: str, details: dict[str, object]) -> Labels:
+    with Journal.read(study_dir.journal) as journal:
         journal.request(verb, details, by=process_name())
         return labels_in(journal.all_requests())

@@ -60,9 +60,9 @@ def provenance(directory: Path) -> dict[str, Any]:
     }
 
 
-def identity_of(name: str, created: float, told: Mapping[str, Any]) -> str:
+def identity_of(name: str, created: float, record: Mapping[str, Any]) -> str:
     """Say which study this is, wherever it lies: its sweep's name, when it was made and by which process."""
-    return f"{name} {created!r} {told.get('process', '')}"
+    return f"{name} {created!r} {record.get('process', '')}"
 
 
 def process_name() -> str:

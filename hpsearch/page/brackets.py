@@ -133,21 +133,21 @@ def _lanes(shares: Collection[_Share]) -> str:
     return "" if not lanes else str(*lanes) if len(lanes) == 1 else f"{min(lanes)} to {max(lanes)}"
 
 
-def _picture(rungs: Sequence[RungView], inks: Mapping[int | None, Ink], shares: _Shares, told: str) -> Picture:
+def _picture(rungs: Sequence[RungView], inks: Mapping[int | None, Ink], shares: _Shares, description: str) -> Picture:
     """Draw a row for each bracket, a column for each iteration that rungs end at.
 
     Args:
         rungs: Rungs of the brackets to draw.
         inks: Colours by the iterations that they end at, in order.
         shares: Shares of their trials; empty if each had one worker.
-        told: Description of the picture.
+        description: Description of the picture.
     """
     keys = [Key("s0", "trials that began in a rung", "box"), Key("muted", "workers per trial", "box")]
     above, top = (legend(keys, _LEFT, _LEFT + _ALL, 18)[0], 62.0) if shares else ([], 40.0)
     row = _TRIALS + _LABEL + (_WORKERS + _LABEL if shares else 0.0) + _APART
     bars = _Bars(inks, max(map(_size, rungs)), shares, max(map(_mean, shares.values()), default=1.0))
     numbers = sorted({rung.bracket for rung in rungs})
-    picture = Picture(_WIDTH, top + row * len(numbers) + 4, "Brackets", told)
+    picture = Picture(_WIDTH, top + row * len(numbers) + 4, "Brackets", description)
     picture.draw(*above, *bars.heads(top - 16))
     for line, bracket in enumerate(numbers):
         y = top + row * line
@@ -216,13 +216,13 @@ class _Bars:
             texts = [f"{1 / mean:.3g} on a worker", f"1/{1 / mean:.3g} each", f"1/{1 / mean:.3g}"]
         yield from self._label(place, y + _WORKERS, texts)
 
-    def _left(self, place: int) -> float:
-        return _LEFT + self.step * place + (self.step - self.wide) / 2
+    def _left(self, column: int) -> float:
+        return _LEFT + self.step * column + (self.step - self.wide) / 2
 
-    def _label(self, place: int, y: float, texts: Sequence[str]) -> Iterator[Words]:
+    def _label(self, column: int, y: float, texts: Sequence[str]) -> Iterator[Words]:
         """Return the first text that fits below a bar, if any; the table has the same numbers."""
         if text := next((text for text in texts if width_of(text, _SIZE) <= self.step), ""):
-            yield Words(_LEFT + self.step * (place + 0.5), y + 13, text, "middle", "text", _SIZE)
+            yield Words(_LEFT + self.step * (column + 0.5), y + 13, text, "middle", "text", _SIZE)
 
 
 def _mean(shares: Counter[_Share]) -> float:

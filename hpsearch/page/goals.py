@@ -69,11 +69,11 @@ def _remarks(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow]
         yield f"The first {_MOST_ROWS} of them by {goals[0].name} stand in the table."
 
 
-def _scattered(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow], told: str) -> Picture:
+def _scattered(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow], description: str) -> Picture:
     """Draw a dot for each trial, and with two goals the Pareto front as a line."""
     goals = study.sweep.objective.goals
     across, up = (scale_of([row.values[place] for row in rows]) for place in (0, 1))
-    chart = Chart("Front", told, across, up, (goals[0].name, goals[1].name))
+    chart = Chart("Front", description, across, up, (goals[0].name, goals[1].name))
     best = {row.number for row in leaders}
     others = [row for row in rows if row.number not in best]
     for row in others:

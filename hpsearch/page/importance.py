@@ -34,8 +34,8 @@ def importance(study: Study, goals: Sequence[Metric] | None = None) -> list[Sect
     ]
 
 
-def _drawn(study: Study, place: int, title: str) -> Section:
-    found, goal = importance_of(study, place), study.sweep.objective.goals[place].name
+def _drawn(study: Study, index: int, title: str) -> Section:
+    found, goal = importance_of(study, index), study.sweep.objective.goals[index].name
     if found.missing:
         return Section(title, [found.missing])
     shares = found.shares

@@ -54,14 +54,14 @@ def looks_of(names: Sequence[str]) -> dict[str, Look]:
     return dict(zip(there_are, looks, strict=False))
 
 
-def network_picture(graphs: Sequence[Drawn], looks: Mapping[str, Look], title: str, told: str) -> Picture:
+def network_picture(graphs: Sequence[Drawn], looks: Mapping[str, Look], title: str, description: str) -> Picture:
     """Draw graphs in rows, as many per row as fit.
 
     Args:
         graphs: At least one, each with a node.
         looks: Looks by operation; others are grey.
         title: The picture's title.
-        told: Description of the picture, for screen readers.
+        description: Description of the picture, for screen readers.
     """
     used = {node.operation for one in graphs for node in one.graph.nodes} - {""}
     key, (width, y) = _key([*(name for name in looks if name in used), *sorted(used - set(looks))], looks)
@@ -75,7 +75,7 @@ def network_picture(graphs: Sequence[Drawn], looks: Mapping[str, Look], title: s
         placed += shapes
         x, below = x + size[0] + _APART, max(below, y + size[1])
         width = max(width, x - _APART + _EDGE)
-    picture = Picture(width, below + _EDGE, title, told)
+    picture = Picture(width, below + _EDGE, title, description)
     picture.draw(*placed)
     return picture
 

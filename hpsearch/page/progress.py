@@ -119,18 +119,18 @@ def curves(study: Study, goals: Sequence[Metric] | None = None) -> list[Section]
 
 
 def _curves(
-    study: Study, place: int, curves: Mapping[int, Sequence[tuple[int, float]]], endings: Endings
+    study: Study, index: int, curves: Mapping[int, Sequence[tuple[int, float]]], endings: Endings
 ) -> Section | None:
     """Plot the learning curves of one goal, with those of the best trial or of the Pareto front thicker.
 
     Args:
         study: The study.
-        place: Index of the goal in the sweep.
+        index: Index of the goal in the sweep.
         curves: Its values over the iterations, by trial.
         endings: Why the trials ended.
     """
     objective = study.sweep.objective
-    goal = objective.goals[place]
+    goal = objective.goals[index]
     rows = {row.number: row for row in study.trials}
     known = {trial: curve for trial, curve in curves.items() if any(math.isfinite(y) for _, y in curve)}
     if not known or max(len(curve) for curve in known.values()) < 2:
@@ -144,7 +144,7 @@ def _curves(
     scale = Log(1, last) if last >= 30 else Linear(1, max(last, 2), whole=True)
     across = Marked(scale, (float(last), 1.0, *reversed(shades)))
     thick = {row.number for row in study.leaders}
-    told = _told(shown, known, rows, study, place)
+    told = _told(shown, known, rows, study, index)
     title = f"Learning curves: {goal.name}" if objective.several else "Learning curves"
     chart = Chart(title, told, across, up, ("iteration", goal.name))
     for trial in reversed(shown):
@@ -173,13 +173,13 @@ def _told(
     known: Mapping[int, Sequence[tuple[int, float]]],
     rows: Mapping[int, TrialRow],
     study: Study,
-    place: int,
+    index: int,
 ) -> str:
     objective = study.sweep.objective
     leaders = [row for row in study.leaders if row.number in known]
     if objective.several and leaders and leaders[0].feasible:
-        goal = objective.goals[place]
-        best = min(leaders, key=lambda row: goal.signed(row.values[place])).number
+        goal = objective.goals[index]
+        best = min(leaders, key=lambda row: goal.signed(row.values[index])).number
         told = f"Of the front, whose curves are thicker, trial {best} has the best {goal.name}: it"
     elif leaders:
         best = leaders[0].number

@@ -107,7 +107,7 @@ def weighted(rows: Sequence[TrialRow], objective: Objective, weights: Mapping[st
 
 
 def hypervolumes(
-    sweep: Sweep, entries: Iterator[Entry], created: float, given: Mapping[str, float] | None
+    sweep: Sweep, entries: Iterator[Entry], created: float, references: Mapping[str, float] | None
 ) -> list[tuple[float, int, float]]:
     """Return the hypervolume of a study's front over time: (seconds since creation, total iterations, hypervolume).
 
@@ -115,7 +115,7 @@ def hypervolumes(
         sweep: Defines the goals.
         entries: The study's journal.
         created: Time of the study's creation, in seconds since the epoch.
-        given: Reference value of each metric; by default the sweep's `metric.reference`, or the worst value of any
+        references: Reference value of each metric; by default the sweep's `metric.reference`, or the worst value of any
             trial of the front.
 
     Raises:
@@ -124,19 +124,21 @@ def hypervolumes(
     objective = sweep.objective
     moments = course(sweep, entries).changes
     scores = [score for moment in moments for score in moment.front]
-    reference = reference_point(objective.goals, given or {}, scores)
+    reference = reference_point(objective.goals, references or {}, scores)
     return [
         (moment.time - created, moment.iterations, hypervolume(list(map(objective.point, moment.front)), reference))
         for moment in moments
     ]
 
 
-def reference_point(goals: Sequence[Metric], given: Mapping[str, float], scores: Sequence[Score]) -> tuple[float, ...]:
+def reference_point(
+    goals: Sequence[Metric], references: Mapping[str, float], scores: Sequence[Score]
+) -> tuple[float, ...]:
     """Return the reference point of a hypervolume, signed so that lower is better.
 
     Args:
         goals: The goals.
-        given: Reference value of each metric; by default the goal's `reference`, or the worst finite value of the
+        references: Reference value of each metric; by default the goal's `reference`, or the worst finite value of the
             scores.
         scores: Scores of all fronts.
 
@@ -144,7 +146,7 @@ def reference_point(goals: Sequence[Metric], given: Mapping[str, float], scores:
         HpsearchError: It names another metric, or a value isn't finite.
     """
     known = [goal.name for goal in goals]
-    for name, value in given.items():
+    for name, value in references.items():
         if name not in known:
             raise HpsearchError(f"reference: expected metrics that decide, got {name!r}; {nearest(name, known)}")
         if not math.isfinite(value):
@@ -152,6 +154,6 @@ def reference_point(goals: Sequence[Metric], given: Mapping[str, float], scores:
     points = []
     for place, goal in enumerate(goals):
         seen = [value for score in scores if math.isfinite(value := goal.signed(values_of(score)[place]))]
-        told = given.get(goal.name, goal.reference)
+        told = references.get(goal.name, goal.reference)
         points.append(max(seen, default=0.0) if told is None else goal.signed(told))
     return tuple(points)

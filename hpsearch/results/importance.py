@@ -42,19 +42,19 @@ class Importance:
     """Why there are no shares, in a sentence."""
 
 
-def importance_of(study: Study, place: int = 0) -> Importance:
+def importance_of(study: Study, index: int = 0) -> Importance:
     """Return the importances, from values at the highest iteration that 20 trials reached.
 
     Args:
         study: The study.
-        place: Index of the goal in the sweep.
+        index: Index of the goal in the sweep.
     """
     goals = study.sweep.objective.goals
     if not goals:
         return Importance(missing="The sweep names no metric.")
-    name = goals[place].name
+    name = goals[index].name
     curves = {
-        trial: {iteration: value for iteration, score in scores if math.isfinite(value := values_of(score)[place])}
+        trial: {iteration: value for iteration, score in scores if math.isfinite(value := values_of(score)[index])}
         for trial, scores in study.scores().items()
     }
     reached = Counter(iteration for curve in curves.values() for iteration in curve)

@@ -160,11 +160,11 @@ def _iterations(lines: pd.DataFrame, described: Description) -> pd.Series:
     return pd.Series(numbers.astype(int) - 1, lines.index)
 
 
-def _failures(column: pd.Series, shape: tuple[int, int, int], place: tuple[np.ndarray, ...]) -> list[list[str]]:
+def _failures(column: pd.Series, shape: tuple[int, int, int], index: tuple[np.ndarray, ...]) -> list[list[str]]:
     """Give each training's message, in whichever of its lines it stands; of several the last iteration's."""
     out = [[""] * shape[1] for _ in range(shape[0])]
     found = column.notna().to_numpy()
-    told = zip(*(part[found].tolist() for part in reversed(place)), column[found], strict=True)
+    told = zip(*(part[found].tolist() for part in reversed(index)), column[found], strict=True)
     for _, repetition, row, message in sorted(told, key=lambda one: one[0]):
         if not isinstance(message, str):
             raise InvalidKey(("failure",), f"must be a column of texts, empty where nothing failed, got {message!r}")
@@ -172,19 +172,19 @@ def _failures(column: pd.Series, shape: tuple[int, int, int], place: tuple[np.nd
     return out
 
 
-def _filled(shape: tuple[int, int, int], place: tuple[np.ndarray, ...], values: Floats) -> Floats:
+def _filled(shape: tuple[int, int, int], index: tuple[np.ndarray, ...], values: Floats) -> Floats:
     out = np.full(shape, np.nan)
-    out[place] = values
+    out[index] = values
     return out
 
 
 def _seconds(
-    lines: pd.DataFrame, described: Description, shape: tuple[int, int, int], place: tuple[np.ndarray, ...]
+    lines: pd.DataFrame, described: Description, shape: tuple[int, int, int], index: tuple[np.ndarray, ...]
 ) -> Floats:
     quantity = described.seconds
     if not isinstance(quantity, Quantity):
-        return _filled(shape, place, np.full(len(lines), quantity))
+        return _filled(shape, index, np.full(len(lines), quantity))
     values = _numbers(lines, quantity)
     if np.isnan(values).any():
         raise InvalidKey(quantity.key, "must have a number in each line")
-    return each_iteration(_filled(shape, place, values), quantity.cumulative)
+    return each_iteration(_filled(shape, index, values), quantity.cumulative)

@@ -83,16 +83,16 @@ def _parsed(url: str) -> URL:
         raise SweepError(f"--from {url}: expected the URL of a database, such as sqlite:///study.db#name") from error
 
 
-def _check_sqlite(path: Path, shown: str) -> None:
+def _check_sqlite(path: Path, name: str) -> None:
     """Check that the storage exists, as Optuna would create it."""
     if not path.is_file():
-        raise SweepError(f"--from {shown}: expected a file of Optuna's, but {path} is none")
+        raise SweepError(f"--from {name}: expected a file of Optuna's, but {path} is none")
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             connection.execute("SELECT study_id, study_name FROM studies LIMIT 1").fetchall()
     except sqlite3.Error as error:
         raise SweepError(
-            f"--from {shown}: expected a storage of Optuna's, but {path} can't be read as one: {error}. A study of "
+            f"--from {name}: expected a storage of Optuna's, but {path} can't be read as one: {error}. A study of "
             "hpsearch is given by its directory"
         ) from error
 
@@ -111,7 +111,7 @@ def from_journal_file(path: Path, study: str | None, sweep: Sweep) -> Source:
 
 
 @contextmanager
-def _explained(shown: str) -> Iterator[None]:
+def _explained(name: str) -> Iterator[None]:
     """Add the storage to errors of Optuna and its database."""
     try:
         yield
@@ -119,11 +119,11 @@ def _explained(shown: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise SweepError(
-            f"--from {shown}: expected a storage that Optuna can read, got {type(error).__name__}: {error}"
+            f"--from {name}: expected a storage that Optuna can read, got {type(error).__name__}: {error}"
         ) from error
 
 
-def _from_storage(storage: BaseStorage, study: str | None, sweep: Sweep, shown: str) -> Source:
+def _from_storage(storage: BaseStorage, study: str | None, sweep: Sweep, name: str) -> Source:
     import optuna
 
     names = sorted(known.study_name for known in storage.get_all_studies())
@@ -132,9 +132,9 @@ def _from_storage(storage: BaseStorage, study: str | None, sweep: Sweep, shown: 
     if study not in names:
         there = f"there are {', '.join(names)}" if names else "there is none"
         problem = "expected the name of a study behind a #" if study is None else f"it has no study {study!r}"
-        raise SweepError(f"--from {shown}: {problem}; {there}. {nearest(study or '', names) if study else ''}".strip())
+        raise SweepError(f"--from {name}: {problem}; {there}. {nearest(study or '', names) if study else ''}".strip())
     loaded = optuna.load_study(study_name=study, storage=storage)
-    return _read(loaded, sweep, f"{shown}#{study}")
+    return _read(loaded, sweep, f"{name}#{study}")
 
 
 def from_optuna(study: Study, sweep: Sweep) -> Source:
@@ -146,22 +146,22 @@ def from_optuna(study: Study, sweep: Sweep) -> Source:
     return _read(study, sweep, f"the Optuna study {study.study_name}")
 
 
-def _read(study: Study, sweep: Sweep, shown: str) -> Source:
+def _read(study: Study, sweep: Sweep, name: str) -> Source:
     goals = sweep.objective.goals
     if len(study.directions) != len(goals):
         told = "one objective" if len(goals) == 1 else f"{len(goals)} objectives"
-        raise SweepError(f"--from {shown}: expected a study of {told}, got {len(study.directions)}")
+        raise SweepError(f"--from {name}: expected a study of {told}, got {len(study.directions)}")
     named = study.metric_names
     for place, goal in enumerate(goals):
         direction = study.directions[place].name.lower()
         if direction != goal.goal:
             raise SweepError(
-                f"--from {shown}: expected a study whose goal is to {goal.goal} {goal.name}, as the sweep's, got "
+                f"--from {name}: expected a study whose goal is to {goal.goal} {goal.name}, as the sweep's, got "
                 f"{direction}"
             )
         if named and named[place] != goal.name:
             raise SweepError(
-                f"--from {shown}: expected values of {goal.name!r}, the sweep's metric, got values of {named[place]!r}"
+                f"--from {name}: expected values of {goal.name!r}, the sweep's metric, got values of {named[place]!r}"
             )
     trials = study.get_trials(deepcopy=False)
     # Optuna leaves open from which step on one counts; our iterations count from 1.
@@ -169,7 +169,7 @@ def _read(study: Study, sweep: Sweep, shown: str) -> Source:
     known = sweep.parameters
     ours = MARK in study.user_attrs
     found = [_found(trial, shift, known, ours, sweep.objective) for trial in trials]
-    return Source(shown, found, () if named else (f"its values are taken as {sweep.objective.title}",))
+    return Source(name, found, () if named else (f"its values are taken as {sweep.objective.title}",))
 
 
 def _found(trial: FrozenTrial, shift: int, known: Space, ours: bool, objective: Objective) -> Found:

@@ -32,7 +32,7 @@ _SQLITE = b"SQLite format 3\0"
 _PARQUET = b"PAR1"
 
 
-def read_warm_start(given: Sequence[Given], sweep: Sweep) -> WarmStart:
+def read_warm_start(sources: Sequence[Given], sweep: Sweep) -> WarmStart:
     """Read what a sweep's searcher is to begin with.
 
     Raises:
@@ -40,11 +40,11 @@ def read_warm_start(given: Sequence[Given], sweep: Sweep) -> WarmStart:
             trial that can be taken.
     """
     _check_method(sweep)
-    names = [source_name(one) for one in given]
+    names = [source_name(one) for one in sources]
     past: list[Past] = []
     told = []
     known: dict[str, set[tuple[str, str]]] = {}
-    for one in given:
+    for one in sources:
         source = _read(one, sweep)
         taken, words = take(source, sweep)
         if not taken:
@@ -59,32 +59,32 @@ def read_warm_start(given: Sequence[Given], sweep: Sweep) -> WarmStart:
     return WarmStart(tuple(names), tuple(told), tuple(past))
 
 
-def source_name(given: Given) -> str:
+def source_name(source: Given) -> str:
     """Return a source's identity by its location, so that it is known even if it can't be read any more.
 
     Raises:
         SweepError: It isn't a source.
     """
-    match given:
+    match source:
         case Study():
-            return str(given.directory.resolve())
+            return str(source.directory.resolve())
         case str() | Path():
-            return _name(str(given))
-    at_hand: Any = given
+            return _name(str(source))
+    at_hand: Any = source
     if _is_of(at_hand, "optuna.", "Study"):
         return f"the Optuna study {at_hand.study_name}"
     if _is_of(at_hand, "pandas.", "DataFrame"):
         return dataframe_name(at_hand)
-    raise _nothing_known(given)
+    raise _nothing_known(source)
 
 
-def _name(given: str) -> str:
-    if "://" in given:
+def _name(source: str) -> str:
+    if "://" in source:
         from hpsearch.warm_start.optuna_study import database_name
 
-        url, mark, name = given.partition("#")
+        url, mark, name = source.partition("#")
         return f"{database_name(url)}{mark}{name}"
-    path, study = _path_and_study(given)
+    path, study = _path_and_study(source)
     return str(path.resolve()) + ("" if study is None else f"#{study}")
 
 
@@ -124,48 +124,48 @@ def _check_new(shown: str, taken: Sequence[Past], known: dict[str, set[tuple[str
     known[shown] = trials
 
 
-def _read(given: Given, sweep: Sweep) -> Source:
-    match given:
+def _read(source: Given, sweep: Sweep) -> Source:
+    match source:
         case Study():
-            return from_study(given, sweep)
+            return from_study(source, sweep)
         case str() | Path():
-            return _read_named(str(given), sweep)
-    at_hand: Any = given
+            return _read_named(str(source), sweep)
+    at_hand: Any = source
     if _is_of(at_hand, "optuna.", "Study"):
         from hpsearch.warm_start.optuna_study import from_optuna
 
         return from_optuna(at_hand, sweep)
     if _is_of(at_hand, "pandas.", "DataFrame"):
         return from_dataframe(at_hand, sweep)
-    raise _nothing_known(given)
+    raise _nothing_known(source)
 
 
-def _nothing_known(given: object) -> SweepError:
+def _nothing_known(source: object) -> SweepError:
     return SweepError(
         "warm_start: expected a study's directory, a CSV or Parquet file, a storage of Optuna's as URL#study, a Study "
-        f"of hpsearch or Optuna, or a DataFrame, got {type(given).__name__}"
+        f"of hpsearch or Optuna, or a DataFrame, got {type(source).__name__}"
     )
 
 
-def _is_of(given: Any, package: str, name: str) -> bool:
+def _is_of(source: Any, package: str, name: str) -> bool:
     """Return whether something is derived from a class of a package that need not be imported for that."""
-    return any(f"{base.__module__}.".startswith(package) and base.__name__ == name for base in type(given).__mro__)
+    return any(f"{base.__module__}.".startswith(package) and base.__name__ == name for base in type(source).__mro__)
 
 
-def _read_named(given: str, sweep: Sweep) -> Source:
-    if "://" in given:
+def _read_named(source: str, sweep: Sweep) -> Source:
+    if "://" in source:
         from hpsearch.warm_start.optuna_study import from_database
 
-        url, _, name = given.partition("#")
+        url, _, name = source.partition("#")
         return from_database(url, name or None, sweep)
-    path, study = _path_and_study(given)
+    path, study = _path_and_study(source)
     if path.is_dir():
         if study is not None:
-            raise SweepError(f"--from {given}: expected a study's directory alone, without #{study}")
+            raise SweepError(f"--from {source}: expected a study's directory alone, without #{study}")
         return from_study(load(path), sweep)
     if not path.is_file():
         raise SweepError(
-            f"--from {given}: expected a study's directory, a CSV or Parquet file, or a storage of Optuna's as "
+            f"--from {source}: expected a study's directory, a CSV or Parquet file, or a storage of Optuna's as "
             "sqlite:///study.db#name, but there is nothing of this name"
         )
     return _read_file(path, study, sweep)
@@ -197,11 +197,11 @@ def _read_file(path: Path, study: str | None, sweep: Sweep) -> Source:
     return from_csv(path, sweep)
 
 
-def _path_and_study(given: str) -> tuple[Path, str | None]:
+def _path_and_study(source: str) -> tuple[Path, str | None]:
     """Split `journal.log#study`, unless it is all one file's name."""
-    path, mark, study = given.rpartition("#")
-    if not mark or Path(given).expanduser().exists():
-        return Path(given).expanduser(), None
+    path, mark, study = source.rpartition("#")
+    if not mark or Path(source).expanduser().exists():
+        return Path(source).expanduser(), None
     return Path(path).expanduser(), study
 
 

@@ -105,14 +105,14 @@ class _Columns:
     unread: Sequence[str]
 
 
-def _read(head: Sequence[str], rows: Sequence[Sequence[Any]], sweep: Sweep, shown: str, is_text: bool) -> Source:
-    columns = _columns([column.strip() for column in head], sweep, shown)
+def _read(head: Sequence[str], rows: Sequence[Sequence[Any]], sweep: Sweep, name: str, is_text: bool) -> Source:
+    columns = _columns([column.strip() for column in head], sweep, name)
     found: dict[object, list[Found]] = {}
     for place, row in enumerate(rows):
         trial = _trial(row, columns, sweep, is_text)
         found.setdefault(_same_trial(row, place, columns, trial), []).append(trial)
     notes = [f"columns that weren't read: {', '.join(columns.unread)}"] if columns.unread else []
-    return Source(shown, [_joined(rows_of_one) for rows_of_one in found.values()], notes)
+    return Source(name, [_joined(rows_of_one) for rows_of_one in found.values()], notes)
 
 
 def _columns(head: Sequence[str], sweep: Sweep, shown: str) -> _Columns:
@@ -212,12 +212,12 @@ def _applies(name: str, cell: object, found: Mapping[str, object], space: Space)
     return False
 
 
-def _same_trial(row: Sequence[Any], place: int, columns: _Columns, trial: Found) -> object:
+def _same_trial(row: Sequence[Any], index: int, columns: _Columns, trial: Found) -> object:
     """Return the key of a row's trial: its number, or its params if it has none."""
     if columns.trial is not None:
         return str(row[columns.trial])
     if columns.iteration is None or trial.left_out or trial.reached is None:
-        return place
+        return index
     return repr(sorted(trial.params.items()))
 
 

@@ -84,13 +84,13 @@ class WatchApp(App[None]):
     """
 
     def __init__(
-        self, place: StudyDirectory, pasted: str, tail: Tail, study: LiveStudy, pause: float = LOOK_SECONDS
+        self, study_dir: StudyDirectory, pasted: str, tail: Tail, study: LiveStudy, pause: float = LOOK_SECONDS
     ) -> None:
         super().__init__()
         self.theme = "ansi-dark"  # the terminal's own colours, dark or light
         self.title = f"hpsearch watch {pasted}"
         self.study = study
-        self._place, self._pasted = place, pasted
+        self._place, self._pasted = study_dir, pasted
         self._looking = Looking(tail, lambda found: self.post_message(News(found)), pause)
         self._header, self._table = Static(id="header"), TrialTable(Columns(study.sweep), study.rows)
         self._problem = self._described = ""

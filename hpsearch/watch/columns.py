@@ -121,12 +121,12 @@ def shortened_text(text: str) -> str:
     return shortened(text, _LONGEST)
 
 
-def _goal(place: int, goal: Metric) -> TrialColumn:
+def _goal(index: int, goal: Metric) -> TrialColumn:
     return TrialColumn(
         goal.name,
-        lambda row: float(row.values[place]) if row.values else None,
+        lambda row: float(row.values[index]) if row.values else None,
         is_kept=True,
-        key=lambda row: (not row.feasible, goal.signed(row.values[place])),
+        key=lambda row: (not row.feasible, goal.signed(row.values[index])),
     )
 
 

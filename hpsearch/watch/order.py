@@ -33,12 +33,12 @@ class Order:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def __getitem__(self, place: int) -> int:
+    def __getitem__(self, index: int) -> int:
         """Return the trial at an index, from 0."""
         having = len(self._having)
-        if place >= having:
-            return self._lacking[place - having][1]
-        return self._having[having - 1 - place if self._descending else place][1]
+        if index >= having:
+            return self._lacking[index - having][1]
+        return self._having[having - 1 - index if self._descending else index][1]
 
     def __contains__(self, trial: int) -> bool:
         return trial in self._keys

@@ -33,8 +33,8 @@ class Looked:
 class Tail:
     """Reads a journal from its earlier end on; it is closed between two polls, so that it blocks nobody."""
 
-    def __init__(self, place: StudyDirectory) -> None:
-        self._place = place
+    def __init__(self, study_dir: StudyDirectory) -> None:
+        self._place = study_dir
         self._known = BEGINNING
         self._begun = False
 

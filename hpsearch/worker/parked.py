@@ -26,16 +26,16 @@ class Parked(Generic[T]):
         self._most_bytes = most_bytes
         self._held: dict[int, tuple[T, Mapping[int, int]]] = {}
 
-    def put(self, trial: int, left: T, storages: Mapping[int, int]) -> None:
+    def put(self, trial: int, kept: T, storages: Mapping[int, int]) -> None:
         """Keep a trial's object, in place of its earlier one.
 
         Args:
             trial: Its number.
-            left: The object.
+            kept: The object.
             storages: Bytes of each of its storages, by address.
         """
         self._held.pop(trial, None)
-        self._held[trial] = left, storages
+        self._held[trial] = kept, storages
         while len(self._held) > self._most or self._bytes() > self._most_bytes:
             del self._held[next(iter(self._held))]
 

@@ -29,10 +29,10 @@ from hpsearch.backends.slots import Flight, Slot
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import (
     WHOLE_WORKER,
+    Allocation,
     Gone,
     Message,
     Notice,
-    Place,
     Task,
     TimedOut,
     Workers,
@@ -102,12 +102,12 @@ class RayBackend(Backend):
         self._worker_pool.start()  # once it is stored, so that `close` ends them whenever Ctrl-C comes
         self._collect()
 
-    def capacity(self, place: Place = WHOLE_WORKER) -> int:
+    def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
         """Return the number of free workers, released ones that can be started again included."""
-        if isinstance(place, WorkerShare):
+        if isinstance(allocation, WorkerShare):
             # A task waits for a whole worker, and no other may overtake it.
             return 0 if self._waiting else self._opened.capacity(0, whole=False)
-        return tasks_on(self._opened.capacity(self._missing()), place)
+        return tasks_on(self._opened.capacity(self._missing()), allocation)
 
     @as_backend_error()
     def start(self, task: Task) -> None:
@@ -298,12 +298,12 @@ class RayBackend(Backend):
         together = slot.lanes > 1 and len(lost) > 1
         trials = [flight.task.trial.number for flight in lost]
         halves = halved(trials) if kind == "died" else {trial: (trial,) for trial in trials}
-        for place, flight in enumerate(lost):
-            if place == 0 and slot.log and not together:
+        for index, flight in enumerate(lost):
+            if index == 0 and slot.log and not together:
                 directory = attempt_directory(flight.task.segment, flight.rank)
                 file_log(self._study / slot.log, self._study / directory)
             # Tasks that waited behind the first hadn't begun.
-            begun = place == 0 and flight.closing is None and not together
+            begun = index == 0 and flight.closing is None and not together
             how: LossKind = "timeout" if flight is slot.timed_out else kind if begun else "spared"
             company = halves[flight.task.trial.number] if together else ()
             flight.gang.lost(flight.rank, Loss(reason, how, max(self.now() - flight.since, 0.0), company), self.now())

@@ -9,11 +9,11 @@ from hpsearch.task import Result
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.gang import RankInfo
 
-__all__ = ["Hello", "LaneEnd", "Place", "RoundsEnd", "RunRequest", "RunResponse"]
+__all__ = ["Hello", "LaneEnd", "Location", "RoundsEnd", "RunRequest", "RunResponse"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where a worker runs."""
 
     node: str

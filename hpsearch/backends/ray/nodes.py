@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray._private import state
 
-from hpsearch.backends.ray.messages import Place
+from hpsearch.backends.ray.messages import Location
 from hpsearch.errors import BackendError
 
 __all__ = ["NAMESPACE", "Shape", "here", "live_nodes", "node_of", "others", "waiting_text", "why_no_workers"]
@@ -90,10 +90,10 @@ def live_nodes() -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-def here() -> Place:
+def here() -> Location:
     """Return where this worker process runs."""
     interface = os.environ.get("HPSEARCH_COMM_INTERFACE") or ray.util.get_node_ip_address()
-    return Place(ray.get_runtime_context().get_node_id(), interface)
+    return Location(ray.get_runtime_context().get_node_id(), interface)
 
 
 def node_of(actor: Any) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from hpsearch.backends.ray.build_limit import limited
 from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key
-from hpsearch.backends.ray.messages import Hello, LaneEnd, Place, RoundsEnd, RunRequest, RunResponse
+from hpsearch.backends.ray.messages import Hello, LaneEnd, Location, RoundsEnd, RunRequest, RunResponse
 from hpsearch.backends.ray.stand_in import StandIn
 from hpsearch.errors import HpsearchError
 from hpsearch.events import Saved
@@ -56,13 +56,13 @@ _LARGEST_LOG = 1 << 20
 class RayWorker:
     """The actor's class. Its methods are called one at a time, in its main thread."""
 
-    def __init__(self, name: str, mailbox: Any, place: Callable[[], Place], gpus: float = 0) -> None:
+    def __init__(self, name: str, mailbox: Any, location: Callable[[], Location], gpus: float = 0) -> None:
         if not gpus:  # Ray hides them only from actors that have some of them
             hide_gpus()  # before the trainable's module is imported, which may look for GPUs at once
         ignore_preemption()
         self._name = name
         self._mailbox = mailbox
-        self._place = place()
+        self._location = location()
         mark = uuid.uuid4().hex
         self._code = LoadedCode()
         self._stand_in = StandIn(mark)
@@ -85,7 +85,7 @@ class RayWorker:
 
     def node(self) -> str:
         """Return this worker's node, as soon as it has one."""
-        return self._place.node
+        return self._location.node
 
     def open(self, payload: bytes, search_path: tuple[str, ...], token: tuple[str, str]) -> Hello:
         """Prepare for a study.
@@ -120,8 +120,8 @@ class RayWorker:
             job = replace(job, trainable=placed(job.trainable))
         try:
             (self._root / "trials").mkdir(exist_ok=True)
-            place, at_hand = self._place, self._root / log
-            self._worker = Worker(job, self._root, at_hand, place.node, place.interface, limited)
+            location, at_hand = self._location, self._root / log
+            self._worker = Worker(job, self._root, at_hand, location.node, location.interface, limited)
             worker = self._worker
             if is_first:  # modules stay, and the collector takes a fifth of a second to look through them
                 gc.freeze()

@@ -57,7 +57,7 @@ class WorkerPool:
     def __init__(
         self,
         shape: Shape,
-        asked: int | None,
+        requested: int | None,
         job: Job,
         pool: Pool,
         inbox: Inbox,
@@ -73,8 +73,8 @@ class WorkerPool:
         self._kind = Kind(shape, job.mkl_cbwr)
         self._room = shape.room(live_nodes())
         """Workers that fit on the nodes, at the last poll."""
-        self.wanted = self._room if asked is None else asked
-        self._asked = asked
+        self.wanted = self._room if requested is None else requested
+        self._asked = requested
         self._shape = shape
         self._pool = pool
         self._inbox = inbox

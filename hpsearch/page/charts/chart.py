@@ -21,19 +21,19 @@ class Chart:
     """A picture with two axes. Points are (horizontal, vertical) values; points that aren't finite are skipped."""
 
     def __init__(
-        self, title: str, told: str, across: Scale, up: Scale, names: tuple[str, str], size: Point = (760, 340)
+        self, title: str, description: str, across: Scale, up: Scale, names: tuple[str, str], size: Point = (760, 340)
     ) -> None:
         """Draw the axes.
 
         Args:
             title: The picture's title.
-            told: Description of the picture, for screen readers.
+            description: Description of the picture, for screen readers.
             across: The horizontal scale.
             up: The vertical scale.
             names: Titles of the two axes.
             size: Width and height in pixels.
         """
-        self._title, self._told, self._size = title, told, size
+        self._title, self._told, self._size = title, description, size
         self._shapes: list[Shape] = []
         self._keys: list[Key] = []
         self._across, self._up = across, up

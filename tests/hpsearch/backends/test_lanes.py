@@ -67,9 +67,9 @@ def start_three(packing: PackingBackend, timeout: float | None = None) -> None:
 
 
 def test_a_task_asks_for_a_worker_a_gang_or_a_share():
-    assert task(0, lanes=None).place == WHOLE_WORKER
-    assert task(0, lanes=None, width=2).place == WorkerGang(2)
-    assert task(0, lanes=4).place == WorkerShare(4)
+    assert task(0, lanes=None).allocation == WHOLE_WORKER
+    assert task(0, lanes=None, width=2).allocation == WorkerGang(2)
+    assert task(0, lanes=4).allocation == WorkerShare(4)
 
 
 def test_capacity_is_asked_for_each_kind_of_place(packing):

@@ -11,10 +11,10 @@ from hpsearch.backends.gangs import halved
 from hpsearch.errors import BackendError
 from hpsearch.task import (
     WHOLE_WORKER,
+    Allocation,
     Company,
     Gone,
     Message,
-    Place,
     Progress,
     Result,
     Task,
@@ -70,17 +70,17 @@ class PackingBackend(Backend):
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         (self._name,) = job.objective.names
 
-    def capacity(self, place: Place = WHOLE_WORKER) -> int:
+    def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
         if self._waiting:
             return 0
-        if isinstance(place, WorkerShare):
-            return sum(int(self._free[worker] * place.lanes) for worker in self._open_to(()))
+        if isinstance(allocation, WorkerShare):
+            return sum(int(self._free[worker] * allocation.lanes) for worker in self._open_to(()))
         shared = sum(max(len(self._on(worker)) - 1, 0) for worker in range(len(self._free)))
-        return max(self._free.count(Fraction(1)) - shared, 0) // getattr(place, "width", 1)
+        return max(self._free.count(Fraction(1)) - shared, 0) // getattr(allocation, "width", 1)
 
     def start(self, task: Task) -> None:
-        if task.share is not None and not task.company and not self.capacity(task.place):
-            raise BackendError(f"there is no room for {task.place}: start no more than capacity() says")
+        if task.share is not None and not task.company and not self.capacity(task.allocation):
+            raise BackendError(f"there is no room for {task.allocation}: start no more than capacity() says")
         self._waiting.append(task)
         self._send_waiting()
 

@@ -20,9 +20,9 @@ from hpsearch.space import Space, Uniform
 from hpsearch.sweep.sweep import Metric, Sweep
 from hpsearch.task import (
     WHOLE_WORKER,
+    Allocation,
     Gone,
     Message,
-    Place,
     Result,
     Task,
     TimedOut,
@@ -106,8 +106,8 @@ class ScriptedBackend(Backend):
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         self.job = job
 
-    def capacity(self, place: Place = WHOLE_WORKER) -> int:
-        return tasks_on(self.size - sum(task.segment.width for task in self.running), place)
+    def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
+        return tasks_on(self.size - sum(task.segment.width for task in self.running), allocation)
 
     def start(self, task: Task) -> None:
         assert self.capacity() >= task.segment.width

@@ -14,7 +14,7 @@ import pytest
 
 import hpsearch_trainers.lanes
 from hpsearch.backends.ray import worker as ray_worker
-from hpsearch.backends.ray.messages import Place, RoundsEnd, RunRequest
+from hpsearch.backends.ray.messages import Location, RoundsEnd, RunRequest
 from hpsearch.backends.ray.worker import RayWorker
 from hpsearch.objective import Metric, Objective
 from hpsearch.trainable.checkpoints import read_random_state, read_state, unpack
@@ -33,7 +33,7 @@ def blind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayWorker
     monkeypatch.setattr(ray_worker, "start_guardian", lambda *_, mark: SimpleNamespace(mark=mark))
     monkeypatch.setattr(RayWorker, "_beat", lambda _: None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    made = RayWorker("w", None, lambda: Place("here", "127.0.0.1"))
+    made = RayWorker("w", None, lambda: Location("here", "127.0.0.1"))
     trainable = "tests.hpsearch.support.lane_trainables:Patient"
     job = Job(str(tmp_path / "far"), "lanes", trainable, (), Objective(Metric("loss")), None, 1, lanes=4)
     hello = made.open(pickle.dumps(job), (), (str(tmp_path / "far" / "token"), "token"))

@@ -25,7 +25,7 @@ from hpsearch.simulation import Step
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.parts import Resources
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.task import WHOLE_WORKER, Gone, Message, Place, Result, Task
+from hpsearch.task import WHOLE_WORKER, Allocation, Gone, Message, Result, Task
 from hpsearch.trial import Segment, Trial
 from tests.hpsearch.support import backend_trainables as trainables
 from tests.hpsearch.support.driver import Driver
@@ -235,7 +235,7 @@ class AsRecorded(SimulatedBackend):
         results = [message for message in super().wait(timeout) if isinstance(message, Result)]
         return sorted(results, key=lambda message: order.index((message.trial, message.iteration)))
 
-    def capacity(self, place: Place = WHOLE_WORKER) -> int:
+    def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
         return self.starts[self.now()] if self.starts.total() else 1  # at last, to hear that nothing is left
 
     def start(self, task: Task) -> None:
