@@ -33,6 +33,7 @@ __all__ = [
     "Saved",
     "Started",
     "Steered",
+    "trial_of",
 ]
 
 
@@ -277,6 +278,17 @@ Event = (
     | Steered
     | Ended
 )
+
+
+def trial_of(event: Event) -> int | None:
+    """Return the number of the trial that an event is about; None where it is about the sweep."""
+    match event:
+        case Started():
+            return event.segment.trial
+        case Saved() | Finished() | Failed() | Lost() | Reverted() | Dropped() | Retried() | Pruned():
+            return event.trial
+        case Opened() | Asked() | Added() | Exhausted() | Extended() | Steered() | Ended():
+            return None
 
 
 @dataclass(frozen=True, slots=True)

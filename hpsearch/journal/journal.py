@@ -19,7 +19,7 @@ from typing import Any
 
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StudyInUseError
-from hpsearch.events import Entry, Event, Steered
+from hpsearch.events import Entry, Event, Finished, Saved, Steered
 from hpsearch.journal.event_codec import decode, decode_followed, encode, encode_followed
 from hpsearch.journal.file import (
     CHECKSUM,
@@ -173,7 +173,7 @@ class Journal:
         execute = self._connection.execute
         self._check_place()
         if self._synchronous == "FULL" and self._path is not None:
-            flush(self._path.parent, [getattr(event, "checkpoint", None) for event in events])
+            flush(self._path.parent, [event.checkpoint for event in events if isinstance(event, Saved | Finished)])
         with explained(self._path):
             self._prepare()
             try:

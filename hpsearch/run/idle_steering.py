@@ -34,11 +34,10 @@ def steer_idle(place: StudyDirectory, request: Request, where: str) -> None:
         place.running(request.by) as check,
         Journal.open(place.journal, guard=check) as journal,
     ):
-        history, record = list(journal.entries()), journal.study()
-        stored, warm_start = Sweep.from_json(record["sweep"]), stored_warm_start(record)
-        sweep_state = SweepState(stored, past=() if warm_start is None else warm_start.past)
+        record = journal.study()
+        sweep_state = SweepState(Sweep.from_json(record["sweep"]), past=stored_warm_start(record).past)
         try:
-            for _ in sweep_state.resume(history):
+            for _ in sweep_state.resume(journal.entries()):
                 pass
             events = answer(request, sweep_state, where)
             if isinstance(events[0], Steered) and events[0].refused:

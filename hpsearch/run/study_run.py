@@ -242,11 +242,10 @@ def _go_on(
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
     stored = Sweep.from_json(record["sweep"])
     warm_start = stored_warm_start(record)
-    past = () if warm_start is None else warm_start.past
-    for words in () if warm_start is None else warm_start.told:
+    for words in warm_start.told:
         run.display.note(f"begins with results of {words}")
-    calls_of = direct_calls if run.virtual else lambda sweep, _: ProcessCalls(sweep, past)
-    sweep_state = SweepState(stored, calls_of, past, current=sweep)
+    calls_of = direct_calls if run.virtual else lambda sweep, _: ProcessCalls(sweep, warm_start.past)
+    sweep_state = SweepState(stored, calls_of, warm_start.past, current=sweep)
     with closing(sweep_state), _observers(place, sweep, record, run) as threads:
         replayed = list(records_of(sweep_state.resume(history)))
         sweep_state.obsolete()

@@ -161,11 +161,11 @@ class Turns:
                 "directory of its own."
             )
         record = journal.study()
-        stored, warm_start = Sweep.from_json(record["sweep"]), stored_warm_start(record)
+        stored = Sweep.from_json(record["sweep"])
         sweep, more = sweep_to_run(stored, history, asked)
         if self._metric is not None and self._limits is not None:
             sweep = replace(sweep, metric=self._metric, limits=self._limits, read_back=True)
-        sweep_state = SweepState(stored, past=() if warm_start is None else warm_start.past, current=sweep)
+        sweep_state = SweepState(stored, past=stored_warm_start(record).past, current=sweep)
         self.since.clear()
         for entry in sweep_state.resume(history):
             self._remember(entry.event, entry.time)

@@ -32,8 +32,7 @@ def warm_start_of(given: Sequence[Given], sweep: Sweep, place: StudyDirectory | 
     if place is None or not place.exists():
         return read_warm_start(given, sweep)
     with Journal.read(place.journal) as journal:
-        stored = stored_warm_start(journal.study())
-    began = () if stored is None else stored.sources
+        began = stored_warm_start(journal.study()).sources
     if (asked := tuple(map(source_name, given))) != began:
         raise SweepError(
             f"--from {', '.join(asked)}: expected what the study in {place.path} began with, which is "

@@ -93,12 +93,10 @@ def unneeded(place: StudyDirectory, logs: bool = False) -> list[Path]:
         record, entries = journal.study(), list(journal.entries())
     sweep = Sweep.from_json(record["sweep"])
     sweep = replace(sweep, checkpoints=replace(sweep.checkpoints, keep="best"))
-    warm_start = stored_warm_start(record)
-    sweep_state = SweepState(sweep, past=() if warm_start is None else warm_start.past)
+    sweep_state = SweepState(sweep, past=stored_warm_start(record).past)
     try:
         for _ in sweep_state.resume(entries):
             pass
-        sweep_state.obsolete()
         needed = sweep_state.checkpoints()
         ended = [row.number for row in sweep_state.rows() if row.state in (TrialState.COMPLETE, TrialState.STOPPED)]
     finally:

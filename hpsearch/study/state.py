@@ -131,7 +131,7 @@ class SweepState:
         decisions = self._decided(event)
         followed = Followed(decisions, self._plan(event))
         self._journaled.follow(followed)
-        self._suggestions.hear(event, decisions)
+        self._suggestions.observe(event, decisions)
         for trial, cut_short in self._journaled.pruned.items():
             if cut_short:
                 self._suggestions.give_up(trial, decisions)

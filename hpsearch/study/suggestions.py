@@ -1,22 +1,24 @@
-"""What the searcher of a sweep is told and asked, in an order that a resumed sweep can repeat."""
+"""What the searcher of a sweep knows and is asked, in an order that a resumed sweep can repeat."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hpsearch.decision import Decision
 from hpsearch.events import Asked, Dropped, Event, Failed, Finished, Retried, Reverted, Saved, Started
 from hpsearch.searchers import Observation, Past, Searcher, Suggestion
 from hpsearch.searchers.calls import Answer, Calls, DirectCalls
-from hpsearch.searchers.points import STAND_IN, FirstTrials
+from hpsearch.searchers.points import ADDED, RETRY, STAND_IN, FirstTrials
 from hpsearch.searchers.tried import TriedConfigurations
 from hpsearch.study.build import build_searcher
-from hpsearch.study.hearing import AsItComes, Hearing, Lagging, Told
 from hpsearch.study.journaled_state import JournaledState
+from hpsearch.study.trial_record import DECIDED
+from hpsearch.study.trial_records import TrialRecords
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Failure, StateAt, Trial
+from hpsearch.trial import Failure, StateAt, Trial, TrialState
 
 __all__ = ["CallsOf", "NotYet", "Suggestions", "direct_calls"]
 
@@ -36,6 +38,170 @@ def direct_calls(sweep: Sweep, searcher: Searcher) -> Calls:
 @dataclass(frozen=True, slots=True)
 class NotYet:
     """The suggestion isn't there yet: ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A call that informs a searcher of what happened."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    state: StateAt
+    """To which it brought a trial."""
+
+
+class Updates:
+    """What a searcher is informed of before a suggestion: all that has happened, in its order."""
+
+    def __init__(self) -> None:
+        self._pending: deque[Update] = deque()
+
+    def add(self, update: Update) -> None:
+        """Take what happened."""
+        self._pending.append(update)
+
+    def settled(self, number: int, bracket: int) -> bool:
+        """Say whether all has happened that suggestion `number`, for a trial of this bracket, is to know."""
+        return True
+
+    def before(self, number: int, bracket: int) -> list[Update]:
+        """Return what is new for the searcher before suggestion `number`."""
+        new = list(self._pending)
+        self._pending.clear()
+        return new
+
+    def pending(self) -> Iterator[StateAt]:
+        """Return the states to which trials were brought, and that are new to the searcher."""
+        return (update.state for update in self._pending)
+
+
+class LaggedUpdates(Updates):
+    """Updates that depend on the number of a suggestion alone, in the order of the trials.
+
+    Suggestion n knows all trials before it. It knows the results of the first rung of trials up to n - lag; and those
+    of all rungs of the brackets that are two or more before its own, which is why it waits for these.
+
+    Args:
+        lag: At least 1.
+        records: Of the sweep, up to date.
+    """
+
+    def __init__(self, lag: int, records: TrialRecords) -> None:
+        self._lag = lag
+        self._records = records
+        self._trials: list[Trial] = []
+        self._suggested: list[int] = []
+        """Of each suggestion, the trial that took it: those that are run once more as other trials, and those
+        that a user added, took none."""
+        self._segments: list[list[Observation]] = []
+        """Of each trial, what came of its segments that have ended."""
+        self._reported: list[list[Observation]] = []
+        """Of each trial, what came of the segment that hasn't."""
+        self._known: list[int] = []
+        """Of each trial, how many segments the searcher knows."""
+        self._introduced = 0
+        """Trials that it knows."""
+        self._first = 0
+        """Trials whose first segment it knows."""
+        self._anew: dict[int, Update] = {}
+        """Trials that run again whose failure it knows, to the call that takes that back."""
+        self._whole = 0
+        """Trials of which it knows all: those of a bracket have consecutive numbers."""
+
+    def add(self, update: Update) -> None:
+        """Take what happened; nothing is passed on yet."""
+        match update.method, update.arguments:
+            case "started", (trial,):
+                self._trials.append(trial)
+                if trial.origin not in (RETRY, ADDED):
+                    self._suggested.append(trial.number)
+                self._segments.append([])
+                self._reported.append([])
+                self._known.append(0)
+            case "observe", (observation,):
+                self._observe(observation)
+            case "reverted" | "dropped", (trial, *rest):
+                self._forget(trial.number, rest[0] if rest else 0)
+                self._take_back(update, trial.number)
+
+    def settled(self, number: int, bracket: int) -> bool:
+        """Say whether the trials and brackets have ended that the suggestion is to know."""
+        if len(self._suggested) < number:
+            return False
+        first = range(self._first, self._until(number - self._lag))
+        ended = all(self._segments[trial] for trial in (*first, *self._anew))
+        return ended and all(map(self._is_over, self._former(number, bracket)))
+
+    def before(self, number: int, bracket: int) -> list[Update]:
+        """Return what is new of what the suggestion is to know."""
+        introduced = self._until(number - 1)
+        out = [
+            Update("started", (trial,), StateAt(trial.number, trial.start))
+            for trial in self._trials[self._introduced : introduced]
+        ]
+        self._introduced = introduced
+        for trial, update in sorted(self._anew.items()):
+            out += [update, *self._tell(trial, len(self._segments[trial]) if trial < self._whole else 1)]
+        self._anew.clear()
+        for trial in range(self._first, self._until(number - self._lag)):
+            out += self._tell(trial, 1)
+            self._first = trial + 1
+        for trial in list(self._former(number, bracket)):
+            out += self._tell(trial, len(self._segments[trial]))
+            self._whole = trial + 1
+        return out
+
+    def _until(self, number: int) -> int:
+        """Count the trials up to the one that took a suggestion."""
+        return self._suggested[number] + 1 if number >= 0 else 0
+
+    def _tell(self, trial: int, most: int) -> list[Update]:
+        """Return the results of a trial's first segments that are new to the searcher."""
+        new = self._segments[trial][self._known[trial] : most]
+        self._known[trial] += len(new)
+        return [Update("observe", (observation,), StateAt(trial, observation.iteration)) for observation in new]
+
+    def _former(self, number: int, bracket: int) -> Iterator[int]:
+        """Return the trials of brackets two or more before this one of which the searcher doesn't know all."""
+        for trial in range(self._whole, self._until(number - 1)):
+            if self._records.of(trial).bracket > bracket - 2:
+                return
+            yield trial
+
+    def pending(self) -> Iterator[StateAt]:
+        """Return nothing: no searcher that forks is asked with a lag."""
+        return iter(())
+
+    def _observe(self, observation: Observation) -> None:
+        trial = observation.trial.number
+        self._reported[trial].append(observation)
+        if not observation.ended:
+            return
+        known = self._segments[trial][-1].iteration if self._segments[trial] else 0
+        reports = [report for part in self._reported[trial] for report in part.reports if report.iteration > known]
+        # Which trials were decided by it depends on completion order.
+        self._segments[trial].append(replace(observation, reports=tuple(reports), decisions=()))
+        self._reported[trial] = []
+
+    def _forget(self, trial: int, iteration: int) -> None:
+        """Drop what a trial reported after an iteration, but not the segments that have ended.
+
+        They were decided on. Which of them the searcher knows by then depends on completion order.
+        """
+        self._reported[trial] = [part for part in self._reported[trial] if part.iteration <= iteration]
+
+    def _take_back(self, update: Update, trial: int) -> None:
+        """Take back that a trial failed, where it runs again."""
+        segments = self._segments[trial]
+        if segments and segments[-1].failure is not None:
+            segments.pop()
+            if self._known[trial] > len(segments):
+                self._known[trial] = len(segments)
+                self._anew[trial] = update
+
+    def _is_over(self, trial: int) -> bool:
+        state = self._records.of(trial).state
+        return state in DECIDED or state is TrialState.FAILED
 
 
 class Suggestions:
@@ -75,14 +241,14 @@ class Suggestions:
         self._taken = TriedConfigurations(sweep.parameters)
         """Of these, what stood in for the suggestion that was asked for last."""
         lag = sweep.search.lag
-        self._hearing: Hearing = AsItComes() if lag is None else Lagging(lag, journaled.records)
+        self._updates = Updates() if lag is None else LaggedUpdates(lag, journaled.records)
         self._ahead = sweep.search.ahead or lag is not None
         self._stands_in = sweep.search.ahead and lag is None
         self._remembers = searcher.capabilities.remembers or searcher.capabilities.forks
-        self._queue: deque[Told | tuple[_Key, Trial | None]] = deque()
-        """Calls that haven't been made: what it is told, and what it is asked."""
+        self._queue: deque[Update | tuple[_Key, Trial | None]] = deque()
+        """Calls that haven't been made: updates, and requests for suggestions."""
         self._asked: dict[_Key, int] = {}
-        """Suggestions that haven't been used, to how many calls had told it something by then."""
+        """Suggestions that haven't been used, to the number of updates before them."""
         self._called: deque[_Key] = deque()
         """Those that it was called for and hasn't given."""
         self._answers: dict[_Key, Answer] = {}
@@ -91,7 +257,7 @@ class Suggestions:
         """Nothing stands in for the first suggestion: a process takes a second to start, and does so once."""
         self.working = False
         """Whether a trial waits for a suggestion that is being worked out."""
-        self._told = 0
+        self._sent = 0
         self._states: deque[tuple[int, StateAt]] = deque()
         """Where trials were brought by the calls since the one after which it named its needs."""
         self._needs: Collection[StateAt] = ()
@@ -122,7 +288,7 @@ class Suggestions:
             return self._searcher.suggest(number - self._first.skipped)
         key = (number, None) if parent is None else (trial, parent.number)
         if key not in self._asked:
-            settled = self._hearing.settled(number, bracket)
+            settled = self._updates.settled(number, bracket)
             return Asked(key[0], key[1], bracket) if settled else NotYet()
         self._collect()
         if key in self._answers:
@@ -137,7 +303,7 @@ class Suggestions:
     def request(self, number: int, bracket: int) -> Asked | None:
         """Give the request for a suggestion that will be needed; None where it needn't or can't be made yet."""
         made = number < self._first.count or (number, None) in self._asked
-        if not self.learns or not self._ahead or made or not self._hearing.settled(number, bracket):
+        if not self.learns or not self._ahead or made or not self._updates.settled(number, bracket):
             return None
         return Asked(number, None, bracket)
 
@@ -169,16 +335,16 @@ class Suggestions:
         )
 
     def asked(self, event: Asked) -> None:
-        """Ask for a suggestion, with what is to be known of all that was heard."""
+        """Ask for a suggestion, with what the searcher is to know by then."""
         parent = None if event.parent is None else self._journaled.records.of(event.parent).trial
-        for told in self._hearing.before(event.number, event.bracket):
-            self._queue.append(told)
-            self._told += 1
+        for update in self._updates.before(event.number, event.bracket):
+            self._queue.append(update)
+            self._sent += 1
             if self._searcher.capabilities.forks:
-                self._states.append((self._told, told.state))
+                self._states.append((self._sent, update.state))
         key = (event.number, event.parent)
         self._taken = TriedConfigurations(self._sweep.parameters)
-        self._asked[key] = self._told
+        self._asked[key] = self._sent
         self._queue.append((key, parent))
         if not self.replaying:
             self._flush()
@@ -202,8 +368,8 @@ class Suggestions:
                 self._unqueue(key)
         return parent is None
 
-    def hear(self, event: Event, decisions: Sequence[Decision]) -> None:
-        """Take what happened, for the searcher to hear of.
+    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
+        """Take an event, for the searcher to be informed of.
 
         Args:
             event: It was applied.
@@ -220,7 +386,7 @@ class Suggestions:
                 self._tried.add(new.params)
                 if new.origin == STAND_IN:
                     self._taken.add(new.params)
-                self._hear("started", StateAt(new.number, new.start), new)
+                self._add("started", StateAt(new.number, new.start), new)
             case Saved():
                 self._observe(Observation(trial, iteration, record.until, event.reports, False))
             case Finished():
@@ -234,9 +400,9 @@ class Suggestions:
             case Retried() if not decisions:
                 pass  # another trial takes its point
             case Retried() | Reverted():
-                self._hear("reverted", StateAt(trial.number, iteration), trial, iteration)
+                self._add("reverted", StateAt(trial.number, iteration), trial, iteration)
             case Dropped():
-                self._hear("dropped", StateAt(trial.number, trial.start), trial)
+                self._add("dropped", StateAt(trial.number, trial.start), trial)
 
     def give_up(self, trial: int, decisions: Sequence[Decision]) -> None:
         """Take a trial for one that has failed: its segment was cut short by hand, so no value of it is of that length.
@@ -252,12 +418,12 @@ class Suggestions:
             self._observe(Observation(record.trial, iteration, record.until, (), True, failure, decisions))
 
     def needs(self) -> Collection[StateAt]:
-        """Give the states that the searcher may still name as parents, those it isn't told of yet among them."""
+        """Return the states that the searcher may still name as parents, those that are still news to it among them."""
         if not self._searcher.capabilities.forks:
             return ()
         if not self.learns:
             return self._searcher.needs()
-        return {*self._hearing.unheard(), *(state for _, state in self._states), *self._needs}
+        return {*self._updates.pending(), *(state for _, state in self._states), *self._needs}
 
     def prepare(self) -> None:
         """Make the calls that were kept back, and begin with what was asked for and not used."""
@@ -283,16 +449,16 @@ class Suggestions:
         return parent is not None or number >= self._first.count
 
     def _observe(self, observation: Observation) -> None:
-        self._hear("observe", StateAt(observation.trial.number, observation.iteration), observation)
+        self._add("observe", StateAt(observation.trial.number, observation.iteration), observation)
 
-    def _hear(self, method: str, state: StateAt, *arguments: object) -> None:
-        self._hearing.hear(Told(method, arguments, state))
+    def _add(self, method: str, state: StateAt, *arguments: object) -> None:
+        self._updates.add(Update(method, arguments, state))
 
     def _flush(self) -> None:
         if self._calls is None:
             self._calls = self._calls_of(self._sweep, self._searcher)
         for call in self._queue:
-            if isinstance(call, Told):
+            if isinstance(call, Update):
                 self._calls.tell(call.method, *call.arguments)
                 continue
             key, parent = call
@@ -307,7 +473,7 @@ class Suggestions:
         """Take back a call; it was the last that asked."""
         for place in range(len(self._queue) - 1, -1, -1):
             call = self._queue[place]
-            if not isinstance(call, Told) and call[0] == key:
+            if not isinstance(call, Update) and call[0] == key:
                 del self._queue[place]
                 return
 

@@ -20,11 +20,11 @@ _KEY = "warm_start"
 class WarmStart:
     """Trials of other searches, as they were when the study was made. What they were read from may be gone since."""
 
-    sources: tuple[str, ...]
+    sources: tuple[str, ...] = ()
     """Where they were read, each as it is told apart from others."""
-    told: tuple[str, ...]
+    told: tuple[str, ...] = ()
     """Of each source, how many were taken, and why the others weren't."""
-    past: tuple[Past, ...]
+    past: tuple[Past, ...] = ()
 
     def to_record(self) -> dict[str, Any]:
         """Give it as a part of a study's record; `stored_warm_start` reads it back."""
@@ -39,14 +39,14 @@ class WarmStart:
         return {_KEY: {"sources": list(self.sources), "told": list(self.told), "past": past}}
 
 
-def stored_warm_start(record: Mapping[str, Any]) -> WarmStart | None:
-    """Give what a study's search began with; None: with nothing.
+def stored_warm_start(record: Mapping[str, Any]) -> WarmStart:
+    """Return what a study's search began with; where that is nothing, an empty one.
 
     Raises:
         JournalError: This version can't read it.
     """
     if _KEY not in record:
-        return None
+        return WarmStart()
     try:
         kept = record[_KEY]
         past = tuple(

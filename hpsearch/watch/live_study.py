@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from hpsearch.events import Ended, Entry, Event, Failed, Opened, Started, Steered
+from hpsearch.events import Ended, Entry, Failed, Opened, Started, Steered, trial_of
 from hpsearch.observers.time_left import TimeLeft
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.standing import Standing
@@ -83,7 +83,7 @@ class LiveStudy:
         event, decided = entry.event, {decision.trial for decision in entry.followed.decisions}
         if isinstance(event, Opened | Ended | Steered):
             return decided | self._records.running
-        trial = _trial_of(event)
+        trial = trial_of(event)
         return decided if trial is None else decided | {trial}
 
     def _follow(self, entry: Entry) -> None:
@@ -104,7 +104,7 @@ class LiveStudy:
         if not self._records.running:
             self._widths.clear()
             self._busy = 0
-        elif (ended := _trial_of(event)) is not None and ended not in self._records.running:
+        elif (ended := trial_of(event)) is not None and ended not in self._records.running:
             self._busy -= self._widths.pop(ended, 0)
         self._most_busy = max(self._most_busy, self._busy)
         self._time_left.observe(event, self._last - self._began)
@@ -177,9 +177,3 @@ class LiveStudy:
             return None
         elapsed = max(time.time() if now is None else now, self._last) - self._began
         return self._time_left.estimate(self._journaled.rungs(), self.total, self.workers, elapsed)
-
-
-def _trial_of(event: Event) -> int | None:
-    """Return the trial that an event is of."""
-    trial: int | None = event.segment.trial if isinstance(event, Started) else getattr(event, "trial", None)
-    return trial

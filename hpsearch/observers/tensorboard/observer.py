@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hpsearch.config.checks import InvalidKey
 from hpsearch.decision import Followed
-from hpsearch.events import Entry, Started
+from hpsearch.events import Entry, trial_of
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.tensorboard.event_file import EventFiles
 from hpsearch.observers.tensorboard.hparams import HParams
@@ -60,10 +60,8 @@ class TensorBoardObserver(Observer):
     def observe(self, record: Record) -> None:
         """Take a record; their order is the journal's."""
         self._runs.take(Entry(record.time, record.event, Followed(record.decisions)))
-        event = record.event
-        trial = event.segment.trial if isinstance(event, Started) else getattr(event, "trial", None)
         self._changed.update(decision.trial for decision in record.decisions)
-        if trial is not None:
+        if (trial := trial_of(record.event)) is not None:
             self._changed.add(trial)
         if len(self._changed) >= MOST_TRIALS:
             self._choose()

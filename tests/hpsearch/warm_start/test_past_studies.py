@@ -96,7 +96,7 @@ def test_what_is_recorded_is_what_was_read(study):
     assert repr(stored_warm_start(json.loads(json.dumps(found.to_record())))) == repr(found)
     odd = WarmStart(("a",), ("b",), (hpsearch.searchers.Past({"x": None}, {1: math.nan, 2: -math.inf}, None),))
     assert repr(stored_warm_start(json.loads(json.dumps(odd.to_record())))) == repr(odd)
-    assert stored_warm_start({"sweep": {}}) is None
+    assert stored_warm_start({"sweep": {}}) == WarmStart()
 
 
 def bowl(trial: optuna.Trial) -> float:

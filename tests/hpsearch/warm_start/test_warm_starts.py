@@ -125,7 +125,6 @@ def test_several_sources_are_told_one_after_the_other(source, tmp_path):
     study = warm(tmp_path / "study", [source, other], run_cap=2)
     with Journal.read(study.directory / "study.db") as journal:
         stored = stored_warm_start(journal.study())
-    assert stored is not None
     assert stored.sources == (str(source), str(other))
     assert len(stored.past) == 24
     with pytest.raises(SweepError, match="each source once"):
