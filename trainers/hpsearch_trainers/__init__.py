@@ -1,4 +1,4 @@
-"""Trainables that come with hpsearch, and the `Trainer` behind them; they know of a trial, and nothing of search."""
+"""The `Trainer` and trainables that come with hpsearch. They know about one trial, not about the search."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Train a small network on scikit-learn's handwritten digits (1,797 images of 8 x 8 pixels).
 
-Every parameter has a default, so that a search names only what it searches over.
+Every parameter has a default, so a search names only what it searches over.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["CNN", "MLP", "Digits", "cnn", "correct", "digits", "mlp"]
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """Images with pixels from 0 to 1, shaped (n, 1, 8, 8), and their classes; never written to."""
+    """Images with pixels from 0 to 1, of shape (n, 1, 8, 8), and their classes; read-only."""
 
     images: Tensor
     """1,437 to train on."""
@@ -37,10 +37,10 @@ class Digits:
 
 @lru_cache(maxsize=4)
 def digits(split: int = 0) -> Digits:
-    """Load and split the digits, once per process.
+    """Return the digits, split, loaded once per process.
 
     Args:
-        split: The seed of the split. Trials whose accuracies are to compare must have the same.
+        split: The seed of the split. It must be equal for trials whose accuracies are compared.
     """
     pixels, classes = load_digits(return_X_y=True)
     train, validation, train_classes, validation_classes = train_test_split(
@@ -96,7 +96,7 @@ class MLP(_Classifier):
     """A perceptron with one hidden layer; parameter `hidden` (128)."""
 
     def network(self, params: Mapping[str, Any]) -> nn.Module:
-        """Make it."""
+        """Return the network."""
         hidden = int(params.get("hidden", 128))
         return nn.Sequential(
             nn.Flatten(),
@@ -111,7 +111,7 @@ class CNN(_Classifier):
     """Two convolutions; parameter `channels` (16)."""
 
     def network(self, params: Mapping[str, Any]) -> nn.Module:
-        """Make it."""
+        """Return the network."""
         channels = int(params.get("channels", 16))
         return nn.Sequential(
             nn.Conv2d(1, channels, 3, padding=1),
@@ -131,7 +131,7 @@ mlp, cnn = MLP, CNN
 
 
 def correct(output: Tensor, target: Tensor) -> Tensor:
-    """Give 1 for each row whose likeliest class is the true one."""
+    """Return 1 for each row whose most likely class is the true one, else 0."""
     return (output.argmax(1) == target).float()
 
 

@@ -1,7 +1,7 @@
-"""Train networks whose architecture is a parameter on scikit-learn's digits: layers in order, or a cell.
+"""Train networks whose architecture is a parameter on scikit-learn's digits: a chain of layers, or a cell.
 
-`layers` and `cell` are what the sweep's structures give, of the operations of `hpsearch_trainers.architectures`;
-`hidden` is a list of widths; `optimizer` is one name to its parameters.
+`layers` and `cell` are values of the sweep's structures, of the operations of `hpsearch_trainers.architectures`;
+`hidden` is a list of widths; `optimizer` maps one name to its parameters.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _HEAD = [{"adaptive_pool": {"side": 2}}, "flatten"]
 class Network(Trainer):
     """Reports `accuracy` on the validation images.
 
-    Parameters beside the architecture: `optimizer` (`{"sgd": {"momentum": 0.9}}`; `sgd` takes `momentum` and
-    `nesterov`, `adam` takes `beta1`), `lr` (0.05 of sgd, 0.001 of adam), `weight_decay` (0.0), `batch_size` (32), and
-    `split` (0), the seed that divides the images into those to train on and those to validate on.
+    Parameters besides the architecture: `optimizer` (`{"sgd": {"momentum": 0.9}}`; `sgd` has `momentum` and `nesterov`,
+    `adam` has `beta1`), `lr` (0.05 for sgd, 0.001 for adam), `weight_decay` (0.0), `batch_size` (32), and `split` (0),
+    the seed that divides the images into training and validation images.
     """
 
     def network(self, params: Mapping[str, Any]) -> nn.Module:
-        """Make the network.
+        """Return the network.
 
         Raises:
             ArchitectureError: No network can be built from the architecture.
@@ -58,7 +58,7 @@ class Network(Trainer):
         raise NotImplementedError
 
     def build(self, params: Mapping[str, Any]) -> Parts:
-        """Make the parts."""
+        """Return the parts."""
         data = digits(int(params.get("split", 0)))
         model = self.network(params)
         return Parts(
@@ -73,52 +73,51 @@ class Network(Trainer):
         )
 
     def measures(self, images: Tensor) -> Mapping[str, Callable[[nn.Module], float]]:
-        """Say what is measured of the network, given images that it may be shown."""
+        """Return what is measured of the network, for some images as input."""
         return {}
 
 
 class Perceptron(Network):
-    """Dense layers of the widths `hidden` ([64]), each behind a dropout of `dropout` (0.0)."""
+    """Dense layers of the widths `hidden` ([64]), each after a dropout of `dropout` (0.0)."""
 
     def network(self, params: Mapping[str, Any]) -> nn.Module:
-        """Make it."""
+        """Return the network."""
         dropout = float(params.get("dropout", 0.0))
         layers = [{"dense": {"features": width, "dropout": dropout}} for width in params.get("hidden", [64])]
         return network(layers, _IMAGES, _CLASSES, stem="flatten", path="hidden")
 
 
 class ChainNetwork(Network):
-    """The layers of `layers` in order. `pool` leaves an image of one pixel as it is."""
+    """The layers of `layers` in sequence. `pool` keeps an image of one pixel."""
 
     def network(self, params: Mapping[str, Any]) -> nn.Module:
-        """Make it."""
+        """Return the network."""
         return network(params["layers"], _IMAGES, _CLASSES, head=_HEAD, path="layers")
 
 
 class MeasuredChain(ChainNetwork):
-    """Reports what the network costs as well: `parameters`, and `latency_ms` for 100 images on this worker."""
+    """Also reports the network's costs: `parameters`, and `latency_ms` for 100 images on this worker."""
 
     def measures(self, images: Tensor) -> Mapping[str, Callable[[nn.Module], float]]:
-        """Count the parameters and take the time."""
+        """Return counts of parameters and times."""
         return {"parameters": parameters, "latency_ms": latency(images[:100])}
 
 
 class CellNetwork(Network):
-    """A convolution to `channels` (16), the cell `cell`, a pool, the same cell anew, and a head.
+    """A convolution to `channels` (16), the cell `cell`, a pool, the same cell again, and a head.
 
-    The output of a cell with operations on its nodes is the mean of those that no other takes; all of its inputs are
-    what stands before it.
+    The output of a node cell is the mean of its unused nodes; all its inputs are equal.
     """
 
     def network(self, params: Mapping[str, Any]) -> nn.Module:
-        """Make it."""
+        """Return the network."""
         stem = {"conv": {"channels": int(params.get("channels", 16))}}
         cell = params["cell"]
         return network([cell, "pool", cell], _IMAGES, _CLASSES, stem=stem, head=_HEAD, path="cell")
 
 
 def chain_parameters(params: Mapping[str, Any]) -> int:
-    """Count what the network of a chain would train, before there is one: for `derived` in a sweep.
+    """Return the number of trainable numbers of a chain's network without building it: for `derived` in a sweep.
 
     Raises:
         ArchitectureError: No network can be built from the layers.

@@ -1,7 +1,7 @@
 """Train on Fashion-MNIST: 70,000 grey images of 28 x 28 pixels, of ten kinds of clothes (Xiao et al. 2017).
 
-The parameter `data` names the folder with its four IDX files, packed or not; Debian's package dataset-fashion-mnist
-puts them into /usr/share/datasets/fashion-mnist.
+The parameter `data` is the folder with its four IDX files, compressed or not; Debian's package dataset-fashion-mnist
+installs them in /usr/share/datasets/fashion-mnist.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ _FOLDER = "/usr/share/datasets/fashion-mnist"
 
 
 def fashion_mnist(folder: str | Path = _FOLDER) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Map the data.
+    """Return the data, memory-mapped.
 
     Returns:
-        Images of shape (60,000, 1, 28, 28), and labels to train on; and the same, 10,000, to validate on. All are uint8
-        and lie in the files' own pages, which the processes of a host share: they mustn't be written to, and are made
-        numbers of another type batch by batch.
+        Images of shape (60,000, 1, 28, 28) and labels for training, and 10,000 for validation. All are uint8 and mapped
+        from the files, which the processes of a host share: don't write to them, and convert them batch by batch.
 
     Raises:
-        ConfigurationError: The files aren't there, or aren't what they should be.
+        ConfigurationError: The files don't exist, or have other contents.
     """
     return _pair(Path(folder), "train"), _pair(Path(folder), "t10k")
 
@@ -73,7 +72,7 @@ class MLP(_Clothes):
     """A perceptron with one hidden layer; parameter `hidden` (256)."""
 
     def network(self, params: Mapping[str, Any]) -> nn.Module:
-        """Make it."""
+        """Return the network."""
         hidden = int(params.get("hidden", 256))
         return nn.Sequential(nn.Flatten(), nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 10))
 
@@ -82,7 +81,7 @@ class CNN(_Clothes):
     """Three convolutions with batch normalization; parameters `channels` (16), `batch_norm` (local)."""
 
     def network(self, params: Mapping[str, Any]) -> nn.Module:
-        """Make it."""
+        """Return the network."""
         channels = int(params.get("channels", 16))
         layers: list[nn.Module] = []
         before = 1

@@ -1,4 +1,4 @@
-"""What a model costs, beside what it is worth: for `Parts.measures`."""
+"""Costs of a model, for `Parts.measures`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["latency", "parameters"]
 
 
 def parameters(model: nn.Module) -> float:
-    """Count the numbers that a model trains."""
+    """Return the number of trainable numbers of a model."""
     return float(sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad))
 
 
 def latency(inputs: Any, *, runs: int = 30, warmup: int = 5) -> Callable[[nn.Module], float]:
-    """Give what measures the time that a model takes for some inputs, in milliseconds.
+    """Return a measurement of the time that a model takes for some inputs, in milliseconds.
 
-    The median over runs, without gradients, on the model's device, after some runs that don't count. It is a
-    measurement: it differs from run to run, and is larger on a worker that shares its cores.
+    It is the median over runs, without gradients, on the model's device, after warmup runs. It varies from run to run,
+    and is larger on a worker that shares its cores.
 
     Args:
-        inputs: What the model is called with; a tensor, or a tuple of its arguments. Tensors are copied to its device.
-        runs: How many are measured.
-        warmup: How many come before them.
+        inputs: Arguments of the model: a tensor, or a tuple. Tensors are copied to its device.
+        runs: Number of measured runs.
+        warmup: Number of runs before them.
     """
     if runs < 1 or warmup < 0:
         raise ValueError(f"runs must be at least 1 and warmup at least 0, got {runs} and {warmup}")

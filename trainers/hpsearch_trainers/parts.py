@@ -1,4 +1,4 @@
-"""What a training is made of: the answer to `Trainer.build`."""
+"""The parts of a training: the result of `Trainer.build`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpsearch_comm.errors import ConfigurationError
 __all__ = ["Data", "Parts"]
 
 Data = Dataset[Any] | Sequence[Tensor]
-"""Pairs of input and target: tensors whose first dimension counts the rows, or a map-style data set that gives them."""
+"""Pairs of input and target: tensors whose first dimension counts the rows, or a map-style data set of pairs."""
 
 _BATCH_NORMS = ("local", "sync")
 _REPORTED = ("loss", "validation_loss", "learning_rate", "global_batch", "data_wait", "bytes_per_rank")
@@ -24,7 +24,7 @@ _REPORTED = ("loss", "validation_loss", "learning_rate", "global_batch", "data_w
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Model, optimizer, loss and data, and how they are put together.
+    """Model, optimizer, loss and data, and how they are combined.
 
     Raises:
         ConfigurationError: A value can't be used.
@@ -32,49 +32,49 @@ class Parts:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer | Callable[[nn.Module], torch.optim.Optimizer]
-    """Of the model's parameters; or what makes one, given the model."""
+    """Of the model's parameters; or a function of the model that returns one."""
     loss: Callable[[Any, Any], Tensor]
     """`loss(output, target)`: the mean over the rows of a batch."""
     train: Data
     validation: Data | None = None
     metrics: Mapping[str, Callable[[Any, Any], Tensor]] = field(default_factory=dict)
-    """By name, for validation: `metric(output, target)` gives a value for each row, or their mean."""
+    """By name, for validation: `metric(output, target)` returns a value for each row, or their mean."""
     batch_size: int = 32
-    """Rows of an optimizer step on one worker; `Scaling` says what becomes of it on several."""
+    """Rows of an optimizer step on one worker; see `Scaling` for several."""
     validation_batch_size: int = 512
     schedule: Callable[[float], float] | None = None
-    """What the rate is multiplied by after so many epochs, a fraction of one counting; see `schedules`."""
+    """Factor of the rate as a function of the epoch, which may be a fraction; see `schedules`."""
     accumulate: int = 1
     """Backward passes into which a step's rows are divided, to save memory."""
     clip_norm: float | None = None
-    """Norm above which the gradient of a step is scaled down to it."""
+    """Maximum norm of the gradient of a step."""
     autocast: torch.dtype | None = None
-    """What matrix products are computed in. torch.bfloat16 takes a GPU of compute capability 8.0 or above, or a CPU.
-    torch.float16, for older GPUs, scales the loss (torch.amp.GradScaler) and leaves out steps whose gradients overflow.
+    """Dtype of matrix products. torch.bfloat16 needs a GPU of compute capability 8.0 or above, or a CPU. torch.float16,
+    for older GPUs, scales the loss (torch.amp.GradScaler) and skips steps whose gradients overflow.
     """
     average: float | None = None
-    """Decay of an exponential moving average of the weights, which is then what is validated; 0.999, say."""
+    """Decay of an exponential moving average of the weights, which is then validated, such as 0.999."""
     batch_norm: str = "local"
-    """`local`: each worker normalizes by its own rows, and the running statistics are averaged before they are used.
-    `sync`: all workers normalize by the rows of all."""
+    """`local`: each worker normalizes over its own rows, and the running statistics are averaged before they are used.
+    `sync`: all workers normalize over the rows of all."""
     freeze_batch_norm: float | None = None
     """Epochs after which batch normalization keeps its statistics as they are."""
     loaders: int | None = None
-    """Processes that read a map-style data set ahead, at most as many as the worker has cores; 0: the worker reads.
-    None: as many as it has cores where it trains on a GPU, and 0 where it trains on these cores."""
+    """Processes that read a map-style data set ahead, at most the worker's number of cores; 0: the worker reads.
+    None: that number if it trains on a GPU, and 0 if it trains on the cores."""
     measures: Mapping[str, Callable[[nn.Module], float]] = field(default_factory=dict)
-    """By name, what is measured of the model itself after each validation, as `measures.latency`; it is in eval mode.
-    Of several workers the mean."""
+    """By name, measurements of the model after each validation, in eval mode, such as `measures.latency`. With several
+    workers the mean is reported."""
     seed: int | None = None
-    """What is random in an epoch follows from it, in place of the trial's own seed: one number for trials that are to
-    differ by their parameters alone. What `build` draws is for `build` to seed, as by `torch.manual_seed`."""
+    """Seed of the randomness in an epoch, in place of the trial's own seed: use one number for trials that differ in
+    their parameters alone. `build` must seed what it samples itself, as by `torch.manual_seed`."""
     pipeline: Sequence[nn.Module] | None = None
-    """For the strategy `pipeline`: modules with the model's parameters that, called one after another, compute what it
-    does. They may be others than the model's own. An nn.Sequential needs none."""
+    """For the strategy `pipeline`: modules with the model's parameters that compute the same when called in sequence.
+    They may be other modules than the model's own. An nn.Sequential needs none."""
     tensor: Mapping[str, str] | None = None
-    """For the strategy `tensor`: by the names of layers in the model, how they are split: nn.Linear `colwise` (by its
-    outputs, which stay split), `rowwise` (by its inputs, which are split) or `gathered` (by its outputs); nn.Dropout
-    `dropout` where its inputs are split. An nn.Sequential needs none."""
+    """For the strategy `tensor`: names of layers to how they are split: nn.Linear `colwise` (by its outputs, which
+    stay split), `rowwise` (by its inputs, which are split) or `gathered` (by its outputs); nn.Dropout `dropout` if its
+    inputs are split. An nn.Sequential needs none."""
 
     def __post_init__(self) -> None:
         model, optimizer = self.model, self.optimizer
@@ -118,7 +118,7 @@ class Parts:
             raise ConfigurationError("model must have a parameter to train, got none that requires a gradient")
 
     def to(self, device: torch.device) -> None:
-        """Move the model to a device, and what else is a module: a loss may have the weights of classes."""
+        """Move the model and other modules to a device: a loss may have weights of classes."""
         for part in (self.model, self.loss, *self.metrics.values(), *(self.pipeline or ())):
             if isinstance(part, nn.Module):
                 part.to(device)

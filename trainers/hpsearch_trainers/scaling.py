@@ -1,15 +1,15 @@
-"""Batch and learning rate of a trial that may run on one worker or on many.
+"""Batch size and learning rate of a trial that may run on one worker or on many.
 
 Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", section 2: when the minibatch is
-multiplied by k, multiply the learning rate by k (2.1), and come to it from the unscaled rate, by the same amount in
-every step of the first five epochs (2.2). A trial may change its width between two epochs, so the same is done whenever
-it grows: the rate rises from where it is to where it belongs. When it shrinks, the rate follows at once.
+multiplied by k, multiply the learning rate by k (2.1), and reach it from the unscaled rate by equal amounts in every
+step of the first five epochs (2.2). A trial may change its width between two epochs, so this is done whenever it grows:
+the rate rises from its current value. When the width shrinks, the rate follows at once.
 
     epoch      0          10           15            20
     width      1          4                          2
     factor     1 ──────── 1 ── rises ── 4 ────────── 2 ──────     linear, warmup_epochs: 5
 
-All of this is a pure function of what has happened, so a trial that is continued or repeated gets the same rates.
+All of this is a pure function of the history, so a resumed or repeated trial has the same rates.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OF_OPTIMIZERS = {
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How batch and rate follow the width of a trial: the `scaling` of a sweep.
+    """How batch size and rate follow the width of a trial: the `scaling` of a sweep.
 
     Raises:
         ConfigurationError: A value can't be used.
@@ -48,9 +48,9 @@ class Scaling:
 
     batch: str = "global"
     """`global`: the batch is divided among the workers, so the result doesn't depend on the width. `per_worker`: every
-    worker has a batch of its own, so the global one grows with the width."""
+    worker has its own batch, so the global one grows with the width."""
     lr: str | None = None
-    """linear, sqrt or none; by default what `rule_for` says of the optimizer."""
+    """linear, sqrt or none; by default the rule that `rule_for` returns for the optimizer."""
     warmup_epochs: float = 5.0
     """Epochs in which the rate rises after the width has grown; 0 for at once."""
     max_global_batch: int | None = None
@@ -69,7 +69,7 @@ class Scaling:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Scaling:
-        """Read what a sweep names; keys that are missing have their defaults.
+        """Return the scaling that a sweep names; missing keys have their defaults.
 
         Raises:
             ConfigurationError: A key is unknown, or a value can't be used.
@@ -83,7 +83,7 @@ class Scaling:
         return cls(**values)
 
     def global_batch(self, batch: int, width: int) -> int:
-        """Give the rows of one optimizer step, over all workers.
+        """Return the rows of one optimizer step, over all workers.
 
         Args:
             batch: Rows that the trial's parameters name.
@@ -104,12 +104,12 @@ class Scaling:
         return rows
 
     def target(self, batch: int, width: int, rule: str) -> float:
-        """Give what the rate is multiplied by at this width, once it has warmed up.
+        """Return the factor of the rate at this width, after the warmup.
 
         Args:
             batch: Rows that the trial's parameters name, for which its rate is meant.
             width: Number of workers.
-            rule: What holds where `lr` says nothing; see `rule_for`.
+            rule: The rule if `lr` is None; see `rule_for`.
         """
         return RULES[self.lr or rule](self.global_batch(batch, width) / batch)
 
@@ -124,18 +124,18 @@ class Stage:
 
 
 def describe_target(target: float, rule: str, optimizer: torch.optim.Optimizer) -> str:
-    """Return what becomes of an optimizer's rate by `Scaling.target`, and why."""
+    """Return how `Scaling.target` changes an optimizer's rate, and why."""
     kind = type(optimizer).__name__
     return f"goes to {target:g} times its own ({rule}, the rule for {kind}; scaling.lr names another)"
 
 
 def rate_factor(stages: Iterable[Stage], epoch: float, warmup_epochs: float) -> float:
-    """Give what the rate is multiplied by at a moment.
+    """Return the factor of the rate at a moment.
 
     Args:
         stages: In their order, the first at epoch 0. Before it the factor is 1, the unscaled rate.
         epoch: The moment, in epochs; 2.25 is after a quarter of the third.
-        warmup_epochs: What a rise takes.
+        warmup_epochs: Duration of a rise.
     """
     began, start, target = 0.0, 1.0, 1.0
     for stage in stages:

@@ -1,7 +1,7 @@
-"""Schedules of the learning rate: functions from epochs done to what the rate is multiplied by.
+"""Schedules of the learning rate: functions from finished epochs to a factor of the rate.
 
-They are joined by multiplying: `lambda epoch: cosine(90)(epoch) * warmup(5)(epoch)`. A fraction of an epoch counts, so
-a rate may change with every step.
+Multiply them to combine them: `lambda epoch: cosine(90)(epoch) * warmup(5)(epoch)`. Epochs may be fractions, so a rate
+may change with every step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Schedule = Callable[[float], float]
 
 
 def steps(milestones: Sequence[float], factor: float = 0.1) -> Schedule:
-    """Multiply by `factor` at each of the milestones: 30, 60 and 80 of 90 epochs in Goyal et al. 2017.
+    """Return a schedule that multiplies by `factor` at each milestone: 30, 60 and 80 of 90 epochs in Goyal et al. 2017.
 
     Raises:
         ConfigurationError: The milestones don't rise.
@@ -29,7 +29,7 @@ def steps(milestones: Sequence[float], factor: float = 0.1) -> Schedule:
 
 
 def cosine(epochs: float, least: float = 0.0) -> Schedule:
-    """Fall from 1 to `least` along half a cosine (Loshchilov & Hutter 2017, equation 5), and stay there.
+    """Return a schedule from 1 to `least` along half a cosine (Loshchilov & Hutter 2017, equation 5), then constant.
 
     Raises:
         ConfigurationError: `epochs` isn't above 0.
@@ -39,7 +39,7 @@ def cosine(epochs: float, least: float = 0.0) -> Schedule:
 
 
 def polynomial(epochs: float, power: float = 2.0) -> Schedule:
-    """Fall from 1 to 0 as (1 - epoch / epochs)^power (You et al. 2017, with power 2), and stay there.
+    """Return a schedule from 1 to 0 as (1 - epoch / epochs)^power (You et al. 2017, with power 2), 0 afterwards.
 
     Raises:
         ConfigurationError: `epochs` isn't above 0.
@@ -49,9 +49,9 @@ def polynomial(epochs: float, power: float = 2.0) -> Schedule:
 
 
 def warmup(epochs: float, start: float = 0.0) -> Schedule:
-    """Rise from `start` to 1 in a line.
+    """Return a schedule that rises linearly from `start` to 1.
 
-    This one is the model's own, a transformer's, say. The one that follows a trial's width is part of `Scaling`.
+    It is for models that need a warmup, such as transformers. The warmup after a change of width is part of `Scaling`.
 
     Raises:
         ConfigurationError: `epochs` isn't above 0.

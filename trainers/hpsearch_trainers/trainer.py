@@ -1,4 +1,4 @@
-"""Training one trial: what a user writes is the model and the data, the loop is here, on one worker or on many.
+"""Training one trial: a user writes the model and the data; the loop is here, for one worker or many.
 
     class Small(Trainer):
         def build(self, params):
@@ -12,8 +12,8 @@
                 metrics={"accuracy": lambda output, target: (output.argmax(1) == target).float()},
             )
 
-An iteration is an epoch. All that is random in it follows from the trial's seed, the epoch and the rank, and the state
-between two epochs holds nothing of the width: so a trial may go on with another number of workers.
+An iteration is an epoch. Its randomness depends on the trial's seed, the epoch and the rank. The state between two
+epochs does not depend on the width, so a trial may continue with another number of workers.
 """
 
 from __future__ import annotations
@@ -61,27 +61,27 @@ __all__ = ["Trainer"]
 class Trainer(ABC):
     """A trainable class whose `step` is one epoch.
 
-    Each epoch reports the mean training `loss`, on the validation data `validation_loss` and the metrics of `Parts`
-    (exact: sums and counts are added up over all workers), and what it was trained with: `learning_rate` (of the
-    optimizer's first group, at the epoch's end), `global_batch`, and `data_wait`, the share of the epoch's time spent
-    waiting for data; and what `Parts.measures` measure of the model, the mean over all workers.
+    Each epoch reports the mean training `loss`, and on the validation data `validation_loss` and the metrics of `Parts`
+    (exact: sums and counts are added up over all workers). It also reports `learning_rate` (of the optimizer's first
+    group, at the epoch's end), `global_batch`, `data_wait` (share of the epoch's time spent waiting for data), and
+    `Parts.measures` (the mean over all workers).
 
     Args:
-        trial: Gives `params`; and `seed`, `group` (its ranks; None or a group of one for one), `parallel` (see
-            `strategies`), `scaling` (see `Scaling`) and `parent` (not None where the state to load is that of another
-            trial, which this one was forked from), if it has them.
+        trial: Has `params`, and optionally `seed`, `group` (its ranks; None or a group of one for one), `parallel` (see
+            `strategies`), `scaling` (see `Scaling`) and `parent` (not None if the state to load is that of another
+            trial, which this one was forked from).
 
     Attributes:
-        params: The trial's.
-        parts: What `build` gave.
+        params: The trial's parameters.
+        parts: The result of `build`.
         model: The model, on its device.
         optimizer: The optimizer.
-        device: Where it trains: the GPU that is torch's current one, or the CPU.
-        group: Those ranks that train; None for one, and on a rank that holds weights for others.
-        epoch: How many epochs are done.
+        device: Where it trains: torch's current GPU, or the CPU.
+        group: The ranks that train; None for one, and on a rank that only holds weights.
+        epoch: Number of finished epochs.
 
     Raises:
-        ConfigurationError: `build` gave something that can't be used.
+        ConfigurationError: `build` returned something that can't be used.
     """
 
     def __init__(self, trial: Parametrized) -> None:
@@ -140,16 +140,16 @@ class Trainer(ABC):
 
     @abstractmethod
     def build(self, params: Mapping[str, Any]) -> Parts:
-        """Make model, optimizer, loss and data from the trial's parameters; the same on every worker."""
+        """Return model, optimizer, loss and data for the trial's parameters; the same on every worker."""
 
     def step(self) -> dict[str, float]:
-        """Train for an epoch and validate; every rank calls it, and so does an override, but for a trial of one worker.
+        """Train for an epoch and validate. Every rank calls it, also from an override.
 
         Returns:
             The metrics, the same on every rank.
 
         Raises:
-            ConfigurationError: An override has trained without it, under a strategy that this is.
+            ConfigurationError: An override has trained without it, under a strategy that needs it.
         """
         try:
             self._take_note()
@@ -227,7 +227,7 @@ class Trainer(ABC):
         }
 
     def validate(self) -> dict[str, float]:
-        """Give the loss and the metrics on the validation data, over all workers."""
+        """Return the loss and the metrics on the validation data, over all workers."""
         if self._validation is None:
             return {}
         model = self.model if self._average is None else self._average
@@ -247,7 +247,7 @@ class Trainer(ABC):
         return measured(model, self.parts.measures, self.group)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what continues the training at any width: tensors and plain containers."""
+        """Return the state that continues the training at any width: tensors and plain containers."""
         self._strategy.calls["state_dict"] += 1
         state = {
             "model": self.model.state_dict(),
@@ -268,10 +268,9 @@ class Trainer(ABC):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from such a state, at this width: where it has grown, the rate warms up from here.
+        """Continue from a state, at this width. If the width has grown, the rate warms up from here.
 
-        A forked trial takes over the state of another one, but not the settings of its optimizer and of its schedulers:
-        these are its own.
+        A forked trial takes the state of another one, but keeps the settings of its own optimizer and schedulers.
         """
         self._strategy.calls["load_state_dict"] += 1
         self.model.load_state_dict(state["model"])
@@ -289,15 +288,15 @@ class Trainer(ABC):
             self._stages.append(Stage(float(self.epoch), self._target))
 
     def inherit(self, state: Mapping[str, Any]) -> None:
-        """Take over what a parent has learned, as far as it fits; called of a child that starts at epoch 0.
+        """Copy a parent's weights as far as they match; called for a child that starts at epoch 0.
 
-        A network of `hpsearch_trainers.architectures` computes what its parent's does wherever the difference between
-        the two allows it: see `hpsearch_trainers.inheritance`. Of any other model, weights and buffers of the same name
-        and shape become the parent's, and all others stay as they were made. So does the optimizer, whose state was the
-        parent's way and not its place. Override it where models know better.
+        A network of `hpsearch_trainers.architectures` computes what its parent's does wherever the difference allows
+        it: see `hpsearch_trainers.inheritance`. In any other model, weights and buffers of equal name and shape become
+        the parent's. Other weights and the optimizer are left as they are. Override it if you know more about the
+        model.
 
         Args:
-            state: The parent's `state_dict()`; what another class has saved is left alone.
+            state: The parent's `state_dict()`; state of another class is ignored.
         """
         weights, architecture = state.get("model"), state.get("architecture")
         found = Inherited({}, (), by_architecture=False)
@@ -313,13 +312,13 @@ class Trainer(ABC):
             print(f"{found}; the rest and the optimizer begin anew")
 
     def synchronize_buffers(self, model: nn.Module, group: Group) -> None:
-        """Make the model's buffers one over all workers, at the end of each epoch; a collective.
+        """Make the model's buffers equal on all workers, at the end of each epoch; a collective.
 
-        The mean of floating-point ones, rank 0's of the others. Override it where a buffer needs another rule, as a
-        queue of features does; afterwards each must be the same on every worker.
+        Floating-point buffers become the mean, others rank 0's. Override it if a buffer needs another rule, such as a
+        queue of features; afterwards each must be the same on every worker.
 
         Args:
-            model: The model, and after it its moving average, if there is one.
+            model: The model; then its moving average, if there is one.
             group: The workers, two or more.
         """
         synchronize_buffers(model, group)

@@ -1,4 +1,4 @@
-"""Which parameters decay."""
+"""Parameter groups with and without weight decay."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _HOLDERS = (nn.ParameterList, nn.ParameterDict, ParametrizationList)
 
 
 def decay_groups(model: nn.Module, weight_decay: float, *, biases: bool = True) -> list[dict[str, Any]]:
-    """Divide a model's parameters into those that decay and those that don't, as groups for any optimizer.
+    """Return a model's parameters in two groups for any optimizer: with and without weight decay.
 
-    The scales and shifts of normalisations don't decay (Goyal et al. 2017, section 5.1). For LARS and LAMB, whose
-    authors leave out biases as well, `biases=False` puts these with them; both take plain steps for that group.
+    Scales and shifts of normalizations don't decay (Goyal et al. 2017, section 5.1). The authors of LARS and LAMB
+    exclude biases as well: `biases=False`. Both take plain steps for that group.
 
     Args:
         model: Its parameters that need gradients are divided, each once.
         weight_decay: Of those that decay.
-        biases: Whether biases do: parameters in whose name a word begins with `bias`, as torch's own all have it.
+        biases: Whether biases decay: parameters with a word in their name that starts with `bias`, as in torch.
 
     Returns:
-        Two groups: `weight_decay` as given, and `weight_decay` 0 with `adapt` False. The second may have no parameters.
+        Two groups: one with this `weight_decay`; one with `weight_decay` 0 and `adapt` False, which may be empty.
     """
     plain: list[nn.Parameter] = []
     decaying: list[nn.Parameter] = []

@@ -1,8 +1,7 @@
-"""Networks whose architecture is a value, such as a sweep's structures give to a trainable.
+"""Networks whose architecture is a value, such as a sweep's structures.
 
-`network` makes the torch module, `architecture_of` says what it was made from, `costs` what it costs before there is
-one, `layers` what each part of it is, and `standalone` writes it down as a Python file that needs torch alone.
-`operation` adds to what there is.
+`network` builds the torch module, `architecture_of` returns what it was built from, `costs` its costs without building
+it, `layers` its parts, and `standalone` a Python file that needs only torch. `operation` registers operations.
 """
 
 from __future__ import annotations

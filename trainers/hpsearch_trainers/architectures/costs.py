@@ -1,4 +1,4 @@
-"""What a network costs, before there is one: it is built and run on the meta device, where nothing is allocated."""
+"""Costs of a network without building it: it is run on the meta device, where nothing is allocated."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["Costs", "costs"]
 
 @dataclass(frozen=True)
 class Costs:
-    """What a network costs.
+    """Costs of a network.
 
     Attributes:
-        parameters: Numbers that are trained.
+        parameters: Trainable numbers.
         flops: Floating point operations of a forward pass for one row, as torch counts them: two for each
-            multiplication and addition of convolutions, linear layers and attention, and none for all else.
-        peak_memory_bytes: An estimate of what tensors take at most in a training step: weights, buffers, gradients, the
-            optimizer's state, a batch, and what the passes forward and back hold at their fullest. What a kernel needs
-            while it runs isn't in it, nor what an allocator keeps, nor the temporaries of an optimizer's step.
+            multiplication and addition of convolutions, linear layers and attention, none for anything else.
+        peak_memory_bytes: Estimated peak of a training step: weights, buffers, gradients, optimizer state, a batch, and
+            tensors at the peak of the passes. Workspaces of kernels, caches of allocators and temporaries of an
+            optimizer's step are not included.
     """
 
     parameters: int
@@ -49,23 +49,23 @@ def costs(
     optimizer_copies: int = 1,
     path: str = "architecture",
 ) -> Costs:
-    """Say what the network of an architecture costs. No weights are allocated, however many there are.
+    """Return the costs of an architecture's network. No weights are allocated.
 
     Args:
-        value: The architecture; or a function of no arguments that builds any module, for which `outputs`, `stem`,
-            `head` and `path` mean nothing.
-        inputs: The shape of what goes in, without the batch.
+        value: The architecture; or a function without arguments that builds any module, for which `outputs`, `stem`,
+            `head` and `path` are ignored.
+        inputs: The shape of the input, without the batch.
         outputs: As in `network`.
         stem: As in `network`.
         head: As in `network`.
         batch: Rows of a training step.
-        optimizer_copies: How many numbers the optimizer keeps for each weight: 0 for SGD without momentum, 1 with it, 2
-            for Adam.
+        optimizer_copies: Numbers that the optimizer keeps for each weight: 0 for SGD without momentum, 1 with it, 2 for
+            Adam.
         path: As in `network`.
 
     Raises:
         ArchitectureError: No network can be built from it.
-        ValueError: An argument is out of range; or the network can't be trained, such as with batch normalization of a
+        ValueError: An argument is out of range; or the network can't be trained, such as batch normalization of a
             single number for a batch of one row.
     """
     whole("batch", batch)

@@ -1,4 +1,4 @@
-"""The mistake in an architecture, with the place where it is."""
+"""Errors in an architecture, with their location."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ __all__ = ["ArchitectureError"]
 
 
 class ArchitectureError(ValueError):
-    """An architecture that no network can be built from.
+    """An architecture from which no network can be built.
 
     Attributes:
-        path: Where in the architecture, such as `layers[2].conv`.
-        problem: What must hold, and what was there instead.
+        path: Location in the architecture, such as `layers[2].conv`.
+        problem: What must hold, and what was found.
     """
 
     def __init__(self, path: str, problem: str) -> None:

@@ -1,4 +1,4 @@
-"""What each part of a network is: its shape and what it costs, as a tree that reads as the architecture does."""
+"""The parts of a network: shapes and costs, as a tree like the architecture."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Layer:
     """A part of a network.
 
     Attributes:
-        place: What it is called in the part around it: "stem", "0" of a chain, "0-1" of a cell's edges, "2" of its
-            nodes, "body" of an operation's parameters; "cell" or "reduction" of a stack, "input 0" before a cell.
-        name: Of an operation; empty of others.
+        place: Its name in the part around it: "stem", "0" of a chain, "0-1" of a cell's edges, "2" of its nodes, "body"
+            of an operation's parameters; "cell" or "reduction" of a stack, "input 0" before a cell.
+        name: Of an operation; empty for others.
         kind: What it is.
         settings: The operation's own parameters, without those that are parts; a stack's.
-        takes: The node whose value comes to it, in a cell.
-        shape: Of what it gives, without the batch; None where it is never called by itself.
-        parameters: Numbers that are trained.
+        takes: The node that is its input, in a cell.
+        shape: Of its output, without the batch; None if it is never called by itself.
+        parameters: Trainable numbers.
         flops: Of a forward pass for one row, as in `Costs`.
-        parts: What it is made of, in the order of the architecture.
+        parts: Its parts, in the order of the architecture.
     """
 
     place: str
@@ -61,7 +61,7 @@ class _Seen:
 def layers(
     value: Any, inputs: Shape = (1, 8, 8), outputs: int = 10, *, stem: Any = None, head: Any = None, path: str = "body"
 ) -> Layer:
-    """Say what each part of an architecture's network is. No weights are allocated.
+    """Return the parts of an architecture's network. No weights are allocated.
 
     Args:
         value: As in `network`.
@@ -69,7 +69,7 @@ def layers(
         outputs: As in `network`.
         stem: As in `network`.
         head: As in `network`.
-        path: As in `network`; and the place of the architecture in the tree.
+        path: As in `network`; and the name of the architecture in the tree.
 
     Raises:
         ArchitectureError: No network can be built from it.

@@ -31,19 +31,18 @@ def network(
     head: Any = None,
     path: str = "architecture",
 ) -> nn.Module:
-    """Make the network of an architecture, with torch's own initialization.
+    """Return the network of an architecture, with torch's own initialization.
 
     Args:
-        value: As a sweep's structures give it to a trainable: an operation's name; one name to its parameters; a list
-            of these, which stand one behind the other; a cell with operations on edges, `{"0-1": ...}`, or on nodes,
-            `{"2": [{"from": 0, "operation": ...}, ...]}`. They stand in each other freely.
-        inputs: The shape of what goes in, without the batch: (channels, height, width), (tokens, features) or
-            (features,).
-        outputs: How many numbers come out for each row of the batch.
+        value: A value of a sweep's structures: an operation's name; one name to its parameters; a list of these, in
+            sequence; an edge cell, `{"0-1": ...}`, or a node cell, `{"2": [{"from": 0, "operation": ...}, ...]}`. They
+            can be nested.
+        inputs: The shape of the input, without the batch: (channels, height, width), (tokens, features) or (features,).
+        outputs: Number of outputs for each row of the batch.
         stem: An architecture before it.
-        head: An architecture behind it, which must give rows; None takes the mean over pixels or tokens. A linear
+        head: An architecture after it, which must return rows; None takes the mean over pixels or tokens. A linear
             layer comes last in any case.
-        path: What the architecture is called in errors, such as the name of the sweep's parameter.
+        path: Name of the architecture in errors, such as that of the sweep's parameter.
 
     Raises:
         ArchitectureError: No network can be built from it.
@@ -72,7 +71,7 @@ def plan_network(
 
 
 def shape_after(value: Any, inputs: Shape, path: str = "architecture") -> Shape:
-    """Give the shape of what an architecture gives, without stem and head and without the batch.
+    """Return the shape of an architecture's output, without stem and head and without the batch.
 
     Raises:
         ArchitectureError: No network can be built from it.

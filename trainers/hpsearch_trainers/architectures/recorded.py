@@ -1,4 +1,4 @@
-"""What a network was made from, kept with it, so that a checkpoint can say what its weights belong to."""
+"""The architecture of a network, stored with it, so that a checkpoint contains it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def record(network: nn.Module, **arguments: Any) -> None:
 
 
 def architecture_of(model: nn.Module) -> dict[str, Any] | None:
-    """Give the arguments that `network`, `costs` and `standalone` take for this model, as plain containers.
+    """Return the arguments of `network`, `costs` and `standalone` for this model, as plain containers.
 
     Args:
-        model: What `network` made. Of any other module nothing is known, also if it holds such a network.
+        model: A result of `network`. For any other module the result is None, also if it contains such a network.
 
     Returns:
         A mapping with "value", "inputs", "outputs", "stem" and "head"; or None.
@@ -35,14 +35,14 @@ def architecture_of(model: nn.Module) -> dict[str, Any] | None:
 
 
 def weights_in(state: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
-    """Give the weights that a checkpoint was judged by, as a network's `state_dict`.
+    """Return the weights of a checkpoint that were validated, as a network's `state_dict`.
 
     Args:
-        state: A Trainer's `state_dict()`, or any mapping with "model". Where it has "average", that is the `state_dict`
-            of torch's `AveragedModel`, and what was validated.
+        state: A Trainer's `state_dict()`, or any mapping with "model". "average", if present, is the `state_dict` of
+            torch's `AveragedModel`, and what was validated.
 
     Returns:
-        "average" or "model", and the weights; or None where there are none.
+        "average" or "model", and the weights; or None if there are none.
     """
     average, model = state.get("average"), state.get("model")
     if isinstance(average, Mapping):

@@ -1,4 +1,4 @@
-"""Operations by their names: those that are here, and users' own."""
+"""Operations by name: built-in ones and users' own."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _STRUCTURES = ("cells",)
 def operation(*names: str) -> Callable[[_Function], _Function]:
     """Register a function as an operation, under its own name or others.
 
-    The function is called with the shape of what comes to the operation, (channels, height, width), (tokens, features)
-    or (features,), and with the parameters that the architecture gives, by name. It returns a new module, and raises
-    ValueError for what it can't take: the error is told with its place in the architecture. A parameter that is
-    annotated `nn.Module` is an architecture itself, and the function gets the module, built for the same shape. An
-    operation with a parameter `stride` can stand at the inputs of a reduction cell.
+    The function is called with the shape of the input, (channels, height, width), (tokens, features) or (features,),
+    and with the architecture's parameters by name. It returns a new module, and raises ValueError for input that it
+    doesn't support; the error then names the location in the architecture. A parameter annotated `nn.Module` is an
+    architecture itself, and the function gets the module, built for the same shape. An operation with a parameter
+    `stride` may be at the inputs of a reduction cell.
 
     Args:
-        names: What architectures call it; without any, the function's own name.
+        names: Names in architectures; by default the function's own name.
 
     Raises:
-        ValueError: The name is another operation's, or can't be told from a node or an edge of a cell.
+        ValueError: The name is another operation's, or can't be distinguished from a node or an edge of a cell.
     """
 
     def register(function: _Function) -> _Function:

@@ -1,4 +1,4 @@
-"""A network written down: a Python file that builds it, and loads its weights, with torch alone."""
+"""Writes a network as a Python file that builds it and loads its weights with torch alone."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def standalone(
     head: Any = None,
     path: str = "architecture",
 ) -> str:
-    """Give the source of a Python file that builds what `network` builds, and needs torch alone.
+    """Return the source of a Python file that builds what `network` builds, and needs only torch.
 
-    Its `build()` makes the network, with the same names of weights; `load(path)` reads them from a file. Operations are
-    taken along as their source is now, with the functions, classes and constants that it needs.
+    Its `build()` returns the network, with the same names of weights; `load(path)` loads them from a file. The current
+    source of operations is included, with the functions, classes and constants that it needs.
 
     Args:
         value: As in `network`.

@@ -1,7 +1,7 @@
-"""What a child takes over of its parent's weights, where the two networks may differ.
+"""Weights that a child takes from its parent, whose network may differ.
 
-`inherit` fills the child's network: where both architectures are known, layer by layer, so that it computes what the
-parent does wherever that is possible; else by names and shapes.
+`inherit` fills the child's network. If both architectures are known, it does so layer by layer, so that the child
+computes what the parent does wherever possible; otherwise by names and shapes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What became of a parent's weights in its child."""
+"""The result of inheriting weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ORDER = list(FATES)
 
 @dataclass(frozen=True)
 class Inherited:
-    """What became of each weight and buffer of the child, and whether it computes what its parent does."""
+    """The origin of each weight and buffer of the child, and whether it computes what its parent does."""
 
     fates: Mapping[str, str]
     """Names in the child's `state_dict()` to one of `FATES`."""
@@ -34,22 +34,22 @@ class Inherited:
 
     @property
     def preserving(self) -> bool:
-        """Whether outputs are the parent's in eval mode, as known from the architectures alone."""
+        """Whether outputs are the parent's in eval mode, as derived from the architectures alone."""
         return self.by_architecture and not self.reasons
 
     @property
     def taken(self) -> tuple[str, ...]:
-        """Names of what is the parent's, at least in part."""
+        """Names of weights that are the parent's, at least in part."""
         return tuple(name for name, fate in self.fates.items() if fate not in ("new", "identity"))
 
     @property
     def left(self) -> tuple[str, ...]:
-        """Names of what begins as the child made it."""
+        """Names of weights that the child keeps as initialized."""
         return tuple(name for name, fate in self.fates.items() if fate == "new")
 
     @property
     def layers(self) -> dict[str, str]:
-        """Modules with weights or buffers of their own to their fate: of several, that which changes most."""
+        """The fate of each module with weights or buffers: if it has several, the one that changes most."""
         found: dict[str, str] = {}
         for name, fate in self.fates.items():
             layer = name.rpartition(".")[0]

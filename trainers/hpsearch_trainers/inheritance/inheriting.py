@@ -1,4 +1,4 @@
-"""Give a child's network its parent's weights."""
+"""Copies a parent's weights into a child's network."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def inherit(
     architecture: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> Inherited:
-    """Give a model the weights of another one, as far as they fit.
+    """Copy the weights of another model, as far as they match.
 
-    Where both were made by `hpsearch_trainers.architectures.network`, their layers are aligned, and the model computes
-    what the other one does wherever the difference between them allows it: Chen et al., "Net2Net: Accelerating Learning
-    via Knowledge Transfer", ICLR 2016. Else what has the same name and shape is taken over. Weights that aren't numbers
-    are not taken over, nor is any other with them.
+    If both were built by `hpsearch_trainers.architectures.network`, their layers are aligned, and the model computes
+    what the other one does wherever the difference allows it (Chen et al., "Net2Net: Accelerating Learning via
+    Knowledge Transfer", ICLR 2016). Otherwise weights of equal name and shape are copied. Weights that are NaN or
+    infinite are not copied, nor is any other with them.
 
     Args:
-        model: As it was made; changed in place.
-        weights: The other one's `state_dict()`.
-        architecture: What `architecture_of` said of the other one, if it said something.
-        seed: Of all that is drawn: the same gives the same, on every worker.
+        model: Changed in place.
+        weights: The other model's `state_dict()`.
+        architecture: The result of `architecture_of` for the other model, or None.
+        seed: Of all random choices: equal seeds give equal results, on every worker.
     """
     own = model.state_dict()
     broken = [name for name, value in weights.items() if value.is_floating_point() and bool(value.isnan().any())]

@@ -1,4 +1,4 @@
-"""Many trials on one worker: trainers as lanes of one computation, each with the bits that it has alone, or rounded."""
+"""Many trials on one worker: trainers as lanes of one computation, with the bits of each alone, or rounded."""
 
 from __future__ import annotations
 

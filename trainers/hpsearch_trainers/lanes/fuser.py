@@ -1,4 +1,4 @@
-"""Trains many trainers an epoch at a time: together where that has the bits of each alone, and alone where not."""
+"""Trains many trainers, an epoch at a time: together if that gives the bits of each alone, otherwise alone."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _TRIES = 2
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """What came of an epoch of one trainer."""
+    """The result of one epoch of one trainer."""
 
     metrics: dict[str, float] | None
-    """What `step()` gives; None where it raised."""
+    """Result of `step()`; None if it raised."""
     error: BaseException | None = None
-    """What it raised."""
+    """The exception, if any."""
     lanes: int = 1
-    """Trainers that were trained together, with this one."""
+    """Number of trainers that were trained together, including this one."""
     alone_because: str | None = None
-    """Why it can't be a lane; None where it can, also if it was the only one of its kind."""
+    """Why it can't be a lane; None if it can, also if it was the only one of its kind."""
     seconds: float = 0.0
-    """Wall time: its own where it ran alone, else its part of what they took together."""
+    """Wall time; its share if it trained with others."""
 
 
 @dataclass(slots=True)
@@ -74,20 +74,19 @@ class _Recordings:
 
 
 class Fuser:
-    """Fuses trainers, whichever they are from epoch to epoch.
+    """Fuses trainers, which may change from epoch to epoch.
 
-    What a trainer reports, and its state after each epoch, are to the bit what its own `step()` gives: which others it
-    was trained with is no part of a result. Before it is relied on, it is tried once for each shape and code, with
-    trainers that are built anew.
+    Reports and states of a trainer are, to the bit, those of its own `step()`: they don't depend on the others. Before
+    this is relied on, it is tested once for each shape and code, with newly built trainers.
 
     Args:
-        most: Lanes of one pack.
-        fewest: Lanes from which on trainers are fused. None: as many as took less time together than alone when it was
-            tried. Large layers keep a core busy by themselves, and what many lanes compute doesn't fit into its cache.
-        around: Gives what surrounds an epoch of this trainer by itself.
-        around_pack: Gives what surrounds an epoch of several together, or a try of it. Where it raises `NotFusible` at
-            the end, each is as it was before, and trained by itself.
-        passing: What a trainer may raise that isn't its own failure, and ends all.
+        most: Maximum lanes of one pack.
+        fewest: Number of lanes from which trainers are fused. None measures it: large layers fill a core alone, and the
+            data of many lanes exceed its cache.
+        around: Returns the context of an epoch of one trainer alone.
+        around_pack: Returns the context of an epoch of several trainers, or of a test. If it raises `NotFusible` at the
+            end, each trainer is restored and trained alone.
+        passing: Exceptions of a trainer that aren't its own failure and end all.
     """
 
     def __init__(
@@ -126,16 +125,16 @@ class Fuser:
         """By shape key; the one that was used last is the last."""
 
     def step(self, trainers: Sequence[Trainer]) -> list[Stepped]:
-        """Train each for an epoch and validate.
+        """Train each trainer for an epoch and validate.
 
-        One that raises fails alone: the others have what they would without it. Their epochs may differ. Those
-        that were given the last time, and aren't now, are released.
+        A trainer that raises does not affect the others. Their epochs may differ. Trainers of the previous call that
+        are missing now are released.
 
         Args:
-            trainers: Any, each once; in a process with one thread for torch they can be fused.
+            trainers: Any, each once. They can be fused in a process with one torch thread.
 
         Returns:
-            What came of each, in their order.
+            The results, in the same order.
         """
         for trainer in self._packs.keys() - set(trainers):
             self.release(trainer)

@@ -1,4 +1,4 @@
-"""Trains many trainers an epoch at a time, in packs of always as many places, which may round otherwise than alone."""
+"""Trains many trainers, an epoch at a time, in packs of a fixed number of lanes, which may round otherwise."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ __all__ = ["RoundingFuser"]
 
 
 class RoundingFuser(Fuser):
-    """Fuses trainers, whichever they are from epoch to epoch, with what their number of places gives.
+    """Fuses trainers, which may change from epoch to epoch, in packs of a fixed number of lanes.
 
-    What a trainer reports, and its state after each epoch, depend on the number of places, and not on which others it
-    was trained with: a pack has always as many, and what is computed in those that nobody has is dropped. It is tried
-    once for each shape and code, with trainers that are built anew. Whether an epoch of a trainer is computed so or by
-    its own `step()` follows from its shape and code, its first epoch and what it has done since: not from time, memory,
-    the others, or when it is tried.
+    Reports and states of a trainer depend on the number of lanes, not on the other trainers: unused lanes are computed
+    and discarded. This is tested once for each shape and code, with newly built trainers. Whether a trainer's epoch is
+    computed so or by its own `step()` depends on its shape and code, its first epoch and its history: not on time,
+    memory or the others.
 
     Args:
         places: Lanes of each pack.
-        around: Gives what surrounds an epoch of this trainer by itself.
-        around_pack: Gives what surrounds an epoch of several together, or a try of it. Where it raises `NotFusible` at
-            the end, each is as it was before, and trained by itself.
-        passing: What a trainer may raise that isn't its own failure, and ends all.
-        at_once: On which devices a call costs more than what it computes, so that few are made, and noise is another
-            than alone: see `Pack`.
-        verdicts: Of trainers that have been trained: nothing where it was as a lane, else why each runs alone. They
-            gain what is found here. One that goes on from a checkpoint is trained as it was where they have its
-            verdict; else it is looked at anew, which may come to something else with other numbers than at first.
+        around: Returns the context of an epoch of one trainer alone.
+        around_pack: Returns the context of an epoch of several trainers, or of a test. If it raises `NotFusible` at the
+            end, each trainer is restored and trained alone.
+        passing: Exceptions of a trainer that aren't its own failure and end all.
+        at_once: Devices on which calls cost more than what they compute, so that few are made, and noise differs from
+            that of a trainer alone: see `Pack`.
+        verdicts: Verdicts on trainers that have been trained: None if it was a lane, else why it runs alone. New
+            verdicts are added. A trainer that continues from a checkpoint is trained as before if it has a verdict
+            here; otherwise it is tested again, with a possibly different result.
     """
 
     def __init__(
