@@ -1,11 +1,11 @@
-"""What makes one trial better than another."""
+"""The objective of a search: metrics, outcome constraints, ranking, and the Pareto front."""
 
 from __future__ import annotations
 
 from hpsearch.objective.fronts import Fronts
 from hpsearch.objective.hypervolume import hypervolume
 from hpsearch.objective.metric import Metric, without_targets
-from hpsearch.objective.objective import Objective, Place, excesses_of, is_valid, values_of
+from hpsearch.objective.objective import Objective, SortKey, excesses_of, is_valid, values_of
 from hpsearch.objective.outcome_constraint import OutcomeConstraint
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "Metric",
     "Objective",
     "OutcomeConstraint",
-    "Place",
+    "SortKey",
     "excesses_of",
     "hypervolume",
     "is_valid",

@@ -1,4 +1,4 @@
-"""Points of several goals in the order of NSGA-II: by fronts, and within a front by how far apart they are.
+"""Non-dominated sorting with crowding distances, as in NSGA-II.
 
 Deb et al., "A Fast and Elitist Multiobjective Genetic Algorithm: NSGA-II", IEEE Transactions on Evolutionary
 Computation 6(2), 2002, sections III.A and III.B.
@@ -11,50 +11,50 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter, le
 
-__all__ = ["Fronts", "Point", "dominates", "undominated"]
+__all__ = ["Fronts", "Point", "dominates", "non_dominated"]
 
 Point = tuple[float, ...]
-"""One number for each goal, none NaN: the less, the better."""
+"""One number for each goal, to be minimized. NaN is not allowed."""
 
 
 def dominates(one: Point, other: Point) -> bool:
-    """Say whether a point is nowhere worse than another, and somewhere better."""
+    """Return whether a point Pareto-dominates another: nowhere worse, and better somewhere."""
     return one != other and all(map(le, one, other))
 
 
-def undominated(points: Mapping[int, Point]) -> list[int]:
-    """Give the keys of the points that nothing dominates, in order; of two goals in O(n log n) comparisons.
+def non_dominated(points: Mapping[int, Point]) -> list[int]:
+    """Return the sorted keys of the non-dominated points. Two goals take O(n log n) comparisons.
 
     Kung et al., "On Finding the Maxima of a Set of Vectors", Journal of the ACM 22(4), 1975.
     """
-    found: list[Point] = []
+    front: list[Point] = []
     for point in sorted(set(points.values())):
-        # What dominates a point comes before it; of two goals the one that was found last is the best in the second.
-        before = found[-1:] if len(point) == 2 else found
-        if not any(dominates(other, point) for other in before):
-            found.append(point)
-    front = set(found)
-    return sorted(key for key, point in points.items() if point in front)
+        # What dominates a point sorts before it. With two goals, the last point of the front is the best in the second.
+        rivals = front[-1:] if len(point) == 2 else front
+        if not any(dominates(other, point) for other in rivals):
+            front.append(point)
+    members = set(front)
+    return sorted(key for key, point in points.items() if point in members)
 
 
 class Fronts:
-    """Points that are sorted into fronts as they come: nothing in a front dominates another of it.
+    """Incremental non-dominated sorting.
 
-    The first front holds what nothing dominates, each further one what only those before it do. A new point is put
-    into its front, and moves what it dominates one front on, which may do the same there: Li et al., "Efficient
-    Nondomination Level Update Method for Steady-State Evolutionary Multiobjective Optimization", IEEE Transactions on
-    Cybernetics 47(9), 2017. So a point costs as many comparisons as the fronts that it touches have points. In which
-    order points come changes nothing.
+    The first front holds the non-dominated points. Each further front holds the points that only earlier fronts
+    dominate. A new point moves the points of its front that it dominates to the next front, and so on: Li et al.,
+    "Efficient Nondomination Level Update Method for Steady-State Evolutionary Multiobjective Optimization", IEEE
+    Transactions on Cybernetics 47(9), 2017. A point is only compared with the points of the fronts that it changes. The
+    result does not depend on the order of the points.
     """
 
     def __init__(self) -> None:
         self._fronts: list[dict[int, Point]] = []
         self._ranked: list[dict[int, float] | None] = []
-        """Crowding distances in each front, the largest first; None where they aren't known."""
+        """Crowding distances of each front, the largest first; None if they must be computed again."""
 
     @classmethod
     def of(cls, points: Mapping[int, Point]) -> Fronts:
-        """Sort many points at once: in their order none moves another one on."""
+        """Return the fronts of many points. In lexicographic order, no point moves another."""
         fronts = cls()
         keys = sorted(points, key=points.__getitem__)
         for key, level in zip(keys, _levels([points[key] for key in keys]), strict=True):
@@ -69,11 +69,11 @@ class Fronts:
 
     @property
     def first(self) -> list[int]:
-        """The keys of the points that nothing dominates, in order."""
+        """The sorted keys of the non-dominated points."""
         return sorted(self._fronts[0]) if self._fronts else []
 
     def add(self, key: int, point: Point) -> None:
-        """Take a point, under a key of its own."""
+        """Add a point under a new key."""
         moved, level = {key: point}, self._level_of(point)
         while moved:
             if level == len(self._fronts):
@@ -85,8 +85,8 @@ class Fronts:
             self._ranked[level] = None
             moved, level = beaten, level + 1
 
-    def places(self) -> dict[int, tuple[int, float]]:
-        """Give what orders the points, the less the better: (front, from 0; crowding distance, negative)."""
+    def sort_keys(self) -> dict[int, tuple[int, float]]:
+        """Return the sort key of each point, best first: index of its front, and negative crowding distance."""
         return {
             key: (level, -distance)
             for level in range(len(self._fronts))
@@ -94,12 +94,12 @@ class Fronts:
         }
 
     def ranked(self) -> Iterator[int]:
-        """Give the keys, best first: front by front, in each the least crowded first, of equals the lower key."""
+        """Yield the keys, best first: by front, then least crowded first, then lower key first."""
         for level in range(len(self._fronts)):
             yield from self._crowding(level)
 
     def _level_of(self, point: Point) -> int:
-        """Return the first front that holds nothing which dominates a point: where one does, so does each before it."""
+        """Return the first front without a point that dominates this one. Every earlier front has such a point."""
         return bisect_left(
             self._fronts, True, key=lambda front: not any(dominates(other, point) for other in front.values())
         )
@@ -108,24 +108,24 @@ class Fronts:
         known = self._ranked[level]
         if known is None:
             distances = _crowding_distances(self._fronts[level])
-            order = sorted(sorted(distances), key=distances.__getitem__, reverse=True)  # of equals the lower key
+            order = sorted(sorted(distances), key=distances.__getitem__, reverse=True)  # ties: the lower key first
             known = self._ranked[level] = {key: distances[key] for key in order}
         return known
 
 
 def _levels(points: Sequence[Point]) -> Iterator[int]:
-    """Yield the front of each point, from 0, by binary search among the fronts of those before it.
+    """Yield the index of the front of each point, by binary search among the fronts of earlier points.
 
     Zhang et al., "An Efficient Approach to Nondominated Sorting for Evolutionary Multiobjective Optimization", IEEE
-    TEC 19(2), 2015. With two goals a front's last point dominates a new one if any does.
+    TEC 19(2), 2015. With two goals, if any point of a front dominates a new one, the last one does.
 
     Args:
         points: Sorted, so that what dominates a point comes before it.
     """
-    import numpy as np  # here, as most commands need none of it
+    import numpy as np  # imported here, as most commands do not need it
 
     fronts: list[np.ndarray] = []
-    """The points of each in its first rows; it is made twice as long when it is full."""
+    """The points of each front in its first rows. A full array is doubled."""
     counts: list[int] = []
     level = 0
     for index, point in enumerate(points):
@@ -148,30 +148,30 @@ def _levels(points: Sequence[Point]) -> Iterator[int]:
 
 
 def _crowding_distances(front: Mapping[int, Point]) -> dict[int, float]:
-    """Give by how much each point of a front stands apart: Deb et al., section III.B.1.
+    """Return the crowding distance of each point of a front: Deb et al., section III.B.1.
 
-    Of equal points the one with the lowest key stands for all, and the others have 0. Infinities count as the worst or
-    the best of the finite numbers.
+    Of equal points, the one with the lowest key gets the distance, and the others get 0. Infinities count as the worst
+    or the best of the finite numbers.
     """
     distinct: dict[Point, int] = {}
     for key in sorted(front):
         distinct.setdefault(front[key], key)
-    apart = dict.fromkeys(front, 0.0)
+    distances = dict.fromkeys(front, 0.0)
     points = sorted(distinct)
     for goal in range(len(points[0])):
         ordered = sorted(points, key=itemgetter(goal))
         keys = [distinct[point] for point in ordered]
-        apart[keys[0]] = apart[keys[-1]] = math.inf
+        distances[keys[0]] = distances[keys[-1]] = math.inf
         shares = _shares([point[goal] for point in ordered])
-        for key, before, behind in zip(keys[1:-1], shares, shares[2:], strict=False):
-            apart[key] += behind - before
-    return apart
+        for key, before, after in zip(keys[1:-1], shares, shares[2:], strict=False):
+            distances[key] += after - before
+    return distances
 
 
 def _shares(values: list[float]) -> list[float]:
-    """Give where rising numbers stand between the first and the last finite one, from 0 to 1; 0 where these are equal.
+    """Return sorted numbers, scaled so that the finite ones range from 0 to 1; zeros if all are equal.
 
-    Where their difference is no float, that of their halves is taken; those of the least floats would be 0.
+    Numbers are only halved if the range would overflow, since half of the smallest float is 0.
     """
     finite = [value for value in values if math.isfinite(value)]
     low, high = (finite[0], finite[-1]) if finite else (0.0, 0.0)

@@ -1,4 +1,4 @@
-"""How much of the room up to a reference point a set of points dominates."""
+"""The hypervolume indicator."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["hypervolume"]
 
 
 def hypervolume(points: Sequence[Point], reference: Point) -> float:
-    """Give the volume of what is no better than some of the points, and better than the reference.
+    """Return the volume that the points dominate, up to the reference point.
 
-    Zitzler and Thiele, "Multiobjective Optimization Using Evolutionary Algorithms", PPSN 1998, by slices along the last
-    goal (While et al., "A Faster Algorithm for Calculating Hypervolume", IEEE TEC 10(1), 2006, section III).
+    Zitzler and Thiele, "Multiobjective Optimization Using Evolutionary Algorithms", PPSN 1998. Computed by slices along
+    the last goal (While et al., "A Faster Algorithm for Calculating Hypervolume", IEEE TEC 10(1), 2006, section III).
 
     Args:
-        points: The less, the better; dominated ones, and those that are no better than the reference, add nothing.
+        points: To be minimized. Dominated points, and points that are not better than the reference, add nothing.
         reference: A finite number for each goal.
     """
     inside = [point for point in points if all(a < b for a, b in zip(point, reference, strict=True))]

@@ -1,4 +1,4 @@
-"""Reported numbers that decide."""
+"""The metrics that a search optimizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Metric", "without_targets"]
 
 @dataclass(frozen=True)
 class Metric(Settings):
-    """A reported number that decides, alone or with others."""
+    """A metric to optimize, alone or with others."""
 
     name: str
     """A key of the reported mapping."""
@@ -30,16 +30,16 @@ class Metric(Settings):
     """With several metrics: the worst acceptable value, from which the hypervolume is measured."""
 
     def reached(self, value: float) -> bool:
-        """Say whether a value is as good as the target or better; NaN never is, and without a target nothing is."""
+        """Return whether a value is as good as the target or better; False for NaN, or without a target."""
         if self.target is None or math.isnan(value):
             return False
         return value <= self.target if self.goal == "minimize" else value >= self.target
 
     def signed(self, value: float) -> float:
-        """Give a value so that less is better."""
+        """Return the value to minimize: negated if the goal is to maximize."""
         return value if self.goal == "minimize" else -value
 
 
 def without_targets(goals: Iterable[Metric]) -> tuple[Metric, ...]:
-    """Give the same goals, by which no sweep ends early."""
+    """Return the same goals without targets."""
     return tuple(replace(goal, target=None) for goal in goals)

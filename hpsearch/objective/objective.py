@@ -1,4 +1,4 @@
-"""What a sweep searches for: which reports are worth what, and how trials rank by them."""
+"""The objective of a sweep: the score of a report, and the ranking of trials by their scores."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from dataclasses import asdict, dataclass, field
 from operator import mul
 from typing import Any, TypeGuard
 
-from hpsearch.objective.fronts import Fronts, Point, dominates, undominated
+from hpsearch.objective.fronts import Fronts, Point, dominates, non_dominated
 from hpsearch.objective.metric import Metric
 from hpsearch.objective.outcome_constraint import OutcomeConstraint
 from hpsearch.trial import JointScore, Score
 
-__all__ = ["Objective", "Place", "excesses_of", "is_valid", "values_of"]
+__all__ = ["Objective", "SortKey", "excesses_of", "is_valid", "values_of"]
 
-Place = tuple[float, ...]
-"""What orders scores, the less the better."""
+SortKey = tuple[float, ...]
+"""Sorts scores, best first."""
 
-_FEASIBLE, _BROKEN, _NAN, _NONE = range(4)
-"""In this order: a number, one that breaks constraints, what is no number, and what has failed."""
+_FEASIBLE, _INFEASIBLE, _NAN, _FAILED = range(4)
+"""The first element of a sort key."""
 
 
 def values_of(score: Score) -> tuple[float, ...]:
-    """Give the value of each goal."""
+    """Return the value of each goal."""
     return score.values if isinstance(score, JointScore) else (score,)
 
 
 def excesses_of(score: Score) -> tuple[float, ...]:
-    """Give by how much each constraint is broken."""
+    """Return by how much each outcome constraint is broken; 0 or less if it is kept."""
     return score.excesses if isinstance(score, JointScore) else ()
 
 
 def is_valid(score: Score | None) -> TypeGuard[Score]:
-    """Say whether a score is one: with an infinity it is, with NaN anywhere it isn't."""
+    """Return whether a score is not None and contains no NaN. Infinities are valid."""
     if score is None or not isinstance(score, JointScore):
         return score is not None and not math.isnan(score)
     return not any(map(math.isnan, score.values)) and not any(map(math.isnan, score.excesses))
@@ -41,19 +41,19 @@ def is_valid(score: Score | None) -> TypeGuard[Score]:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a sweep searches for.
+    """The goals and outcome constraints of a sweep, and the ranking of trials by them.
 
-    It ranks sets of trials, never pairs: with several goals the best ones of a set are a front. Trials that break a
-    constraint on outcomes rank behind all that keep them, the less they break them the better: Deb et al., "A Fast and
-    Elitist Multiobjective Genetic Algorithm: NSGA-II", IEEE TEC 6(2), 2002, section VI.
+    With several goals, the best trials of a set are its Pareto front. Trials that break an outcome constraint rank
+    after all trials that keep them, ordered by their violation: Deb et al., "A Fast and Elitist Multiobjective Genetic
+    Algorithm: NSGA-II", IEEE TEC 6(2), 2002, section VI.
     """
 
     metric: Metric | tuple[Metric, ...] | None
-    """What decides: one goal, or several; None: nothing does, so that no report has a score."""
+    """One goal, or several; None: reports have no score."""
     constraints: tuple[OutcomeConstraint, ...] = ()
     goals: tuple[Metric, ...] = field(init=False)
     _signs: tuple[float, ...] = field(init=False, repr=False, compare=False)
-    """By which values are multiplied so that less is better."""
+    """Factors that turn values into values to minimize."""
 
     def __post_init__(self) -> None:
         metric = () if self.metric is None else self.metric
@@ -68,27 +68,27 @@ class Objective:
 
     @property
     def joint(self) -> bool:
-        """Whether a score is more than a number."""
+        """Whether scores are `JointScore`s: with several goals, or constraints."""
         return self.several or bool(self.constraints)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The metrics that every report must hold: those of the goals, then those that are constrained alone."""
-        wanted = [goal.name for goal in self.goals] + [constraint.metric for constraint in self.constraints]
-        return tuple(dict.fromkeys(wanted))
+        """The metrics that every report must contain: goals first, then constrained metrics."""
+        required = [goal.name for goal in self.goals] + [constraint.metric for constraint in self.constraints]
+        return tuple(dict.fromkeys(required))
 
     @property
     def title(self) -> str:
-        """What decides, in words: `accuracy`; `accuracy and latency`; `no metric`."""
+        """The metrics in words: `accuracy`; `accuracy and latency`; `no metric`."""
         return " and ".join(goal.name for goal in self.goals) or "no metric"
 
     @property
     def aim(self) -> str:
-        """What is searched for, in words: `maximize accuracy, minimize latency`; `no metric`."""
+        """The goals in words: `maximize accuracy, minimize latency`; `no metric`."""
         return ", ".join(f"{goal.goal} {goal.name}" for goal in self.goals) or "no metric"
 
     def reported(self, metrics: Mapping[str, float]) -> Score | None:
-        """Give what a report is worth, NaN included; None where it lacks what decides."""
+        """Return the score of a report, which may contain NaN; None if a required metric is missing."""
         if not self.goals:
             return None
         if not self.joint:
@@ -99,77 +99,77 @@ class Objective:
         return JointScore(tuple(metrics[goal.name] for goal in self.goals), excesses)
 
     def reaches(self, score: Score | None) -> bool:
-        """Say whether a score is as good as all targets, or better, and keeps the constraints."""
+        """Return whether a score reaches all targets and keeps the constraints."""
         if not is_valid(score) or _violation(score):
             return False
-        reached = zip(self.goals, values_of(score), strict=True)
-        answers = [goal.reached(value) for goal, value in reached if goal.target is not None]
-        return bool(answers) and all(answers)
+        values = zip(self.goals, values_of(score), strict=True)
+        reached = [goal.reached(value) for goal, value in values if goal.target is not None]
+        return bool(reached) and all(reached)
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as JSON; `from_json` reads it back."""
+        """Return the objective as JSON; `from_json` reads it."""
         return {"goals": [asdict(goal) for goal in self.goals], "constraints": [str(one) for one in self.constraints]}
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Objective:
-        """Read back what `to_json` gave."""
-        constraints = tuple(map(OutcomeConstraint.parse, given["constraints"]))
-        return cls(tuple(Metric(**goal) for goal in given["goals"]), constraints)
+    def from_json(cls, config: Mapping[str, Any]) -> Objective:
+        """Return the objective that `to_json` wrote."""
+        constraints = tuple(map(OutcomeConstraint.parse, config["constraints"]))
+        return cls(tuple(Metric(**goal) for goal in config["goals"]), constraints)
 
     def rank(self, scores: Mapping[int, Score | None]) -> list[int]:
-        """Order trials, best first: by `places`, ties to the lower trial.
+        """Return the trials, best first: by `sort_keys`, then by number.
 
         Args:
             scores: Trial to score.
         """
-        places = self.places(scores)
-        return sorted(scores, key=lambda trial: (places[trial], trial))
+        keys = self.sort_keys(scores)
+        return sorted(scores, key=lambda trial: (keys[trial], trial))
 
-    def places(self, scores: Mapping[int, Score | None]) -> dict[int, Place]:
-        """Give what orders the trials of a set, the less the better.
+    def sort_keys(self, scores: Mapping[int, Score | None]) -> dict[int, SortKey]:
+        """Return the sort key of each trial of a set.
 
-        First those with a number, then those that break constraints, by how much, then NaN, then None (failed). Of one
-        goal numbers are ordered by it, of several by fronts and by how far apart they are in them: see `Fronts`.
+        Feasible scores sort first, then infeasible ones by their violation, then NaN, then None (failed). Feasible
+        scores sort by the value of a single goal, or by non-dominated sorting of several goals: see `Fronts`.
         """
         if not self.several:
-            return {trial: self.place(score) for trial, score in scores.items()}
-        ranked = Fronts.of({trial: self.point(one) for trial, one in scores.items() if self.is_feasible(one)}).places()
+            return {trial: self.sort_key(score) for trial, score in scores.items()}
+        points = {trial: self.point(score) for trial, score in scores.items() if self.is_feasible(score)}
+        ranked = Fronts.of(points).sort_keys()
         return {
-            trial: (_FEASIBLE, *ranked[trial]) if trial in ranked else self.beyond(score)
+            trial: (_FEASIBLE, *ranked[trial]) if trial in ranked else self.infeasible_key(score)
             for trial, score in scores.items()
         }
 
     def front(self, scores: Mapping[int, Score | None], known: Collection[int] = ()) -> list[int]:
-        """Give the trials that no other one is better than, by number; none where no score is valid.
+        """Return the sorted trials of the Pareto front; empty if no score is valid.
 
-        Of one goal it is the one that `rank` puts first. Where each trial breaks constraints, it is the one that breaks
-        them least.
+        With one goal, or without a feasible trial, this is the best trial alone.
 
         Args:
             scores: Trial to score.
-            known: Those of which none is better than another, such as a former front: they aren't compared again.
+            known: Trials that do not dominate each other, such as an earlier front. They are not compared again.
         """
         if self.several:
             points = {trial: self.point(score) for trial, score in scores.items() if self.is_feasible(score)}
             if points:
-                return _joined(points, known)
+                return _merged_front(points, known)
         best = self.best(scores)
         return [] if best is None else [best]
 
     def extends(self, score: Score, front: Iterable[Score]) -> bool:
-        """Say whether a score belongs to the front of others: none of them is better; of one goal, nor as good."""
+        """Return whether a score would join the Pareto front of others; with one goal, whether it is the new best."""
         if self.several and self.is_feasible(score):
             return not any(self.improves(other, score) for other in front)
         return all(self.improves(score, other) for other in front)
 
     def best(self, scores: Mapping[int, Score | None]) -> int | None:
-        """Give the trial that `rank` puts first; None where no score is valid."""
+        """Return the trial that `rank` puts first; None if no score is valid."""
         valid = {trial: score for trial, score in scores.items() if is_valid(score)}
-        places = self.places(valid)
-        return min(valid, key=lambda trial: (places[trial], trial), default=None)
+        keys = self.sort_keys(valid)
+        return min(valid, key=lambda trial: (keys[trial], trial), default=None)
 
     def worst(self, scores: Iterable[Score]) -> Score:
-        """Give what is no better than any of these, in no goal and no constraint; there must be one."""
+        """Return the score with the worst value of each goal and each constraint; `scores` must not be empty."""
         values, excesses = zip(*((values_of(score), excesses_of(score)) for score in scores), strict=True)
         worst = tuple(
             max(column, key=goal.signed) for goal, column in zip(self.goals, zip(*values, strict=True), strict=True)
@@ -177,51 +177,51 @@ class Objective:
         return JointScore(worst, tuple(map(max, zip(*excesses, strict=True)))) if self.joint else worst[0]
 
     def improves(self, score: Score | None, former: Score | None) -> bool:
-        """Say whether a score is better than another: of several goals, where it dominates it."""
+        """Return whether a score is better than a former one; with several goals, whether it dominates it."""
         if self.several and self.is_feasible(score) and self.is_feasible(former):
             return dominates(self.point(score), self.point(former))
         if self.several:
-            return self.beyond(score) < self.beyond(former)
-        return self.place(score) < self.place(former)
+            return self.infeasible_key(score) < self.infeasible_key(former)
+        return self.sort_key(score) < self.sort_key(former)
 
     def replaces(self, score: Score | None, former: Score | None) -> bool:
-        """Say whether what a trial reports is its score from now on, and the former one no more.
+        """Return whether a newly reported score replaces the former score of its trial.
 
-        Of equal ones it is the newer: there may be a checkpoint of it.
+        Of equal scores, the newer is kept, since there may be a checkpoint of it.
         """
         return not self.goals or self.goals[0].scope == "last" or not self.improves(former, score)
 
-    def place(self, score: Score | None) -> Place:
-        """Give what orders scores of one goal as `rank` does: the less, the better."""
+    def sort_key(self, score: Score | None) -> SortKey:
+        """Return the sort key of a score of one goal."""
         if self.is_feasible(score):
             (value,) = self.point(score)
             return _FEASIBLE, value
-        return self.beyond(score)
+        return self.infeasible_key(score)
 
     def point(self, score: Score) -> Point:
-        """Give the values of a score so that less is better."""
+        """Return the values of a score, to be minimized."""
         return tuple(map(mul, self._signs, values_of(score)))
 
     def broken(self, score: Score | None) -> list[str]:
-        """Give the constraints that a score breaks, in words: `latency_ms <= 20`."""
+        """Return the constraints that a score breaks, in words: `latency_ms <= 20`."""
         excesses = () if score is None else excesses_of(score)
         return [str(one) for one, excess in zip(self.constraints, excesses, strict=False) if excess > 0]
 
     def is_feasible(self, score: Score | None) -> TypeGuard[Score]:
-        """Say whether a score is valid and keeps the constraints."""
+        """Return whether a score is valid and keeps the constraints."""
         return is_valid(score) and not _violation(score)
 
-    def beyond(self, score: Score | None) -> Place:
-        """Give the place of a score behind those that are good; of one that is good, before them."""
+    def infeasible_key(self, score: Score | None) -> SortKey:
+        """Return the sort key of an infeasible score. Feasible scores all get the same key, which sorts first."""
         if not is_valid(score):
-            return (_NONE if score is None else _NAN), 0.0
+            return (_FAILED if score is None else _NAN), 0.0
         violation = _violation(score)
-        return (_BROKEN, violation) if violation else (_FEASIBLE, 0.0)
+        return (_INFEASIBLE, violation) if violation else (_FEASIBLE, 0.0)
 
 
-def _joined(points: Mapping[int, Point], known: Collection[int]) -> list[int]:
-    """Give the trials whose points no other one dominates, where none of the known ones dominates another."""
-    new = undominated({trial: point for trial, point in points.items() if trial not in known})
+def _merged_front(points: Mapping[int, Point], known: Collection[int]) -> list[int]:
+    """Return the sorted non-dominated trials; the known ones must not dominate each other."""
+    new = non_dominated({trial: point for trial, point in points.items() if trial not in known})
     old = [trial for trial in known if trial in points]
     kept = (trial for trial in old if not any(dominates(points[other], points[trial]) for other in new))
     joining = (trial for trial in new if not any(dominates(points[other], points[trial]) for other in old))

@@ -1,4 +1,4 @@
-"""Constraints on what trials report: they are judged after the training, where those of the space need none."""
+"""Constraints on reported metrics. They are checked after training, unlike constraints of the space."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hpsearch.config.checks import InvalidKey, number, shown, text
 
 __all__ = ["OutcomeConstraint"]
 
-_FORM = re.compile(r"(?P<metric>\S.*?)\s*(?P<sign><=|>=|==|<|>|=)\s*(?P<bound>\S+)")
-_FORM_TOLD = "must be a reported metric, <= or >=, and a number, such as latency_ms <= 20"
+_PATTERN = re.compile(r"(?P<metric>\S.*?)\s*(?P<sign><=|>=|==|<|>|=)\s*(?P<bound>\S+)")
+_EXPECTED = "must be a reported metric, <= or >=, and a number, such as latency_ms <= 20"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,44 +22,44 @@ class OutcomeConstraint:
     bound: float
     """Finite."""
     most: bool
-    """The metric may be no more than the bound; False: no less."""
+    """The bound is an upper bound; False: a lower bound."""
 
     @classmethod
-    def parse(cls, given: object) -> OutcomeConstraint:
-        """Read `latency_ms <= 20`.
+    def parse(cls, value: object) -> OutcomeConstraint:
+        """Parse a constraint such as `latency_ms <= 20`.
 
         Raises:
-            InvalidKey: It isn't of this form.
+            InvalidKey: The value is not a constraint.
         """
-        said = text(given, ()).strip()
-        found = _FORM.fullmatch(said)
-        if found is None:
-            raise InvalidKey((), f"{_FORM_TOLD}, got {shown(said)}")
-        if found["sign"] not in ("<=", ">="):
-            raise InvalidKey((), f"{_FORM_TOLD}, got {shown(said)}", f"write <= or >= for {found['sign']}")
-        metric = found["metric"]
+        constraint = text(value, ()).strip()
+        problem = f"{_EXPECTED}, got {shown(constraint)}"
+        match = _PATTERN.fullmatch(constraint)
+        if match is None:
+            raise InvalidKey((), problem)
+        if match["sign"] not in ("<=", ">="):
+            raise InvalidKey((), problem, f"write <= or >= for {match['sign']}")
+        metric = match["metric"]
         if "<" in metric or ">" in metric:
-            raise InvalidKey((), f"{_FORM_TOLD}, got {shown(said)}", "write two constraints for two bounds")
+            raise InvalidKey((), problem, "write two constraints for two bounds")
         if _is_number(metric):
-            raise InvalidKey((), f"{_FORM_TOLD}, got {shown(said)}", "write the metric first")
+            raise InvalidKey((), problem, "write the metric first")
         try:
-            bound = number(float(found["bound"]), ())
+            bound = number(float(match["bound"]), ())
         except (ValueError, InvalidKey):
-            raise InvalidKey((), f"{_FORM_TOLD}, got {shown(said)}", "the bound must be a finite number") from None
-        return cls(metric, bound, found["sign"] == "<=")
+            raise InvalidKey((), problem, "the bound must be a finite number") from None
+        return cls(metric, bound, match["sign"] == "<=")
 
     def excludes(self, other: OutcomeConstraint) -> bool:
-        """Say whether no value keeps both."""
+        """Return whether no value keeps both constraints."""
         if self.metric != other.metric or self.most == other.most:
             return False
         most, least = (self, other) if self.most else (other, self)
         return most.bound < least.bound
 
     def excess(self, value: float) -> float:
-        """Say by how much of the bound a value breaks it, and by less than 0 or 0 where it doesn't; NaN for NaN.
+        """Return by how much a value exceeds the bound, relative to it; 0 or less if the constraint is kept.
 
-        A share of the bound, so that what is measured in bytes weighs no more than what is measured in seconds; the
-        difference itself where the bound is 0.
+        Relative, so that metrics in bytes and in seconds have the same weight; absolute if the bound is 0. NaN for NaN.
         """
         over = value - self.bound if self.most else self.bound - value
         return over / abs(self.bound) if self.bound else over

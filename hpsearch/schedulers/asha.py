@@ -15,7 +15,7 @@ from typing import ClassVar
 from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import Count
 from hpsearch.decision import Decision
-from hpsearch.objective import Fronts, Objective, Place, is_valid
+from hpsearch.objective import Fronts, Objective, SortKey, is_valid
 from hpsearch.objective.fronts import Point
 from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
 from hpsearch.schedulers.brackets import hyperband_trials
@@ -249,9 +249,9 @@ class SortedRung(RunningRung):
 
     def __init__(self, eta: int, objective: Objective) -> None:
         super().__init__(eta, objective)
-        self._waiting: list[tuple[Place, int, bool]] = []
+        self._waiting: list[tuple[SortKey, int, bool]] = []
         """(place in the objective's order, trial, whether it is NaN), best first."""
-        self._settled: list[tuple[Place, int, bool]] = []
+        self._settled: list[tuple[SortKey, int, bool]] = []
         """Promoted or stopped trials, which keep their ranks."""
 
     def __len__(self) -> int:
@@ -259,7 +259,7 @@ class SortedRung(RunningRung):
 
     def add(self, score: Score, trial: int) -> None:
         """Add a trial that has finished this rung."""
-        insort(self._waiting, (self._objective.place(score), trial, not is_valid(score)))
+        insort(self._waiting, (self._objective.sort_key(score), trial, not is_valid(score)))
 
     def promotable(self) -> Iterator[int]:
         """Yield the trials that can be promoted, the best first; promoting one doesn't exclude another."""
@@ -304,7 +304,7 @@ class RankedRung(RunningRung):
         self._fronts = Fronts()
         self._points: dict[int, Point] = {}
         """Those on the fronts."""
-        self._beyond: list[tuple[Place, int, bool]] = []
+        self._beyond: list[tuple[SortKey, int, bool]] = []
         """(place, trial, whether it is NaN) of trials that break constraints or are NaN, best first."""
         self._settled: set[int] = set()
 
@@ -317,7 +317,7 @@ class RankedRung(RunningRung):
             self._points[trial] = self._objective.point(score)
             self._fronts.add(trial, self._points[trial])
         else:
-            insort(self._beyond, (self._objective.beyond(score), trial, not is_valid(score)))
+            insort(self._beyond, (self._objective.infeasible_key(score), trial, not is_valid(score)))
 
     def promotable(self) -> Iterator[int]:
         """Yield the trials that can be promoted, the best first; promoting one doesn't exclude another."""

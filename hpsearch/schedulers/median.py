@@ -168,7 +168,7 @@ class MedianStoppingScheduler(Scheduler):
         before = self._courses.get(trial)
         if not is_valid(value):
             return before
-        _, shown = self._objective.place(value)
+        _, shown = self._objective.sort_key(value)
         if before is None:
             course = _Course(shown, shown, 1)
         else:

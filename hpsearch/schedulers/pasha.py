@@ -13,7 +13,7 @@ from math import isfinite
 from typing import ClassVar
 
 from hpsearch.decision import Rungs
-from hpsearch.objective import Objective, Place, is_valid
+from hpsearch.objective import Objective, SortKey, is_valid
 from hpsearch.schedulers.asha import AsynchronousHalving
 from hpsearch.schedulers.base import Outcome, RungView, Scheduler
 from hpsearch.schedulers.early_terminate import SchedulerCapabilities
@@ -73,7 +73,7 @@ class ProgressiveHalving(AsynchronousHalving):
     def __init__(self, ends: Sequence[int], eta: int, objective: Objective, run_cap: int | None = None) -> None:
         super().__init__([ends], [1], eta, objective, run_cap)
         self._promoting = self._promoting[-1:]
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, SortKey] = {}
         """Of each trial, `Objective.place` of its value at the last rung that it has finished."""
         self._curves: dict[int, dict[int, float]] = {}
         """Of each trial, its reported values by iteration, without NaN; less is better."""
@@ -94,7 +94,7 @@ class ProgressiveHalving(AsynchronousHalving):
 
     def _judge(self, bracket: int, rung: int, outcome: Outcome) -> None:
         super()._judge(bracket, rung, outcome)
-        trial, place = outcome.trial, self._objective.place(outcome.value)
+        trial, place = outcome.trial, self._objective.sort_key(outcome.value)
         before, self._places[trial] = self._places.get(trial, place), place
         self._take_reports(outcome)
         if rung == self._highest:
@@ -109,7 +109,7 @@ class ProgressiveHalving(AsynchronousHalving):
         for report in outcome.reports:
             value = self._objective.reported(report.metrics)
             if is_valid(value):
-                curve[report.iteration] = self._objective.place(value)[1]
+                curve[report.iteration] = self._objective.sort_key(value)[1]
             else:
                 curve.pop(report.iteration, None)
 
@@ -129,13 +129,13 @@ class SoftRanking:
 
     def __init__(self, epsilon: float = 0.0) -> None:
         self.epsilon = epsilon
-        self._places: list[tuple[Place, Place]] = []
+        self._places: list[tuple[SortKey, SortKey]] = []
         """Of each trial, `Objective.place` of its values in (this rung, the one before)."""
         self._curves: list[Mapping[int, float]] = []
         self._distances: list[float] = []
         """Distances between the pairs that crossed and crossed back, sorted."""
 
-    def add(self, before: Place, here: Place, curve: Mapping[int, float]) -> None:
+    def add(self, before: SortKey, here: SortKey, curve: Mapping[int, float]) -> None:
         """Add a trial that has finished this rung.
 
         Args:
@@ -161,7 +161,7 @@ class SoftRanking:
         ranked_here = [before for _, before in sorted(self._places)]
         return all(map(self._equal, ranked_here, ranked_before))
 
-    def _equal(self, one: Place, other: Place) -> bool:
+    def _equal(self, one: SortKey, other: SortKey) -> bool:
         return one == other or abs(one[1] - other[1]) <= self.epsilon
 
 

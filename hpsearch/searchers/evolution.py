@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import Count, Settings
-from hpsearch.objective import Place
+from hpsearch.objective import SortKey
 from hpsearch.searchers.base import Problem, Searcher, SearcherCapabilities, Suggestion
 from hpsearch.searchers.history import Evidence
 from hpsearch.searchers.learning import REDRAWS, LearningSearcher
@@ -91,7 +91,7 @@ class Evolution(LearningSearcher):
 
     def _proposals(self, number: int) -> Iterator[Suggestion]:
         population = self._population()
-        places = self.problem.objective.places({known.trial: known.value for known in population})
+        places = self.problem.objective.sort_keys({known.trial: known.value for known in population})
         child: dict[str, Value] = {}
         inherited: StateAt | None = None
         for attempt in range(REDRAWS if population else 0):
@@ -111,7 +111,7 @@ class Evolution(LearningSearcher):
         """Give the state that a child of a trial begins with; None: none."""
         return None
 
-    def _parent(self, population: Sequence[Evidence], places: Mapping[int, Place], seed: int) -> Evidence:
+    def _parent(self, population: Sequence[Evidence], places: Mapping[int, SortKey], seed: int) -> Evidence:
         """Hold a tournament: sampled with replacement, as in the paper; of equal ones the first in the sample."""
         sample = Random(seed).choices(population, k=self._options.sample)
         return min(sample, key=lambda known: places[known.trial])

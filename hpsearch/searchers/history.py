@@ -139,7 +139,7 @@ class History:
         if not finite:
             return []
         low, high = min(finite), max(finite)
-        worst = max(low, high, key=lambda value: self._objective.place(value))
+        worst = max(low, high, key=lambda value: self._objective.sort_key(value))
         longest = max(length for values in found.values() for length in values)
 
         def settled(value: float | None) -> float:

@@ -144,8 +144,8 @@ class CmaEs(_Remembering):
         if len(trials) >= _WHOSE_TENTH:
             self._beginning = {"source_trials": trials}
         elif trials:
-            place = self.problem.objective.place
-            self._beginning = {"x0": min(trials, key=lambda trial: place(trial.value)).params}
+            sort_key = self.problem.objective.sort_key
+            self._beginning = {"x0": min(trials, key=lambda trial: sort_key(trial.value)).params}
 
     def _sampler(self, seed: int) -> BaseSampler:
         from optuna.samplers import CmaEsSampler

@@ -56,11 +56,11 @@ def test_fronts_are_those_of_peeling_in_whatever_order_the_points_come(points: l
     order = list(range(len(points)))
     chance.shuffle(order)
     shuffled, straight = filled(points, order), filled(points)
-    assert shuffled.places() == straight.places()
+    assert shuffled.sort_keys() == straight.sort_keys()
     assert list(shuffled.ranked()) == list(straight.ranked())
     at_once = Fronts.of(dict(enumerate(points)))
-    assert (at_once.places(), list(at_once.ranked())) == (straight.places(), list(straight.ranked()))
-    levels = {key: level for key, (level, _) in shuffled.places().items()}
+    assert (at_once.sort_keys(), list(at_once.ranked())) == (straight.sort_keys(), list(straight.ranked()))
+    levels = {key: level for key, (level, _) in shuffled.sort_keys().items()}
     expected = {key: level for level, front in enumerate(slowly_sorted(points)) for key in front}
     assert levels == expected
     assert len(shuffled) == len(points)
@@ -70,14 +70,14 @@ def test_fronts_are_those_of_peeling_in_whatever_order_the_points_come(points: l
 @given(many_points)
 def test_ranked_is_by_front_then_by_distance_then_by_key(points: list[Point]) -> None:
     fronts = filled(points)
-    places = fronts.places()
+    places = fronts.sort_keys()
     assert list(fronts.ranked()) == sorted(places, key=lambda key: (places[key], key))
     assert not any(math.isnan(distance) for _, distance in places.values())
 
 
 def test_crowding_is_as_deb_et_al_have_it() -> None:
     points = [(0.0, 10.0), (1.0, 6.0), (4.0, 5.0), (10.0, 0.0)]
-    distances = {key: -distance for key, (_, distance) in filled(points).places().items()}
+    distances = {key: -distance for key, (_, distance) in filled(points).sort_keys().items()}
     assert distances[0] == distances[3] == math.inf
     assert distances[1] == pytest.approx((4 - 0) / 10 + (10 - 5) / 10)
     assert distances[2] == pytest.approx((10 - 1) / 10 + (6 - 0) / 10)
@@ -85,12 +85,12 @@ def test_crowding_is_as_deb_et_al_have_it() -> None:
 
 def test_points_that_differ_by_the_least_float_have_distances() -> None:
     least = math.ulp(0.0)
-    places = filled([(0.0, 2.0, 2.0), (0.0, 1.0, 3.0), (least, 0.0, 0.0)]).places()
+    places = filled([(0.0, 2.0, 2.0), (0.0, 1.0, 3.0), (least, 0.0, 0.0)]).sort_keys()
     assert places == dict.fromkeys(range(3), (0, -math.inf))
 
 
 def test_of_equal_points_the_first_stands_for_all() -> None:
-    places = filled([(0.0, 1.0), (0.5, 0.5), (0.5, 0.5), (1.0, 0.0)]).places()
+    places = filled([(0.0, 1.0), (0.5, 0.5), (0.5, 0.5), (1.0, 0.0)]).sort_keys()
     assert places[2] == (0, 0.0)
     assert places[1][1] < 0
     assert list(filled([(1.0, 1.0), (1.0, 1.0)]).ranked()) == [0, 1]

@@ -134,7 +134,7 @@ def front_of(objective: Objective, scores: Scores) -> list[int]:
 @given(judged())
 def test_places_are_those_of_fronts_that_are_peeled_then_of_excesses_then_nan_then_failed(given_):
     objective, scores = given_
-    places = objective.places(scores)
+    places = objective.sort_keys(scores)
     assert places.keys() == scores.keys()
     for trial, score in scores.items():
         if kind(score)[0] > FEASIBLE:
@@ -155,7 +155,7 @@ def test_places_are_those_of_fronts_that_are_peeled_then_of_excesses_then_nan_th
 @given(judged())
 def test_trials_rank_by_their_places_and_of_equal_ones_the_lower_first(given_):
     objective, scores = given_
-    places, ranked = objective.places(scores), objective.rank(scores)
+    places, ranked = objective.sort_keys(scores), objective.rank(scores)
     assert sorted(ranked) == sorted(scores)
     assert all((places[a], a) < (places[b], b) for a, b in pairwise(ranked))
     # Whoever is better comes before.
@@ -193,7 +193,7 @@ def test_the_order_in_which_trials_are_given_changes_nothing(given_, chance: Ran
     items = list(scores.items())
     chance.shuffle(items)
     shuffled = dict(items)
-    assert objective.places(shuffled) == objective.places(scores)
+    assert objective.sort_keys(shuffled) == objective.sort_keys(scores)
     assert objective.rank(shuffled) == objective.rank(scores)
     assert objective.front(shuffled) == objective.front(scores)
     assert objective.best(shuffled) == objective.best(scores)
@@ -322,7 +322,7 @@ def test_constraints_weigh_by_their_bounds():
 def test_distances_in_a_front_are_shares_however_small_or_large_the_numbers_are(unit):
     objective = Objective((Metric("a"), Metric("b")))
     points = [(-4.0, 4.0), (-2.0, 1.0), (0.0, 0.0), (4.0, -4.0)]
-    places = objective.places({t: JointScore((a * unit, b * unit)) for t, (a, b) in enumerate(points)})
+    places = objective.sort_keys({t: JointScore((a * unit, b * unit)) for t, (a, b) in enumerate(points)})
     assert [-places[trial][2] for trial in range(4)] == pytest.approx([INF, 0.5 + 0.5, 0.75 + 0.625, INF])
 
 
@@ -337,7 +337,7 @@ def test_a_front_of_many_trials_is_found_in_no_time():
 def test_an_infinity_in_a_front_is_as_far_as_the_best_of_the_finite_numbers():
     objective = Objective((Metric("a"), Metric("b")))
     points = [(-INF, 3.0), (0.0, 2.0), (1.0, 1.0), (3.0, 0.0)]
-    places = objective.places({trial: JointScore(point) for trial, point in enumerate(points)})
+    places = objective.sort_keys({trial: JointScore(point) for trial, point in enumerate(points)})
     assert [-places[trial][2] for trial in range(4)] == pytest.approx([INF, 1 / 3 + 2 / 3, 3 / 3 + 2 / 3, INF])
 
 
