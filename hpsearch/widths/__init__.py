@@ -1,1 +1,1 @@
-"""How wide segments run: pure functions of free workers, of what could run, and of the times that were measured."""
+"""Number of workers per segment (width): pure functions of free workers, waiting trials and measured times."""

@@ -1,4 +1,4 @@
-"""Whether a trial went wrong because it was given more workers than before."""
+"""Detection of trials that diverge after they were widened."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["diverged"]
 def diverged(
     metrics: Mapping[str, float], before: Mapping[str, float], goals: Sequence[Metric], tolerance: float | None
 ) -> str | None:
-    """Say in words how a trial diverged, None where it didn't.
+    """Return in words how a trial diverged; None if it did not.
 
     Args:
-        metrics: What it reports now; without the goals where it reported nothing.
-        before: What it reported before it was widened; without the goals, or NaN, where it had no value.
-        goals: Say which values are worse. A trial has diverged where one of them has.
-        tolerance: By what share of its value before each may be worse; None: by any.
+        metrics: The metrics it reports now. Goals may be missing.
+        before: The metrics it reported before it was widened. Goals may be missing or NaN.
+        goals: The goals. A trial has diverged if one of them has.
+        tolerance: Maximum loss, relative to the value before; None: only NaN is a divergence.
     """
-    told = ((goal.name, _worse(goal, metrics.get(goal.name), before.get(goal.name), tolerance)) for goal in goals)
-    return next((f"{name} {how}" for name, how in told if how is not None), None)
+    reasons = ((goal.name, _worse(goal, metrics.get(goal.name), before.get(goal.name), tolerance)) for goal in goals)
+    return next((f"{name} {reason}" for name, reason in reasons if reason is not None), None)
 
 
 def _worse(goal: Metric, value: float | None, before: float | None, tolerance: float | None) -> str | None:
@@ -33,6 +33,6 @@ def _worse(goal: Metric, value: float | None, before: float | None, tolerance: f
         return f"NaN after {before:.6g}" if had else "NaN"
     if tolerance is None or before is None or not had:
         return None
-    if not goal.signed(value) - goal.signed(before) > tolerance * abs(before):  # that of like infinities is NaN
+    if not goal.signed(value) - goal.signed(before) > tolerance * abs(before):  # NaN if both are infinite
         return None
     return f"{value:.6g} after {before:.6g}, worse by more than the {tolerance:.0%} of scaling.tolerance"

@@ -1,17 +1,17 @@
-"""How much quicker an iteration is on several workers, learned from the sweep's own trials.
+"""Speedup of an iteration on several workers, estimated from the trials of the sweep.
 
-Amdahl (1967): of an iteration's time on one worker a part can be divided, the rest can't, so with w workers it takes
+Amdahl's law (1967): with w workers, an iteration takes
 
     t(w) = t(1) (s + (1 - s) / w)
 
-where s is the share that can't be divided: what doesn't shrink with the batch, and the averaging of gradients. Trials
-of a sweep differ in their t(1) by a lot and in s by little. So s is estimated from trials that have run at two widths,
-each compared with itself, and holds for all. If more workers take longer, s is above 1.
+where s is the serial share: what does not shrink with the batch, and the averaging of gradients. Trials of a sweep
+differ much in t(1) and little in s. So s is estimated from the trials that have run at two widths, each compared with
+itself, and used for all trials. If more workers take longer, s is above 1.
 
-Nothing is known before the first wide segment: then it is taken for granted that work divides, and that segment is the
-probe. The first iteration of a segment has caches to fill, so it is compared with other first ones only.
+Before the first wide segment, s is assumed to be 0, and that segment is the probe. The first iteration of a segment has
+cold caches, so it is only compared with other first iterations.
 
-A segment also takes time beside its iterations, most of all to build and load its model; a wide one, to form its gang.
+A segment also has overhead: mainly to build and load its model, and for a wide segment, to form its group of workers.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from statistics import median
 __all__ = ["Overhead", "Speedup"]
 
 _RECENT = 8
-"""Iterations of a trial at a width that count, and segments whose overhead does: the newest."""
+"""Number of newest iterations of a trial at a width that are used, and of newest segments for the overhead."""
 
-_HOPELESS = 2.0
-"""The largest share: any above 1 says that more workers take longer."""
+_LARGEST_SHARE = 2.0
+"""Upper limit of the serial share. Above 1, more workers take longer."""
 
 _TRIALS = 64
-"""Trials whose shares count, the newest: the machines may have changed since."""
+"""Number of newest trials whose shares are used, since the machines may change."""
 
 
 @dataclass(slots=True)
@@ -38,10 +38,10 @@ class _Times:
     """Seconds of a trial's iterations at one width."""
 
     first: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    """Of the first one in each segment."""
+    """First iterations of segments."""
     later: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
     typical: float = 0.0
-    """The median of the later ones, or of the first ones where there are no others."""
+    """Median of the later iterations, or of the first ones if there are no others."""
 
     def add(self, seconds: float, first: bool) -> None:
         (self.first if first else self.later).append(seconds)
@@ -49,23 +49,23 @@ class _Times:
 
 
 class Speedup:
-    """Times of iterations, and what follows from them; pure."""
+    """Estimates the serial share and the times of iterations."""
 
     def __init__(self) -> None:
         self._times: dict[int, dict[int, _Times]] = defaultdict(lambda: defaultdict(_Times))
         self._shares: dict[int, float] = {}  # by trial, the newest last
         self._typical: float | None = None
         self.share = 0.0
-        """The share of an iteration that more workers don't make quicker; 0 while nothing is known."""
+        """The serial share s; 0 while nothing is measured."""
 
     def observe(self, trial: int, width: int, seconds: float, first: bool = False) -> None:
-        """Take the time of an iteration.
+        """Add the time of an iteration.
 
         Args:
-            trial: Its number.
-            width: How many workers ran it.
-            seconds: What it took; above 0.
-            first: It was the first one of its segment.
+            trial: Number of the trial.
+            width: Number of workers.
+            seconds: Time of the iteration, above 0.
+            first: Whether it was the first iteration of its segment.
         """
         times = self._times[trial]
         times[width].add(seconds, first)
@@ -78,24 +78,24 @@ class Speedup:
         self._typical = self.seconds(trial)
 
     def knows(self, trial: int) -> bool:
-        """Say whether a trial has run, and not been forgotten."""
+        """Return whether there are times of a trial."""
         return trial in self._times
 
     def forget(self, trial: int) -> None:
-        """Let go of a trial that will run no more; what was learned from it stays."""
+        """Remove the times of a finished trial. Its estimate of the share is kept."""
         self._times.pop(trial, None)
 
     @property
     def measured(self) -> bool:
-        """Whether some trial has run at two widths."""
+        """Whether a trial has run at two widths."""
         return bool(self._shares)
 
     def relative_time(self, width: int) -> float:
-        """Give the time of an iteration at a width, in units of that on one worker; always above 0."""
+        """Return the time of an iteration at a width, relative to one worker; always above 0."""
         return max(self.share + (1.0 - self.share) / width, 1e-3)
 
     def seconds(self, trial: int) -> float:
-        """Give what an iteration of a trial takes on one worker; of one that has not run, what others took."""
+        """Return the time of an iteration of a trial on one worker; that of another trial if it has not run."""
         times = self._times.get(trial)
         if not times:
             return 1.0 if self._typical is None else self._typical
@@ -104,37 +104,40 @@ class Speedup:
 
 
 class Overhead:
-    """What segments take beside their iterations; pure."""
+    """Estimates the overhead of segments: their time outside iterations.
+
+    Args:
+        guess: Estimate in seconds until the first segment ends.
+    """
 
     def __init__(self, guess: float) -> None:
-        """Take a guess, in seconds, which holds until the first segment has ended."""
         self._guess = guess
         self._seconds: dict[bool, deque[float]] = {wide: deque(maxlen=_RECENT) for wide in (False, True)}
 
     def observe(self, wide: bool, seconds: float) -> None:
-        """Take what a segment took, and whether it was wider than it had to be."""
+        """Add the overhead of a segment, and whether it was wider than the minimum."""
         self._seconds[wide].append(max(seconds, 0.0))
 
     @property
     def segment(self) -> float:
-        """Seconds beside the iterations of a segment that goes on with another width."""
+        """Overhead in seconds of a segment that resumes with another width."""
         known = self._seconds[True] or self._seconds[False]
         return median(known) if known else self._guess
 
     @property
     def extra(self) -> float:
-        """Seconds by which that is more for a wide segment; 0 until it is known."""
+        """Additional overhead in seconds of a wide segment; 0 until it is measured."""
         narrow, wide = self._seconds[False], self._seconds[True]
         return max(median(wide) - median(narrow), 0.0) if narrow and wide else 0.0
 
 
 def _share_of(times: dict[int, _Times]) -> float:
-    """Estimate a trial's share from each two of its widths that are neighbours."""
+    """Estimate the share of a trial from each pair of consecutive widths."""
     return median(_share_between(times, *pair) for pair in itertools.pairwise(sorted(times)))
 
 
 def _share_between(times: dict[int, _Times], narrow: int, wide: int) -> float:
-    """Estimate the share from two widths, comparing later iterations if both have some, and first ones otherwise."""
+    """Estimate the share from two widths: from later iterations if both have some, otherwise from first ones."""
     slow, fast = times[narrow], times[wide]
     if slow.later and fast.later:
         return _share(narrow, slow.typical, wide, fast.typical)
@@ -146,5 +149,5 @@ def _share(narrow: int, slow: float, wide: int, fast: float) -> float:
     ratio = fast / slow
     above = ratio / narrow - 1 / wide
     below = (1 - 1 / wide) - ratio * (1 - 1 / narrow)
-    # Where it took much longer than all of it undivided, no share explains it: such a width never pays.
-    return min(max(above / below, 0.0), _HOPELESS) if below > 0 else _HOPELESS
+    # If the wide iteration is slower than a fully serial one, no share explains it, and the width never pays off.
+    return min(max(above / below, 0.0), _LARGEST_SHARE) if below > 0 else _LARGEST_SHARE

@@ -1,8 +1,8 @@
-"""How wide the segments of a sweep run: what the allocator is asked, and what becomes of its answers.
+"""Decides the widths of a sweep's segments: of those that start, and of running ones that should change.
 
-A trial gets more workers only while nothing else could use them, and gives them back when something can: its segment
-is cut at its next report, and goes on from there with another width. All decisions follow from events, and from the
-times that the sweep's own iterations took.
+A trial gets more workers only while nothing else could use them. It releases them when something can: its segment is
+cut at its next report and resumes with another width. All decisions follow from events, and from the measured times of
+the sweep's iterations.
 """
 
 from __future__ import annotations
@@ -19,39 +19,49 @@ from hpsearch.widths.speedup import Overhead, Speedup
 __all__ = ["RESTART_SECONDS", "Widths"]
 
 RESTART_SECONDS = 0.5
-"""What it costs to cut a segment and to go on with it, until some segment has ended and it is known better."""
+"""Estimated time to cut and resume a segment, until it is measured."""
 
-_WORTH = 1.05
-"""A running segment gets another width for its own good only where an iteration is predicted to be quicker by this."""
+_MIN_SPEEDUP = 1.05
+"""Predicted speedup of an iteration that is required to change the width of a running segment."""
 
-_SURE = 2
-"""Iterations that a wide segment runs before it may be found too wide: the first one has caches to fill."""
+_MIN_ITERATIONS = 2
+"""Iterations that a wide segment runs before it may be narrowed. The first one has cold caches."""
 
 
 _Rung = tuple[int, int | None, int | None]
-"""Bracket, end, and the workers that a trial may have: equal for those that run alike."""
+"""Bracket, end, and maximum number of workers. Segments with the same rung get the same width."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """A segment that runs."""
+    """A running segment."""
 
     segment: Segment
     rung: _Rung
     reached: int
-    told: float = 0.0
-    """Seconds that its reports add up to."""
+    reported_seconds: float = 0.0
+    """Sum of the times of its reports."""
     cut: bool = False
-    """It was told to end early."""
+    """Whether it was requested to end early."""
 
     @property
-    def left(self) -> int:
-        """Iterations that a segment with another width could take over: all but the one that runs now."""
+    def remaining(self) -> int:
+        """Iterations that could run with another width: all remaining ones but the current one."""
         return 0 if self.segment.end is None else max(self.segment.end - self.reached - 1, 0)
 
 
 class Widths:
-    """Decides the widths of one sweep's segments; pure."""
+    """Decides the widths of a sweep's segments.
+
+    Args:
+        least: Minimum number of workers of a trial.
+        most: Maximum number of workers of a trial.
+        widest: Returns the maximum number of workers of a trial; None: no own limit.
+        restart: Estimated time in seconds to cut and resume a segment, until it is measured.
+        alone_first: Widen a trial only after it has run alone for an iteration. Set if trials share workers, since
+            their times together do not show the time of one.
+        narrowest: Returns the number of workers that a trial needs for its memory.
+    """
 
     def __init__(
         self,
@@ -62,19 +72,8 @@ class Widths:
         alone_first: bool = False,
         narrowest: Callable[[int], int] = lambda trial: 1,
     ) -> None:
-        """Join the parts.
-
-        Args:
-            least: Workers that a trial needs.
-            most: Workers that a trial may have.
-            widest: Gives the workers that this trial may have at most; None: as many as any.
-            restart: Seconds that it costs to cut a segment and go on with it, while nothing is measured.
-            alone_first: Whether a trial is widened only once it was trained alone for an iteration: not where trials
-                share workers, whose times together say nothing of what one takes.
-            narrowest: Gives the workers without which this trial hasn't memory enough.
-        """
         self.least = least
-        """Workers that a trial needs."""
+        """Minimum number of workers of a trial."""
         self._most = most
         self._widest = widest
         self._alone_first = alone_first
@@ -83,13 +82,13 @@ class Widths:
         self._overhead = Overhead(restart)
         self._running: dict[int, _Running] = {}
         self._wide: set[int] = set()
-        """Running trials that could give workers back."""
+        """Running trials that could release workers."""
         self._promises: dict[int, int] = {}
-        """Trials that were cut to be widened, to the workers that they are to go on with."""
+        """Trials that were cut to be widened, and the widths to resume with."""
         self._saves = False
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
-        """Take an event, of this run or of a former one, and what the scheduler decided on it."""
+        """Update the state by an event, of this or an earlier run, and the scheduler's decisions on it."""
         if self._most == self.least:
             return
         match event:
@@ -107,7 +106,7 @@ class Widths:
                 promise = self._promises.get(trial)
                 self._end(trial)
                 if running is not None:
-                    self._overhead.observe(running.segment.width > self.least, seconds - running.told)
+                    self._overhead.observe(running.segment.width > self.least, seconds - running.reported_seconds)
                     if promise is not None and event.cut and event.iteration != running.segment.end:
                         self._promises[trial] = promise  # the rest of the segment is requeued
             case Failed(trial=trial, retry=retry):
@@ -125,7 +124,7 @@ class Widths:
                 self._speedup.forget(decision.trial)
 
     def report(self, reports: Sequence[Report]) -> None:
-        """Take reports, live or of an event; those that it knows already are left out."""
+        """Update the times by reports, live or of an event. Known reports are ignored."""
         for report in reports:
             running = self._running.get(report.trial)
             if running is None or report.iteration <= running.reached:
@@ -133,18 +132,18 @@ class Widths:
             if report.seconds > 0 and report.lanes == 1:
                 first = report.iteration == running.segment.start + 1
                 self._speedup.observe(report.trial, running.segment.width, report.seconds, first)
-            running.told += report.seconds
+            running.reported_seconds += report.seconds
             running.reached = report.iteration
 
     def assign(self, starts: Sequence[Started], free: int, waiting: int) -> list[Started]:
-        """Give segments that are to start their widths, and the reasons.
+        """Return the segments to start with their widths, and the reasons for them.
 
-        One that needs more of them for its memory gets these, also where they aren't free yet.
+        A segment that needs more workers for its memory gets them even if they are not free yet.
 
         Args:
-            starts: In their order; there is room for all of them at the least width.
-            free: Workers that have nothing to do.
-            waiting: Segments that could start as well, if there were room.
+            starts: Segments to start, in order. There are workers for all of them at the minimum width.
+            free: Number of free workers.
+            waiting: Number of further segments that could start if there were workers.
         """
         if self._most == self.least:
             return [replace(start, segment=replace(start.segment, width=self.least)) for start in starts]
@@ -156,19 +155,20 @@ class Widths:
             for start, promise in zip(starts, promises, strict=True)
         ]
         widths, _ = self._share(free, demands)
-        left = free - sum(widths)
+        still_free = free - sum(widths)
         return [
-            self._with_width(start, width, self._reason(start.segment.trial, width, left))
+            self._with_width(start, width, self._reason(start.segment.trial, width, still_free))
             for start, width in zip(starts, widths, strict=True)
         ]
 
     def cuts(self, free: int, waiting: int, workers: int) -> list[tuple[int, int]]:
-        """Say which running segments, as (trial, attempt), should end early to go on with another width.
+        """Return the running segments that should end early to resume with another width, as (trial, attempt).
 
         Args:
-            free: Workers that have nothing to do.
-            waiting: Segments that could start if there were room.
-            workers: All there are. Where trials share them, those that do could have one each if no trial had several.
+            free: Number of free workers.
+            waiting: Number of segments that could start if there were workers.
+            workers: Number of all workers. If trials share workers, wide trials are also cut so that each trial can
+                have its own.
         """
         if self._most == self.least or not self._saves or not self._running:
             return []
@@ -185,7 +185,7 @@ class Widths:
         return [(other.segment.trial, other.segment.attempt) for other in chosen]
 
     def _for_others(self, free: int, waiting: int) -> list[_Running]:
-        """Choose segments that give workers to trials that wait: whole rungs, no more of them than it takes."""
+        """Choose segments that release workers to waiting trials: whole rungs, as few as possible."""
         running = list(self._running.values()) if self._wide else []
         workers = free + _workers(running)
         new = min(waiting, workers // self.least - len(running))
@@ -195,24 +195,24 @@ class Widths:
         missing = new * self.least - free
         rungs: dict[_Rung, list[tuple[int, _Running]]] = {}
         for other, target in zip(running, targets, strict=False):
-            given = other.segment.width - max(target, self._needed(other.segment.trial))
+            released = other.segment.width - max(target, self._needed(other.segment.trial))
             if other.cut:
-                missing -= max(given, 0)
-            elif given > 0 and self._seconds_left(other, other.segment.width) > self._overhead.segment:
-                rungs.setdefault(other.rung, []).append((given, other))
+                missing -= max(released, 0)
+            elif released > 0 and self._remaining_seconds(other, other.segment.width) > self._overhead.segment:
+                rungs.setdefault(other.rung, []).append((released, other))
         chosen: list[_Running] = []
-        # The rung that gives the most comes first, so that the fewest are disturbed.
-        for members in sorted(rungs.values(), key=lambda members: -sum(given for given, _ in members)):
+        # The rung that releases the most workers comes first, so that few segments are cut.
+        for members in sorted(rungs.values(), key=lambda members: -sum(released for released, _ in members)):
             if missing <= 0:
                 break
-            missing -= sum(given for given, _ in members)
+            missing -= sum(released for released, _ in members)
             chosen += [other for _, other in members]
         return chosen
 
     def _too_wide(self, free: int) -> list[_Running]:
-        """Choose segments that would be quicker on fewer workers."""
+        """Choose segments that would be faster on fewer workers."""
         if not self._wide or self._speedup.share <= 1:
-            return []  # up to there, more workers are quicker
+            return []  # more workers are faster
         running = list(self._running.values())
         targets = self._targets(running, free + _workers(running))
         return [
@@ -220,7 +220,7 @@ class Widths:
             for other, target in zip(running, targets, strict=False)
             if max(target, self._needed(other.segment.trial)) < other.segment.width
             and not other.cut
-            and other.reached - other.segment.start >= _SURE
+            and other.reached - other.segment.start >= _MIN_ITERATIONS
             and self._pays(other, target)
         ]
 
@@ -234,54 +234,54 @@ class Widths:
         return min(max(self.least, self._narrowest(trial)), self._most)
 
     def _targets(self, running: Sequence[_Running], workers: int, new: int = 0) -> list[int]:
-        """Divide all workers anew among segments that run, and so many that are to start."""
+        """Allocate all workers to the running segments and `new` segments that could start."""
         demands = [self._demand(other.segment, other.rung, other.reached) for other in running]
         return self._allocate(workers, [*demands, *[Demand(None, 0.0)] * new])
 
     def _share(self, free: int, starts: Sequence[Demand]) -> tuple[list[int], list[tuple[_Running, int]]]:
-        """Divide free workers among segments that are to start and those that run; none gives any away.
+        """Allocate free workers to segments that start and to running segments, without narrowing any.
 
         Returns:
-            The widths of those that are to start; those that run and are to be cut, and what they are to go on with.
+            The widths of the segments that start; the running segments to cut, with their new widths.
         """
         room = max(free - self._reserved(), self.least * len(starts))
-        kept = [max(start.held, self.least) for start in starts]
+        kept = [max(start.owned, self.least) for start in starts]
         if room == sum(kept):
             return kept, []
         if room < sum(kept):
-            # Workers went, or new trials took them: promises can't be kept.
-            return self._allocate(room, [replace(start, held=0) for start in starts]), []
-        spare = room - sum(start.held for start in starts)
-        able = self._able(room - sum(kept)) if self._saves else []
+            # Workers were lost, or new trials took them: promises cannot be kept.
+            return self._allocate(room, [replace(start, owned=0) for start in starts]), []
+        spare = room - sum(start.owned for start in starts)
+        candidates = self._widenable(room - sum(kept)) if self._saves else []
         while True:
-            running = [self._demand(o.segment, o.rung, o.reached, held=o.segment.width) for o in able]
+            running = [self._demand(o.segment, o.rung, o.reached, owned=o.segment.width) for o in candidates]
             widths = self._allocate(spare, [*starts, *running])
             wider = [
                 (other, width)
-                for other, width in zip(able, widths[len(starts) :], strict=True)
+                for other, width in zip(candidates, widths[len(starts) :], strict=True)
                 if width > other.segment.width and self._pays(other, width)
             ]
-            if len(wider) == len(able):
+            if len(wider) == len(candidates):
                 return widths[: len(starts)], wider
-            # Those that keep their width take no share: there may be more for the rest than with them.
-            able = [other for other, _ in wider]
+            # Without the segments that keep their width, there may be more workers for the others.
+            candidates = [other for other, _ in wider]
 
-    def _able(self, spare: int) -> list[_Running]:
-        """Give the segments whose rung could be wider by one, if it got all the workers that are to spare."""
+    def _widenable(self, spare: int) -> list[_Running]:
+        """Return the segments of the rungs that could be widened by one with `spare` workers."""
         rungs: dict[_Rung, list[_Running]] = {}
         for other in self._running.values():
             if not other.cut:
                 rungs.setdefault(other.rung, []).append(other)
-        able: list[_Running] = []
+        widenable: list[_Running] = []
         for (_, _, widest), members in rungs.items():
             widths = [other.segment.width for other in members]
             narrowest = min(widths)
             if narrowest < (widest or self._most) and widths.count(narrowest) <= spare:
-                able += members
-        return able
+                widenable += members
+        return widenable
 
     def _reserved(self) -> int:
-        """Count the free workers that are promised to trials which still run."""
+        """Return the number of free workers that are promised to trials that still run."""
         running = ((self._running.get(trial), promise) for trial, promise in self._promises.items())
         return sum(promise - other.segment.width for other, promise in running if other is not None)
 
@@ -290,42 +290,41 @@ class Widths:
             workers, demands, self.least, self._most, self._speedup.relative_time, extra=self._overhead.extra
         )
 
-    def _demand(self, segment: Segment, rung: _Rung, reached: int, held: int = 0) -> Demand:
-        left = 1 if segment.end is None else segment.end - reached
-        seconds = left * self._speedup.seconds(segment.trial) if self._is_known(segment.trial) else 0.0
-        return Demand(rung, seconds, rung[-1], held)
+    def _demand(self, segment: Segment, rung: _Rung, reached: int, owned: int = 0) -> Demand:
+        iterations = 1 if segment.end is None else segment.end - reached
+        seconds = iterations * self._speedup.seconds(segment.trial) if self._is_known(segment.trial) else 0.0
+        return Demand(rung, seconds, rung[-1], owned)
 
     def _is_known(self, trial: int) -> bool:
-        """Say whether a trial may be widened, as far as what is known of its times goes."""
+        """Return whether enough is known of a trial's times to widen it."""
         return not self._alone_first or self._speedup.knows(trial)
 
     def _rung(self, start: Started) -> _Rung:
-        """Give what those have in common that run alike: the rung, but for trials that may not be as wide as others."""
         return start.bracket, start.segment.end, self._widest(start.segment.trial)
 
-    def _seconds_left(self, running: _Running, width: int) -> float:
-        """Seconds from its next report to its end, at a width."""
-        return running.left * self._speedup.seconds(running.segment.trial) * self._speedup.relative_time(width)
+    def _remaining_seconds(self, running: _Running, width: int) -> float:
+        """Return the predicted seconds from the next report to the end, at a width."""
+        return running.remaining * self._speedup.seconds(running.segment.trial) * self._speedup.relative_time(width)
 
     def _pays(self, running: _Running, width: int) -> bool:
-        """Say whether it would end sooner at another width, restart included, and each iteration by a fair part."""
-        now, then = self._seconds_left(running, running.segment.width), self._seconds_left(running, width)
-        return now > _WORTH * then and now - then > self._overhead.segment
+        """Return whether another width pays off: faster iterations, and an earlier end despite the restart."""
+        now, then = self._remaining_seconds(running, running.segment.width), self._remaining_seconds(running, width)
+        return now > _MIN_SPEEDUP * then and now - then > self._overhead.segment
 
     def _end(self, trial: int) -> None:
         self._running.pop(trial, None)
         self._wide.discard(trial)
         self._promises.pop(trial, None)
 
-    def _reason(self, trial: int, width: int, left: int) -> str:
+    def _reason(self, trial: int, width: int, free: int) -> str:
         if width == self.least:
             if self._widest(trial) == width:
                 return "it went wrong on more workers"
-            if left <= 0:
+            if free <= 0:
                 return "no more are free"
             if not self._is_known(trial):
                 return "what an iteration takes alone isn't known yet"
-            return f"its rung would not end sooner with the {_count(left)} that {'is' if left == 1 else 'are'} left"
+            return f"its rung would not end sooner with the {_count(free)} that {'is' if free == 1 else 'are'} left"
         time = self._speedup.relative_time
         share = time(width) / time(self.least)
         known = "predicted" if self._speedup.measured else "a probe: nothing is measured yet, at best"
@@ -333,7 +332,7 @@ class Widths:
 
 
 def _workers(running: Sequence[_Running]) -> int:
-    """Count the workers that they hold."""
+    """Return the number of workers that the segments have."""
     return sum(other.segment.width for other in running)
 
 

@@ -107,13 +107,13 @@ def test_what_takes_no_time_is_not_widened():
 
 
 def test_what_runs_keeps_its_workers_and_shares_in_the_free_ones():
-    running = Demand(0, 1.0, held=3)
+    running = Demand(0, 1.0, owned=3)
     assert allocate(0, [running, running], 1, 9, ideal) == [3, 3]
     assert allocate(2, [running, running], 1, 9, ideal) == [4, 4]
     assert allocate(4, [Demand(0, 1.0), running], 1, 9, ideal) == [3, 3]
     assert allocate(5, [Demand(0, 1.0), running], 1, 9, ideal) == [4, 4]
     assert allocate(2, [Demand(0, 1.0), running], 1, 9, ideal) == [2, 3]
-    assert allocate(4, [Demand(0, 9.0, held=5), Demand(0, 9.0, held=2)], 1, 9, ideal) == [5, 5]
+    assert allocate(4, [Demand(0, 9.0, owned=5), Demand(0, 9.0, owned=2)], 1, 9, ideal) == [5, 5]
 
 
 def test_wide_segments_must_make_up_for_what_else_they_take():
@@ -134,13 +134,13 @@ def test_wide_segments_must_make_up_for_what_else_they_take():
 )
 def test_what_always_holds_beside_others_that_run(free, pairs, held, least, extra, share, overhead):
     starts = [Demand(rung, seconds) for rung, seconds in pairs][: free // least]
-    running = [Demand(rung, seconds, held=max(width, least)) for rung, seconds, width in held]
+    running = [Demand(rung, seconds, owned=max(width, least)) for rung, seconds, width in held]
     most = least + extra + 9
     widths = allocate(free, [*starts, *running], least, most, lambda width: share + (1 - share) / width, overhead)
     assert len(widths) == len(starts) + len(running)
-    assert sum(widths) - sum(demand.held for demand in running) <= free
+    assert sum(widths) - sum(demand.owned for demand in running) <= free
     assert all(
-        max(demand.held, least) <= width <= most for demand, width in zip([*starts, *running], widths, strict=True)
+        max(demand.owned, least) <= width <= most for demand, width in zip([*starts, *running], widths, strict=True)
     )
     for rung in range(4):
         alike = {width for demand, width in zip(starts, widths, strict=False) if demand.rung == rung}
