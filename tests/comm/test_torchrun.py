@@ -99,7 +99,7 @@ def test_agents_that_count_restarts_differently_still_bring_their_ranks_together
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_script_of_torch_distributed_on_the_page_runs(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "comm.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "torch-distributed.md").read_text()
     (script,) = re.findall(r"```python\n(# train_distributed\.py\n.*?)```", page, re.DOTALL)
     path = tmp_path / "train_distributed.py"
     path.write_text(script + '\nprint(f"rank {dist.is_initialized()} done")\n')
