@@ -1,4 +1,4 @@
-"""Run what is missing of a benchmark, side by side in processes, and keep each result as it comes."""
+"""Run the missing runs of a benchmark in parallel processes, and store each result as it arrives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["keys_of", "run_missing"]
 
 
 def keys_of(suite: Suite, methods: Sequence[str], workers: Sequence[int], seeds: int) -> list[RunKey]:
-    """Give the runs in such an order that a part of them compares all methods."""
+    """Return the runs in such an order that a part of them compares all methods."""
     return [
         RunKey(task, method, count, seed)
         for seed, count, task, method in product(range(seeds), workers, suite.tasks, methods)
@@ -30,14 +30,14 @@ def keys_of(suite: Suite, methods: Sequence[str], workers: Sequence[int], seeds:
 def run_missing(
     suite: Suite, results: Results, keys: Sequence[RunKey], jobs: int, told: Callable[[int, int], None]
 ) -> None:
-    """Carry out those that have no result yet.
+    """Execute the runs that have no result yet.
 
     Args:
-        suite: Where they are from.
-        results: Where they are kept.
-        keys: Which.
-        jobs: Processes at a time.
-        told: Called with (runs done, runs in all) at the start and after each.
+        suite: The suite.
+        results: Where results are stored.
+        keys: The runs.
+        jobs: Number of parallel processes.
+        told: Called with (finished runs, all runs) at the start and after each.
 
     Raises:
         SweepError: A table can't be read, or a method can't be run on it.
@@ -58,12 +58,12 @@ def run_missing(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in multiprocessing.active_children():
-                child.terminate()  # a run may take minutes more; what it has found is kept nowhere yet
+                child.terminate()  # a run may take minutes more; its results aren't stored yet
             raise
 
 
 def _begin() -> None:
-    """Begin a process of the pool: Ctrl-C is for the one that started it, and nothing is left where that is killed."""
+    """Initialize a process of the pool: it ignores Ctrl-C, and ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -77,7 +77,7 @@ def _end_with_parent() -> None:
 
 @contextlib.contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Let processes that are started meanwhile have one thread: else those of all runs wait for each other."""
+    """Limit processes that are started within the block to one thread: else the threads of all runs compete."""
     former = {name: os.environ.get(name) for name in thread_environment(1)}
     os.environ.update(thread_environment(1))
     try:

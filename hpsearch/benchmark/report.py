@@ -1,4 +1,4 @@
-"""What a benchmark found, for people: a table on the screen and as Markdown, and plots of hits and regret over time."""
+"""Report a benchmark: a table on the screen and as Markdown, and plots of hits and regret over time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POINTS = 100
 
 
 def table(suite: Suite, results: Results, methods: Sequence[str], workers: Sequence[int]) -> str:
-    """Give the table as it stands on a screen."""
+    """Return the table for a terminal."""
     rows = list(_rows(suite, results, methods, workers))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -28,7 +28,7 @@ def table(suite: Suite, results: Results, methods: Sequence[str], workers: Seque
 
 
 def markdown(suite: Suite, results: Results, methods: Sequence[str], workers: Sequence[int]) -> str:
-    """Give the same as Markdown."""
+    """Return the same as Markdown."""
     first, *rest = (f"| {' | '.join(row)} |" for row in _rows(suite, results, methods, workers))
     return "\n".join([first, f"|{' --- |' * first.count(' | ')} --- |", *rest]) + "\n"
 
@@ -62,7 +62,7 @@ def _rows(suite: Suite, results: Results, methods: Sequence[str], workers: Seque
 
 
 def plot(suite: Suite, results: Results, methods: Sequence[str], workers: int, directory: Path) -> Sequence[Path]:
-    """Draw hits and regret over time, with bands of a standard error; give the files."""
+    """Plot hits and regret over time, with bands of a standard error; return the paths."""
     last = suite.budgets[-1]
     across = [last * (place + 1) / _POINTS for place in range(_POINTS)]
     kinds: Sequence[tuple[str, At, str]] = (

@@ -1,4 +1,4 @@
-"""The runs of a benchmark on disk: a line of JSON each, so that what was killed goes on where it stood."""
+"""The runs of a benchmark on disk: a line of JSON each, so that a killed benchmark resumes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILE = "runs.jsonl"
 
 _KEY = ("task", "method", "workers", "seed")
 _COURSE = ("at", "regret", "hit", "trials")
-"""Names in the file of the fields of `RunKey` and `Course`, in their order, whatever these are called."""
+"""Names in the file of the fields of `RunKey` and `Course`, in order."""
 
 
 class Results:
@@ -47,7 +47,7 @@ class Results:
             self.courses[key] = course
 
     def add(self, key: RunKey, course: Course) -> None:
-        """Keep what came of a run."""
+        """Store a run's result."""
         told = dict(zip(_KEY, key, strict=True)) | {"digest": self._suite.digest(key.method, key.task)}
         line = json.dumps(told | dict(zip(_COURSE, astuple(course), strict=True)))
         try:
@@ -64,9 +64,9 @@ class Results:
             return file.read(1) == b"\n"
 
     def of(self, method: str, workers: int) -> Mapping[RunKey, Course]:
-        """Give the runs of a method."""
+        """Return the runs of a method."""
         return {key: course for key, course in self.courses.items() if key[1:3] == (method, workers)}
 
     def keep(self, keys: Iterable[RunKey]) -> None:
-        """Leave aside what wasn't asked for now: other tasks, and more seeds."""
+        """Return the results of the requested runs, without other tasks and seeds."""
         self.courses = {key: self.courses[key] for key in keys if key in self.courses}

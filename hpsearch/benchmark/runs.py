@@ -33,44 +33,44 @@ class RunKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Course:
-    """What came of a run."""
+    """Result of a run."""
 
     at: Sequence[float]
     """When the best report so far was surpassed, in full-training equivalents: time x workers / mean full training."""
     regret: Sequence[float]
-    """Of each: 0 for the best value of the table, 1 for the median of its final values. Where params were run
-    repeatedly, a report counts as much as their mean at that iteration."""
+    """Regret of each: 0 for the best value of the table, 1 for the median of its final values. If params were run
+    repeatedly, a report counts as their mean at that iteration."""
     hit: Sequence[bool]
-    """Of each: whether it is as good as the final values of the best rows."""
+    """Whether each is as good as the final values of the best rows."""
     trials: int
 
 
 @dataclass(frozen=True)
 class Task:
-    """A table, and what is good on it."""
+    """A table, and its best values."""
 
     table: Table
     mean_seconds: float
-    """Of a full training, over the rows."""
+    """Final values of full trainings, by row."""
     judged: Floats
-    """[rows, iterations]: what reports count for, less is better; NaN behind a row's end."""
+    """[rows, iterations]: values of reports, lower is better; NaN after a row's end."""
     best: float
     middle: float
     threshold: float
-    """Whoever is as low has hit."""
+    """A value as low as this is a hit."""
 
     def regret(self, value: float) -> float:
-        """Give the share of the way from the best value to the median of the final ones."""
+        """Return the share of the way from the best value to the median of the final ones."""
         return (value - self.best) / (self.middle - self.best)
 
 
 def task_of(suite: Suite, task: str) -> Task:
-    """Read a task, and find out what is good on it.
+    """Read a task, and compute its best values.
 
-    Only iterations of a full training count, and a training that doesn't end in a number ends as the worst does.
+    Only iterations of a full training count; a training without a final number counts as the worst.
 
     Raises:
-        SweepError: The table can't be read, or tells no methods apart.
+        SweepError: The table can't be read, or can't distinguish methods.
     """
     (metric,) = suite.template.objective.goals
     table = read_table(suite.trainable(task), data=suite.data)
@@ -97,7 +97,7 @@ def task_of(suite: Suite, task: str) -> Task:
 
 
 def _mean(values: Floats, axis: int) -> Floats:
-    """Give the mean of what isn't NaN; NaN where all is."""
+    """Return the mean of what isn't NaN; NaN where all is."""
     known = ~np.isnan(values)
     count = known.sum(axis=axis)
     total = np.where(known, values, 0.0).sum(axis=axis)
@@ -106,7 +106,7 @@ def _mean(values: Floats, axis: int) -> Floats:
 
 @dataclass
 class _Watch(Nobody):
-    """Notes each report that is better than all before."""
+    """Records each report that is better than all before."""
 
     task: Task
     objective: Objective
@@ -127,7 +127,7 @@ class _Watch(Nobody):
                 self.report(reports[-1:])
 
     def report(self, reports: Sequence[Report]) -> None:
-        """Take reports as they come."""
+        """Receive reports."""
         for report in reports:
             value = self.objective.reported(report.metrics)
             if not is_valid(value):
@@ -139,7 +139,7 @@ class _Watch(Nobody):
 
 
 _TASKS: dict[tuple[str, str], Task] = {}
-"""Those that this process has read, by the suite's path and name."""
+"""Tasks that this process has read, by the suite's path and name."""
 
 
 def carry_out(suite: Suite, key: RunKey) -> Course:

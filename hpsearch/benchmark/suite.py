@@ -37,10 +37,10 @@ from hpsearch.sweep.table_name import table_and_task
 __all__ = ["Suite", "load_suite"]
 
 _OF_METHODS = ("method", "early_terminate", "max_iter", "run_cap", "trainable", "limits", "resources", "seed", "name")
-"""Keys of a sweep that the methods, the tasks and the budget say."""
+"""Keys of a sweep that methods, tasks and the budget define."""
 
 _OF_ALL = ("trainable", "limits", "resources", "seed", "name", "observers")
-"""Keys of a sweep that no method says either."""
+"""Keys of a sweep that methods can't define, either."""
 
 _ENDLESS = 1_000_000
 """Trials that no budget holds."""
@@ -48,7 +48,7 @@ _ENDLESS = 1_000_000
 
 @dataclass(frozen=True)
 class Suite:
-    """What is compared, and where. Plain data, which travels to other processes."""
+    """The methods and tasks to compare. Plain data, which is sent to other processes."""
 
     name: str
     path: str
@@ -61,21 +61,21 @@ class Suite:
     budgets: tuple[float, ...] = (10.0, 25.0, 50.0)
     """Full-training equivalents at which methods are compared, rising; runs end at the last."""
     hit: float = 0.01
-    """The share of the rows that are best at the end: whoever reports a value as good has hit."""
+    """Fraction of the best rows: a report with a value as good as their final ones is a hit."""
     methods: Mapping[str, Mapping[str, Any]] | None = None
-    """Names to keys of a sweep file, beside the methods that hpsearch has."""
+    """Additional methods: names to keys of a sweep file."""
     seeds: int = 10
     workers: tuple[int, ...] = (4,)
     data: Path | None = None
-    """Where the tables' files are, if not beside their descriptions."""
+    """Folder of the tables' files, if they aren't next to their descriptions."""
 
     @cached_property
     def known(self) -> Mapping[str, Mapping[str, Any]]:
-        """Every method by its name, none under two, and no grid, nor any that forks: tables don't hold such trainings.
+        """Every method once by name, except grid search, and methods that fork, as tables don't have such trainings.
 
-        Nor is there one that stops trials while they run, as it has no bands by default.
+        Methods that stop running trials are missing, too, as they have no default bands.
 
-        Searchers run trials to their end, or over the scheduler that belongs to them; schedulers judge random ones.
+        Searchers run trials to their end, or with their own scheduler; schedulers are combined with random search.
         """
         known = {name: early.capabilities for name, early in SCHEDULERS.items()}
         judging = [name for name, capabilities in known.items() if not (capabilities.forks or capabilities.live)]
@@ -95,7 +95,7 @@ class Suite:
             try:
                 self.sweep_of(method, self.tasks[0], 0, max(self.workers), 1.0)
             except SweepError:
-                return method in (self.methods or {})  # whose mistake is told
+                return method in (self.methods or {})  # the one whose mistake is reported
             return True
 
         return [method for method in self.known if is_able(method)]
@@ -106,17 +106,17 @@ class Suite:
         return self.sweep_of("random", self.tasks[0], 0, max(self.workers), 1.0)
 
     def sweep_of(self, method: str, task: str, seed: int, workers: int, seconds: float) -> Sweep:
-        """Give the sweep of one run.
+        """Return the sweep of one run.
 
         Args:
-            method: By its name.
+            method: Its name.
             task: One of `tasks`.
-            seed: Of the sweep.
-            workers: Virtual ones.
+            seed: The sweep's seed.
+            workers: Number of virtual workers.
             seconds: Virtual time after which it ends.
 
         Raises:
-            SweepError: The method's keys, with those of the suite, are none of a sweep.
+            SweepError: The keys of the method and the suite aren't a valid sweep.
         """
         keys: dict[str, Any] = {"method": "random", **self.sweep, **self.known[method]}
         early = keys.get("early_terminate")
@@ -133,18 +133,18 @@ class Suite:
         if sweep.objective.joint:
             raise SweepError(f"{self.path}: method {method}: one metric must decide, without outcome_constraints")
         limits = Limits(max_time=seconds, max_failures="none")
-        metric = without_targets(sweep.objective.goals)  # each run goes on to its last budget
+        metric = without_targets(sweep.objective.goals)  # each run continues to its last budget
         return replace(sweep, metric=metric, limits=limits, resources=Resources(workers))
 
     def trainable(self, task: str) -> str:
-        """Give a task as the trainable of a sweep."""
+        """Return a task as the trainable of a sweep."""
         return str(Path(self.path).parent / task)
 
     def check(self, methods: Sequence[str]) -> None:
-        """See that the methods are known and make sweeps.
+        """Check that the methods are known and define valid sweeps.
 
         Raises:
-            SweepError: One isn't, or doesn't.
+            SweepError: One doesn't.
         """
         for method in methods:
             if method not in self.known:
@@ -152,7 +152,7 @@ class Suite:
             self.sweep_of(method, self.tasks[0], 0, max(self.workers), 1.0)
 
     def digest(self, method: str, task: str) -> str:
-        """Name what a run hangs on, so that results of a former suite or table aren't taken for this one's."""
+        """Return a digest of what a run depends on, so that results of another suite or table aren't reused."""
         file, _ = table_and_task(task)
         if file not in self._tables:
             self._tables[file] = table_digest(self.trainable(file), self.data)
@@ -161,15 +161,15 @@ class Suite:
 
     @cached_property
     def _tables(self) -> dict[str, str]:
-        """Descriptions to the digests of what they hold, as far as they were asked for."""
+        """Digests by description, computed on demand."""
         return {}
 
 
 def load_suite(path: Path, data: Path | None = None) -> Suite:
-    """Read a suite's file; `data` is the folder of the tables' files, if they aren't beside their descriptions.
+    """Read a suite's file; `data` is the folder of the tables' files, if they aren't next to their descriptions.
 
     Raises:
-        SweepError: It can't be read, or a key is wrong; the text has file, line and key.
+        SweepError: It can't be read, or a key is wrong; the message has file, line and key.
     """
     document = read_document(path, "suite")
     kinds: Mapping[str, Kind[Any]] = {

@@ -14,7 +14,7 @@ from hpsearch.benchmark.runs import Course, RunKey
 __all__ = ["Mean", "hits_at", "over_tasks", "paired", "regret_at"]
 
 At = Callable[[Course, float], float]
-"""What a run had reached at a budget."""
+"""Result of a run at a budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +30,23 @@ class Mean:
 
 
 def hits_at(course: Course, budget: float) -> float:
-    """Say whether a run had a report as good as the final values of the best rows: 1.0 or 0.0."""
+    """Return whether a run had a report as good as the final values of the best rows: 1.0 or 0.0."""
     return float(any(course.hit[: bisect_right(course.at, budget)]))
 
 
 def regret_at(course: Course, budget: float) -> float:
-    """Give the regret of what a run had found best: 1 before anything was reported."""
+    """Return the regret of what a run had found best: 1 before anything was reported."""
     place = bisect_right(course.at, budget)
     return course.regret[place - 1] if place else 1.0
 
 
 def over_tasks(courses: Mapping[RunKey, Course], at: At, budget: float) -> Mean:
-    """Give the mean over tasks of the means over seeds."""
+    """Return the mean over tasks of the means over seeds."""
     return _mean(list(_by_task(courses, at, budget).values()))
 
 
 def paired(one: Mapping[RunKey, Course], other: Mapping[RunKey, Course], at: At, budget: float) -> Mean:
-    """Give by how much one method is above another, task by task."""
+    """Return the differences between two methods, by task."""
     ours, theirs = _by_task(one, at, budget), _by_task(other, at, budget)
     return _mean([ours[task] - theirs[task] for task in ours if task in theirs])
 

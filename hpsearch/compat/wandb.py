@@ -1,7 +1,7 @@
 """W&B's functions for a script that hpsearch runs: `import hpsearch.compat.wandb as wandb` in place of `import wandb`.
 
-`init` gives the trial, `config` its params, and the logs of one step that hold the sweep's metric are one report.
-Nothing is sent anywhere. What keeps no result (`watch`, `save`, `Image`, ...) does nothing, and says so once.
+`init` returns the trial, `config` has its params, and the logs of a step with the sweep's metric are one report.
+Nothing is sent anywhere. Functions without results (`watch`, `save`, `Image`, ...) do nothing, and say so once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ summary = Summary()
 """That of the newest run."""
 
 _assigned: dict[str, Any] = {}
-"""What the script wrote as `wandb.config = {...}`: defaults of each run that begins."""
+"""The value of `wandb.config = {...}`: defaults of each new run."""
 _sweeps: dict[str, dict[str, Any]] = {}
 _begun: dict[str, tuple[Path, int]] = {}
-"""Of the sweeps that an agent ran, where the study lies and how many trials it has."""
+"""(study's directory, number of trials) of the sweeps that an agent ran."""
 _numbers = itertools.count(1)
 
 _IDLE = IDLE | frozenset(
@@ -73,14 +73,14 @@ _IDLE = IDLE | frozenset(
 def init(
     project: str | None = None, entity: str | None = None, config: object = None, name: str | None = None, **named: Any
 ) -> Run:
-    """Begin: in a trial with its params, which come before those of `config`; outside of a sweep with `config` alone.
+    """Begin a run: in a trial with its params, which override `config`; outside of a sweep with `config` alone.
 
     Args:
         project: Kept as an attribute.
-        entity: Likewise.
-        config: Defaults: a mapping, or what argparse gave.
-        name: The run's; None: the trial's.
-        named: What else W&B takes; `id`, `group`, `tags` and `notes` are kept as attributes.
+        entity: Kept as an attribute.
+        config: Defaults: a mapping, or argparse's namespace.
+        name: The run's name; None: the trial's.
+        named: Other arguments of W&B's; `id`, `group`, `tags` and `notes` are kept as attributes.
     """
     global run, summary
     if run is not None:
@@ -129,12 +129,12 @@ def login(*args: Any, **kwargs: Any) -> bool:
 
 
 def sweep(sweep: Mapping[str, Any] | str | Path, entity: str | None = None, project: str | None = None) -> str:
-    """Keep a sweep for `agent`; give its name.
+    """Register a sweep for `agent`; return its name.
 
     Args:
-        sweep: W&B's dictionary, or a file that holds it.
-        entity: Without effect, as `project`.
-        project: Likewise.
+        sweep: W&B's dictionary, or its file.
+        entity: Without effect.
+        project: Without effect.
     """
     given = sweep if isinstance(sweep, Mapping) else read_document(Path(sweep)).value
     if not isinstance(given, Mapping):
@@ -154,17 +154,17 @@ def agent(
     backend: BackendName = "inline",
     **given: Any,
 ) -> Study:
-    """Run a sweep to its end, one trial after the other in this process, as W&B's agent does; give the study.
+    """Run a sweep to its end, in sequence in this process, as W&B's agent does; return the study.
 
-    Called once more for the same sweep, it goes on with that study.
+    A second call for the same sweep resumes that study.
 
     Args:
-        sweep_id: What `sweep` gave.
-        function: Is called for each trial.
-        entity: Without effect, as `project`.
-        project: Likewise.
+        sweep_id: The result of `sweep`.
+        function: Called for each trial.
+        entity: Without effect.
+        project: Without effect.
         count: Most trials of this call.
-        backend: `"ray"`: trials side by side, in processes of their own.
+        backend: `"ray"`: trials run in parallel, in their own processes.
         given: More arguments of `hpsearch.search`, such as `directory`.
 
     Raises:
@@ -190,7 +190,7 @@ def agent(
         study = hpsearch.search(_called(function), asked, backend=backend, directory=place, **given)
     except KeyboardInterrupt as error:
         if (directory := getattr(error, "directory", None)) is not None:
-            _begun[sweep_id] = directory, hpsearch.load(directory).count  # the next call goes on with it
+            _begun[sweep_id] = directory, hpsearch.load(directory).count  # the next call resumes it
         raise
     _begun[sweep_id] = study.directory, study.count
     return study
@@ -214,7 +214,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Module(types.ModuleType):
-    """This module, where `wandb.config = {...}` sets what isn't the sweep's, in place of hiding what is."""
+    """This module, in which `wandb.config = {...}` sets defaults and doesn't hide the sweep's params."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "config" or isinstance(value, Config):

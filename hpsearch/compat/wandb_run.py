@@ -32,7 +32,7 @@ def say_once(text: str) -> None:
 
 
 def trial_here() -> RunningTrial | None:
-    """Give the trial that this process runs; None outside of a sweep."""
+    """Return the trial that this process runs; None outside of a sweep."""
     try:
         return current_trial()
     except TrainableError:
@@ -42,7 +42,7 @@ def trial_here() -> RunningTrial | None:
 
 
 class Config(MutableMapping[str, Any]):
-    """Names to values, as items and as attributes; what the sweep chose stays, whatever is set."""
+    """Names to values, as items and as attributes; the sweep's params can't be changed."""
 
     def __init__(self) -> None:
         object.__setattr__(self, "_values", {})
@@ -52,7 +52,7 @@ class Config(MutableMapping[str, Any]):
     _chosen: dict[str, Any]
 
     def begin(self, defaults: object, chosen: Mapping[str, Any]) -> None:
-        """Begin anew with a script's defaults, and with the params of a trial, which come before them."""
+        """Reset to a script's defaults, overridden by a trial's params."""
         self._values.clear()
         self._chosen.clear()
         self._chosen.update(chosen)
@@ -79,7 +79,7 @@ class Config(MutableMapping[str, Any]):
         return len(self._values)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_values", "_chosen") or name.startswith("__"):  # of a copy that isn't filled yet
+        if name in ("_values", "_chosen") or name.startswith("__"):  # of an unfilled copy
             raise AttributeError(name)
         try:
             return self._values[name]
@@ -90,17 +90,17 @@ class Config(MutableMapping[str, Any]):
         self[name] = value
 
     def update(self, given: object = None, allow_val_change: bool | None = None, **more: Any) -> None:  # type: ignore[override]
-        """Set several; `given` is a mapping or what argparse gave."""
+        """Set several values; `given` is a mapping or argparse's namespace."""
         for name, value in {**mapping_of(given), **more}.items():
             self[name] = value
 
     def setdefaults(self, given: object) -> None:
-        """Set those that aren't there."""
+        """Set missing values."""
         for name, value in mapping_of(given).items():
             self.setdefault(name, value)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give a copy."""
+        """Return a copy."""
         return dict(self._values)
 
 
@@ -118,22 +118,22 @@ class Summary(dict[str, Any]):
 
 
 class FailedRunError(HpsearchError):
-    """The script said of its own run that it has failed."""
+    """The script reported that its run failed."""
 
 
 class Run:
-    """What `init` gives: a trial of a sweep, or nothing but names outside of one.
+    """The result of `init`: a trial of a sweep, or only names outside of one.
 
     Args:
-        trial: None outside of a sweep.
-        config: Begun for this run.
-        named: What the script called it: project, name, ...
+        trial: The trial; None outside of a sweep.
+        config: The run's config.
+        named: The script's arguments: project, name, ...
     """
 
     def __init__(self, trial: RunningTrial | None, config: Config, named: Mapping[str, Any]) -> None:
         self.config = config
         self.summary = Summary()
-        """What the script puts here; where it holds the sweep's metric, that is the last report."""
+        """Values that the script sets; the sweep's metric in it is the last report."""
         self.id = str(named.get("id") or ("none" if trial is None else trial.number))
         self.name = str(named.get("name") or f"trial-{self.id}")
         self.project, self.entity, self.group = (named.get(key) for key in ("project", "entity", "group"))
@@ -145,13 +145,13 @@ class Run:
         """Reports so far."""
         self._trial = trial
         self._row: dict[str, Any] = {}
-        """What was logged since the last report."""
+        """Values logged since the last report."""
         self._row_step: int | None = None
         """The row's step, where the script names steps."""
         self._leading: frozenset[str] = frozenset()
-        """The names that were in the row when it first held all of the sweep's metrics."""
+        """The names in the row when it first had all of the sweep's metrics."""
         self._open = False
-        """The last log said `commit=False`."""
+        """The last log had `commit=False`."""
         self._committed: int | None = None
         """The step of the last report."""
         self._clock = self._row_time = time.perf_counter()
@@ -173,15 +173,15 @@ class Run:
     def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
         """Add numbers to the row of this step, and report the row before it once that is complete.
 
-        A row holds all of the sweep's metrics. Where the script names steps, it ends with the first log of another
-        step; else with the first log of a name that the row had when it first held all metrics. `commit=True` reports
-        at once. In a sweep without a metric each log is a row, or each step.
+        A row has all of the sweep's metrics. If the script names steps, it ends with the first log of another step;
+        otherwise with the first log of a name that the row had when it first had all metrics. `commit=True` reports at
+        once. In a sweep without a metric each log is a row, or each step.
 
-        Of a name that is logged several times in a row the last value counts. What is no number is left out.
+        If a name is logged several times in a row the last value counts. Values that aren't numbers are skipped.
 
         Raises:
-            SegmentEnd: The trial ends here, as its scheduler or the sweep's end has it.
-            TrainableError: It is the third log of a name that is the metric's but for blanks at its ends.
+            SegmentEnd: The trial ends here, by its scheduler or the sweep's end.
+            TrainableError: It is the third log of a name that differs from the metric's only in surrounding blanks.
         """
         if self._trial is None:
             return
@@ -204,13 +204,13 @@ class Run:
             self._report()
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
-        """End the run: report the row that is complete, then a metric that stands in the summary.
+        """End the run: report the complete row, then a metric in the summary.
 
-        An exit code other than 0 says that the run has failed: its summary isn't reported, and the trial fails where
-        the script, or the function, ends.
+        An exit code other than 0 means that the run failed: its summary isn't reported, and the trial fails at the end
+        of the script or function.
 
         Raises:
-            TrainableError: Numbers were logged, but the sweep's metric never was.
+            TrainableError: Numbers were logged, but never the sweep's metric.
         """
         if self._finished:
             return
@@ -242,7 +242,7 @@ class Run:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether the row can be reported: it holds all of the sweep's metrics."""
+        """Whether the row can be reported: it has all of the sweep's metrics."""
         if self._trial is None or not self._row:
             return False
         return all(name in self._row for name in self._trial.metric_names)
@@ -279,11 +279,11 @@ class Run:
         """End a run that its function or script didn't end.
 
         Args:
-            error: What the trainable raised; None: it returned.
+            error: The trainable's exception; None: it returned.
 
         Raises:
             SegmentEnd: The trial ends with the last report.
-            FailedRunError: The script said that the run has failed.
+            FailedRunError: The script reported that the run failed.
             TrainableError: As `finish`.
         """
         self.finish(exit_code=int(error is not None))
@@ -318,10 +318,10 @@ IDLE = frozenset(
 
 
 class Nothing:
-    """Takes any call and any attribute, and says once that it does nothing.
+    """Accepts any call and any attribute, and says once that it does nothing.
 
     Args:
-        name: Of what it stands for.
+        name: Name of the function or class that it replaces.
     """
 
     def __init__(self, name: str) -> None:
@@ -339,10 +339,10 @@ class Nothing:
 
 
 def mapping_of(value: object) -> dict[str, Any]:
-    """Give a script's config as a dictionary.
+    """Return a script's config as a dictionary.
 
     Raises:
-        TrainableError: It is neither a mapping nor what argparse gives.
+        TrainableError: It is neither a mapping nor a namespace.
     """
     if value is None:
         return {}
@@ -353,7 +353,7 @@ def mapping_of(value: object) -> dict[str, Any]:
 
 
 def _numbers(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Give the numbers of what is logged; those in a mapping inside are named as W&B names them, with a dot."""
+    """Return the numbers in a log; those in a nested mapping get W&B's dotted names."""
     out: dict[str, Any] = {}
     for name, value in data.items():
         if isinstance(value, Mapping):
@@ -364,7 +364,7 @@ def _numbers(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """Give a number, or a scalar of NumPy's or torch's, as a float; None for anything else."""
+    """Return a number, or a scalar of NumPy's or torch's, as a float; None for anything else."""
     if isinstance(value, (str, bytes, Nothing)):
         return None
     if not isinstance(value, (int, float)):

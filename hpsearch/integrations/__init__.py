@@ -1,1 +1,1 @@
-"""Training loops of other libraries: one line reports, saves and goes on."""
+"""Training loops of other libraries: one line reports, saves and resumes."""

@@ -1,10 +1,10 @@
 """PyTorch Lightning: `fit(trainer, model, ...)` in place of `trainer.fit(model, ...)`.
 
-Each epoch is an iteration, or, where the model is validated, each epoch that ended with a validation: what was logged
-is reported, with Lightning's own checkpoint.
+Each epoch is an iteration; if the model is validated, each epoch that ends with a validation is one. The logged metrics
+are reported, with Lightning's own checkpoint.
 
-Both are done when the next epoch is about to begin. At the end of an epoch, where Lightning's callbacks usually save, a
-schedule that goes by a metric has yet to move, and a run that goes on from there isn't the one that was interrupted.
+Both happen just before the next epoch begins. At the end of an epoch, where Lightning's callbacks usually save, a
+scheduler that depends on a metric hasn't stepped yet, and a run resumed from there would differ.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ _CALLER = "hpsearch.integrations.lightning.fit"
 def fit(trainer: Any, model: Any, *args: Any, **kwargs: Any) -> None:
     """Train as `trainer.fit` does, from the trial's checkpoint to the end of its segment.
 
-    The sweep's metric is one that the model logs, such as `val_loss`. `max_epochs` stays what all of the training
-    takes, at least the sweep's `max_iter`. Give the trainer `default_root_dir=trial.directory`: trials run side by
-    side.
+    The sweep's metric is one that the model logs, such as `val_loss`. `max_epochs` is that of the whole training, at
+    least the sweep's `max_iter`. Set the trainer's `default_root_dir=trial.directory`, as trials run in parallel.
 
     Args:
         trainer: A `Trainer` of `lightning` or `pytorch_lightning`, for one device.
         model: As for `trainer.fit`.
-        args: Likewise.
-        kwargs: Likewise, but for `ckpt_path`.
+        args: As for `trainer.fit`.
+        kwargs: As for `trainer.fit`, except `ckpt_path`.
 
     Raises:
-        TrainableError: No sweep runs this; or the trial can't be trained so.
+        TrainableError: No sweep runs this; or the trial can't be trained in this way.
     """
     if kwargs.pop("ckpt_path", None) is not None:
         raise TrainableError(f"{_CALLER} must choose the checkpoint, which is the trial's: leave ckpt_path out")
@@ -71,7 +70,7 @@ class _Reporting:
             checkpoint |= {name: [] for name, _ in self._inherited}
 
     def on_train_start(self, trainer: Any, model: Any) -> None:
-        """Let a fork's optimizers go on, and check that the training is long enough for the segment."""
+        """Restore a fork's optimizers, and check that the training is long enough for the segment."""
         targets = (trainer.optimizers, [config.scheduler for config in trainer.lr_scheduler_configs])
         for made, (_, states) in zip(targets, self._inherited, strict=False):
             for target, state in zip(made, states, strict=False):
@@ -86,11 +85,11 @@ class _Reporting:
             )
 
     def on_validation_end(self, trainer: Any, model: Any) -> None:
-        """Note that there is something new to report; the check before training is nothing new."""
+        """Record that there is something to report, except at the sanity check."""
         self._validated |= not trainer.sanity_checking
 
     def on_train_epoch_end(self, trainer: Any, model: Any) -> None:
-        """Note that an epoch has ended."""
+        """Record that an epoch has ended."""
         self._epoch_ended = True
 
     def on_train_epoch_start(self, trainer: Any, model: Any) -> None:
@@ -106,9 +105,9 @@ class _Reporting:
         self._report(trainer)
 
     def _begin_like_any(self, trainer: Any) -> None:
-        """Let the epoch after a checkpoint begin as one that follows another.
+        """Begin the epoch after a checkpoint as in an uninterrupted run.
 
-        Lightning takes batches from an iterator that it made before the generators stood where they did.
+        Lightning creates its iterator of batches before the generators are restored.
         """
         trainer.fit_loop.on_iteration_done()
         trainer.fit_loop.restarting = False

@@ -22,22 +22,22 @@ _OPTIMIZER, _SCHEDULER = "optimizer.pt", "scheduler.pt"
 """Files of the Trainer's checkpoint."""
 
 _TIMES = ("_runtime", "_per_second", "_time")
-"""How metrics end that tell of the machine, and would make equal trials differ."""
+"""Suffixes of metrics that depend on the machine, and would make equal trials differ."""
 
 
 def train(trainer: Any, **kwargs: Any) -> Any:
-    """Train as `trainer.train` does, from the trial's checkpoint to the end of its segment; give what that gives.
+    """Train as `trainer.train` does, from the trial's checkpoint to the end of its segment; return its result.
 
-    The sweep's metric is one of the evaluation's, such as `eval_loss`. `num_train_epochs` stays what all of the
-    training takes, at least the sweep's `max_iter` where each epoch is evaluated. Give the arguments `seed=trial.seed`,
-    or all trials draw alike. Checkpoints go to the trial's own directory, whatever `output_dir` says.
+    The sweep's metric is one of the evaluation's, such as `eval_loss`. `num_train_epochs` is that of the whole
+    training, at least the sweep's `max_iter` if each epoch is evaluated. Set `seed=trial.seed` in the arguments, or all
+    trials draw the same numbers. Checkpoints go to the trial's own directory, whatever `output_dir` is.
 
     Args:
         trainer: A `transformers.Trainer`, for one device.
-        kwargs: As for `trainer.train`, but for `resume_from_checkpoint`.
+        kwargs: As for `trainer.train`, except `resume_from_checkpoint`.
 
     Raises:
-        TrainableError: No sweep runs this; or the trial can't be trained so.
+        TrainableError: No sweep runs this; or the trial can't be trained in this way.
     """
     from transformers import TrainerCallback
 
@@ -62,7 +62,7 @@ def train(trainer: Any, **kwargs: Any) -> Any:
 
 
 def _check(args: Any, trial: RunningTrial) -> None:
-    """Refuse arguments by which trials would end, or go on, otherwise than the sweep has it."""
+    """Refuse arguments that would end or resume trials in another way than the sweep."""
     wrong = {
         "eval_strategy='no'": (args.eval_strategy == "no", "each evaluation is an iteration: write 'epoch' or 'steps'"),
         "save_strategy='best'": (args.save_strategy == "best", "the sweep says what is kept: write 'no'"),
@@ -109,9 +109,9 @@ class _Reporting:
         self._metrics: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Note where it begins: an evaluation before the first step (`eval_on_start`) is no iteration.
+        """Record the first step: an evaluation before it (`eval_on_start`) is no iteration.
 
-        Let a fork's optimizer go on, with settings of its own.
+        Restore a fork's optimizer, with its own settings.
         """
         self._began = state.global_step
         if self._forked is not None:
@@ -122,7 +122,7 @@ class _Reporting:
                 restore(kwargs[target], saved)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        """Keep the metrics, of each of several data sets, and ask for a checkpoint."""
+        """Keep the metrics of each data set, and request a checkpoint."""
         if state.global_step > self._began:
             told = numbers(metrics or {})
             self._metrics |= {name: value for name, value in told.items() if not name.endswith(_TIMES)}
@@ -136,5 +136,5 @@ class _Reporting:
         path = Path(args.output_dir, f"checkpoint-{state.global_step}")
         if report(self._trial, metrics, path):
             control.should_training_stop = True
-        if args.save_strategy == "no":  # nobody else wants it, and it was copied
+        if args.save_strategy == "no":  # it was copied, and nobody else needs it
             shutil.rmtree(path, ignore_errors=True)

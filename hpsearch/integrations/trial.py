@@ -1,4 +1,4 @@
-"""What the loops of other libraries need of the trial that this process runs."""
+"""Access of other libraries' loops to this process's trial."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["numbers", "report", "start_path", "trial_of_one"]
 
 
 def trial_of_one(caller: str, processes: int) -> RunningTrial:
-    """Give the trial that this process runs.
+    """Return the trial that this process runs.
 
     Args:
         caller: Whose function the user called.
@@ -40,15 +40,15 @@ def trial_of_one(caller: str, processes: int) -> RunningTrial:
 
 
 def start_path(trial: RunningTrial) -> Path | None:
-    """Give the path of the checkpoint to go on from, and leave the generators as they are."""
+    """Return the path of the checkpoint to resume from, without restoring the generators."""
     here = random_state.capture()
-    path = trial.checkpoint  # puts the generators back to where they stood at the checkpoint
+    path = trial.checkpoint  # restores the generators' state at the checkpoint
     random_state.restore(here)
     return None if path is None else Path(path)
 
 
 def report(trial: RunningTrial, metrics: Mapping[str, Any], checkpoint: Callable[[], object] | Path) -> bool:
-    """Report an iteration; say whether the segment ends with it, which the library's loop is then to do by itself."""
+    """Report an iteration; return whether the segment ends with it, so that the library's loop must end."""
     try:
         trial.report(metrics, checkpoint=checkpoint)
     except SegmentEnd:
@@ -57,7 +57,7 @@ def report(trial: RunningTrial, metrics: Mapping[str, Any], checkpoint: Callable
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Give those of a library's metrics that are single numbers."""
+    """Return the scalars among a library's metrics."""
     found: dict[str, float] = {}
     for name, value in metrics.items():
         if isinstance(value, bool | str) or (shape := getattr(value, "shape", ())) is None:

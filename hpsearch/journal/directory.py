@@ -1,7 +1,7 @@
-"""A study's directory: how it appears, what lies where, and who may run it.
+"""A study's directory: its creation, its files, and its locks.
 
 study.db                  the journal
-sweep.yaml                the sweep file as it was given, where there was one
+sweep.yaml                a copy of the sweep file, if there was one
 trials/00012/3/           an attempt of trial 12: output.log, hpsearch-checkpoint-9/, and what the trainable writes
 trials/packs/             packs, 00012-3-9x16.zip, each with checkpoints of several trials; output.log
 tensorboard/              a view of the journal; it can be deleted
@@ -36,7 +36,7 @@ _WORKERS_LOCK = "workers.lock"
 _RUN_LOCK = "run.lock"
 
 _CHECKPOINT = re.compile(r"hpsearch-checkpoint-\d+|\.hpsearch-checkpoint-\d+(\.[0-9a-f]+)?\.part")
-"""What a trainable writes into an attempt's directory may have a name that is only like these."""
+"""A trainable's own files in an attempt's directory may have similar names."""
 
 OUTPUT_AT_HAND = ".output-"
 """A worker's output lies in `trials` under this and the worker's mark, until it is filed under an attempt."""
@@ -53,7 +53,7 @@ class StudyDirectory:
     """The files of one study.
 
     Raises:
-        JournalError: The path isn't UTF-8. torch, SQLite, Ray and JSON need it to be, each in a place of its own.
+        JournalError: The path isn't UTF-8, which torch, SQLite, Ray or JSON needs somewhere.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,7 +74,7 @@ class StudyDirectory:
 
     @property
     def trials(self) -> Path:
-        """Where attempts write."""
+        """Directory of the attempts."""
         return self.path / "trials"
 
     @property
@@ -83,7 +83,7 @@ class StudyDirectory:
         return self.path / "tensorboard"
 
     def exists(self) -> bool:
-        """Say whether there is a study here.
+        """Return whether there is a study here.
 
         Raises:
             JournalError: The system doesn't let us look.
@@ -123,25 +123,25 @@ class StudyDirectory:
 
     @contextmanager
     def running(self, who: str, patience: float = _RUN_LOCK_PATIENCE) -> Iterator[Callable[[], None]]:
-        """Hold the study for this process; released with the process, however it ends.
+        """Lock the study for this process, until the process ends in any way.
 
         Args:
-            who: `user@host:pid`, shown to whoever comes second.
-            patience: Seconds to wait for another process that holds it.
+            who: `user@host:pid`, shown to a second process.
+            patience: Seconds to wait for another process's lock.
 
         Yields:
-            What raises StudyInUseError if the study isn't held any more: its lock was deleted, and another process
-            may hold a new one.
+            A function that raises StudyInUseError if the lock is lost: it was deleted, and another process may hold a
+            new one.
 
         Raises:
-            StudyInUseError: A live process holds it.
+            StudyInUseError: A live process holds the lock.
             JournalError: There is no study here, or it can't be written.
         """
         if not self.exists():
             raise no_study(self.journal)
         with ExitStack() as stack:
             with self._writable():
-                # Made anew where it is missing: not everything that copies a directory copies empty files.
+                # Created again if missing: some tools don't copy empty files.
                 lock = stack.enter_context(Lock(self.path / _RUN_LOCK, make=True))
                 # Who deletes the file finds the directory locked, where the file system can do that.
                 place = stack.enter_context(Lock(self.path))
@@ -169,7 +169,7 @@ class StudyDirectory:
                     lock.write("")
 
     def holder(self) -> str | None:
-        """Give the process that runs the study now, `user@host:pid`; None when there is none.
+        """Return the process that runs the study now, `user@host:pid`; None when there is none.
 
         Raises:
             JournalError: The system doesn't let us look.
@@ -213,21 +213,21 @@ class StudyDirectory:
             ) from error
 
     def checkpoints(self) -> list[Path]:
-        """Give the directories of the checkpoints that are there, those that were begun among them."""
+        """Return the directories of all checkpoints, incomplete ones included."""
         found = self.trials.glob("*/*/*hpsearch-checkpoint-*")
         return [checkpoint for checkpoint in found if _CHECKPOINT.fullmatch(checkpoint.name) is not None]
 
     def packs(self) -> list[Path]:
-        """Give the files that hold checkpoints of several trials, those that were begun among them."""
+        """Return the files with checkpoints of several trials, incomplete ones included."""
         return [pack for pack in (self.path / PACKS).glob("*.zip*") if is_pack(pack.name)]
 
     def unneeded(self, needed: Collection[str]) -> list[Path]:
-        """Give what there is of checkpoints and isn't needed.
+        """Return the checkpoints and packs that aren't needed.
 
-        A pack is needed for those of its checkpoints that are, and don't lie at their places.
+        A pack is needed if it has needed checkpoints that don't exist as directories of their own.
 
         Args:
-            needed: The addresses of the checkpoints that are.
+            needed: Addresses of the needed checkpoints.
         """
         places = {place_of(address) for address in needed}
         in_packs = {address for address in needed if pack_of(address) is not None}
@@ -269,7 +269,7 @@ def hold_as_worker(study: Path) -> Lock | None:
 
 
 def next_directory(name: str, parent: Path = Path("runs")) -> Path:
-    """Give the first `runs/<name>-<n>` that isn't there yet."""
+    """Return the first `runs/<name>-<n>` that doesn't exist yet."""
     number = 1
     while os.path.lexists(path := parent / f"{name}-{number}"):
         number += 1
@@ -278,9 +278,9 @@ def next_directory(name: str, parent: Path = Path("runs")) -> Path:
 
 @contextmanager
 def _new_directory(parent: Path) -> Iterator[Path]:
-    """Make a directory that the caller fills and moves to its place; deleted where it doesn't.
+    """Create a temporary directory that the caller fills and renames; it is deleted if the caller doesn't.
 
-    It holds a lock for as long, and so tells whoever comes later whether its maker lives.
+    It is locked meanwhile, so that later processes see whether its creator is alive.
     """
     parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(parent)
@@ -318,7 +318,7 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 def _taken_where_possible(directory: Lock) -> bool:
-    """Take the lock of a directory; True too where the file system has none for directories, as NFS."""
+    """Lock a directory; also True if the file system has no locks for directories, as NFS."""
     try:
         return directory.take()
     except OSError:

@@ -1,10 +1,10 @@
-"""Events, and what followed from each, to and from JSON, for the journal.
+"""Encode events, and the decisions that followed, as JSON for the journal.
 
-Nothing but plain JSON is ever written, and nothing is unpickled.
+Only plain JSON is written, and nothing is unpickled.
 
-An event is an object, and so is a dataclass inside it, but for those that are rows. Their names in the journal are in
-the tables below, and nowhere else: classes and their fields can be renamed, names in the journal can't. The trial's
-number isn't in the object: it is the same throughout, and has a column of its own.
+An event is a JSON object, and so are the dataclasses inside it, except those written as lists. Their names in the
+journal are defined in the tables below: classes and fields can be renamed, names in the journal can't. The trial's
+number isn't in the object, as it has a column of its own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["decode", "decode_followed", "encode", "encode_followed"]
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How a dataclass is written."""
+    """JSON layout of a dataclass."""
 
     kind: type
     trial: str
@@ -88,7 +88,7 @@ _EVENTS: Mapping[str, _Layout] = {
     "steered": _layout(Steered, "", "verb by request details refused"),
     "ended": _layout(Ended, "", "state message"),
 }
-"""By the event's kind in the journal. No name may ever change."""
+"""Layouts by the event's kind in the journal. No name may ever change."""
 
 _PARTS: Mapping[type, _Layout] = {
     layout.kind: layout
@@ -97,7 +97,7 @@ _PARTS: Mapping[type, _Layout] = {
         _layout(Parent, "", "number iteration checkpoint params"),
     )
 }
-"""What is an object inside an event's."""
+"""Dataclasses that are objects inside an event's object."""
 
 _ROWS: Mapping[type, _Layout] = {
     layout.kind: layout
@@ -106,8 +106,8 @@ _ROWS: Mapping[type, _Layout] = {
         _layout(Failure, "", "kind message traceback"),
     )
 }
-"""Written as a list of these fields: reports are most of a journal. One that can be lacking is the last, and is left
-out where it says no more than that."""
+"""Dataclasses that are written as lists of these fields: reports are most of a journal. An optional field is the last,
+and is omitted if it has its default."""
 
 _LACKING: Mapping[type, Mapping[str, Any]] = {
     Opened: {"code": ""},
@@ -117,21 +117,21 @@ _LACKING: Mapping[type, Mapping[str, Any]] = {
     Parent: {"params": {}},
     Report: {"lanes": 1},
 }
-"""What it means that a body lacks a name: former versions left these out. No value here may ever change."""
+"""Values of names that a body lacks, as earlier versions omitted them. No value here may ever change."""
 
 
 def _former_suggested(body: dict[str, Any]) -> None:
-    body.pop("seen", None)  # how much its searcher knew, which `Asked` tells now
+    body.pop("seen", None)  # how much its searcher knew, which `Asked` records now
 
 
 _FORMER: Mapping[type, Callable[[dict[str, Any]], None]] = {
     Started: _former_suggested,
     Exhausted: _former_suggested,
 }
-"""Puts what former versions wrote under another name into today's place."""
+"""Converts names of earlier versions."""
 
 _Read = Callable[[Any, Any], Any]
-"""(The trial's number, what JSON gives) to the value."""
+"""Converts (the trial's number, the JSON value) to the value."""
 
 
 def encode(event: Event) -> tuple[str, int | None, str]:
@@ -154,7 +154,7 @@ def decode(kind: str, trial: int | None, body: str) -> Event:
 
 
 def _plain(part: Any) -> dict[str, Any] | tuple[Any, ...]:
-    """Return a dataclass as JSON has it, but for the dataclasses inside it: the encoder passes these on to here."""
+    """Return a dataclass for the JSON encoder, which calls this for the dataclasses inside it."""
     names, values = _WRITERS[type(part)]
     return values(part) if names is None else dict(zip(names, values(part), strict=True))
 
@@ -230,7 +230,7 @@ def _builder(layout: _Layout) -> _Read:
 
 
 def _inner(layout: _Layout, field: str, kind: type) -> _Layout:
-    """Return the layout of a field whose own fields are among those of the object."""
+    """Return the layout of a field whose own fields are merged into the object's."""
     inside = {name: path.split(".")[1] for name, path in layout.fields.items() if path.startswith(f"{field}.")}
     return _Layout(kind, layout.trial.removeprefix(f"{field}."), inside)
 
@@ -255,7 +255,7 @@ def _row_reader(layout: _Layout) -> _Read:
 
 
 def _value_reader(hint: Any) -> _Read | None:
-    """Make what reads a field of this type; None where JSON gives it as it is."""
+    """Return the decoder of a type; None if JSON needs no conversion."""
     if is_dataclass(hint) and isinstance(hint, type):
         return _row_reader(_ROWS[hint]) if hint in _ROWS else _reader(_PARTS[hint])
     inner = [read for argument in typing.get_args(hint) if (read := _value_reader(argument)) is not None]

@@ -1,8 +1,7 @@
-"""The file of a journal: its tables and checksums; open it, whatever state it is in, or say why it can't be used.
+"""The file of a journal: its tables and checksums, and how it is opened.
 
-An event's checksum is the CRC-32 of all events up to it. So it also tells of an event that is missing, or in another's
-place, and what is appended hangs on what is there. It finds damage, which is all it is for: whoever may write the file
-could make it fit.
+An event's checksum is the CRC-32 of all events up to it, so it also detects missing and misplaced events, and appended
+events depend on the earlier ones. It detects damage, not manipulation.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ APPLICATION = 0x68707365
 """SQLite's `application_id`: "hpse"."""
 
 CHECKSUM = "checksum"
-"""The key of the study's own checksum, beside what was recorded."""
+"""Key of the checksum of the study's record."""
 
 INSERT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
 
@@ -59,15 +58,15 @@ CREATE TABLE requests (seq INTEGER PRIMARY KEY, time REAL NOT NULL, verb TEXT NO
 """
 
 _Row = Sequence[Any]
-"""An event's columns but for the checksum: seq, time, kind, trial, body, followed."""
+"""An event's columns without the checksum: seq, time, kind, trial, body, followed."""
 
 _BUSY_SECONDS = 30.0
 
 _BESIDE = ("-wal", "-journal")
-"""SQLite's files beside the journal that may hold a part of it."""
+"""SQLite's other files, which may have a part of the journal."""
 
 _UNWRITABLE = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
-"""What SQLite says on a file system that is read-only, or full."""
+"""SQLite's error codes on a file system that is read-only or full."""
 
 
 def make_tables(connection: sqlite3.Connection, study: Mapping[str, Any]) -> None:
@@ -80,20 +79,20 @@ def make_tables(connection: sqlite3.Connection, study: Mapping[str, Any]) -> Non
 
 
 def with_checksums(rows: Iterable[_Row], checksum: int = 0) -> Iterator[tuple[Any, ...]]:
-    """Add the checksum to each of some events, after those that gave `checksum`."""
+    """Add the checksums to events that follow those with `checksum`."""
     for row in rows:
         checksum = next_checksum(checksum, row)
         yield *row, checksum
 
 
 def next_checksum(checksum: int, row: _Row) -> int:
-    """Give the checksum of all events up to this one, from that of those before it."""
+    """Return the checksum of all events up to this one, from that of the earlier ones."""
     seq, when, kind, trial, body, followed = row
     return zlib.crc32(f"{seq} {when!r} {kind} {trial} {body} {followed}\n".encode(), checksum)
 
 
 def study_checksum(rows: Mapping[str, str]) -> str:
-    """Give the checksum of what was recorded with the study, as its own row holds it."""
+    """Return the checksum of what was recorded with the study, as its own row holds it."""
     return str(zlib.crc32("".join(sorted(f"{key} {value}\n" for key, value in rows.items())).encode()))
 
 
@@ -101,7 +100,7 @@ def connect(path: Path) -> sqlite3.Connection:
     """Open a journal that exists.
 
     Raises:
-        JournalError: There is none, or it isn't one that this version reads.
+        JournalError: It doesn't exist, or this version can't read it.
     """
     if not is_file(path):
         raise no_study(path)
@@ -110,10 +109,10 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open a journal as `connect` does, also where nothing can be written.
+    """Open a journal as `connect` does, even if nothing can be written.
 
-    SQLite must write to read what a killed process left beside the journal. Where it can't, what there is is read
-    from a copy. Left as it is, it would be read without its newest events.
+    SQLite must write to recover the files of a killed process. If it can't, the journal is read from a copy. Otherwise
+    it would be read without its newest events.
     """
     if not is_file(path):
         raise no_study(path)
@@ -127,7 +126,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 def is_file(path: Path) -> bool:
-    """Say whether there is a journal.
+    """Return whether there is a journal.
 
     Raises:
         JournalError: The system doesn't let us look.
@@ -142,9 +141,9 @@ def is_file(path: Path) -> bool:
 
 
 def no_study(path: Path) -> JournalError:
-    """Give the error for a journal that isn't there."""
+    """Return the error for a journal that isn't there."""
     name = "the directory that `hpsearch run` printed"
-    with contextlib.suppress(OSError):  # it may not be looked into
+    with contextlib.suppress(OSError):  # permission denied
         inside = [found.parent for found in path.parent.glob(f"*/{path.name}")]
         if path.parent / "study" in inside:  # where `hpsearch design` puts it
             name = str(path.parent / "study")
@@ -157,7 +156,7 @@ def no_study(path: Path) -> JournalError:
 
 @contextlib.contextmanager
 def explained(path: Path | None) -> Iterator[None]:
-    """Turn what SQLite raises into an error that says what to do."""
+    """Turn SQLite's errors into ours, with advice."""
     try:
         yield
     except sqlite3.OperationalError as error:  # the disk is full, the file is read-only, it stays locked, ...
@@ -173,12 +172,12 @@ def explained(path: Path | None) -> Iterator[None]:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    # As a URI: else SQLite would make a file that was deleted since we looked.
+    # As a URI: else SQLite would create a file that was just deleted.
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=_BUSY_SECONDS)
 
 
 def _copied(path: Path) -> sqlite3.Connection:
-    """Give a journal as it stands, in memory; nothing can be written to it."""
+    """Return a read-only copy of a journal in memory."""
     try:
         with tempfile.TemporaryDirectory(prefix="hpsearch-journal-") as scratch:
             copy = Path(scratch) / path.name
@@ -205,7 +204,7 @@ def _copied(path: Path) -> sqlite3.Connection:
 
 
 def _states(path: Path) -> list[tuple[int, int] | None]:
-    """Give what changes in a journal's files when they are written."""
+    """Return what changes in a journal's files when they are written."""
     states: list[tuple[int, int] | None] = []
     for suffix in ("", *_BESIDE):
         file = Path(f"{path}{suffix}")
@@ -217,7 +216,7 @@ def _states(path: Path) -> list[tuple[int, int] | None]:
 def _checked(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
     """Return the connection if it is to a journal that this version reads."""
     try:
-        # What isn't UTF-8 is damaged: the checksum tells where, SQLite would only say that it can't decode.
+        # Text that isn't UTF-8 is damaged: the checksum locates it, while SQLite would only fail to decode.
         connection.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()

@@ -34,11 +34,11 @@ _LOCAL_FUSE = frozenset(
 
 
 def filesystem_of(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """Give the kind of file system that holds a path, e.g. `ext4`; empty where the system doesn't tell.
+    """Return the type of a path's file system, such as `ext4`; empty if unknown.
 
     Args:
-        path: Need not exist.
-        mounts: The system's list of what is mounted where, in the order of mounting.
+        path: The path, which need not exist.
+        mounts: The system's list of mounts, in order.
     """
     try:
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
@@ -49,17 +49,17 @@ def filesystem_of(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
     for line in lines:
         _, where, mounted, *_ = line.split(" ")
         mount_point = Path(_unescaped(where))
-        # Of two mounts at one place, the later one hides the former.
+        # A later mount hides an earlier one at the same path.
         if place.is_relative_to(mount_point) and len(mount_point.parts) >= depth:
             kind, depth = mounted, len(mount_point.parts)
     return kind
 
 
 def identity(path: Path | int) -> tuple[int, int] | None:
-    """Give what tells a file from every other that exists, whatever its name; None where there is none.
+    """Return a file's identity, whatever its name; None if it doesn't exist.
 
     Args:
-        path: Or the descriptor of an open file.
+        path: Its path or descriptor.
     """
     try:
         status = path.stat() if isinstance(path, Path) else os.fstat(path)
@@ -69,12 +69,12 @@ def identity(path: Path | int) -> tuple[int, int] | None:
 
 
 def is_network_filesystem(path: Path) -> bool:
-    """Say whether a path lies on a file system that several machines may share."""
+    """Return whether a path lies on a file system that several machines may share."""
     return is_network_kind(filesystem_of(path))
 
 
 def is_network_kind(kind: str) -> bool:
-    """Say whether several machines may share a file system of this kind.
+    """Return whether several machines may share a file system of this kind.
 
     What FUSE serves counts unless it is known to be local: most of it (sshfs, s3fs, gcsfuse, ...) isn't.
     """
@@ -127,9 +127,9 @@ def _flush(path: Path) -> None:
 
 
 def put_in_place(content: bytes, target: Path) -> None:
-    """Write a file by one rename, in place of one that is there: who reads it meanwhile reads the one or the other.
+    """Write a file atomically, by renaming a temporary one.
 
-    A link that is there is replaced, too: a study may have been made by somebody else.
+    An existing link is replaced, too, as a study may come from somebody else.
     """
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
@@ -152,7 +152,7 @@ def size_of(paths: Iterable[Path]) -> int:
         total += _bytes(path)
         if path.is_dir() and not path.is_symlink():
             folders.append(os.fspath(path))
-    while folders:  # there may be tens of thousands, each of which may be gone by now: each is looked at once
+    while folders:  # there may be tens of thousands, each of which may vanish: each is read once
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 total += _bytes(entry)
@@ -163,12 +163,12 @@ def size_of(paths: Iterable[Path]) -> int:
 
 @contextlib.contextmanager
 def sizes_beside(paths: Sequence[Path]) -> Iterator[Callable[[], list[int]]]:
-    """Add up the bytes of each path in a process beside this one, which meanwhile does something else.
+    """Count the bytes of each path in another process, concurrently with this one.
 
-    It isn't a thread: each of its thousands of short calls would wait for this one to let go of the interpreter.
+    A thread would wait for the interpreter's lock at each of its thousands of short calls.
 
     Yields:
-        What waits for the answer, and gives the bytes of each path.
+        A function that waits for the result, and returns the bytes of each path.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -188,7 +188,7 @@ def sizes_beside(paths: Sequence[Path]) -> Iterator[Callable[[], list[int]]]:
 
 
 def _read(answer: str, paths: Sequence[Path]) -> list[int]:
-    """Read an answer; where its process came to harm, there is none, and it is found here."""
+    """Read the result; if its process failed, compute it here."""
     sizes: list[int] = json.loads(answer) if answer.endswith("]") else [size_of([path]) for path in paths]
     return sizes
 

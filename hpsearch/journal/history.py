@@ -1,4 +1,4 @@
-"""Who ran and steered a study, when and for how long, and what came of it."""
+"""Who ran and steered a study, when, for how long, and with what result."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ class Step:
     time: float
     """Seconds since the epoch."""
     verb: str
-    """What was asked; `run` where a process began to run the study, `ask` where it was opened for asking, `end`."""
+    """The request; or `run`: a process began to run the study, `ask`: it was opened for ask/tell, `end`."""
     by: str
     """`user@host:pid`; empty where it isn't known."""
     details: Mapping[str, Any]
-    """What was asked for, as JSON values; of `run` and `ask` the command."""
+    """The request's arguments, as JSON values; for `run` and `ask` the command."""
     outcome: str
     """`done`, `refused: ...`, or `not answered`; of `end` how."""
 
 
 def steps(entries: Iterable[Entry], requests: Sequence[Request]) -> list[Step]:
-    """Give the history of a journal, in order of time; what is journaled keeps its order, also if a clock was set back.
+    """Return the history of a journal by time; events keep their order, even if a clock was set back.
 
     Args:
-        entries: The journal's.
-        requests: All that were left. One that isn't answered was left for a process that ended before it looked, or
-            looks yet.
+        entries: The journal's entries.
+        requests: All requests. A request without an answer was for a process that ended first, or is still pending.
     """
     answered: set[int | None] = set()
     journaled = list(_journaled(entries, answered))
@@ -67,16 +66,16 @@ def _journaled(entries: Iterable[Entry], answered: set[int | None]) -> Iterator[
 
 
 class RunningTime:
-    """How long a sweep has run: follows a journal's entries; a clock that was set back takes nothing off."""
+    """Running time of a sweep, from a journal's entries; a clock that was set back doesn't reduce it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """In which a process ran the sweep and it wasn't paused, as far as the journal tells."""
+        """Seconds in which a process ran the sweep without a pause, as far as known."""
         self._since = 0.0
         self._counts = False
 
     def take(self, entry: Entry) -> None:
-        """Take the next entry."""
+        """Apply the next entry."""
         match entry.event:
             case Opened():
                 self._counts = True

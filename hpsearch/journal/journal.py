@@ -1,10 +1,10 @@
-"""The journal: one SQLite file that holds a study whole. One process writes it, any number read it.
+"""The journal: one SQLite file with the whole study. One process writes it, any number read it.
 
-In WAL mode a committed transaction survives the death of the process at any moment; with `durable` also the loss of
-power, as do the checkpoints that it names. On a network file system, where WAL fails, it uses a rollback journal.
+In WAL mode a committed transaction survives the death of the process at any moment; with `durable` it also survives the
+loss of power, as do its checkpoints. On a network file system, where WAL fails, it uses a rollback journal.
 
-Events are appended only to the end that their writer knows. Of two processes that write all the same, because a lock
-was deleted or doesn't work, one is refused, whatever file system they meet on.
+Events are only appended after the last event that their writer knows. If two processes write, because a lock was
+deleted or doesn't work, one of them is refused, on any file system.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hpsearch.journal.requests import LABELS, Request, leave_request, requests_a
 __all__ = ["BEGINNING", "FORMAT", "Journal", "Position"]
 
 Position = tuple[int, int]
-"""Number and checksum of an event, which tell all events up to it from others."""
+"""Number and checksum of an event, which identify all events up to it."""
 
 BEGINNING: Position = (0, 0)  # before the first event
 _ROWS_AT_ONCE = 500
@@ -56,22 +56,22 @@ class Journal:
     def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
         self._connection = connection
         self._path = path
-        self._identity: tuple[int, int] | None = None  # None: one that is only read, or in memory
+        self._identity: tuple[int, int] | None = None  # None: it is read-only, or in memory
         self._guard: Callable[[], None] = lambda: None
         self._synchronous = "NORMAL"
         self._writes = self._ready = False
         self._end: Position | None = None  # of the last event that a writer knows
         self._last_request = 0
         self.is_asked = False
-        """Whether this very process has asked for something since it took requests last: it need not wait to look."""
+        """Whether this process itself has written a request since it last read them, so that it need not wait."""
 
     @classmethod
     def create(cls, path: Path, study: Mapping[str, Any]) -> None:
-        """Write a new journal with what is known of the study before it runs, and close it.
+        """Write a new journal with the study's record, and close it.
 
         Args:
             path: A file that doesn't exist.
-            study: Names to JSON values; `"sweep"` among them.
+            study: The record: names to JSON values, with `"sweep"`.
 
         Raises:
             sqlite3.Error: It can't be written.
@@ -81,22 +81,22 @@ class Journal:
 
     @classmethod
     def in_memory(cls, study: Mapping[str, Any]) -> Journal:
-        """Give a journal that vanishes with its process, for a simulated run."""
+        """Return a journal that vanishes with its process, for a simulated run."""
         connection = sqlite3.connect(":memory:", isolation_level=None)
         make_tables(connection, study)
         return cls(connection, None)
 
     @classmethod
     def open(cls, path: Path, *, durable: bool = False, guard: Callable[[], None] = lambda: None) -> Journal:
-        """Open a journal to go on writing it.
+        """Open a journal to append to it.
 
         Args:
             path: Its file.
-            durable: Let what is committed, and the checkpoints that it names, survive the loss of power.
-            guard: Called before each commit; raises when this process may write no more.
+            durable: Make committed events and their checkpoints survive the loss of power.
+            guard: Called before each commit; raises if this process must no longer write.
 
         Raises:
-            JournalError: There is none, or it isn't one that this version reads.
+            JournalError: It doesn't exist, or this version can't read it.
         """
         connection = connect(path)
         journal = cls(connection, path)
@@ -124,7 +124,7 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Close the file; after writing, so that whoever may not write beside it can read it, too."""
+        """Close the file; after writing, so that readers without write permission can read it."""
         # What SQLite deletes here it finds by its name, which may be another journal's by now.
         if self._writes and self._path is not None and identity(self._path) == self._identity:
             with contextlib.suppress(sqlite3.Error):  # another process reads it now: WAL does no harm
@@ -133,7 +133,7 @@ class Journal:
         self._connection.close()
 
     def study(self) -> dict[str, Any]:
-        """Give what was recorded with the study when it was created.
+        """Return what was recorded with the study when it was created.
 
         Raises:
             JournalError: It isn't what was recorded.
@@ -153,19 +153,19 @@ class Journal:
     def append(
         self, events: Sequence[Event], followed: Sequence[Followed] | None = None, when: float | None = None
     ) -> list[tuple[int, float]]:
-        """Write events in one transaction; when this returns they survive the process.
+        """Append events in one transaction; when this returns they survive the process.
 
         Args:
-            events: In their order.
-            followed: What followed from each; None: nothing from any.
-            when: Their time, in seconds since the epoch; None: this moment's.
+            events: Events in order.
+            followed: What followed from each; None: nothing.
+            when: Their time, in seconds since the epoch; None: now.
 
         Returns:
-            Each one's (number, time): numbers count from 1 without a gap.
+            (number, time) of each; numbers count from 1 without gaps.
 
         Raises:
             StudyInUseError: Another process has written since.
-            JournalError: They can't be written (the disk is full, say); none of them is.
+            JournalError: They can't be written, for example to a full disk. None of them is.
         """
         when = time.time() if when is None else when
         texts = [""] * len(events) if followed is None else map(encode_followed, followed)
@@ -194,21 +194,21 @@ class Journal:
         """Return (time, event) of each of `entries`.
 
         Raises:
-            JournalError: A row isn't an event, or isn't the one that was written.
+            JournalError: A row is damaged.
         """
         for entry in self.entries():
             yield entry.time, entry.event
 
     def added(self, known: Position = BEGINNING) -> tuple[list[Entry], Position] | None:
-        """Give the events after those that are known, and where they end; None: the known ones aren't its own.
+        """Return the events after the known ones, and their end; None if the known ones aren't in this journal.
 
-        Then another journal lies there by now, and is to be read anew.
+        In that case the journal was replaced and must be read from its start.
 
         Args:
-            known: Where the former call's events ended.
+            known: End of the events of the earlier call.
 
         Raises:
-            JournalError: A row isn't an event, or isn't the one that was written.
+            JournalError: A row is damaged.
         """
         with explained(self._path):
             end = self._newest()
@@ -221,21 +221,21 @@ class Journal:
         return list(self.entries(known, end)), end
 
     def entries(self, known: Position = BEGINNING, end: Position | None = None) -> Iterator[Entry]:
-        """Return the events, in the order of writing, with what followed from them.
+        """Yield the events, in the order of writing, with what followed from them.
 
         Args:
-            known: Where to begin: after this event.
-            end: The last one; None: the newest one when this was called.
+            known: Begin after this event.
+            end: The last event; None: the newest one at the time of the call.
 
         Raises:
-            JournalError: A row isn't an event, or isn't the one that was written.
+            JournalError: A row is damaged.
         """
         if end is None:
             with explained(self._path):
                 end = self._end or self._newest()
         (last, _), (seq, checksum) = end, known
         while seq < last:
-            # Each page by itself: an open cursor would keep a writer waiting, where there is no WAL.
+            # Page by page: without WAL an open cursor would block the writer.
             with explained(self._path):
                 rows = self._rows(f"WHERE seq > {seq} AND seq <= {last} ORDER BY seq LIMIT {_ROWS_AT_ONCE}")
             if not rows:
@@ -262,7 +262,7 @@ class Journal:
         return self._end
 
     def last_time(self) -> float | None:
-        """Give when the newest event was written, in seconds since the epoch; None where there is none."""
+        """Return the time of the newest event, in seconds since the epoch; None without events."""
         with explained(self._path):
             row = self._connection.execute("SELECT time FROM events ORDER BY seq DESC LIMIT 1").fetchone()
         return None if row is None else float(row[0])
@@ -274,12 +274,12 @@ class Journal:
         return 0 if newest is None else int(newest) + 1
 
     def request(self, verb: str, details: Mapping[str, Any] | None = None, by: str = "") -> int:
-        """Leave word for the process that runs the study, or for whoever looks at it.
+        """Write a request for the process that runs the study, or a label.
 
         Args:
-            verb: What is asked.
-            details: JSON values that it needs.
-            by: Who asks, as `user@host:pid`.
+            verb: The kind of request.
+            details: Its arguments, as JSON values.
+            by: The user, as `user@host:pid`.
 
         Returns:
             The request's number, for `answer`.
@@ -289,17 +289,17 @@ class Journal:
             return leave_request(self._connection, Request(time.time(), verb, by, details or {}))
 
     def answer(self, request: int) -> Steered | None:
-        """Give what came of a request; None: nobody has answered yet."""
+        """Return the answer to a request; None: there is none yet."""
         with explained(self._path):
             rows = self._connection.execute("SELECT trial, body FROM events WHERE kind = 'steered' ORDER BY seq DESC")
             answers = (decode("steered", *row) for row in rows.fetchall())
         return next((one for one in answers if isinstance(one, Steered) and one.request == request), None)
 
     def requests(self) -> list[Request]:
-        """Give what was asked of this process since the journal was opened to be written, each request once.
+        """Return the requests since the journal was opened for writing, each once.
 
         Raises:
-            JournalError: This process may write the journal no more.
+            JournalError: This process must no longer write the journal.
         """
         self._check_place()
         with explained(self._path):
@@ -310,12 +310,12 @@ class Journal:
         return [request for request in found if request.verb not in LABELS]
 
     def all_requests(self) -> list[Request]:
-        """Give all requests that were ever left, in their order."""
+        """Return all requests that were ever left, in their order."""
         with explained(self._path):
             return list(requests_after(self._connection, 0))
 
     def _check_place(self) -> None:
-        """See that what is written here is what others read, and that nobody else may write it."""
+        """Check that this is the file that others read, and that no other process may write it."""
         if self._identity is None or self._path is None:
             return
         if identity(self._path) != self._identity:
@@ -326,7 +326,7 @@ class Journal:
         self._guard()
 
     def _prepare(self) -> None:
-        """Choose how SQLite writes, before the first event; a study that is only looked at stays as it is."""
+        """Choose SQLite's journal mode, before the first event."""
         if self._ready or self._path is None:
             return
         self._writes = True
@@ -336,10 +336,10 @@ class Journal:
         self._ready = True
 
     def _known_end(self) -> Position:
-        """Give number and checksum of the last event, after which to write; within the transaction that writes.
+        """Return the number and checksum of the last event, within the transaction that appends.
 
         Raises:
-            StudyInUseError: It isn't the last one that this process knows.
+            StudyInUseError: It isn't the last event that this process knows.
         """
         newest = self._newest()
         if self._end not in (None, newest):

@@ -1,4 +1,4 @@
-"""What people wrote on a study: its tags and a note. They are words left in its journal, and decide nothing."""
+"""Tags and a note of a study. They are stored in its journal, and have no effect on the sweep."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Labels:
     """The tags and the note of a study."""
 
     tags: tuple[str, ...] = ()
-    """In the order in which they were given."""
+    """Tags in the order in which they were added."""
     note: str = ""
-    """The one that was written last."""
+    """The newest note."""
 
 
 def labels_in(requests: Iterable[Request]) -> Labels:
@@ -43,7 +43,7 @@ def labels_in(requests: Iterable[Request]) -> Labels:
 
 
 def labels_of(study_dir: StudyDirectory) -> Labels:
-    """Give the labels of a study.
+    """Return the labels of a study.
 
     Raises:
         JournalError: There is no study here, or it can't be read.
@@ -53,10 +53,10 @@ def labels_of(study_dir: StudyDirectory) -> Labels:
 
 
 def check_tags(tags: Sequence[str]) -> Sequence[str]:
-    """Give tags on that are words, with no spaces, commas or control characters.
+    """Return tags that are words, without spaces, commas or control characters.
 
     Raises:
-        HpsearchError: One isn't.
+        HpsearchError: A tag isn't a word.
     """
     for tag in tags:
         if not tag or not tag.isprintable() or any(sign.isspace() or sign == "," for sign in tag):
@@ -65,7 +65,7 @@ def check_tags(tags: Sequence[str]) -> Sequence[str]:
 
 
 def add_tags(study_dir: StudyDirectory, tags: Sequence[str]) -> Labels:
-    """Put tags on a study; answer with all labels that it has now.
+    """Add tags to a study; return all its labels.
 
     Raises:
         HpsearchError: One isn't a word.
@@ -75,10 +75,10 @@ def add_tags(study_dir: StudyDirectory, tags: Sequence[str]) -> Labels:
 
 
 def remove_tags(study_dir: StudyDirectory, tags: Sequence[str]) -> Labels:
-    """Take tags off a study; answer with all labels that it has now.
+    """Remove tags from a study; return all its labels.
 
     Raises:
-        HpsearchError: It doesn't have one of them.
+        HpsearchError: It lacks one of them.
         JournalError: There is no study here, or it can't be written.
     """
     known = labels_of(study_dir).tags
@@ -90,7 +90,7 @@ def remove_tags(study_dir: StudyDirectory, tags: Sequence[str]) -> Labels:
 
 
 def write_note(study_dir: StudyDirectory, text: str) -> Labels:
-    """Write the note of a study, in place of one that is there; an empty one takes it away.
+    """Replace the note of a study; an empty note removes it.
 
     Raises:
         JournalError: There is no study here, or it can't be written.

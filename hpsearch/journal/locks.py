@@ -19,9 +19,9 @@ _held: set[Lock] = set()
 
 
 def _close_held() -> None:
-    """Close the locks that a forked child has taken over: a data loader's, say, which outlives us by seconds.
+    """Close locks that a forked child inherited, for example a data loader that outlives its parent by seconds.
 
-    The lock belongs to the open file, so it would be held until the last of them has closed it.
+    A lock belongs to the open file, so it would be held until the last process closes it.
     """
     for lock in list(_held):
         lock.close()
@@ -53,7 +53,7 @@ class Lock:
         self.close()
 
     def close(self) -> None:
-        """Let go."""
+        """Release the lock."""
         _held.discard(self)
         if self._file >= 0:
             os.close(self._file)
@@ -71,11 +71,11 @@ class Lock:
         return False
 
     def in_place(self) -> bool:
-        """Say whether whoever opens the path now would meet this lock."""
+        """Return whether a process that opens the path now would see this lock."""
         return identity(self.path) == identity(self._file)
 
     def read(self) -> str:
-        """Give the file's text."""
+        """Return the file's text."""
         return os.pread(self._file, 4096, 0).decode("utf-8", "replace").strip()
 
     def write(self, text: str) -> None:

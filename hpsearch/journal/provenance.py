@@ -1,4 +1,4 @@
-"""Where a study comes from: the code, the environment and the command that made it."""
+"""The origin of a study: its code, environment and command."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _GIT_SECONDS = 10.0
 
 
 def provenance(directory: Path) -> dict[str, Any]:
-    """Give what is recorded with a study; plain JSON.
+    """Return a study's record, as plain JSON.
 
     Args:
-        directory: A folder of the user's code, whose git commit is asked for.
+        directory: A folder of the user's code, whose git commit is recorded.
     """
     return {
         "git": _git(directory),
@@ -61,12 +61,12 @@ def provenance(directory: Path) -> dict[str, Any]:
 
 
 def identity_of(name: str, created: float, record: Mapping[str, Any]) -> str:
-    """Say which study this is, wherever it lies: its sweep's name, when it was made and by which process."""
+    """Return which study this is, wherever it lies: its sweep's name, when it was made and by which process."""
     return f"{name} {created!r} {record.get('process', '')}"
 
 
 def process_name() -> str:
-    """Give `user@host:pid`."""
+    """Return `user@host:pid`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may run a user id that has no name
@@ -75,12 +75,12 @@ def process_name() -> str:
 
 
 def command_line() -> str:
-    """Give the command that started this process, as a shell would take it; secrets in it are masked."""
+    """Return the command that started this process, as a shell would take it; secrets in it are masked."""
     return shlex.join(mask_words(sys.orig_argv))
 
 
 def _environment() -> dict[str, str]:
-    """Give the variables that steer a run, by a list: any other may hold a secret, whatever its name."""
+    """Return the environment variables on an allow-list, as any other may contain a secret."""
     return {name: os.environ[name] for name in sorted(_RECORDED) if name in os.environ}
 
 

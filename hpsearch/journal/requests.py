@@ -1,6 +1,6 @@
-"""Words that are left in a journal beside its events: by anyone who may write the file, for whoever reads them.
+"""Requests and labels in a journal, written by anyone with write permission.
 
-They decide nothing by themselves: what the process that runs the study makes of one is an event.
+They have no effect on their own: the process that runs the study turns a request into an event.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpsearch.errors import JournalError
 __all__ = ["LABELS", "Request", "leave_request", "person", "requests_after"]
 
 LABELS = ("tag", "untag", "note")
-"""Verbs that ask nothing of anybody: what they say of a study is done when they are left."""
+"""Verbs of labels, which need no answer."""
 
 _ADDED = ("by", "details")
 """Columns that journals of before lack; they get them with the first request that is left."""
@@ -38,13 +38,13 @@ class Request:
 
 
 def person(by: str) -> str:
-    """Give `user@host` of a process's name."""
+    """Return `user@host` from a process's name."""
     who, _, number = by.rpartition(":")
     return who if number.isdecimal() else by
 
 
 def leave_request(connection: sqlite3.Connection, request: Request) -> int:
-    """Write one, in a transaction of its own; give its number."""
+    """Write a request, in a transaction of its own; return its number."""
     execute = connection.execute
     execute("BEGIN IMMEDIATE")
     try:
@@ -64,10 +64,10 @@ def leave_request(connection: sqlite3.Connection, request: Request) -> int:
 
 
 def requests_after(connection: sqlite3.Connection, number: int) -> Iterator[Request]:
-    """Give those with greater numbers, in their order.
+    """Return the requests with greater numbers, in order.
 
     Raises:
-        JournalError: One was damaged.
+        JournalError: A request is damaged.
     """
     added = ", ".join(_ADDED) if _columns(connection).issuperset(_ADDED) else "'', ''"
     query = f"SELECT seq, time, verb, {added} FROM requests WHERE seq > ? ORDER BY seq"

@@ -1,4 +1,4 @@
-"""Who watches a sweep: TensorBoard, other tools' runs, observers of one's own, and the screen.
+"""Observers of a sweep: TensorBoard, other tools' runs, users' own observers, and displays.
 
 A new observer is its own file here and a line in `config/observer_names.py`.
 """
@@ -20,7 +20,7 @@ __all__ = ["find_observer", "make_observer", "making_of"]
 
 
 def find_observer(name: str, search_path: Sequence[str] = ()) -> Callable[[Observed], Observer]:
-    """Give what makes the observer of a name or an import path: a class of observers, or a function.
+    """Return what makes the observer of a name or an import path: a class of observers, or a function.
 
     Raises:
         InvalidKey: The import path leads nowhere, or to something that can't make an observer; or the package that the
@@ -43,7 +43,7 @@ def find_observer(name: str, search_path: Sequence[str] = ()) -> Callable[[Obser
         _check_class(key, make)
     try:
         signature = inspect.signature(make)
-    except (TypeError, ValueError):  # some written in C tell of none
+    except (TypeError, ValueError):  # some callables written in C have no signature
         return make
     try:
         signature.bind(None)
@@ -63,10 +63,10 @@ def make_observer(name: str, observed: Observed, search_path: Sequence[str] = ()
 
 
 def making_of(name: str, observed: Observed, search_path: Sequence[str] = ()) -> Making:
-    """Give an observer that is yet to be made, as of `make_observer`.
+    """Return an observer's factory; see `make_observer`.
 
     Raises:
-        InvalidKey: There is none, as of `find_observer`.
+        InvalidKey: There is no such observer; see `find_observer`.
     """
     make = find_observer(name, search_path)
     kind = make if isinstance(make, type) else Observer
@@ -77,7 +77,7 @@ def _made(name: str, make: Callable[[Observed], object], observed: Observed) -> 
     key = ("observers", name)
     try:
         observer = make(observed)
-    except (Exception, SystemExit) as error:  # whatever a class of the user's raises; an exit would end the sweep
+    except (Exception, SystemExit) as error:  # any exception of the user's class; an exit would end the sweep
         raise InvalidKey(key, f"must be made of what it observes, but raised {exception_line(error)}") from error
     if not isinstance(observer, Observer):
         raise InvalidKey(key, f"must make a hpsearch.observers.base.Observer, got a {type(observer).__name__}")
@@ -93,6 +93,6 @@ def _check_class(key: tuple[str, ...], kind: type) -> None:
 
 
 def _is_installed(package: str) -> bool:
-    """Say whether a package could be imported; a folder that only has its name, such as W&B's own, is none."""
+    """Return whether a package could be imported; a folder that only has its name, such as W&B's own, is none."""
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None

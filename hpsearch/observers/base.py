@@ -1,4 +1,4 @@
-"""The observer's seam: whoever watches a sweep. The sweep neither waits for an observer nor fails with it."""
+"""The observer's seam. The sweep neither waits for an observer nor fails with it."""
 
 from __future__ import annotations
 
@@ -51,34 +51,34 @@ class Observer(ABC):
     """Seconds that one call may take, and that the end of the sweep waits for the rest; then it is let go."""
 
     remedy: str = "resuming tells it what it hasn't seen"
-    """What makes up for what it missed, once it was let go; one line, for the user."""
+    """How to recover what it missed after it was dropped; one line, for the user."""
 
     keeps: bool = False
-    """What it writes stays, and a killed process may not have come to the end of it: whoever resumes a study that is
-    finished shows it to this observer again."""
+    """Its output persists, and may be incomplete after a killed process: a resume of a finished study replays the study
+    to it."""
 
     def seen(self) -> int:
-        """Get ready, and give the `seq` of the last record that it holds from former runs; 0 for none.
+        """Prepare, and return the `seq` of the last record that it already has from earlier runs; 0 for none.
 
-        Called once, first. It is told the records after that one, those of former runs included.
+        Called once, first. It then receives the later records, those of earlier runs included.
         """
         return 0
 
     @abstractmethod
     def observe(self, record: Record) -> None:
-        """Take a record; their order is the journal's."""
+        """Receive a record, in the order of the journal."""
 
     def report(self, reports: Sequence[Report]) -> None:
-        """Take live reports, provisional: those of the attempt that runs now; a retry reports them again."""
+        """Receive provisional live reports of the running attempt; a retry reports them again."""
 
     def rungs(self, rungs: Sequence[RungView]) -> None:
-        """Take the state of the rungs, every few seconds and at the end.
+        """Receive the state of the rungs, every few seconds and at the end.
 
-        The records of former runs come before the first time.
+        The records of earlier runs come before the first call.
         """
 
     def flush(self) -> None:
-        """Write out what is held back; called whenever no record is waiting."""
+        """Write buffered output; called whenever no record is waiting."""
 
     @abstractmethod
     def close(self) -> None:
@@ -89,20 +89,20 @@ class Observers(Protocol):
     """Everyone who watches one run of a sweep, as the orchestrator sees them."""
 
     def observe(self, record: Record) -> None:
-        """Take an event that was journaled, and what the scheduler decided on it."""
+        """Receive a journaled event and the scheduler's decisions."""
 
     def report(self, reports: Sequence[Report]) -> None:
-        """Take live reports, provisional."""
+        """Receive provisional live reports."""
 
     def say(self, text: str) -> None:
-        """Take a line that the user should read."""
+        """Show a line to the user."""
 
     def look(self, sweep_state: SweepState, workers: Workers, elapsed: float, last: bool) -> None:
-        """Look at where the sweep stands; called a few times a second, and at the end.
+        """Show the sweep's state; called a few times a second, and at the end.
 
         Args:
-            sweep_state: Where it stands.
-            workers: Who runs it.
+            sweep_state: The state.
+            workers: The workers.
             elapsed: Seconds of this run.
-            last: Nothing more will come.
+            last: Whether this is the last call.
         """

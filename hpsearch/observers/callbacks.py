@@ -26,13 +26,13 @@ class Callbacks:
         stop: Callable[[], object],
         say: Callable[[str], None],
     ) -> None:
-        """Take the functions.
+        """Create the observer.
 
         Args:
-            callbacks: Who is called.
-            row_of: Gives a trial's row as it stands.
-            stop: Called where one of them wants the sweep to end.
-            say: Told once of each that raised.
+            callbacks: The functions.
+            row_of: Returns a trial's current row.
+            stop: Called if a callback requests the sweep's end.
+            say: Called once per callback that raised.
         """
         self._callbacks = list(callbacks)
         self._row_of = row_of
@@ -40,7 +40,7 @@ class Callbacks:
         self._say = say
 
     def observe(self, record: Record) -> None:
-        """Take a record of this run; call all for each trial that ended by it."""
+        """Call all functions for each trial that ended with a record of this run."""
         event = record.event
         if isinstance(event, Failed) and not event.retry:
             self._call(event.trial)
@@ -51,7 +51,7 @@ class Callbacks:
     def _call(self, trial: int) -> None:
         for callback in list(self._callbacks):
             try:
-                # A copy: the sweep goes on with these params, whatever becomes of those in a callback's hands.
+                # A copy: a callback must not change the sweep's params.
                 callback(copy.deepcopy(self._row_of(trial)))
             except StopSearch:
                 self._stop()

@@ -12,7 +12,7 @@ from hpsearch.tables.trials import REPORTS_NAME, TRIALS_NAME, reports_csv, trial
 __all__ = ["CsvObserver"]
 
 _SHARE = 0.02
-"""Of the time that goes into writing while the sweep runs: the files are written whole, and they grow."""
+"""Largest fraction of the time for writing while the sweep runs, as the growing files are written whole."""
 
 
 class CsvObserver(Observer):
@@ -30,7 +30,7 @@ class CsvObserver(Observer):
         self._next = 0.0  # on the monotonic clock
 
     def observe(self, record: Record) -> None:
-        """Take a record."""
+        """Receive a record."""
         self._trials.take(record)
         self._is_new = True
 

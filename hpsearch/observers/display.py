@@ -13,10 +13,10 @@ from hpsearch.trial import Params, TrialRow, TrialState
 __all__ = ["LONG_WAIT", "MOST_FAILURES", "Display", "Running", "Silent", "Snapshot", "Unfailing"]
 
 MOST_FAILURES = 3
-"""Of the newest ones those that are shown."""
+"""Number of the newest ones that are shown."""
 
 LONG_WAIT = 2.0
-"""Seconds of waiting from which on it is said."""
+"""Seconds of waiting after which it is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +26,24 @@ class Running:
     trial: int
     params: Params
     iteration: int
-    """The last one that it told of, or the one that its segment began after."""
+    """Its last reported iteration, or the start of its segment."""
     until: int | None
     """The last one of its segment; None where it has no bound."""
     metrics: Mapping[str, float]
-    """What it reported last in its segment; empty where it didn't yet."""
+    """Its last report in the segment; empty without one."""
     width: int
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Where a sweep stands, as a person wants to see it."""
+    """A sweep's state for displays."""
 
     name: str
     objective: Objective
     rungs: Sequence[RungView]
     counts: Mapping[TrialState, int]
     leaders: Sequence[TrialRow]
-    """Those that no other one is better than: of one goal the best one."""
+    """Non-dominated trials; with one goal the best one."""
     workers: Workers
     iterations: int
     """Iterations that count so far."""
@@ -52,36 +52,36 @@ class Snapshot:
     elapsed: float
     """Seconds of this run."""
     remaining: float | None
-    """Seconds, estimated; None where nothing can be said."""
+    """Estimated seconds; None if unknown."""
     failures: Sequence[tuple[int, str]] = ()
     """(trial, message) of the newest failures, the newest last."""
     widths: Mapping[int, int] = field(default_factory=dict)
     """Running trials by how many workers each has; empty where none can have more than one."""
     shares: bool = False
-    """Whether workers train several trials beside each other."""
+    """Whether workers train several trials in parallel."""
     packs: tuple[int, int] = (0, 0)
     """Running trials that were trained as one computation with others when they reported last, and how many packs that
     is."""
     waiting: tuple[str, float] | None = None
-    """What the sweep waits for, and for how many seconds now; None while nothing holds it up."""
+    """(what the sweep waits for, seconds so far); None if nothing blocks it."""
     running: Sequence[Running] = ()
     """Trials that run, by number; none where the display doesn't show them."""
 
 
 class Display:
-    """Where a sweep shows how it goes. Each kind does what it can of this, and the rest does nothing."""
+    """Displays a sweep's progress. Methods that a subclass doesn't override do nothing."""
 
     most_running = 0
-    """Trials that run of which snapshots are to tell: the first ones."""
+    """Most running trials in a snapshot: the first ones."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show where the sweep stands; called a few times a second."""
+        """Show the sweep's state; called a few times a second."""
 
     def note(self, text: str) -> None:
         """Show a line that stays."""
 
     def wait(self, what: str) -> None:
-        """Show that the thread of the caller is held up by this, until something else is to be shown."""
+        """Show what blocks the caller's thread, until the next update."""
 
     def close(self) -> None:
         """Leave what was shown last, and let go of the terminal."""
@@ -99,7 +99,7 @@ class Unfailing(Display):
         self.most_running = display.most_running
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show where the sweep stands."""
+        """Show the sweep's state."""
         self._try(lambda display: display.show(snapshot))
 
     def note(self, text: str) -> None:

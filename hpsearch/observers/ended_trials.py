@@ -1,4 +1,4 @@
-"""What an observer writes of a trial that has ended: its row, its reports, and when they came."""
+"""Data of ended trials for observers: rows, reports and their times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Reported:
     """A report that counts."""
 
     time: float
-    """That of its segment's start and the iterations since, in seconds since the epoch."""
+    """Time of its segment's start plus the iterations since, in seconds since the epoch."""
     report: Report
 
 
@@ -42,9 +42,9 @@ class EndedTrial:
 
     @property
     def digest(self) -> str:
-        """Tells one content from another: a trial that went on after it had ended has another one when it ends again.
+        """A digest of the content, which changes when a trial continues after its end and ends again.
 
-        Times are no part of it, since they don't make another trial.
+        Times aren't part of it.
         """
         row = self.row
         content = strict_json(
@@ -70,7 +70,7 @@ class EndedTrials:
         self._journaled = JournaledState(sweep)
         self._curves = Curves(self._timed)
         self._began: dict[int, float] = {}
-        self._ended: dict[int, float] = {}  # those that have, to when
+        self._ended: dict[int, float] = {}  # ended trials to their times
         self._clocks: dict[int, float] = {}  # up to when each trial has run, by its reports
         self._changed: set[int] = set()
 
@@ -96,25 +96,25 @@ class EndedTrials:
                 self._changed.discard(trial)
 
     def take_changed(self) -> list[int]:
-        """Give the trials that have ended, or ended in another way, since the last call, the first to end first."""
+        """Return the trials that have ended, or ended in another way, since the last call, the first to end first."""
         changed, self._changed = self._changed, set()
         return sorted(changed, key=lambda trial: (self._ended[trial], trial))
 
     def has(self, trial: int) -> bool:
-        """Say whether a trial has ended."""
+        """Return whether a trial has ended."""
         return trial in self._ended
 
     def of(self, trial: int) -> EndedTrial:
-        """Give a trial that has ended."""
+        """Return a trial that has ended."""
         row = self._journaled.records.of(trial).row()
         return EndedTrial(row, self.reported(trial), self._began[trial], self._ended[trial])
 
     def rows(self) -> list[TrialRow]:
-        """Give every trial as it stands, by number, those that haven't ended included."""
+        """Return every trial's current data, by number, also of trials that haven't ended."""
         return self._journaled.rows()
 
     def reported(self, trial: int) -> tuple[Reported, ...]:
-        """Give what a trial has reported that counts, by iteration."""
+        """Return what a trial has reported that counts, by iteration."""
         return tuple(reported for _, reported in self._curves.of(trial))
 
     def _timed(self, report: Report) -> Reported:

@@ -34,11 +34,11 @@ _LONGEST_TAG = 5000
 
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # else one that is away holds up for minutes
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # else a server that is down blocks for minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-"""Of its environment, where they aren't set."""
+"""Environment variables, if they aren't set."""
 
 _STUDY = "hpsearch.study"
 _TRIAL = "hpsearch.trial"
@@ -47,10 +47,10 @@ _DIGEST = "hpsearch.digest"
 
 
 class MLflowObserver(TrialLog):
-    """Writes to `MLFLOW_TRACKING_URI`; where that isn't set, to a database `mlflow.db` in the study's directory.
+    """Writes to `MLFLOW_TRACKING_URI`, by default to a database `mlflow.db` in the study's directory.
 
-    The experiment is called as the study's directory is. A run is whole once it has ended; one that a killed process
-    left half written is deleted, as MLflow deletes, and so is that of a trial that went on after it had ended.
+    The experiment has the name of the study's directory. A run is complete once it has ended. Incomplete runs of a
+    killed process are deleted, and so are runs of trials that continued after their end.
 
     Args:
         observed: The study.
@@ -70,7 +70,7 @@ class MLflowObserver(TrialLog):
         """Trials to the runs that lie there, whole or not."""
 
     def find(self) -> Mapping[int, str]:
-        """Open the place, and look for the study's trials."""
+        """Open the store, and find the study's trials."""
         client = self._open()
         whole: dict[int, str] = {}
         token = None
@@ -125,14 +125,14 @@ class MLflowObserver(TrialLog):
             _make(database)
         self._client = client = MlflowClient(given or f"sqlite:///{database}")
         name = self._directory.name
-        # Else artifacts, of which there are none, would be said to lie in the folder where hpsearch was started.
+        # Else the location of artifacts, of which there are none, would be the current folder.
         place = None if given else (self._directory / "mlartifacts").as_uri()
         if (found := client.get_experiment_by_name(name)) is not None:
             self._experiment = found.experiment_id
             return client
         try:
             self._experiment = client.create_experiment(name, place)
-        except MlflowException:  # another process may have made it meanwhile
+        except MlflowException:  # another process may have created it
             found = client.get_experiment_by_name(name)
             if found is None:
                 raise
@@ -150,7 +150,7 @@ class MLflowObserver(TrialLog):
 
 
 def _make(database: Path) -> None:
-    """Make MLflow's database beside its place, and move it there: one that is half made it can't go on with."""
+    """Create MLflow's database under a temporary name and rename it, as MLflow can't use an incomplete one."""
     from mlflow import MlflowClient
 
     partial = database.with_name(f".{database.name}.partial")
@@ -161,9 +161,9 @@ def _make(database: Path) -> None:
 
 
 def fit_names(names: Iterable[str]) -> dict[str, str]:
-    """Give names that MLflow takes, each its own: letters, digits, `_ - . / ` and spaces, no path that leads astray.
+    """Return distinct names that MLflow accepts: letters, digits, `_ - . / ` and spaces, without path traversal.
 
-    Those that it takes as they are stay so, whatever comes before them.
+    Names that it accepts stay as they are, independently of the others.
     """
     fits = {name: _fit(name) for name in names}
     fitted: dict[str, str] = {}

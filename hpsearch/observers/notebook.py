@@ -1,6 +1,6 @@
 """A running sweep in a notebook: one table that changes in place.
 
-IPython is no dependency: in its kernel it is there, and elsewhere nobody asks for it.
+IPython is no dependency: it exists in its kernel, and isn't imported elsewhere.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from hpsearch.tables.wording import counted, duration, front_line, number, param
 __all__ = ["NotebookTable", "Publish", "publisher", "snapshot_html"]
 
 Publish = Callable[[dict[str, str], bool], object]
-"""Shows data by their MIME types, the first time; then (True) in place of what is shown."""
+"""Shows data by MIME type, the first time; then (True) in place of the earlier ones."""
 
 _PAUSE = 0.5
 """Seconds between two updates at least."""
 
 _MOST_LETTERS = 160
-"""Of the parameters of a trial that runs."""
+"""Most letters of a running trial's parameters."""
 
 
 def publisher(stream: TextIO) -> Publish | None:
-    """Give what shows data in the cell of a notebook that runs; None where this is none.
+    """Return what shows data in the cell of a notebook that runs; None where this is none.
 
     Args:
         stream: Where the sweep is to be shown: somebody may have turned the standard one elsewhere.
@@ -47,19 +47,19 @@ def publisher(stream: TextIO) -> Publish | None:
     def publish(shown: dict[str, str], again: bool) -> None:
         try:
             display(shown, raw=True, display_id=name, update=again)  # type: ignore[no-untyped-call]
-        except Exception as error:  # whatever a kernel, a front end or somebody's hook raises
+        except Exception as error:  # any exception of a kernel, a front end or a hook
             raise OSError(f"the notebook shows nothing more: {error}") from error
 
     return publish
 
 
 class NotebookTable(Display):
-    """How the sweep stands, and which trials run, in one output of the cell.
+    """The sweep's state and its running trials, in one output of the cell.
 
     Args:
-        publish: Shows it; raises OSError where nothing can be shown any more.
-        stream: Where lines go that stay.
-        clock: Gives seconds.
+        publish: Shows it; raises OSError if nothing can be shown any more.
+        stream: Stream for permanent lines.
+        clock: Returns seconds.
     """
 
     most_running = 12
@@ -90,7 +90,7 @@ class NotebookTable(Display):
         self._waiting = Waiting(lambda seconds: self._put(self._last, f"{what}  {duration(seconds)}"))
 
     def close(self) -> None:
-        """Leave what came of it: nothing runs any more."""
+        """Show the final result."""
         self._wait_no_more()
         if self._last is not None:
             self._put(self._last, ended=True)
@@ -110,12 +110,12 @@ class NotebookTable(Display):
 
 
 def snapshot_html(snapshot: Snapshot | None, waits: str = "", ended: bool = False) -> str:
-    """Draw how a sweep stands, in colours that fit a light and a dark page.
+    """Return a sweep's state as HTML, in colours for light and dark pages.
 
     Args:
-        snapshot: Where it stands; None: it hasn't begun.
-        waits: What holds it up, and since when.
-        ended: It runs no more.
+        snapshot: The state; None: it hasn't begun.
+        waits: What blocks it, and since when.
+        ended: Whether it has ended.
     """
     lines = [] if snapshot is None else list(_lines(snapshot, ended))
     if waits:

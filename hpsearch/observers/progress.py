@@ -26,13 +26,13 @@ LINE_EVERY = 10.0
 """Seconds of a sweep between two plain lines in which nothing special happened."""
 
 _LEAST_PAUSE = 1.0
-"""The same in the reader's seconds: a simulated sweep may have days in one of them."""
+"""The same in real seconds, as a simulated sweep may have days in one of them."""
 
 
 class LiveTable(Display):
     """A table that is redrawn in place by `show`, in one write, without a thread of its own.
 
-    It stays under 30 lines however many brackets there are; what other code prints scrolls above it.
+    It has fewer than 30 lines for any number of brackets. Output of other code scrolls above it.
     """
 
     def __init__(self, stream: TextIO, owned: bool = False) -> None:
@@ -118,7 +118,7 @@ class PlainLines(Display):
         self._waiting = Waiting(lambda _: self._tell_wait(what))
 
     def _tell_wait(self, what: str) -> Literal[False]:
-        """Say once what it waits for."""
+        """Print once what it waits for."""
         if what not in self._waited:
             self._waited.add(what)
             self._print(f"{what} ...")
@@ -170,7 +170,7 @@ class PlainLines(Display):
 
 
 def line_of(snapshot: Snapshot) -> str:
-    """Put a snapshot into one line."""
+    """Format a snapshot as one line."""
     parts = [f"{duration(snapshot.elapsed):>10}", trials_of(snapshot), _busy(snapshot), _iterations(snapshot)]
     if snapshot.leaders:
         parts.append(_leaders_line(snapshot))
@@ -241,12 +241,12 @@ def _best(snapshot: Snapshot) -> list[RenderableType]:
 
 
 def work_of(snapshot: Snapshot) -> str:
-    """Put iterations and workers into words."""
+    """Format iterations and workers."""
     return f"{_iterations(snapshot)}, {_busy(snapshot)}"
 
 
 def trials_of(snapshot: Snapshot) -> str:
-    """Put the trials into words."""
+    """Format the trials."""
     states = by_state(snapshot.counts)
     trials = None if snapshot.total is None else snapshot.total[0]
     return _of("trial", sum(snapshot.counts.values()), trials) + (f" ({states})" if states else "")
@@ -258,13 +258,13 @@ def _iterations(snapshot: Snapshot) -> str:
 
 def _busy(snapshot: Snapshot) -> str:
     text = _workers(snapshot.workers, _beside(snapshot) if snapshot.shares else "")
-    # Where workers are shared, trials that have one don't each have one for themselves: the others are told alone.
+    # If workers are shared, running trials aren't workers: only wide trials are counted.
     widths = {width: count for width, count in snapshot.widths.items() if width > 1 or not snapshot.shares}
     return f"{text} ({by_width(widths, 'trial')})" if widths else text
 
 
 def _beside(snapshot: Snapshot) -> str:
-    """Say what trials workers have that several of them share, and how many of these are trained as one computation."""
+    """Return the number of trials on shared workers, and how many of them are trained together."""
     running = snapshot.counts.get(TrialState.RUNNING, 0)
     fused, packs = snapshot.packs
     which = "" if fused == running else f", {fused:,}"

@@ -26,10 +26,10 @@ class RungRow:
 
 
 def rung_rows(rungs: Sequence[RungView], most: int) -> list[RungRow]:
-    """Give at most `most` lines that together hold every rung.
+    """Return at most `most` lines for all rungs.
 
-    Brackets that are done become one line; if the others are still too many, they are summed by the iteration
-    where their rungs end, and at last the remaining ones into a line of their own.
+    Finished brackets become one line. If the others are still too many, they are summed by the last iteration of their
+    rungs, and finally the rest into one line.
     """
     if len(rungs) <= most:
         return [_row([rung]) for rung in rungs]
@@ -46,7 +46,7 @@ def rung_rows(rungs: Sequence[RungView], most: int) -> list[RungRow]:
 
 
 def _grouped(rungs: Iterable[RungView], key: Callable[[RungView], float]) -> list[list[RungView]]:
-    """Give the rungs of equal keys together, in the order of the keys."""
+    """Return the rungs of equal keys together, in the order of the keys."""
     return [list(group) for _, group in groupby(sorted(rungs, key=key), key)]
 
 
@@ -67,7 +67,7 @@ def _row(rungs: Sequence[RungView]) -> RungRow:
 
 
 def _span(numbers: Iterable[int | None]) -> str:
-    """Put numbers into words: `3`, or `0 to 7`, or `end` where there is none."""
+    """Format numbers: `3`, or `0 to 7`, or `end` for None."""
     known = [number for number in numbers if number is not None]
     if not known:
         return "end"

@@ -1,4 +1,4 @@
-"""Which display fits the place where a sweep is shown."""
+"""Choose the display for a stream."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["choose_progress"]
 
 
 def choose_progress(stream: TextIO | None, quiet: bool = False) -> Display:
-    """Give a live table in a terminal that can redraw and in a notebook, plain lines in files, nothing without any."""
-    if stream is None or quiet:  # None is Python's way to say that the descriptor is closed
+    """Return a live table for terminals that can redraw and notebooks, plain lines for files, nothing otherwise."""
+    if stream is None or quiet:  # Python's streams are None if the descriptor is closed
         return Silent()
     if (publish := publisher(stream)) is not None:
         return NotebookTable(publish, stream)
@@ -24,7 +24,7 @@ def choose_progress(stream: TextIO | None, quiet: bool = False) -> Display:
 
 
 def _apart(stream: TextIO) -> tuple[TextIO, bool]:
-    """Give a stream of our own onto the same place: a trial in this process turns the standard ones to its log."""
+    """Return our own stream on the same target, as a trial in this process redirects the standard ones to its log."""
     try:
         if stream.fileno() not in (1, 2):
             return stream, False

@@ -17,15 +17,15 @@ from hpsearch.trial import Report
 __all__ = ["Making", "ObserverThread", "close_all"]
 
 _BURST_SECONDS = 1.0
-"""Observers take what comes in bursts, and write out what they held back: each time the thread wakes it disturbs the
-thread that runs the sweep, and a short trial's file is opened once and not four times."""
+"""Observers receive events in bursts, and flush after each: every wake-up of the thread slows down the sweep's, and a
+short trial's file is opened once instead of four times."""
 
 _Call = Callable[[Observer], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """An observer that is yet to be made, on the thread that tells it everything."""
+    """The factory of an observer, which is called on the observer's thread."""
 
     name: str
     make: Callable[[], Observer]
@@ -34,23 +34,23 @@ class Making:
 
     @classmethod
     def done(cls, observer: Observer) -> Making:
-        """Give one that is made already."""
+        """Wrap an existing observer."""
         return cls(type(observer).__name__, lambda: observer, observer)
 
 
 class ObserverThread:
-    """Makes an observer and hands it what happens, in order, on a thread of its own.
+    """Creates an observer and passes events to it, in order, on a thread of its own.
 
-    An observer that raises, or that takes longer than its deadline for one call, is named once and hears no more; that
-    it is made is such a call. Until the first is passed on, the observer does nothing but be made.
+    An observer that raises, or exceeds its deadline in one call, is reported once and dropped; its creation is such a
+    call, too.
     """
 
     def __init__(self, making: Making, say: Callable[[str], None]) -> None:
         """Start the thread.
 
         Args:
-            making: Who watches.
-            say: Told once when the observer is let go; called from its thread or the caller's.
+            making: The observer's factory.
+            say: Called once when the observer is dropped, from its thread or the caller's.
         """
         self.name = making.name
         self._kind = making.kind
@@ -66,7 +66,7 @@ class ObserverThread:
         self._began = time.monotonic()
         self._is_made = threading.Event()
         self._mistake: BaseException | None = None
-        """What making it raised while somebody waited for that."""
+        """Exception of its creation, while somebody waited for that."""
         self._is_awaited = True
         self._is_made_late = False
         name = f"hpsearch-observer-{self.name}"
@@ -75,17 +75,17 @@ class ObserverThread:
 
     @property
     def keeps(self) -> bool:
-        """Whether what the observer writes stays: see there."""
+        """Whether the observer's output persists: see `Observer.keeps`."""
         return self._kind.keeps
 
     def await_made(self, until: float) -> bool:
-        """Wait until the observer is made, and say whether it is; else it is made while the sweep runs.
+        """Wait for the observer's creation; return whether it is done. Otherwise it continues while the sweep runs.
 
         Args:
-            until: When to wait no longer, on the monotonic clock.
+            until: End of the wait, on the monotonic clock.
 
         Raises:
-            Exception: Whatever making it raised by then.
+            Exception: Whatever the creation raised by then.
         """
         is_made = self._is_made.wait(max(until - time.monotonic(), 0.0))
         with self._lock:
@@ -95,7 +95,7 @@ class ObserverThread:
         return is_made
 
     def abandon(self) -> None:
-        """Tell the observer nothing more; it isn't closed."""
+        """Drop the observer without closing it."""
         with self._lock:
             self._gone = True
         self._closing.set()
@@ -115,7 +115,7 @@ class ObserverThread:
         self._put(lambda observer: observer.rungs(rungs))
 
     def begin_close(self) -> float:
-        """Say that nothing more comes; give the time on the monotonic clock until which it may take."""
+        """Announce the end; return the observer's deadline, on the monotonic clock."""
         self._begin()
         self._closing.set()
         self._calls.put(_wake)
@@ -123,9 +123,9 @@ class ObserverThread:
         return (self._began if self._is_made_late else time.monotonic()) + self._kind.deadline
 
     def end_close(self, until: float) -> None:
-        """Wait until everything is passed on and the observer is closed, or let it go.
+        """Wait until all events are passed on and the observer is closed, or drop it at its deadline.
 
-        One that was still being made when the end came has its deadline again once it is made.
+        If it was still being created at the end, its deadline starts again after that.
         """
         if self._is_made_late and self._is_made.wait(max(until - time.monotonic(), 0.0)):
             until = time.monotonic() + self._kind.deadline
@@ -146,7 +146,7 @@ class ObserverThread:
             self._calls.put(call)
 
     def _begin(self) -> None:
-        """Let the observer get ready, which may clear what it wrote: not before it is sure that the sweep runs."""
+        """Start the observer, which may clear its earlier output: only once the sweep is sure to run."""
         if not self._has_begun:
             self._has_begun = True
             self._calls.put(self._get_ready)
@@ -211,7 +211,7 @@ class ObserverThread:
 
 
 def _wake(observer: Observer) -> None:
-    """Tell the observer nothing; its thread may wait for a call."""
+    """Drop the observer; its thread may be blocked in a call."""
 
 
 def close_all(threads: Sequence[ObserverThread]) -> None:

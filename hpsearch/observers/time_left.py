@@ -1,4 +1,4 @@
-"""How long a sweep will still take: the iterations that are left, times the mean pace, over the workers."""
+"""Estimate a sweep's remaining time: remaining iterations times mean pace, divided by the workers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hpsearch.trial import Report, Segment
 __all__ = ["TimeLeft"]
 
 _FEWEST, _MOST = 3, 300
-"""Segments whose pace must be known first, and the newest ones that it is taken from."""
+"""Smallest number of segments for an estimate, and number of the newest ones that it uses."""
 
 
 class TimeLeft:
-    """Estimates the seconds that a sweep will still take.
+    """Estimates a sweep's remaining seconds.
 
-    The pace is the worker seconds of an iteration, over the segments that run and the later half of those that ended:
-    the first ones warm up. The time of an ended segment includes its overhead. It counts for every iteration that the
-    segment was to run, so failures and early ends are part of the pace.
+    The pace is the worker seconds per iteration, over the running segments and the later half of the ended ones, as the
+    first ones warm up. The time of an ended segment includes its overhead, and counts for all iterations that the
+    segment was to run, so that failures and early ends are part of the pace.
 
     Args:
-        sweep: What is run.
-        spent: Seconds that former runs took of `limits.max_time`.
+        sweep: The sweep.
+        spent: Seconds of `limits.max_time` that earlier runs used.
     """
 
     def __init__(self, sweep: Sweep, spent: float = 0.0) -> None:
@@ -43,7 +43,7 @@ class TimeLeft:
         self._paused_since: float | None = None
 
     def observe(self, event: Event, elapsed: float) -> None:
-        """Take an event, `elapsed` seconds into this run; nothing is known of a run that begins."""
+        """Apply an event, `elapsed` seconds into this run; a new run starts without estimates."""
         match event:
             case Opened():
                 self._reset()
@@ -63,7 +63,7 @@ class TimeLeft:
                 self._paused, self._paused_since = self._seconds_paused(elapsed), None
 
     def report(self, reports: Sequence[Report]) -> None:
-        """Take reports, live or of an event; each iteration counts once."""
+        """Receive reports, live or of an event; each iteration counts once."""
         for report in reports:
             if (segment := self._running.get(report.trial)) is not None:
                 seconds, known = self._reported.get(report.trial, (0.0, 0))
@@ -113,7 +113,7 @@ class TimeLeft:
     ) -> tuple[float, float]:
         """Return the iterations that are left: of all trials, and of those that must run in sequence.
 
-        Of rungs without a size, the share of the trials that went on so far goes on.
+        For rungs without a size, the fraction of trials that were promoted so far is assumed.
         """
         brackets: dict[int, list[RungView]] = defaultdict(list)
         for rung in rungs:
@@ -134,7 +134,7 @@ class TimeLeft:
                 before, below = rung.until or 0, rung
             longest = max(longest, chain)
         if total is not None and all(rung.size is not None for rung in rungs):
-            to_start += max(total[1] - begun, 0)  # of brackets to come
+            to_start += max(total[1] - begun, 0)  # of future brackets
         running = [
             (segment.end or 0) - segment.start - self._reported.get(trial, (0.0, 0))[1]
             for trial, segment in self._running.items()

@@ -1,4 +1,4 @@
-"""Where the time of a run went: to its start, to the search, to its end."""
+"""The times of a run: its start-up, the search, and its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Times"]
 
 
 class Times:
-    """Notes when the first segment of a run started, and when the last one ended."""
+    """Records the start of a run's first segment and the end of its last one."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """Begin with nothing noted.
@@ -25,7 +25,7 @@ class Times:
         self._last: float | None = None
 
     def observe(self, event: Event) -> None:
-        """Take an event; those of former runs, before this one's `Opened`, don't count."""
+        """Receive an event; those of earlier runs, before this one's `Opened`, don't count."""
         match event:
             case Opened():
                 self._first = self._last = None
@@ -35,10 +35,10 @@ class Times:
                 self._last = self._clock()
 
     def words(self, began: float) -> str:
-        """Put it into words, now that the run is over; empty where nothing ran.
+        """Format the times after the run; empty if nothing ran.
 
         Args:
-            began: When the process did, in seconds since the epoch.
+            began: Start of the process, in seconds since the epoch.
         """
         if self._first is None or self._last is None:
             return ""

@@ -17,21 +17,21 @@ from hpsearch.schedulers.base import RungView
 __all__ = ["TrialLog", "facts_of", "key_of"]
 
 _BURST_SECONDS = 5.0
-"""Of one call while the sweep runs: what is left then waits for the next."""
+"""Seconds of one call while the sweep runs; the rest waits for the next call."""
 
 
 class TrialLog(Observer):
-    """Writes trials that have ended to where another tool keeps its runs; a subclass says how.
+    """Writes ended trials to another tool's store; subclasses define how.
 
-    Which of them lie there is asked of that place itself, never of a list of our own. A trial that goes on after it had
-    ended (extended, or retried) is written anew when it ends again, in place of what was there.
+    Which trials are there is read from the store itself, not from a list of our own. A trial that continues after its
+    end (extended or retried) is replaced when it ends again.
     """
 
     deadline = 120.0  # the tool's import may take a quarter of it
     keeps = True
 
     name: str
-    """As sweep files have it."""
+    """Its name in sweep files."""
 
     def __init__(self, observed: Observed) -> None:
         directory = shlex.quote(str(observed.directory))
@@ -39,36 +39,36 @@ class TrialLog(Observer):
         self._place = StudyDirectory(observed.directory)
         self._trials = EndedTrials(observed.sweep)
         self._changed: dict[int, None] = {}
-        self._there: dict[int, str] | None = None  # trials that are written, to their digests, once that was asked
+        self._there: dict[int, str] | None = None  # digests of the written trials, once they are read
         self._all_told = False
 
     @abstractmethod
     def find(self) -> Mapping[int, str]:
-        """Get the tool ready, and give the trials of this study that lie there whole, to their digests.
+        """Prepare the tool, and return the digests of this study's complete trials in the store.
 
         Called once, before the first is written.
         """
 
     @abstractmethod
     def write(self, trial: EndedTrial) -> None:
-        """Write a trial, in place of anything that lies there of it, whole or in part."""
+        """Write a trial, in place of any earlier version, complete or not."""
 
     def labels(self) -> Sequence[str]:
-        """Give the tags of the study, as they are now."""
+        """Return the tags of the study, as they are now."""
         return labels_of(self._place).tags if self._place.exists() else ()
 
     def observe(self, record: Record) -> None:
-        """Take a record."""
+        """Receive a record."""
         self._trials.take(record)
 
     def rungs(self, rungs: Sequence[RungView]) -> None:
-        """Learn that all of former runs was told: what had ended there may have gone on since."""
+        """Handle the end of the earlier runs' records: their ended trials may have continued since."""
         self._all_told = True
 
     def flush(self) -> None:
         """Write trials that have ended, as far as a few seconds go."""
         if self._all_told:
-            self._look()  # early: an import takes seconds, and a mistake is best said before trials have run
+            self._look()  # early: an import takes seconds, and mistakes should be reported before trials have run
             self._write_changed(time.monotonic() + _BURST_SECONDS)
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class TrialLog(Observer):
 
     def _write_changed(self, until: float | None) -> None:
         """Write what has changed; `until` is on the monotonic clock."""
-        # What was left and has gone on since isn't one of those that have ended, and comes again when it has.
+        # A pending trial that continued since isn't among the ended ones, and comes again when it ends.
         self._changed |= dict.fromkeys(self._trials.take_changed())
         while self._changed and (until is None or time.monotonic() < until):
             number = next(iter(self._changed))
@@ -99,7 +99,7 @@ class TrialLog(Observer):
 
 
 def facts_of(trial: EndedTrial) -> dict[str, str | int | float]:
-    """Give what is to be said of a trial beside its params and metrics."""
+    """Return a trial's further data, besides params and metrics."""
     row = trial.row
     facts: dict[str, str | int | float] = {
         "state": str(row.state),
@@ -119,6 +119,6 @@ def facts_of(trial: EndedTrial) -> dict[str, str | int | float]:
 
 
 def key_of(observed: Observed) -> str:
-    """Tell this study from all others, wherever it lies, in 16 hexadecimal digits."""
+    """Return this study's identity, independent of its path, as 16 hexadecimal digits."""
     told = observed.identity or str(observed.directory.resolve())
     return hashlib.sha256(told.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A clock beside a thread that is held up: it says what is waited for, and for how long."""
+"""Report what a blocked thread waits for, and for how long, from another thread."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from contextlib import suppress
 __all__ = ["Waiting"]
 
 _PAUSE = 1.0
-"""Seconds until something is said, and between two times."""
+"""Seconds until the first report, and between two."""
 
 
 class Waiting:
-    """Says something each second until it ends, from a thread of its own; a wait of under a second isn't told of."""
+    """Reports each second until its end, from its own thread; a wait of less than a second isn't reported."""
 
     def __init__(self, say: Callable[[float], object], pause: float = _PAUSE) -> None:
-        """Begin.
+        """Start the thread.
 
         Args:
-            say: Called with the seconds so far, until it answers False.
-            pause: Seconds until then, and between two calls.
+            say: Called with the seconds so far, until it returns False.
+            pause: Seconds before the first call, and between two.
         """
         self._say = say
         self._pause = pause
@@ -31,7 +31,7 @@ class Waiting:
         self._thread.start()
 
     def end(self) -> None:
-        """Say nothing more."""
+        """Stop reporting."""
         self._over.set()
         self._thread.join()
 

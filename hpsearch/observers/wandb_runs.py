@@ -1,4 +1,4 @@
-"""The sweep in W&B: a run for each trial that has ended, offline unless `WANDB_MODE` says otherwise."""
+"""The sweep in W&B: a run for each ended trial, offline unless `WANDB_MODE` is set."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _WHOLE = "hpsearch-digest"
 """A file in a run's directory, written when the run is whole: it holds the trial's digest."""
 
 _SECONDS = 30.0
-"""That W&B may take to begin a run, and to end one, where it goes over the network."""
+"""Limit of W&B's start and end of a run over the network, in seconds."""
 
 
 class WandbObserver(TrialLog):
     """Writes runs to `wandb/` in the study's directory, or in `WANDB_DIR`, for `wandb sync`.
 
-    A run's id follows from the study and the trial. `WANDB_PROJECT` is the project, else the sweep's name; the group is
-    the study's directory. A run that a killed process left half written is deleted, and so is that of a trial that went
-    on after it had ended.
+    A run's id is derived from the study and the trial. The project is `WANDB_PROJECT`, by default the sweep's name; the
+    group is the study's directory. Incomplete runs of a killed process are deleted, and so are runs of trials that
+    continued after their end.
 
     Args:
         observed: The study.
@@ -49,10 +49,10 @@ class WandbObserver(TrialLog):
         self._mode = os.environ.get("WANDB_MODE") or "offline"
 
     def find(self) -> Mapping[int, str]:
-        """Look for the study's trials.
+        """Find the study's trials.
 
         Raises:
-            HpsearchError: W&B is to be told over the network, and nobody is logged in.
+            HpsearchError: W&B is online, and nobody is logged in.
         """
         import wandb
 

@@ -69,7 +69,7 @@ class Watching:
             self._failures.append((event.trial, event.failure.message))
         self._time_left.observe(event, self._elapsed)
         self._times.observe(event)
-        if self._looked:  # before the first look they are those of former runs
+        if self._looked:  # before the first update they are those of earlier runs
             for line in _told(record) if self._verbose else ():
                 self.say(line)
             if self._callbacks is not None:
@@ -107,7 +107,7 @@ class Watching:
         self._display.close()
 
     def _waits(self, sweep_state: SweepState, workers: Workers, elapsed: float) -> tuple[str, float] | None:
-        """Give what holds the sweep up, and for how long now."""
+        """Return what holds the sweep up, and for how long now."""
         what = ""
         if not workers.ready:
             what = "waiting for workers, which start and import the trainable"
@@ -118,7 +118,7 @@ class Watching:
         return (what, elapsed - self._waiting[1]) if what else None
 
     def _running(self, sweep_state: SweepState) -> list[Running]:
-        """Give the first of the trials that run, with what they reported last."""
+        """Return the first of the trials that run, with what they reported last."""
         made = []
         for segment in sweep_state.running()[: self._display.most_running]:
             newest = self._of_segment(segment)
@@ -131,11 +131,11 @@ class Watching:
         """Count the trials that were trained with others when they reported last, and their packs."""
         of_each = [newest.lanes for segment in sweep_state.running() if (newest := self._of_segment(segment))]
         fused = [lanes for lanes in of_each if lanes > 1]
-        packs = round(sum(1 / lanes for lanes in fused))  # nearly a whole number, where some are yet to report
+        packs = round(sum(1 / lanes for lanes in fused))  # nearly a whole number, if some are about to report
         return len(fused), max(packs, 1) if fused else 0
 
     def _of_segment(self, segment: Segment) -> Report | None:
-        """Give what a segment reported last."""
+        """Return what a segment reported last."""
         newest = self._newest.get(segment.trial)
         return newest if newest is not None and newest.iteration > segment.start else None
 
@@ -174,11 +174,11 @@ _WORDS = {"promote": "goes on", "stop": "stopped", "complete": "complete", "with
 
 
 def _told(record: Record) -> Iterator[str]:
-    """Put an event and what was decided on it into words, for who wants to know all."""
+    """Format an event and its decisions, for verbose output."""
     event = record.event
     if isinstance(event, Failed) and event.retry:
         yield f"trial {event.trial} failed and is tried again: {shortened(event.failure.message, 200)}"
-    if isinstance(event, Lost) and not event.reason.startswith(NO_MEMORY):  # which is said to everyone
+    if isinstance(event, Lost) and not event.reason.startswith(NO_MEMORY):  # which everyone sees
         yield f"trial {event.trial} {_AGAIN[event.then]}: {shortened(event.reason, 200)}"
     for decision in record.decisions:
         yield f"trial {decision.trial} {_WORDS[decision.action]}: {decision.reason}"

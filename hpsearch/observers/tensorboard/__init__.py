@@ -1,1 +1,1 @@
-"""Studies as TensorBoard reads them: what is written of one, several in one view, and TensorBoard itself on that."""
+"""TensorBoard: event files of a study, views of several studies, and the TensorBoard server."""

@@ -1,4 +1,4 @@
-"""The addresses at which TensorBoard shows what is to be seen.
+"""Addresses of TensorBoard's pages with settings.
 
 Its Time Series page reads its settings from the query (`DashboardDeepLinkProvider` in the front end of 2.21), the older
 pages, as Custom Scalars, theirs from the fragment (`tf-storage`).
@@ -14,10 +14,10 @@ from urllib.parse import quote
 __all__ = ["COLOURS", "MOST_RUNS", "TICKED_BY_OLD_PAGES", "curves_address", "pattern_of", "studies_address"]
 
 COLOURS = 7
-"""Of both palettes, after which the first one comes again; no address and no setting gives more."""
+"""Number of colours of both palettes, which then repeat; there is no setting for more."""
 
 MOST_RUNS = 500
-"""Runs that the Time Series page ticks by itself; of more it ticks none."""
+"""Most runs that the Time Series page selects by default; with more it selects none."""
 
 TICKED_BY_OLD_PAGES = 40
 """Likewise Scalars and Custom Scalars."""
@@ -26,7 +26,7 @@ _SPECIAL = re.compile(r"[\\^$.*+?()\[\]{}|]")
 
 
 def pattern_of(runs: Iterable[str]) -> str:
-    """Give a regular expression for runs, as browsers read it; those of one folder are together."""
+    """Return a JavaScript regular expression for runs, grouped by folder."""
     folders: dict[str, list[str]] = {}
     for run in runs:
         folder, _, name = run.rpartition("/")
@@ -42,14 +42,14 @@ def curves_address(
     tags: Sequence[str],
     alike: Sequence[Sequence[str]] = (),
 ) -> str:
-    """Give the address of the curves.
+    """Return the address of the curves.
 
     Args:
         server: TensorBoard's address.
-        shown: The runs that are shown; None: all.
-        studies: Those of them that are of studies as a whole.
+        shown: The runs to show; None: all.
+        studies: The runs among them of studies as a whole.
         tags: Scalars whose charts are pinned to the top.
-        alike: Folders of which the runs have one colour; none: each run has its own.
+        alike: Folders whose runs share a colour; empty: each run has its own.
     """
     query = {"smoothing": "0"}
     if shown is not None:
@@ -65,17 +65,17 @@ def curves_address(
 
 
 def studies_address(server: str, studies: Sequence[str]) -> str:
-    """Give the address of the page on the studies as such, by their runs."""
+    """Return the address of the page on the studies as such, by their runs."""
     return f"{server}#custom_scalars{_fragment(studies)}"
 
 
 def _fragment(ticked: Sequence[str]) -> str:
-    """Give the settings of the older pages, which stay from one page to the next."""
+    """Return the settings of the older pages, which stay from one page to the next."""
     return f"&regexInput={_encoded(pattern_of(ticked))}&_smoothingWeight=0"
 
 
 def _colours(alike: Sequence[Sequence[str]]) -> str:
-    """Give a regular expression by which runs are coloured: those of which it captures the same."""
+    """Return a regular expression for colours: runs with equal captures share one."""
     if all(len(folders) == 1 for folders in alike):
         return "^(.+)/[^/]+$"
     parts = (f"(?:{'|'.join(map(_quoted, folders))})()" for folders in alike)  # each captures nothing in its own group

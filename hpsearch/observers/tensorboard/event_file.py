@@ -1,4 +1,4 @@
-"""TensorBoard event files of many runs, none kept open: records are held back and appended in one write."""
+"""TensorBoard event files of many runs, without open files: records are buffered and appended in one write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 __all__ = ["EventFiles"]
 
 HELD_BACK_BYTES = 1 << 20
-"""Records that wait in memory before they are written without being asked."""
+"""Size of buffered records, in bytes, at which they are flushed."""
 
 
 class EventFiles:
@@ -51,7 +51,7 @@ class EventFiles:
 
         Args:
             run: Its name.
-            when: In seconds since the epoch, as everywhere here.
+            when: In seconds since the epoch, as all times here.
         """
         self._append(run, Event(wall_time=when, file_version="brain.Event:2"))
 
@@ -65,7 +65,7 @@ class EventFiles:
         self._append(run, Event(wall_time=when, summary=Summary(value=[value])))
 
     def restart(self, run: str, when: float, step: int) -> None:
-        """Take back all scalars from `step` on."""
+        """Revoke all scalars from `step` on."""
         event = Event(wall_time=when, step=step, session_log=SessionLog(status=SessionLog.START))
         # The reader behind the browser takes a run's first START for its beginning and only later ones for
         # restarts; EventAccumulator takes each for a restart. Said twice, it is the same for both.
@@ -73,7 +73,7 @@ class EventFiles:
         self._append(run, event)
 
     def set_aside(self, run: str) -> None:
-        """Keep a run in memory alone, with what its file holds, until `restore`."""
+        """Keep a run only in memory, with its file's content, until `restore`."""
         if run not in self._aside:
             path = self._directory / run / self._file_name
             written = path.read_bytes() if path.exists() else b""
@@ -82,7 +82,7 @@ class EventFiles:
             self._aside[run] = bytearray(written) + records
 
     def restore(self, run: str) -> None:
-        """Let a run that was set aside be written again, whole; others stay as they are."""
+        """Write a run to its file again that is kept in memory; do nothing for others."""
         if (records := self._aside.pop(run, None)) is not None:
             self._held_back[run] = records
             self._held_back_bytes += len(records)
@@ -94,7 +94,7 @@ class EventFiles:
         shutil.rmtree(self._directory / run, ignore_errors=True)
 
     def flush(self) -> None:
-        """Append what is held back to its files."""
+        """Append buffered records to their files."""
         for run, records in self._held_back.items():
             self._append_to_file(run, records)
         self._held_back.clear()

@@ -1,4 +1,4 @@
-"""What TensorBoard's HParams dashboard reads: parameters, metrics, and each trial's start and end."""
+"""Records for TensorBoard's HParams dashboard: parameters, metrics, and each trial's start and end."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from hpsearch.trial import Trial, Value
 __all__ = ["DISPLAYED", "HParams", "Known"]
 
 DISPLAYED = 5
-"""Columns that the dashboard shows at first: by name, those that are said to differ before the others.
+"""Columns that the dashboard shows at first: by name, those marked as differing first.
 
-No order can be given, so that which columns these are is all that can be chosen.
+The order can't be set, only which columns these are.
 """
 
 _ON_LOG_SCALE = (LogUniform, LogIntUniform, LogNormal)
@@ -41,10 +41,10 @@ _TYPES = {bool: api_pb2.DATA_TYPE_BOOL, float: api_pb2.DATA_TYPE_FLOAT64, str: a
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a trial beside its params; what is None isn't shown."""
+    """Further data of a trial; None isn't shown."""
 
     study: str | None = None
-    """How its study is called, where there are several."""
+    """Name of its study, if there are several."""
     state: str | None = None
     """In which it ended."""
     bracket: int | None = None
@@ -53,19 +53,18 @@ class Known:
 class HParams:
     """Encodes studies for the HParams dashboard.
 
-    The dashboard knows numbers, booleans and strings, one of them per parameter. A parameter whose values are
-    of several kinds, or lists, mappings or None, is shown as strings (JSON for what is no string), in its
-    domain and in every trial alike, so that the dashboard's filters match. What is searched on a log scale has its
-    decimal logarithm, too: the dashboard's axes are linear unless each is changed by hand.
+    The dashboard supports numbers, booleans and strings, one type per parameter. A parameter with values of several
+    types, or with lists, mappings or None, is shown as strings (JSON for other types), in its domain and in every trial, so
+    that the dashboard's filters match. A parameter on a log scale also has its decimal logarithm, as the dashboard's
+    axes are linear by default.
 
-    Where trials are forked there are two columns more, which those show that were: the parent, and the iteration whose
-    state was taken over.
+    If trials may be forked there are two more columns: the parent, and the iteration whose state was taken over.
 
     Args:
-        spaces: What is searched: of each study.
-        forks: Trials may be forked from others.
-        brackets: There may be several.
-        studies: How the studies are called, where there are several.
+        spaces: The space of each study.
+        forks: Whether trials may be forked.
+        brackets: Whether there may be several brackets.
+        studies: Names of the studies, if there are several.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class HParams:
         brackets: bool = False,
         studies: Sequence[str] = (),
     ) -> None:
-        # Of blocks without a bound the first copies alone: the columns are said once, at the beginning.
+        # Only the first copies of unbounded blocks, as the columns are written once, at the beginning.
         names = dict.fromkeys(name for space in spaces for name in space.some_names())
         found = {name: [one for space in spaces if (one := space.find(name)) is not None] for name in names}
         self._distributions = {name: [one.distribution for one in known] for name, known in found.items() if known}
@@ -102,7 +101,7 @@ class HParams:
             first: Names of the parameters that matter most, the most important one first.
         """
         columns = self._columns(first)
-        # What is said to differ comes first, and of more than can be shown at first the first ones by name would.
+        # Columns marked as differing come first; of too many, the first ones by name.
         varying = [column for column in columns if column.differs]
         for column in varying[DISPLAYED:]:
             column.differs = False
@@ -118,7 +117,7 @@ class HParams:
         return _summary(metadata.EXPERIMENT_TAG, HParamsPluginData(experiment=experiment))
 
     def session_start(self, trial: Trial, started: float, known: Known) -> Summary.Value:
-        """Say with which params a trial began, from which other one, and what else is known of it."""
+        """Write a trial's params, its parent, and its further data."""
         info = SessionStartInfo(start_time_secs=started)
         if known.study is not None and self._studies:
             info.hparams[self._study].string_value = known.study
@@ -131,7 +130,7 @@ class HParams:
         if trial.inherited is not None:
             info.hparams[self._inherited].number_value = trial.inherited
         for name, value in trial.params.items():
-            # A searcher of one's own may suggest what is no point of the space.
+            # A user's searcher may suggest values outside the space.
             kind = self._kinds.get(name, _kind([value]))
             if kind is bool and isinstance(value, bool):
                 info.hparams[name].bool_value = value
@@ -144,22 +143,22 @@ class HParams:
         return _summary(metadata.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=info))
 
     def session_end(self, succeeded: bool, ended: float) -> Summary.Value:
-        """Say how a trial ended. TensorBoard keeps the first end that it reads, so a trial has only one."""
+        """Return how a trial ended. TensorBoard keeps the first end that it reads, so a trial has only one."""
         status = api_pb2.STATUS_SUCCESS if succeeded else api_pb2.STATUS_FAILURE
         info = SessionEndInfo(status=status, end_time_secs=ended)
         return _summary(metadata.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=info))
 
     def _free(self, name: str) -> str:
-        """Give a name that no parameter has."""
+        """Return a name that no parameter has."""
         while name in self._distributions:
             name += " "
         return name
 
     def _columns(self, first: Sequence[str]) -> list[api_pb2.HParamInfo]:
-        """Give all columns, those first that are to be seen first.
+        """Return all columns, the most important ones first.
 
-        Of a parameter on a log scale that is its logarithm, as the dashboard draws what a column holds; both would take
-        two of the few places.
+        For a parameter on a log scale that is its logarithm, as the dashboard plots the column's values, and the value
+        itself would take another of the few visible columns.
         """
         columns, plain = [_discrete(self._study, self._studies)] if self._studies else [], []
         place = {name: number for number, name in enumerate(first)}
@@ -203,7 +202,7 @@ def _discrete(name: str, values: Sequence[str]) -> api_pb2.HParamInfo:
 
 
 def _ends(distributions: Sequence[Distribution]) -> tuple[float, float] | None:
-    """Give what all values lie between; None where there are no bounds: JSON, and so the browser, has no infinity."""
+    """Return what all values lie between; None where there are no bounds: JSON, and so the browser, has no infinity."""
     ends: list[float] = []
     for one in distributions:
         if isinstance(one, Uniform | LogUniform | IntUniform | LogIntUniform):
@@ -221,7 +220,7 @@ def _summary(tag: str, content: HParamsPluginData) -> Summary.Value:
 
 
 def _values(distributions: Sequence[Distribution]) -> Sequence[Value] | None:
-    """Give the values of which a parameter has one, each once; None where one study has any number of a range."""
+    """Return the values of which a parameter has one, each once; None where one study has any number of a range."""
     found: list[Value] = []
     for distribution in distributions:
         match distribution:
@@ -240,14 +239,14 @@ def _equal(one: Value, other: Value) -> bool:
 
 
 def _kind(values: Sequence[Value]) -> type:
-    """Give the one type, of bool, float and str, that all these values are shown as."""
+    """Return the one type, of bool, float and str, that all these values are shown as."""
     if all(isinstance(value, bool) for value in values):
         return bool
     return float if all(map(_is_number, values)) else str
 
 
 def _shared_kind(distributions: Sequence[Distribution]) -> type:
-    """Give the one type that a parameter's values are shown as in all studies."""
+    """Return the one type that a parameter's values are shown as in all studies."""
     listed = [values for one in distributions if (values := _values([one])) is not None]
     if len(listed) == len(distributions):
         return _kind([value for values in listed for value in values])

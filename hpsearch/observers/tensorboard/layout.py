@@ -1,4 +1,4 @@
-"""What TensorBoard's Custom Scalars page shows: the studies' runs side by side."""
+"""Layout of TensorBoard's Custom Scalars page: the studies' runs side by side."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["layout"]
 
 
 def layout(sweeps: Sequence[Sweep], repeated: bool) -> Summary.Value:
-    """Give the page for studies.
+    """Return the page for studies.
 
     Args:
-        sweeps: What is run in each of them.
-        repeated: Some are the same but for the seed.
+        sweeps: The sweep of each study.
+        repeated: Whether some differ only in the seed.
     """
     found = list(dict.fromkeys(what for sweep in sweeps for what in found_by(sweep.objective, ())))
     categories = [Category(title=what, chart=[_lines(by_tag(what, axis)) for axis in AXES]) for what in found]

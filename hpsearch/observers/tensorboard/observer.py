@@ -1,4 +1,4 @@
-"""The sweep in TensorBoard while it runs: the best trials and those that run, the study, and the HParams dashboard."""
+"""A running sweep in TensorBoard: the best and the running trials, the study, and the HParams dashboard."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from hpsearch.trial import Report
 __all__ = ["MOST_TRIALS", "TensorBoardObserver"]
 
 MOST_TRIALS = 100
-"""Trials with a run beside those that run now: the best ones."""
+"""Number of best trials with a run, besides the running ones."""
 
 
 class TensorBoardObserver(Observer):
     """Writes TensorBoard's event files below a directory, clearing what was there: replay rebuilds it.
 
-    A trial is a run, whose live reports are written as they come, and so is the study: see `StudyRuns`. A run is a
-    folder and a file, so only the best hundred trials and those that run are written. A trial that waits, or failed and
-    may be retried, is kept in memory; one that has ended is dropped. `hpsearch tensorboard --all` shows all trials.
+    A trial is a run, whose live reports are written as they arrive, and so is the study: see `StudyRuns`. A run is a
+    folder and a file, so only the best hundred trials and the running ones are written. Other trials that wait, or that
+    failed and may be retried, are kept in memory; ended ones are dropped. `hpsearch tensorboard --all` shows all.
 
     Args:
-        observed: The study; its folder `tensorboard` is TensorBoard's `--logdir`, and holds nothing else.
+        observed: The study; its folder `tensorboard` is TensorBoard's `--logdir`, and contains nothing else.
     """
 
-    deadline = 300.0  # it may have a whole study to write anew
+    deadline = 300.0  # it may have to rewrite a whole study
 
     def __init__(self, observed: Observed) -> None:
         self._sweep, self._created = observed.sweep, observed.created
@@ -48,7 +48,7 @@ class TensorBoardObserver(Observer):
         self._dropped: set[int] = set()
 
     def seen(self) -> int:
-        """Clear what former runs wrote: it is written anew from the first record on."""
+        """Clear the output of earlier runs, which is written again from the first record."""
         self._files.clear([STUDY_RUN, "[0-9][0-9][0-9]*"])
         self._files.create(STUDY_RUN, self._created)
         experiment = self._hparams.experiment(self._sweep.name, metrics_of(self._sweep), self._created)
@@ -58,7 +58,7 @@ class TensorBoardObserver(Observer):
         return 0
 
     def observe(self, record: Record) -> None:
-        """Take a record; their order is the journal's."""
+        """Receive a record, in the order of the journal."""
         self._runs.take(Entry(record.time, record.event, Followed(record.decisions)))
         self._changed.update(decision.trial for decision in record.decisions)
         if (trial := trial_of(record.event)) is not None:
@@ -67,7 +67,7 @@ class TensorBoardObserver(Observer):
             self._choose()
 
     def report(self, reports: Sequence[Report]) -> None:
-        """Take live reports of attempts that run now."""
+        """Receive live reports of running attempts."""
         self._runs.report(reports)
 
     def rungs(self, rungs: Sequence[RungView]) -> None:
@@ -75,13 +75,13 @@ class TensorBoardObserver(Observer):
         self._runs.rungs(rungs)
 
     def flush(self) -> None:
-        """Write out what is held back."""
+        """Write buffered records."""
         self._choose()
         self._runs.flush()
         self._files.flush()
 
     def _choose(self) -> None:
-        """Find the best trials anew, and which runs are written: a trial can enter or leave them only by a change."""
+        """Update the best trials, and which runs are written, after changes of trials."""
         records, compared = self._runs.journaled.records, self._best | self._changed
         scores = {trial: records.of(trial).valid_score for trial in compared}
         self._best = set(self._sweep.objective.rank(scores)[:MOST_TRIALS])
@@ -98,13 +98,13 @@ class TensorBoardObserver(Observer):
                 self._files.set_aside(run)
 
     def close(self) -> None:
-        """Write out what is held back, and which trials have failed; no file is open."""
+        """Write buffered records, and the status of failed trials."""
         self._runs.settle()
         self.flush()
 
 
 def may_fork(sweep: Sweep) -> bool:
-    """Say whether trials may be forked from others."""
+    """Return whether trials may be forked from others."""
     try:
         return sweep.forks
     except InvalidKey:  # a finished study is shown where the code of its searcher is gone, too

@@ -1,4 +1,4 @@
-"""The run of studies that are the same but for their seed: median and quartiles of what each of them found."""
+"""The run of studies that differ only in their seed: median and quartiles of their best values."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def spread_tags(what: str, axis: Axis) -> tuple[str, str, str]:
 
 
 class Repeats:
-    """Writes how studies went that are the same but for their seed, as far as all of them have got.
+    """Writes the common course of studies that differ only in their seed, as far as all of them are.
 
     Args:
-        files: Where to.
+        files: The event files.
         run: The run's name.
-        objective: What decides.
-        courses: Of each study.
+        objective: The objective.
+        courses: Course of each study.
     """
 
     def __init__(self, files: EventFiles, run: str, objective: Objective, courses: Sequence[CourseSoFar]) -> None:
@@ -43,7 +43,7 @@ class Repeats:
         self._known: list[Moment] = []
 
     def flush(self) -> None:
-        """Write what is new."""
+        """Write new values."""
         now = [course.now for course in self._courses]
         if now == self._known:
             return
@@ -61,7 +61,7 @@ class Repeats:
         known = [None if math.isnan(value) else value for value in values]
         over = spread(known, self._more_is_better[what])
         if over.median is None or over.low is None or over.high is None:
-            return  # too many of them have none yet
+            return  # too many have no value yet
         three = over.median, over.low, over.high
         tags = spread_tags(what, axis)
         last_step, last = self._written.get(tags[0], (-1, ()))
@@ -72,7 +72,7 @@ class Repeats:
 
 
 def _steps(course: CourseSoFar, axis: Axis, end: int) -> set[int]:
-    """Give where a study's best changed, the steps before, so that it is drawn as a step, and the end."""
+    """Return the steps at and before each change of a study's best value, which draw stairs, and the end."""
     changes = {amount_of(moment, axis) for moment in course.changes}
     return {step for step in (*changes, *(step - 1 for step in changes), end) if 0 <= step <= end}
 
@@ -83,6 +83,6 @@ def _thinned(steps: Sequence[int]) -> Sequence[int]:
 
 
 def _at(changes: Sequence[Moment], axis: Axis, step: int) -> Moment | None:
-    """Give what was found when so much was spent; None: nothing."""
+    """Return what was found when so much was spent; None: nothing."""
     place = bisect_right(changes, step, key=lambda moment: amount_of(moment, axis))
     return changes[place - 1] if place else None

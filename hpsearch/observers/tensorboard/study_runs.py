@@ -38,22 +38,22 @@ __all__ = [
 ]
 
 STUDY_RUN = "study"
-"""The name of the run of a study as a whole, beside those of its trials."""
+"""Name of the run of a study as a whole."""
 
 FRONT, HYPERVOLUME = "trials on the front", "hypervolume"
-"""What several goals have beside the best value of each."""
+"""Tags with several goals, besides the best value of each."""
 
 BUSY_TAG = "workers/busy"
 """Names the scalar that counts the workers that run a segment, over seconds in which the sweep ran."""
 
 RUNNING_TAG = "trials/running"
-"""The same of trials, where a worker may train several: which one it was isn't recorded."""
+"""The same for trials, if a worker may train several: which worker had which isn't recorded."""
 
 _WORDS: Mapping[Axis, str] = {"trials": "trial", "iterations": "iteration", "seconds": "second"}
 
 
 def best(goal: str | None = None) -> str:
-    """Name what is best: of one goal `best`, of several `best accuracy`."""
+    """Return the tag of the best value: `best` with one goal, `best accuracy` with several."""
     return "best" if goal is None else f"best {goal}"
 
 
@@ -63,7 +63,7 @@ def by_tag(what: str, axis: Axis) -> str:
 
 
 def load_tag(sweep: Sweep) -> str:
-    """Name the scalar that says how much of a study ran at once."""
+    """Return the tag of the number of busy workers, or of running trials."""
     return BUSY_TAG if sweep.resources.lanes == 1 else RUNNING_TAG
 
 
@@ -73,15 +73,15 @@ def rung_tag(until: int | None) -> str:
 
 
 def amount_of(moment: Moment, axis: Axis) -> int:
-    """Give what a study had cost, as a step: trials begun, iterations, or whole seconds, which have passed by then."""
+    """Return a study's cost as a step: trials started, iterations, or whole seconds, rounded up."""
     amount: float = attrgetter(axis)(moment)
     return math.ceil(amount)
 
 
 def found_by(objective: Objective, front: Sequence[Score]) -> dict[str, float]:
-    """Give what a front is worth, by names: the best value of each goal, and of several what they have beside it.
+    """Return a front's values by tag: the best value of each goal, and with several goals their further tags.
 
-    NaN stands for the best of a front of none. Without goals there is nothing.
+    The best value of an empty front is NaN. Without goals there are no tags.
     """
     goals = objective.goals
     columns = zip(*map(values_of, front), strict=True) if front else ((math.nan,) for _ in goals)
@@ -98,12 +98,12 @@ def found_by(objective: Objective, front: Sequence[Score]) -> dict[str, float]:
 
 
 class Steps:
-    """One scalar of a run. TensorBoard joins points by straight lines, so that a change has a point before it.
+    """A scalar of a run. TensorBoard connects points by straight lines, so that a change has a point before it.
 
-    Of equal steps the last value counts: TensorBoard's data server drops what came before.
+    For equal steps the last value counts, as TensorBoard's data server drops the earlier ones.
 
     Args:
-        files: Where to.
+        files: The event files.
         run: Its run.
         tag: Its name.
     """
@@ -128,7 +128,7 @@ class Steps:
         self._held = when, step, value
 
     def flush(self) -> None:
-        """Write what is held back: the newest step."""
+        """Write the buffered newest step."""
         if self._held is None:
             return
         (when, step, value), self._held = self._held, None
@@ -136,13 +136,13 @@ class Steps:
             last_step, last = self._last
             if step == last_step and not self._changes(value):
                 return
-            if last_step < step - 1:  # also where it is the same: this step may get another value yet
+            if last_step < step - 1:  # also if it is equal: this step may get another value
                 self._files.scalars(self._run, when, step - 1, [(self._tag, last)])
         self._files.scalars(self._run, when, step, [(self._tag, value)])
         self._last = step, value
 
     def _changes(self, value: float) -> bool:
-        """Say whether a value is another one than was written last."""
+        """Return whether a value is another one than was written last."""
         return self._last is None or not _same(value, self._last[1])
 
 
@@ -151,27 +151,27 @@ def _same(one: float, other: float) -> bool:
 
 
 class StudyRun:
-    """Follows a study, and writes what is to be said of it as a whole.
+    """Follows a study, and writes the scalars of the study as a whole.
 
     Args:
-        files: Where to.
+        files: The event files.
         run: Its run's name.
-        sweep: What is run.
+        sweep: The sweep.
     """
 
     def __init__(self, files: EventFiles, run: str, sweep: Sweep) -> None:
         self.objective = sweep.objective
         self._load_tag = load_tag(sweep)
         self.course = CourseSoFar()
-        """How it went."""
+        """Its course."""
         self._files, self._run = files, run
         self._steps: dict[str, Steps] = {}
         self._found: Mapping[str, float] = {}
         self._front: Sequence[Score] | None = None
-        """The front that `_found` is of; None: there was none yet."""
+        """The front of `_found`; None: there was none yet."""
 
     def take(self, entry: Entry, journaled: JournaledState) -> None:
-        """Take the next entry of the journal, and the state that it led to."""
+        """Apply the journal's next entry, with the state after it."""
         self.course.take(entry, journaled)
         now = self.course.now
         if now.front != (self._front or ()):
@@ -183,7 +183,7 @@ class StudyRun:
         self._put(self._load_tag, amount_of(now, "seconds"), busy)
 
     def rungs(self, rungs: Sequence[RungView]) -> None:
-        """Take how many trials ran until each rung's iteration, over all brackets."""
+        """Receive the number of trials that ran to each rung's iteration, over all brackets."""
         counts: Counter[int | None] = Counter()
         for rung in rungs:
             counts[rung.until] += rung.finished
@@ -191,7 +191,7 @@ class StudyRun:
             self._put(rung_tag(until), amount_of(self.course.now, "seconds"), count)
 
     def flush(self) -> None:
-        """Write how it stands."""
+        """Write the current state."""
         for steps in self._steps.values():
             steps.flush()
 
@@ -202,18 +202,18 @@ class StudyRun:
 
 
 class StudyRuns:
-    """Follows a study's journal, from its first entry on, and writes its runs.
+    """Follows a study's journal from its first entry, and writes its runs.
 
-    Times are the journal's: a report's is that of its segment's start and the iterations since, so that what is
-    written live and what is written later say the same.
+    Times are the journal's: a report's is its segment's start plus the iterations since, so that live and later output
+    are equal.
 
     Args:
-        files: Where to.
-        sweep: What is run.
-        hparams: What is shown of params.
-        name: The study's, where there are several in one place; empty: its runs have no folder of their own.
-        wanted: Says which trials get a run.
-        column: How HParams calls the study; None: it doesn't.
+        files: The event files.
+        sweep: The sweep.
+        hparams: The HParams columns.
+        name: The study's name, if there are several; empty: its runs have no folder of their own.
+        wanted: Returns whether a trial gets a run.
+        column: The study's name in HParams; None: there is no such column.
     """
 
     def __init__(
@@ -227,41 +227,41 @@ class StudyRuns:
     ) -> None:
         self._folder = f"{name}/" if name else ""
         self.name = f"{self._folder}{STUDY_RUN}"
-        """Of the run of the study as a whole."""
+        """Name of the run of the study as a whole."""
         self._trials, self._wanted = sweep.run_cap, wanted
         self.journaled = JournaledState(sweep)
-        """How it stands."""
+        """The current state."""
         self.whole = StudyRun(files, self.name, sweep)
         """The study as a whole."""
         self._runs = TrialRuns(files, sweep, hparams, self.run_of, column)
 
     def run_of(self, trial: int) -> str | None:
-        """Give a trial's run; None: it gets none."""
+        """Return a trial's run; None: it gets none."""
         return f"{self._folder}{trial_run(trial, self._trials)}" if self._wanted(trial) else None
 
     def take(self, entry: Entry) -> None:
-        """Take the next entry of the journal.
+        """Apply the next entry of the journal.
 
         Raises:
-            JournalError: It isn't one of this sweep.
+            JournalError: It doesn't belong to this sweep.
         """
         for _ in self.journaled.read([entry]):
             self._runs.take(entry)
             self.whole.take(entry, self.journaled)
 
     def report(self, reports: Sequence[Report]) -> None:
-        """Take live reports of attempts that run now."""
+        """Receive live reports of running attempts."""
         self._runs.report(reports)
 
     def rungs(self, rungs: Sequence[RungView]) -> None:
-        """Take the state of the rungs."""
+        """Receive the state of the rungs."""
         self.whole.rungs(rungs)
 
     def settle(self) -> None:
-        """Take it that nobody runs the study, so that what has failed stays so."""
+        """Record that no process runs the study, so that failures are final."""
         self._runs.settle()
 
     def flush(self) -> None:
-        """Write how it stands."""
+        """Write the current state."""
         self._runs.flush(self.journaled)
         self.whole.flush()

@@ -38,11 +38,11 @@ _DECIDED = {TrialState.COMPLETE, TrialState.STOPPED}
 
 
 def trial_run(number: int, trials: int | None = None) -> str:
-    """Name a trial's run, so that names sort as numbers do: `012`.
+    """Return a trial's run name, which sorts by number: `012`.
 
     Args:
-        number: The trial's.
-        trials: How many there may be; None: nobody knows.
+        number: The trial's number.
+        trials: Most trials; None: unknown.
     """
     return f"{number:0{max(_LEAST_DIGITS, len(str((trials or 1) - 1)))}d}"
 
@@ -53,7 +53,7 @@ def best_tag(metric: str) -> str:
 
 
 def metrics_of(sweep: Sweep) -> dict[str, str]:
-    """Give the metrics that HParams shows of a sweep's trials, as tag → name in the table."""
+    """Return the metrics that HParams shows of a sweep's trials, as tag → name in the table."""
     goals = sweep.objective.goals
     metrics = {name: name for name in sweep.objective.names}
     if len(goals) == 1:
@@ -68,24 +68,24 @@ def metrics_of(sweep: Sweep) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _Curve:
-    """What a trial's event file holds."""
+    """State of a trial's event file."""
 
     written: int
-    """Highest iteration that stands there."""
+    """Highest iteration in it."""
     end: int | None = None
-    """Where the newest segment ends."""
+    """End of the newest segment."""
     width: int | None = None
     """Workers of the newest segment; None where it could have no more than one."""
     time: float = 0.0
     """When `written` was reported, in seconds since the epoch."""
     running: bool = True
-    """An attempt is open, whose live reports are wanted."""
+    """An attempt is running, whose live reports are written."""
     ended: bool = False
     """Its status is written."""
     bests: list[tuple[int, Score]] = field(default_factory=list)
     """(iteration, score) wherever the best so far improved; none where several metrics decide."""
     spent: list[tuple[int, float]] = field(default_factory=list)
-    """(iteration, running time in seconds until then) of what stands there."""
+    """(iteration, running time in seconds up to it) of its reports."""
 
     @property
     def best(self) -> Score | None:
@@ -94,7 +94,7 @@ class _Curve:
 
     @property
     def seconds(self) -> float:
-        """Running time of what stands there."""
+        """Running time of its reports."""
         return self.spent[-1][1] if self.spent else 0.0
 
     def rewind(self, start: int) -> None:
@@ -105,26 +105,26 @@ class _Curve:
                 known.pop()
 
     def compact(self) -> None:
-        """Forget all but what is needed to go on from here, which trials that have ended hardly ever do."""
+        """Drop all data but those needed to continue, as ended trials hardly ever do."""
         del self.bests[:-1], self.spent[:-1]
 
 
 class TrialRuns:
-    """Follows a study, and writes what is to be said of each trial.
+    """Follows a study, and writes the runs of its trials.
 
-    When a later attempt starts before an iteration that was written, the steps after its start are taken back, so that
-    a reader sees each step once; so are those of a trial that went wrong on more workers.
+    When a later attempt starts before an iteration that was written, the steps after its start are revoked, so that a
+    reader sees each step once; so are those of a trial that was reverted to fewer workers.
 
-    In HParams a trial shows `success` when it ran to its end or was stopped by the scheduler, and `failure` when it
-    failed. TensorBoard keeps the first status, and the first params, that it reads and would never show others. So a
-    trial that hasn't ended has no status; and its params are written with what else is known of it when they are.
+    In HParams a trial shows `success` when it completed or was stopped by the scheduler, and `failure` when it failed.
+    TensorBoard keeps the first status and the first params that it reads. So a trial that hasn't ended has no status,
+    and its params are written together with its further data.
 
     Args:
-        files: Where to.
-        sweep: What is run.
-        hparams: What is shown of params.
-        run_of: Gives a trial's run; None: it gets none.
-        study: How the study is called where there are several.
+        files: The event files.
+        sweep: The sweep.
+        hparams: The HParams columns.
+        run_of: Returns a trial's run; None: it gets none.
+        study: The study's name, if there are several.
     """
 
     def __init__(
@@ -143,11 +143,11 @@ class TrialRuns:
         self._failed: set[int] = set()
         """Trials that may still be retried."""
         self._begun: dict[int, tuple[Trial, float, int | None]] = {}
-        """Trials whose params aren't written, when they began, and in which bracket."""
+        """(start, bracket) of trials whose params aren't written yet."""
         self._now = 0.0
 
     def take(self, entry: Entry) -> None:
-        """Take the next entry of the journal."""
+        """Apply the next entry of the journal."""
         event, self._now = entry.event, entry.time
         match event:
             case Started():
@@ -179,15 +179,15 @@ class TrialRuns:
                 self._write((report,))
 
     def settle(self) -> None:
-        """Write which trials have failed: nobody goes on with them."""
+        """Write the status of failed trials, as nobody resumes them."""
         for trial in sorted(self._failed):
             self._end(trial, succeeded=False)
 
     def flush(self, journaled: JournaledState) -> None:
-        """Write the params of trials that have begun, and the state of those of them that have ended.
+        """Write the params of trials that have begun, and the status of those that have ended.
 
         Args:
-            journaled: How trials stand.
+            journaled: The trials' states.
         """
         for number, (trial, began, bracket) in self._begun.items():
             state = journaled.records.of(number).state
@@ -207,7 +207,7 @@ class TrialRuns:
         self._take_back(segment.trial, segment.start)
         self._failed.discard(segment.trial)
         curve.running, curve.time, curve.end = True, self._now, segment.end
-        # A reason is given exactly where it could have had another width.
+        # There is a reason exactly if another width was possible.
         curve.width = segment.width if segment.width > 1 or reason else None
 
     def _write(self, reports: Sequence[Report]) -> None:
@@ -231,17 +231,17 @@ class TrialRuns:
             self._files.scalars(run, curve.time, report.iteration, scalars)
 
     def _write_lanes(self, event: Finished) -> None:
-        """Write what is known of a segment at its end: of how many trials it was trained as one computation."""
+        """Write the number of trials that were trained together, at a segment's end."""
         curve, run = self._curves.get(event.trial), self._run_of(event.trial)
         if curve is not None and run is not None and curve.written:
             self._files.scalars(run, curve.time, curve.written, [(LANES_TAG, event.lanes)])
 
     def _reported(self, metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-        """Give what was reported, but for what would hide a scalar of ours."""
+        """Return the reported metrics, except those that would hide one of our scalars."""
         return [(tag, value) for tag, value in metrics.items() if tag != self._best_tag and tag not in _OWN_TAGS]
 
     def _take_back(self, trial: int, iteration: int) -> None:
-        """Take back the steps after an iteration, where any were written."""
+        """Revoke the steps after an iteration, if any were written."""
         curve, run = self._curves.get(trial), self._run_of(trial)
         if curve is not None and run is not None and iteration < curve.written:
             self._files.restart(run, self._now, iteration + 1)
@@ -249,7 +249,7 @@ class TrialRuns:
 
     def _end(self, trial: int, succeeded: bool) -> None:
         curve, run = self._curves.get(trial), self._run_of(trial)
-        # The scheduler may still rank, and so stop, a trial that has failed: the first end stands.
+        # The scheduler may still rank, and so stop, a failed trial: the first end counts.
         if curve is not None and run is not None and not curve.ended:
             curve.ended = True
             curve.compact()

@@ -34,7 +34,7 @@ class _Followed:
     """A study, and how far it is written."""
 
     study: Study
-    """As it was at the beginning."""
+    """The study as it was at the beginning."""
     runs: StudyRuns
     position: Position = BEGINNING
     problem: str = ""
@@ -42,24 +42,24 @@ class _Followed:
 
 
 class View:
-    """Writes studies below one folder, each in a folder of its own: a run for each trial, and `study`.
+    """Writes studies below one folder, each in its own folder: a run for each trial, and `study`.
 
-    Studies that are the same but for their seed have one run more, with medians and quartiles. HParams reads one
-    description of parameters in a folder, the first that it finds: here it is of all studies.
+    Studies that differ only in their seed have another run, with medians and quartiles. HParams reads one description
+    of parameters per folder, the first that it finds: it covers all studies.
 
     Args:
-        directories: Of studies, one at least.
-        folder: Where to; it holds nothing else.
-        every_trial: Each trial gets a run; else the best ones, so that TensorBoard ticks them.
+        directories: The studies' directories, at least one.
+        folder: The target, which contains nothing else.
+        every_trial: Each trial gets a run; else only the best ones, so that TensorBoard selects them.
 
     Raises:
-        JournalError: There is no study in one of them, or it can't be read.
-        HpsearchError: One is there twice.
+        JournalError: A directory has no study, or it can't be read.
+        HpsearchError: A study appears twice.
     """
 
     def __init__(self, directories: Sequence[Path], folder: Path, every_trial: bool = False) -> None:
         self.names = study_names(directories)
-        """What the studies are called."""
+        """Names of the studies."""
         self._studies = [load(directory) for directory in directories]
         self._files = EventFiles(folder)
         self._ranked = [best_first(study.trials, study.sweep.objective) for study in self._studies]
@@ -104,12 +104,12 @@ class View:
 
     @property
     def trials(self) -> int:
-        """How many there were at the beginning."""
+        """Number of trials at the beginning."""
         return sum(study.count for study in self._studies)
 
     @property
     def study_runs(self) -> list[str]:
-        """The names of the runs of studies as a whole, and of those with medians."""
+        """Names of the runs of studies as a whole, and of those with medians."""
         return [followed.runs.name for followed in self._followed] + [name for name, _ in self._repeats]
 
     @property
@@ -135,9 +135,9 @@ class View:
         return [followed.problem for followed in self._followed if followed.problem]
 
     def best(self, count: int) -> list[str]:
-        """Give the runs of the best trials, as many of each study and of each one at least, and those of the studies.
+        """Return the runs of the best trials, equally many and at least one per study, and those of the studies.
 
-        That is by how they stood at the beginning.
+        The best are those at the beginning.
         """
         of_trials = [
             run
@@ -148,7 +148,7 @@ class View:
         return [*of_trials, *self.study_runs]
 
     def pinned(self) -> list[str]:
-        """Give the scalars that are looked at first."""
+        """Return the most important scalars."""
         objectives = [study.sweep.objective for study in self._studies]
         goals = dict.fromkeys(goal.name for objective in objectives for goal in objective.goals)
         if not goals:  # what was reported, where nothing decides
@@ -185,7 +185,7 @@ class View:
         self._files.flush()
 
     def _best(self, count: int) -> list[list[int]]:
-        """Give the numbers of the best trials of each study: in all so many, and of each study one at least."""
+        """Return the numbers of the best trials of each study: in all so many, and of each study one at least."""
         places = [(rank, at) for at, rows in enumerate(self._ranked) for rank in range(len(rows))]
         taken = sorted(places)[: max(count, len(self._ranked))]
         return [
@@ -193,7 +193,7 @@ class View:
         ]
 
     def _repeated(self, places: Sequence[int]) -> tuple[str, Repeats]:
-        """Give the run of studies that differ in their seed alone, and what writes it."""
+        """Return the run of studies that differ in their seed alone, and what writes it."""
         study, taken, number = self._studies[places[0]], set(self.study_runs), 1
         run = f"{study.sweep.name}, {len(places)} seeds/{STUDY_RUN}"
         while run in taken:
@@ -203,10 +203,10 @@ class View:
         return run, Repeats(self._files, run, study.sweep.objective, courses)
 
     def _begin(self) -> None:
-        """Begin the runs of studies, the first one's with what Custom Scalars is to show.
+        """Begin the runs of studies, the first one with the layout of Custom Scalars.
 
-        TensorBoard orders runs by when they began, and has seven colours, which older pages give out in that order. So
-        those of studies begin before all others, and look different.
+        TensorBoard orders runs by start, and older pages assign their seven colours in that order. So the studies' runs
+        begin before all others, and have distinct colours.
         """
         began = min(study.created for study in self._studies)
         for run in self.study_runs:
@@ -217,7 +217,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Which trials get a run: some of those that there are, and all that come."""
+    """Return whether a trial gets a run: some of the existing ones, and all new ones."""
 
     known: int
     chosen: Collection[int] | None
@@ -237,10 +237,10 @@ def _may_have_brackets(study: Study) -> bool:
 
 
 def _go_on(followed: _Followed) -> None:
-    """Write what is new in a study's journal.
+    """Write new entries of a study's journal.
 
     Raises:
-        JournalError: It can't be read any more, or is another one.
+        JournalError: It can't be read any more, or was replaced.
     """
     place, runs = StudyDirectory(followed.study.directory), followed.runs
     with Journal.read(place.journal) as journal:
@@ -262,10 +262,10 @@ def _go_on(followed: _Followed) -> None:
 
 
 def study_names(directories: Sequence[Path]) -> list[str]:
-    """Give each study's directory a name of its own: its last part, with as many before it as tell it from others.
+    """Return a unique name for each study's directory: its last part, with as many parent folders as necessary.
 
     Raises:
-        HpsearchError: One is there twice.
+        HpsearchError: A study appears twice.
     """
     places = [directory.resolve() for directory in directories]
     for directory, (place, count) in zip(directories, ((place, places.count(place)) for place in places), strict=True):
