@@ -54,8 +54,8 @@ class HParams:
     """Encodes studies for the HParams dashboard.
 
     The dashboard supports numbers, booleans and strings, one type per parameter. A parameter with values of several
-    types, or with lists, mappings or None, is shown as strings (JSON for other types), in its domain and in every trial, so
-    that the dashboard's filters match. A parameter on a log scale also has its decimal logarithm, as the dashboard's
+    types, or with lists, mappings or None, is shown as strings (JSON for other types), in its domain and in all trials,
+    so that filters match. A parameter on a log scale also has its decimal logarithm, as the dashboard's
     axes are linear by default.
 
     If trials may be forked there are two more columns: the parent, and the iteration whose state was taken over.
