@@ -15,14 +15,16 @@ from typing import Any
 from hpsearch.backends import BackendName, make_backend
 from hpsearch.config.checks import nearest
 from hpsearch.design.asked import Asked
-from hpsearch.design.check_sweep import check_sweep
+from hpsearch.design.data_sets import DataSetError, prepare
 from hpsearch.design.folder import DesignFolder
 from hpsearch.design.last_fit import best_of, deliver
 from hpsearch.design.pace import ENOUGH_EPOCHS, SCORING, STARTING, Clock, check_latency, pace, search_seconds
+from hpsearch.design.prepared_rows import PreparedRows, read_rows
 from hpsearch.design.report import Report
+from hpsearch.design.scores import SCORES
 from hpsearch.design.scoring import tested
 from hpsearch.design.search_space import search_space
-from hpsearch.design.sweep_text import Plan, sweep_text
+from hpsearch.design.sweep_file import Plan, check_sweep, sweep_text
 from hpsearch.design.trees import Trees, best_trees, read_trees
 from hpsearch.errors import DesignError, HpsearchError
 from hpsearch.journal.directory import StudyDirectory
@@ -35,9 +37,6 @@ from hpsearch.sweep.file import load_sweep, locate
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import duration, number
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.data_sets import DataSetError, prepare
-from hpsearch_trainers.prepared_rows import PreparedRows, read_rows
-from hpsearch_trainers.scores import SCORES
 
 __all__ = ["Surroundings", "design", "resume"]
 

@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hpsearch.design.designed_architectures import architecture
+from hpsearch.design.designed_network import DesignedNetwork
 from hpsearch.design.pace import one_thread, seeded
+from hpsearch.design.prepared_rows import PreparedRows
 from hpsearch.errors import DesignError
 from hpsearch.results.study import Study
 from hpsearch.trial import TrialRow
 from hpsearch_trainers.architectures import standalone
-from hpsearch_trainers.designed_architectures import architecture
-from hpsearch_trainers.designed_network import DesignedNetwork
 from hpsearch_trainers.measures import latency, parameters
-from hpsearch_trainers.prepared_rows import PreparedRows
 
 __all__ = ["Best", "Delivered", "best_of", "deliver"]
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from hpsearch.design.designed_architectures import designed
+from hpsearch.design.designed_network import DesignedNetwork
+from hpsearch.design.prepared_rows import Task
 from hpsearch.errors import DesignError
 from hpsearch.tables.wording import duration, number
-from hpsearch_trainers.designed_architectures import designed
-from hpsearch_trainers.designed_network import DesignedNetwork
 from hpsearch_trainers.measures import latency
-from hpsearch_trainers.prepared_rows import Task
 
 __all__ = [
     "ENOUGH_EPOCHS",

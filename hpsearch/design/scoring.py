@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from hpsearch.design.asked import Asked
 from hpsearch.design.folder import DesignFolder
-from hpsearch.design.intervals import interval
 from hpsearch.design.last_fit import Best
+from hpsearch.design.prepared_rows import PreparedRows, Task, read_rows
 from hpsearch.design.report import Report, TestScore
+from hpsearch.design.scores import SCORES, interval, score
 from hpsearch.design.trees import KINDS, Trees, predicted
 from hpsearch.errors import DesignError
-from hpsearch_trainers.prepared_rows import PreparedRows, Task, read_rows
-from hpsearch_trainers.scores import SCORES, score
 
 __all__ = ["predictions_of", "tested"]
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hpsearch.design.designed_network import flops, parameter_count
+from hpsearch.design.prepared_rows import Task
+from hpsearch.design.scores import SCORES
 from hpsearch.errors import DesignError
-from hpsearch_trainers.designed_network import flops, parameter_count
-from hpsearch_trainers.prepared_rows import Task
-from hpsearch_trainers.scores import SCORES
 
 __all__ = ["SearchSpace", "search_space"]
 

@@ -18,9 +18,9 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 
-from hpsearch_trainers.folds import assign_folds
-from hpsearch_trainers.prepared_rows import PreparedRows, Task
-from hpsearch_trainers.scores import SCORES, score
+from hpsearch.design.folds import assign_folds
+from hpsearch.design.prepared_rows import PreparedRows, Task
+from hpsearch.design.scores import SCORES, score
 
 __all__ = ["KINDS", "Trees", "best_trees", "fitted_trees", "predicted", "read_trees"]
 

@@ -17,11 +17,11 @@ import numpy as np
 from sklearn import datasets
 from sklearn.model_selection import KFold, StratifiedKFold
 
-from hpsearch.design import Asked, design
-from hpsearch.design.design import Surroundings
+from hpsearch.design.asked import Asked
+from hpsearch.design.design import Surroundings, design
+from hpsearch.design.prepared_rows import read_rows
+from hpsearch.design.scores import SCORES, score
 from hpsearch.design.trees import KINDS, fitted_trees, predicted
-from hpsearch_trainers.prepared_rows import read_rows
-from hpsearch_trainers.scores import SCORES, score
 from tests.benchmarks.figures import Figure, machine, render
 from tests.benchmarks.plot import Gain, draw_gains
 

@@ -18,7 +18,7 @@ __all__ = ["documented_paths", "is_there", "names_of"]
 
 ROOT = Path(__file__).parents[2]
 
-_DESIGNED = "hpsearch_trainers.designed_network"
+_DESIGNED = "hpsearch.design.designed_network"
 _STORED = tuple(f"{_DESIGNED}:{name}" for name in ("DesignedNetwork", "flops", "parameter_count"))
 """Import paths that studies hold, as `hpsearch design` writes them."""
 

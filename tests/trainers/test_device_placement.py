@@ -15,6 +15,8 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset
 
+from hpsearch.design.designed_network import DesignedNetwork
+from hpsearch.design.prepared_rows import read_rows
 from hpsearch.worker.gpus import without_gpus
 from hpsearch_comm import Group, SyncBatchNorm
 from hpsearch_comm.data_parallel.sync_batch_norm import Exchange
@@ -22,17 +24,15 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers import Parts, Trainer
 from hpsearch_trainers.architectures import network
 from hpsearch_trainers.buffers import _marks, differing
-from hpsearch_trainers.designed_network import DesignedNetwork
 from hpsearch_trainers.digits_network import MeasuredChain
 from hpsearch_trainers.lamb import LAMB
 from hpsearch_trainers.lars import LARS
 from hpsearch_trainers.measures import latency
 from hpsearch_trainers.precision import check_precision
-from hpsearch_trainers.prepared_rows import read_rows
+from tests.hpsearch.design.test_designed_network import CLASSES as DESIGNED_CLASSES
+from tests.hpsearch.design.test_designed_network import INPUTS as DESIGNED_INPUTS
+from tests.hpsearch.design.test_designed_network import NUMBERS, write
 from tests.stand_in_device import DEVICE, DeviceProcess, HostReads
-from tests.trainers.test_designed_network import CLASSES as DESIGNED_CLASSES
-from tests.trainers.test_designed_network import INPUTS as DESIGNED_INPUTS
-from tests.trainers.test_designed_network import NUMBERS, write
 
 cuda = torch.cuda.is_available()
 INPUTS = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.trainers.data_sets.designed import alone, prepared, write_csv
+from tests.hpsearch.design.data_sets.designed import alone, prepared, write_csv
 
 
 @pytest.mark.exhaustive

@@ -20,11 +20,11 @@ import yaml
 
 import hpsearch
 from hpsearch.design.asked import Asked
+from hpsearch.design.designed_network import DesignedNetwork
 from hpsearch.design.folder import DesignFolder
 from hpsearch.journal.history import seconds_spent
 from hpsearch.journal.journal import Journal
 from hpsearch.sweep.file import load_sweep
-from hpsearch_trainers.designed_network import DesignedNetwork
 from tests.hpsearch.support.command_line import PROGRAM, Answer, call, environment
 
 ROWS = 120

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hpsearch.design.intervals import interval
+from hpsearch.design.scores import interval
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch_trainers.data_sets.columns import is_number
-from hpsearch_trainers.data_sets.preprocessing import LARGEST, MISSING, Values
-from hpsearch_trainers.data_sets.reading import DataSetError
+from hpsearch.design.data_sets.columns import is_number
+from hpsearch.design.data_sets.preprocessing import LARGEST, MISSING, Values
+from hpsearch.design.data_sets.reading import DataSetError
 
 __all__ = ["GOALS", "Targets", "see_targets"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch_trainers.data_sets.preprocessing import BOOLEANS, LARGEST, MISSING, Values, bent, parse
-from hpsearch_trainers.data_sets.reading import DataSetError
+from hpsearch.design.data_sets.preprocessing import BOOLEANS, LARGEST, MISSING, Values, bent, parse
+from hpsearch.design.data_sets.reading import DataSetError
 
 __all__ = ["Column", "fit", "is_number", "look"]
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch_trainers.data_sets.columns import Column
-from hpsearch_trainers.data_sets.preprocessing import Values
-from hpsearch_trainers.data_sets.split import Split, equal_rows
-from hpsearch_trainers.data_sets.targets import Targets
+from hpsearch.design.data_sets.columns import Column
+from hpsearch.design.data_sets.preprocessing import Values
+from hpsearch.design.data_sets.split import Split, equal_rows
+from hpsearch.design.data_sets.targets import Targets
 
 __all__ = ["column_lines", "leaks", "split_lines", "target_line"]
 

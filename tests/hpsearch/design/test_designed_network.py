@@ -12,14 +12,14 @@ import pytest
 import torch
 from sklearn import metrics
 
+from hpsearch.design.designed_architectures import architecture
+from hpsearch.design.designed_network import DesignedNetwork, flops, parameter_count
+from hpsearch.design.folds import assign_folds, even_batch, training_rows
+from hpsearch.design.prepared_rows import read_rows, read_task
+from hpsearch.design.scores import SCORES, score
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.architectures import standalone
 from hpsearch_trainers.augmentation import mirrored, shifted
-from hpsearch_trainers.designed_architectures import architecture
-from hpsearch_trainers.designed_network import DesignedNetwork, flops, parameter_count
-from hpsearch_trainers.folds import assign_folds, even_batch, training_rows
-from hpsearch_trainers.prepared_rows import read_rows, read_task
-from hpsearch_trainers.scores import SCORES, score
 
 CHANCE = np.random.default_rng(0)
 INPUTS = CHANCE.standard_normal((90, 4)).astype(np.float32)
@@ -32,6 +32,14 @@ def forgotten() -> Any:
     yield
     read_rows.cache_clear()
     read_task.cache_clear()
+
+
+def test_the_paths_in_trainers_lead_here():
+    from hpsearch.design.data_sets import prepare
+    from hpsearch_trainers import data_sets, designed_network
+
+    assert designed_network.DesignedNetwork is DesignedNetwork
+    assert data_sets.prepare is prepare
 
 
 def write(folder: Path, rows: Any, targets: Any, **more: Any) -> str:

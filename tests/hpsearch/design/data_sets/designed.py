@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpsearch.design.data_sets import Prepared, prepare
 from hpsearch_trainers.architectures import network, standalone
-from hpsearch_trainers.data_sets import Prepared, prepare
 from tests.isolated import run_isolated
 
 __all__ = ["alone", "inputs_alone", "loaded", "prepared", "rows_of", "write_csv"]

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from hpsearch.design.prepared_rows import Task
 from hpsearch_trainers.architectures import network
-from hpsearch_trainers.prepared_rows import Task
 
 __all__ = ["architecture", "designed"]
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hpsearch_trainers.data_sets import DataSetError, prepare
-from hpsearch_trainers.data_sets.images import open_image
-from tests.trainers.data_sets.designed import alone, inputs_alone, loaded, prepared, rows_of
+from hpsearch.design.data_sets import DataSetError, prepare
+from hpsearch.design.data_sets.images import open_image
+from tests.hpsearch.design.data_sets.designed import alone, inputs_alone, loaded, prepared, rows_of
 
 
 def patterns(count: int, *shape: int, seed: int = 0) -> np.ndarray:

@@ -6,8 +6,8 @@ this package: its Python files are copies of `reading`, `arrays`, `images`, `pre
 
 from __future__ import annotations
 
-from hpsearch_trainers.data_sets.prepare import Prepared, prepare
-from hpsearch_trainers.data_sets.reading import DataSetError
-from hpsearch_trainers.data_sets.targets import GOALS
+from hpsearch.design.data_sets.prepare import Prepared, prepare
+from hpsearch.design.data_sets.reading import DataSetError
+from hpsearch.design.data_sets.targets import GOALS
 
 __all__ = ["GOALS", "DataSetError", "Prepared", "prepare"]

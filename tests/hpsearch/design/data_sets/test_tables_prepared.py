@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpsearch_trainers.data_sets import DataSetError, prepare
-from hpsearch_trainers.data_sets.preprocessing import load, transform
-from hpsearch_trainers.data_sets.reading import read_table
-from tests.trainers.data_sets.designed import alone, inputs_alone, loaded, prepared, rows_of, write_csv
+from hpsearch.design.data_sets import DataSetError, prepare
+from hpsearch.design.data_sets.preprocessing import load, transform
+from hpsearch.design.data_sets.reading import read_table
+from tests.hpsearch.design.data_sets.designed import alone, inputs_alone, loaded, prepared, rows_of, write_csv
 
 CITIES = ["Oslo", "Rome", "Bern", "NA", ""]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch_trainers.data_sets.preprocessing import Values
+from hpsearch.design.data_sets.preprocessing import Values
 
 __all__ = ["Split", "equal_rows", "parted", "split"]
 

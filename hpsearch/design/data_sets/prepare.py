@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch_trainers.data_sets.columns import Column, fit, look
-from hpsearch_trainers.data_sets.findings import column_lines, leaks, split_lines, target_line
-from hpsearch_trainers.data_sets.image_values import fit_images, image_line
-from hpsearch_trainers.data_sets.preprocessing import features
-from hpsearch_trainers.data_sets.raw_rows import write_raw_rows
-from hpsearch_trainers.data_sets.reading import DataSetError
-from hpsearch_trainers.data_sets.sources import Examples, read_examples
-from hpsearch_trainers.data_sets.split import Split, equal_rows, parted, split
-from hpsearch_trainers.data_sets.targets import GOALS, Targets, see_targets
+from hpsearch.design.data_sets.arrays import Array
+from hpsearch.design.data_sets.columns import Column, fit, look
+from hpsearch.design.data_sets.findings import column_lines, leaks, split_lines, target_line
+from hpsearch.design.data_sets.preprocessing import features
+from hpsearch.design.data_sets.reading import DataSetError
+from hpsearch.design.data_sets.sources import Examples, read_examples
+from hpsearch.design.data_sets.split import Split, equal_rows, parted, split
+from hpsearch.design.data_sets.targets import GOALS, Targets, see_targets
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "fit_images", "image_line", "prepare", "write_raw_rows"]
 
 _STANDALONE = ("reading.py", "arrays.py", "images.py", "preprocessing.py", "predict.py")
 
@@ -234,3 +234,68 @@ def _write(
         path.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
     for name in _STANDALONE:
         shutil.copyfile(Path(__file__).parent / name, folder / "model" / name)
+
+
+_ROWS_AT_ONCE = 1000
+
+
+def fit_images(examples: Examples, images: Array) -> dict[str, Any]:
+    """Fit mean and scale of each channel, on the rows that the search may see, (rows, channels, height, width)."""
+    count = images.size // images.shape[1]
+    chunks = [images[start : start + _ROWS_AT_ONCE] for start in range(0, len(images), _ROWS_AT_ONCE)]
+    means = sum(chunk.sum((0, 2, 3), dtype=np.float64) for chunk in chunks) / count
+    far = [np.square(chunk - means[:, None, None]).sum((0, 2, 3)) for chunk in chunks]
+    scales = np.sqrt(sum(far) / count)
+    if not np.isfinite(scales).all():
+        raise DataSetError(
+            f"{examples.path}: must have pixels whose squares a float can hold, got up to {images.max()}"
+        )
+    if not scales.any():
+        raise DataSetError(f"{examples.path}: must have images that differ, got {images.min()} in all their pixels")
+    return {
+        "channel_means": means.tolist(),
+        "channel_scales": np.where(scales > 0, scales, 1.0).tolist(),
+        "bytes": images.dtype == np.uint8,
+        "least": float(images.min()),
+        "most": float(images.max()),
+        "size": None if examples.size is None else list(examples.size),
+    }
+
+
+def image_line(images: Array) -> str:
+    """Say what they are."""
+    channels, height, width = images.shape[1:]
+    kind = {1: "grey images", 3: "images in color"}.get(channels, f"images of {channels} channels")
+    return f"{kind}, {height} x {width} pixels (height x width), " + (
+        "in bytes" if images.dtype == np.uint8 else f"from {images.min():g} to {images.max():g}"
+    )
+
+
+def write_raw_rows(
+    folder: Path, examples: Examples, columns: Mapping[str, Sequence[str] | NDArray[Any]], rows: NDArray[np.int64]
+) -> None:
+    """Write some rows, without their targets, where predict.py reads them: a CSV or NPZ file, or a folder of images.
+
+    Args:
+        folder: Gets `test.csv`, `test_rows.npz` or `test/`, whose files have names in the order of the rows.
+        examples: The data set.
+        columns: Of a table, as they were read.
+        rows: Their numbers in the data set.
+    """
+    if examples.array is not None:
+        found = examples.images
+        array = np.stack(list(columns.values()), 1)[rows] if found is None else found[rows]
+        if found is not None and array.shape[1] == 1:
+            array = array[:, 0]  # as images of one channel usually are kept
+        named: dict[str, Any] = {examples.array: array}
+        np.savez(folder / "test_rows.npz", **named)
+    elif examples.images is None:
+        with (folder / "test.csv").open("w", encoding="utf-8", newline="") as file:
+            lines = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+            lines.writerow(columns)
+            lines.writerows([cells[row] for cells in columns.values()] for row in rows.tolist())
+    else:
+        (folder / "test").mkdir(exist_ok=True)
+        for number, row in enumerate(rows.tolist()):
+            image = Path(examples.place(row))
+            shutil.copyfile(image, folder / "test" / f"{number:09}{image.suffix}")

@@ -1,0 +1,321 @@
+"""The trainable of `hpsearch design`: a network for prepared rows, validated by folds inside one trial.
+
+One trial trains as many networks side by side as there are validated folds. Network i never sees a row of fold i, and
+alone predicts these. So the score is one of all validated rows, exact, and compares well between trials.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpsearch.design.designed_architectures import architecture, designed
+from hpsearch.design.folds import assign_folds, even_batch, training_rows
+from hpsearch.design.prepared_rows import PreparedRows, read_rows, read_task
+from hpsearch.design.scores import SCORES, score
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.architectures import costs
+from hpsearch_trainers.augmentation import mirrored, shifted
+from hpsearch_trainers.measures import latency, parameters
+from hpsearch_trainers.parts import Parts
+from hpsearch_trainers.schedules import cosine, warmup
+from hpsearch_trainers.trainer import Trainer
+from hpsearch_trainers.weight_decay import decay_groups
+
+__all__ = ["DesignedNetwork", "FoldNetworks", "TargetScale", "flops", "fold_loss", "parameter_count"]
+
+_WARMUP = 0.05
+"""Share of the epochs in which the rate rises."""
+
+
+class DesignedNetwork(Trainer):
+    """Reports the scores of its kind of task on the validated rows, and `fit_seconds`.
+
+    `fit_seconds` is how long one network would take to train on all rows for `epochs` at this speed: the last fit.
+
+    Parameters: `data` (the path of `search.npz`), `goal` (a name of `scores.SCORES`, by which the loss is chosen),
+    `folds` (5) and of these `validated` (5; 1: one fold is held out; 0: one network trains on all rows, and nothing is
+    validated), `split_seed` (0), `epochs` (27, over which the rate falls to 0), `lr` (0.002), `weight_decay` (0.01),
+    `batch_size` (32), `label_smoothing` (0.0), `shift` (0 pixels) and `mirror` (False) of images, `latency` (False:
+    report `latency_ms` as well), and those of `designed_architectures.architecture`.
+    """
+
+    rows: PreparedRows
+    model: FoldNetworks
+
+    def build(self, params: Mapping[str, Any]) -> Parts:
+        """Make the parts.
+
+        Raises:
+            ConfigurationError: The data can't be read, or doesn't fit the parameters.
+            ArchitectureError: No network can be built from the parameters.
+        """
+        self.rows = read_rows(Path(params["data"]))
+        task, count = self.rows.task, int(params.get("validated", 5))
+        goal = SCORES.get(params["goal"])
+        if goal is None or goal.kind != task.kind:
+            able = ", ".join(known.name for known in SCORES.values() if known.kind == task.kind)
+            raise ConfigurationError(f"goal must be one for {task.kind}, of {able}; got {params['goal']!r}")
+        folds, seed = int(params.get("folds", 5)), int(params.get("split_seed", 0))
+        if not 0 <= count <= folds:
+            raise ConfigurationError(f"validated must be from 0 to the {folds} folds, got {count}")
+        self._folds = np.full(len(self.rows.targets), -1)
+        if count > 0:
+            dealt = assign_folds(self.rows.inputs, self.rows.targets, folds, seed)
+            self._folds = np.where(dealt < count, dealt, -1)
+        chosen = training_rows(self._folds, count, seed)
+        inputs = torch.from_numpy(self.rows.inputs).to(self.device)
+        targets = torch.from_numpy(self.rows.targets).to(self.device)
+        self._scale = TargetScale(targets, chosen.to(self.device)) if task.kind == "numbers" else None
+        networks = [designed(params, task) for _ in range(max(1, count))]
+        model = FoldNetworks(networks, inputs, self._channels(), self._augment)
+        epochs = float(params.get("epochs", 27))
+        falling, rising = cosine(epochs), warmup(max(1.0, _WARMUP * epochs), start=0.1)
+        self._seconds, self._epochs_timed, self._fit_epochs = 0.0, 0, epochs * len(targets) / len(chosen)
+        return Parts(
+            model,
+            torch.optim.AdamW(
+                decay_groups(model, float(params.get("weight_decay", 0.01)), biases=False),
+                lr=float(params.get("lr", 0.002)),
+                fused=True,
+            ),
+            fold_loss(
+                targets,
+                chosen.to(self.device),
+                classes=task.outputs if task.kind == "classes" else None,
+                weighted=goal.weighted,
+                smoothing=float(params.get("label_smoothing", 0.0)),
+                absolute=goal.name == "mae",
+            ),
+            train=(chosen, chosen),
+            batch_size=even_batch(len(chosen), int(params.get("batch_size", 32))),
+            schedule=lambda epoch: falling(epoch) * rising(epoch),
+            measures={"latency_ms": self._latency} if params.get("latency", False) else {},
+        )
+
+    def step(self) -> dict[str, float]:
+        """Train for an epoch and validate."""
+        began, self._validating = time.perf_counter(), 0.0
+        metrics = super().step()
+        if self._folds.max() < 0:
+            return metrics
+        self._seconds += time.perf_counter() - began - self._validating
+        self._epochs_timed += 1
+        each = self._seconds / self._epochs_timed / len(self.model.networks)
+        return metrics | {"fit_seconds": each * self._fit_epochs}
+
+    def validate(self) -> dict[str, float]:
+        """Give all scores of the validated rows, each predicted by the network that didn't train on it."""
+        began = time.perf_counter()
+        self.model.eval()
+        found: dict[str, float] = {}
+        if self._folds.max() >= 0:
+            given, rows = self.validated()
+            true = self.rows.targets[rows]
+            found = {
+                one.name: score(one.name, given, true) for one in SCORES.values() if one.kind == self.rows.task.kind
+            }
+        self._validating = time.perf_counter() - began
+        return found
+
+    def validated(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Give predictions for the validated rows, and these rows' numbers.
+
+        Returns:
+            Probabilities (rows, classes), or numbers (rows,), float64; and int64 (rows,).
+        """
+        rows, parts = [], []
+        for number in range(len(self.model.networks)):
+            own = np.flatnonzero(self._folds == number)
+            rows.append(own)
+            outputs = self.model.predict(number, torch.from_numpy(own).to(self.device))
+            if self._scale is not None:
+                parts.append(self._scale.in_units(number, outputs[:, 0]))
+            else:
+                parts.append(outputs.double().softmax(1))
+        return torch.cat(parts).cpu().numpy(), np.concatenate(rows)
+
+    @torch.no_grad()
+    def predictions(self, rows: PreparedRows) -> np.ndarray[Any, Any]:
+        """Give what the first network says of other rows, in evaluation.
+
+        Returns:
+            Probabilities (rows, classes), or numbers (rows,), float64.
+        """
+        network = self.model.networks[0]
+        device = next(network.parameters()).device  # the CPU, once it was delivered
+        channels = self._channels()
+        inputs = torch.from_numpy(rows.inputs).to(device)
+        others = FoldNetworks([network], inputs, None if channels is None else channels.to(device), lambda x: x)
+        outputs = others.predict(0, torch.arange(len(rows.targets), device=device)).to(self.device)
+        if self._scale is not None:
+            return self._scale.in_units(0, outputs[:, 0]).cpu().numpy()
+        return outputs.double().softmax(1).cpu().numpy()
+
+    def _channels(self) -> Tensor | None:
+        channels = self.rows.task.channels
+        return None if channels is None else torch.tensor(channels, device=self.device)
+
+    def delivered(self) -> nn.Module:
+        """Give the network that trained on all rows, in evaluation.
+
+        Of numbers its outputs are in terms of the task's `target_mean` and `target_scale`.
+
+        Raises:
+            ConfigurationError: There are several networks, none of which trained on all rows; or the task's scale isn't
+                that of its rows.
+        """
+        if self._folds.max() >= 0:
+            raise ConfigurationError("only a network that trained on all rows is delivered: set validated to 0")
+        task, scale = self.rows.task, self._scale
+        if scale is not None:
+            own = (float(scale.mean[0]), float(scale.deviation[0]))
+            if not np.allclose(own, (task.target_mean, task.target_scale), rtol=1e-4, atol=1e-4 * own[1]):
+                raise ConfigurationError(
+                    f"task.json must have the mean and the scale of the rows that a network trains on, {own[0]:g} and "
+                    f"{own[1]:g}, got {task.target_mean:g} and {task.target_scale:g}"
+                )
+        return self.model.networks[0].cpu().eval()
+
+    def _augment(self, inputs: Tensor) -> Tensor:
+        if inputs.dim() == 4 and (most := int(self.params.get("shift", 0))) > 0:
+            inputs = shifted(inputs, most)
+        if inputs.dim() == 4 and self.params.get("mirror", False):
+            inputs = mirrored(inputs)
+        return inputs
+
+    def _latency(self, model: nn.Module) -> float:
+        """Measure one network on one row, in milliseconds."""
+        row = torch.zeros(1, *self.rows.task.inputs, device=self.device)
+        return latency(row)(self.model.networks[0])
+
+
+def parameter_count(params: Mapping[str, Any]) -> int:
+    """Count what the delivered network would train, before there is one: for `derived` in a sweep.
+
+    Raises:
+        ArchitectureError: No network can be built from the parameters.
+    """
+    with torch.device("meta"):  # where no weights are allocated
+        return int(parameters(designed(params, read_task(Path(params["data"]).parent))))
+
+
+def flops(params: Mapping[str, Any]) -> int:
+    """Count the floating-point operations of the delivered network for one row, as `costs` does: for `derived`.
+
+    Raises:
+        ArchitectureError: No network can be built from the parameters.
+    """
+    arguments = architecture(params, read_task(Path(params["data"]).parent))
+    return costs(arguments.pop("value"), **arguments, batch=2).flops
+
+
+class FoldNetworks(nn.Module):
+    """Networks that are alike but for their weights. What goes in are numbers of rows, (batch, networks).
+
+    Args:
+        networks: They.
+        inputs: All rows, which no state holds: (rows, ...).
+        channels: Of images the mean and the scale of each channel, (2, channels); None of others.
+        augment: What is done to a batch in training.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[nn.Module],
+        inputs: Tensor,
+        channels: Tensor | None,
+        augment: Callable[[Tensor], Tensor],
+    ) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self._inputs = inputs
+        self._channels = None if channels is None else channels[:, :, None, None]
+        self._augment = augment
+
+    def forward(self, rows: Tensor) -> list[Tensor]:
+        """Give each network's outputs, (batch, outputs), for the rows of its column."""
+        return [
+            network(self._augment(self._read(own))) for network, own in zip(self.networks, rows.unbind(1), strict=True)
+        ]
+
+    @torch.no_grad()
+    def predict(self, number: int, rows: Tensor, batch: int = 1024) -> Tensor:
+        """Give one network's outputs for some rows, in evaluation; (rows, outputs)."""
+        self.eval()
+        network = self.networks[number]
+        return torch.cat([network(self._read(part)) for part in torch.split(rows, batch)])
+
+    def _read(self, rows: Tensor) -> Tensor:
+        chosen = self._inputs[rows].float()
+        return chosen if self._channels is None else (chosen - self._channels[0]) / self._channels[1]
+
+
+class TargetScale:
+    """Mean and deviation of the numbers that each network trains on, in whose terms it is trained.
+
+    Args:
+        targets: All, (rows,).
+        rows: Numbers of rows, (rows of an epoch, networks).
+    """
+
+    def __init__(self, targets: Tensor, rows: Tensor) -> None:
+        own = targets.double()[rows]
+        self.mean = own.mean(0)
+        deviation = own.std(0, correction=0)
+        self.deviation = torch.where(deviation > 0, deviation, 1.0)
+
+    def scaled(self, number: int, targets: Tensor) -> Tensor:
+        """Give numbers as network `number` is trained on them."""
+        return ((targets.double() - self.mean[number]) / self.deviation[number]).float()
+
+    def in_units(self, number: int, outputs: Tensor) -> Tensor:
+        """Give what network `number` said, in the targets' unit; float64."""
+        return outputs.double() * self.deviation[number] + self.mean[number]
+
+
+def fold_loss(
+    targets: Tensor, rows: Tensor, *, classes: int | None, weighted: bool, smoothing: float, absolute: bool
+) -> Callable[[list[Tensor], Tensor], Tensor]:
+    """Make the loss of all networks: its value is their mean, its gradient for each network that of its own loss.
+
+    Args:
+        targets: Of all rows.
+        rows: Numbers of rows that each network trains on, (rows of an epoch, networks).
+        classes: How many; None where targets are numbers.
+        weighted: Give each class the same weight in all, by how often it is among a network's own rows.
+        smoothing: Share of a target that is dealt out to all classes (Szegedy et al., CVPR 2016, section 7).
+        absolute: Of numbers take the absolute error beyond a deviation (Huber 1964), not the squared one.
+    """
+    single: Callable[[int, Tensor, Tensor], Tensor]
+    if classes is None:
+        scale = TargetScale(targets, rows)
+        error = functional.smooth_l1_loss if absolute else functional.mse_loss
+
+        def single(number: int, outputs: Tensor, own: Tensor) -> Tensor:
+            return error(outputs[:, 0], scale.scaled(number, targets[own]))
+
+    else:
+        weights: list[Tensor | None] = [None] * rows.shape[1]
+        if weighted:
+            counts = [torch.bincount(targets[own], minlength=classes) for own in rows.unbind(1)]
+            weights = [count.sum() / (classes * count.clamp(min=1)).float() for count in counts]
+
+        def single(number: int, outputs: Tensor, own: Tensor) -> Tensor:
+            return functional.cross_entropy(outputs, targets[own], weights[number], label_smoothing=smoothing)
+
+    def loss(outputs: list[Tensor], chosen: Tensor) -> Tensor:
+        losses = torch.stack(
+            [single(n, one, own) for n, (one, own) in enumerate(zip(outputs, chosen.unbind(1), strict=True))]
+        )
+        # A mean would divide every gradient by the number of networks; the last fit, of one network, has none such.
+        return losses.sum() - (losses.sum() - losses.mean()).detach()
+
+    return loss

@@ -1,0 +1,7 @@
+"""The import path that data sets had here: they are `hpsearch.design.data_sets`."""
+
+from __future__ import annotations
+
+from hpsearch.design.data_sets import GOALS, DataSetError, Prepared, prepare
+
+__all__ = ["GOALS", "DataSetError", "Prepared", "prepare"]
