@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpsearch_comm.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from hpsearch_trainers.trainer import Trainer
+from hpsearch_trainers.strategies.strategy import Strategy
 
 __all__ = ["METHODS", "checked"]
 
@@ -53,8 +51,8 @@ def checked(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         return method
 
     @functools.wraps(method)
-    def around(self: Trainer, *arguments: Any, **named: Any) -> Any:
-        strategy = self._strategy
+    def around(self: Any, *arguments: Any, **named: Any) -> Any:
+        strategy: Strategy = self._strategy
         before = strategy.calls[name]
         given = method(self, *arguments, **named)
         if not strategy.needs(name):
