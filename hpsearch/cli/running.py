@@ -37,7 +37,7 @@ from hpsearch.tables.status import way_on
 from hpsearch.tables.trial_table import rows_to_table
 from hpsearch.tables.wording import front_line, shown_path
 from hpsearch.trainable.macros import DEFAULT_COMMAND
-from hpsearch.trial import TrialRow, TrialState
+from hpsearch.trial import TrialState
 from hpsearch.worker.job import CommandLine
 from hpsearch.worker.preflight import check_end
 from hpsearch.worker.wandb_in_script import wandb_note
@@ -213,7 +213,7 @@ def _report(study: Study) -> int:
     if study.state not in ("finished", *CRITERIA):
         print(f"{study.state}; {way_on(study, where)}")
         return _EXIT_CODES.get(study.state, 1)
-    rows = _best_first(study)
+    rows = [row for row in study.ranked if row.score is not None]
     if not study.sweep.objective.goals:
         ended = [row for row in study.trials if row.metrics]
         print(rows_to_table(*outlined(ended[-_LEADERS:], study.sweep.parameters), study.sweep.objective), end="")
@@ -254,11 +254,6 @@ def _report(study: Study) -> int:
         print(f"{study.state + ':':<12} {study.message}")
         print(f"             {way_on(study, where)}")
     return 0
-
-
-def _best_first(study: Study) -> list[TrialRow]:
-    """Return the trials that have a score, best first."""
-    return [row for row in study.ranked if row.score is not None]
 
 
 def _what_is_best(study: Study, pasted: str) -> str:

@@ -1,16 +1,29 @@
-"""The studies of a folder: where they lie, and which one is the newest."""
+"""The studies of a folder: where they lie, which one is the newest, and a summary of each."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 
 from hpsearch.errors import HpsearchError, JournalError
-from hpsearch.journal.directory import JOURNAL
+from hpsearch.events import Entry
+from hpsearch.journal.directory import JOURNAL, StudyDirectory
+from hpsearch.journal.filesystem import put_in_place, sizes_beside
+from hpsearch.journal.history import RunningTime
 from hpsearch.journal.journal import Journal
+from hpsearch.journal.labels import Labels, labels_in
+from hpsearch.results.study import study_of
 
-__all__ = ["find_studies", "last_change", "newest_study", "written"]
+__all__ = ["StudySummary", "find_studies", "last_change", "newest_study", "summarize", "written"]
+
+_SUMMARY = "summary.json"
+_LEAST_KEPT = 1 << 20
+"""Bytes of a journal whose summary is written beside it: a smaller one is read quickly."""
 
 
 def find_studies(folder: Path) -> Iterator[Path]:
@@ -102,3 +115,141 @@ def newest_study(folder: Path, tell: Callable[[str], None]) -> Path:
             "directory that `hpsearch run` printed."
         )
     return best[1]
+
+
+@dataclass(frozen=True, slots=True)
+class StudySummary:
+    """A study in one line, or why it can't be read."""
+
+    directory: Path
+    problem: str = ""
+    """Why it can't be read; empty where it can."""
+    name: str = ""
+    """The sweep's."""
+    state: str = "unreadable"
+    """That of `Study.state`."""
+    holder: str | None = None
+    """The process that runs it now, `user@host:pid`."""
+    trials: int = 0
+    total: int | None = None
+    """Trials in all, as far as that is known."""
+    metric: str = ""
+    """What decides, in words."""
+    value: float | None = None
+    """The best trial's; None where no trial has a value, or several metrics decide."""
+    best_trial: int | None = None
+    front: int = 0
+    """Trials of the front, where several metrics decide."""
+    begun: float = 0.0
+    """When it was made, in seconds since the epoch."""
+    changed: float = 0.0
+    """When something happened last."""
+    seconds: float = 0.0
+    """How long processes ran it, in all."""
+    size: int = 0
+    """Bytes of its files."""
+    labels: Labels = field(default_factory=Labels)
+
+
+def summarize(paths: Sequence[Path], now: float) -> list[StudySummary]:
+    """Return a summary of each study, from one reading of its journal.
+
+    Args:
+        paths: The studies' directories.
+        now: In seconds since the epoch.
+    """
+    with sizes_beside(paths) as sizes:
+        found = [_summary(path, now) for path in paths]
+        return [replace(one, size=size) for one, size in zip(found, sizes(), strict=True)]
+
+
+def _summary(path: Path, now: float) -> StudySummary:
+    """Return the summary of a study, but for its size."""
+    place = StudyDirectory(path)
+    try:
+        holder, stamp = place.holder(), _fingerprint(place)
+        if holder is None and (known := _kept(path, stamp)) is not None:
+            return known
+        with Journal.read(place.journal) as journal:
+            record = journal.study()
+            watch, is_live = _Watch(), lambda: (holder or place.holder()) is not None
+            study = study_of(path, record, watch.over(journal.entries()), is_live, lambda: iter(()))
+            labels = labels_in(journal.all_requests())
+    except HpsearchError as error:
+        text = str(error).removeprefix(f"{place.path}: ").removeprefix(f"{place.journal}: ")
+        return StudySummary(path, text, changed=_made(path), begun=_made(path))
+    objective, leaders = study.sweep.objective, [row for row in study.leaders if row.feasible]
+    single = leaders[0] if leaders and not objective.several else None
+    running = max(0.0, now - watch.last) if watch.last is not None and study.state == "running" else 0.0
+    summary = StudySummary(
+        directory=path,
+        name=study.sweep.name,
+        state=study.state,
+        holder=holder,
+        trials=study.count,
+        total=None if study.total is None else study.total[0],
+        metric=objective.title,
+        value=None if single is None else single.value,
+        best_trial=None if single is None else single.number,
+        front=len(leaders) if objective.several else 0,
+        begun=study.created,
+        changed=last_change(path, watch.last, study.created),
+        seconds=watch.seconds + running,
+        labels=labels,
+    )
+    if holder is None and study.state != "running" and stamp == _fingerprint(place):
+        _keep(summary, stamp)
+    return summary
+
+
+def _fingerprint(place: StudyDirectory) -> list[tuple[int, int, int]]:
+    """Return (inode, bytes, time of the last change in ns) of the journal's files that hold something."""
+    paths = (place.journal, place.journal.with_name(f"{place.journal.name}-wal"))
+    found = [path.stat() for path in paths if path.exists()]
+    return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in found if one.st_size]
+
+
+def _keep(summary: StudySummary, stamp: list[tuple[int, int, int]]) -> None:
+    """Write the summary of a study with a large journal beside it, where that may be written."""
+    if sum(size for _, size, _ in stamp) >= _LEAST_KEPT:
+        record = {"version": version("hpsearch"), "journal": stamp, "summary": asdict(summary)}
+        with suppress(OSError):
+            put_in_place(json.dumps(record, default=str).encode(), summary.directory / _SUMMARY)
+
+
+def _kept(path: Path, stamp: list[tuple[int, int, int]]) -> StudySummary | None:
+    """Return the summary that is written beside a journal, if the journal is the same as then."""
+    try:
+        record = json.loads((path / _SUMMARY).read_bytes())
+        if (record["version"], record["journal"]) != (version("hpsearch"), list(map(list, stamp))):
+            return None
+        summary = record["summary"]
+        labels = Labels(**{**summary["labels"], "tags": tuple(summary["labels"]["tags"])})
+        return StudySummary(**{**summary, "directory": path, "labels": labels})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+class _Watch:
+    """Sees entries pass by: when the newest one was written, and how long the study ran."""
+
+    def __init__(self) -> None:
+        self.last: float | None = None
+        self._running = RunningTime()
+
+    @property
+    def seconds(self) -> float:
+        return self._running.seconds
+
+    def over(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        for entry in entries:
+            self._running.take(entry)
+            self.last = entry.time
+            yield entry
+
+
+def _made(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -166,9 +166,8 @@ def ordered(rows: Sequence[TrialRow], fields: Fields, sort: str) -> list[TrialRo
 
 def best_first(rows: Sequence[TrialRow], objective: Objective) -> list[TrialRow]:
     """Sort by what decides, the best first; trials without a value come last."""
-    scored = {row.number: row for row in rows if row.score is not None}
-    ranked = objective.rank({number: row.score for number, row in scored.items()})
-    return [scored[number] for number in ranked] + [row for row in rows if row.score is None]
+    numbered = {row.number: row for row in rows}
+    return [numbered[number] for number in objective.rank({row.number: row.score for row in rows})]
 
 
 def _key(value: Value) -> Any:

@@ -22,7 +22,6 @@ from hpsearch.observers.tensorboard.trial_runs import metrics_of
 from hpsearch.results.comparison import same_but_for_seed
 from hpsearch.results.importance import importance_of
 from hpsearch.results.study import Study, load
-from hpsearch.tables.selection import best_first
 
 __all__ = ["View", "study_names"]
 
@@ -62,7 +61,7 @@ class View:
         """Names of the studies."""
         self._studies = [load(directory) for directory in directories]
         self._files = EventFiles(folder)
-        self._ranked = [best_first(study.trials, study.sweep.objective) for study in self._studies]
+        self._ranked = [study.ranked for study in self._studies]
         self._sides = [
             places
             for places in same_but_for_seed([study.sweep for study in self._studies])

@@ -212,7 +212,7 @@ def test_no_folder_and_no_study_are_said(here, hpsearch_command):
 
 
 def test_a_large_study_is_read_again_only_after_its_journal_changed(studies, hpsearch_command, monkeypatch):
-    monkeypatch.setattr("hpsearch.tables.summary._LEAST_KEPT", 1)
+    monkeypatch.setattr("hpsearch.results.studies._LEAST_KEPT", 1)
     first = hpsearch_command("list", "--format", "json").out
     kept = studies / "sweep-1/summary.json"
     assert kept.is_file()
@@ -232,7 +232,7 @@ def test_a_large_study_is_read_again_only_after_its_journal_changed(studies, hps
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"version": "0.1.0", "journal": [], "summary": {}}'])
 def test_a_summary_that_cannot_be_read_is_made_anew(studies, hpsearch_command, monkeypatch, content):
-    monkeypatch.setattr("hpsearch.tables.summary._LEAST_KEPT", 1)
+    monkeypatch.setattr("hpsearch.results.studies._LEAST_KEPT", 1)
     (studies / "sweep-1/summary.json").write_text(content)
     found = {study["directory"]: study for study in json.loads(hpsearch_command("list", "--format", "json").out)}
     assert found["runs/sweep-1"]["trials"] == 4

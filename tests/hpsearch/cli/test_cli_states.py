@@ -17,9 +17,9 @@ from hpsearch.decision import Followed
 from hpsearch.events import Ended, Event, Opened, Steered
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
+from hpsearch.results.studies import summarize
 from hpsearch.run.study_run import create_study
 from hpsearch.sweep.file import load_sweep
-from hpsearch.tables.summary import summarize
 from hpsearch.watch.header import header_lines
 from hpsearch.watch.live_study import LiveStudy
 from hpsearch.watch.tail import Tail

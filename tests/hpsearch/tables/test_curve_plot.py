@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.tables.curve_plot import curve_lines
+from hpsearch.tables.trial_page import curve_lines
 
 
 def test_a_line_that_falls_goes_from_the_left_above_to_the_right_beneath():
