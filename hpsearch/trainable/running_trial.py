@@ -30,7 +30,7 @@ __all__ = [
 _NO_METRICS: Mapping[str, Any] = MappingProxyType({})
 
 _OWN_LOOP = "own_loop"
-"""Key beside the generators' states: the trainable hasn't called `iterations()`. Earlier versions wrote none."""
+"""Key beside the generators' states: the trainable hasn't called `iterations()`."""
 
 
 class SegmentEnd(SystemExit):
