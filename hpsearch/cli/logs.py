@@ -57,15 +57,15 @@ def logs(args: argparse.Namespace) -> int:
     return 0
 
 
-def _trials(place: StudyDirectory) -> int:
-    with Journal.read(place.journal) as journal:
+def _trials(study_dir: StudyDirectory) -> int:
+    with Journal.read(study_dir.journal) as journal:
         return journal.trials()
 
 
-def _follow(place: StudyDirectory, find: Callable[[], Sequence[LogFile]], tails: _Tails) -> None:
+def _follow(study_dir: StudyDirectory, find: Callable[[], Sequence[LogFile]], tails: _Tails) -> None:
     """Print what comes, until no process runs the study."""
     while True:
-        live = place.holder() is not None  # before the last look, so that nothing is missed
+        live = study_dir.holder() is not None  # before the last look, so that nothing is missed
         began = time.monotonic()
         for log in find():
             tails.go_on(log)

@@ -82,9 +82,9 @@ def clean(args: argparse.Namespace) -> int:
     return 0
 
 
-def _by_kind(place: StudyDirectory, gone: Sequence[Path]) -> list[tuple[str, list[Path]]]:
+def _by_kind(study_dir: StudyDirectory, gone: Sequence[Path]) -> list[tuple[str, list[Path]]]:
     """Return what would go by what it is, in words."""
-    kinds = {path: _kind(place, path) for path in gone}
+    kinds = {path: _kind(study_dir, path) for path in gone}
     counts = Counter(kinds.values())
     told = []
     for kind, count in counts.items():
@@ -93,8 +93,8 @@ def _by_kind(place: StudyDirectory, gone: Sequence[Path]) -> list[tuple[str, lis
     return told
 
 
-def _kind(place: StudyDirectory, path: Path) -> str:
-    return "event files" if path == place.tensorboard else "log" if path.suffix == ".log" else "checkpoint"
+def _kind(study_dir: StudyDirectory, path: Path) -> str:
+    return "event files" if path == study_dir.tensorboard else "log" if path.suffix == ".log" else "checkpoint"
 
 
 def _named(paths: Sequence[Path]) -> str:

@@ -73,11 +73,13 @@ def _resume(args: argparse.Namespace, failed: Sequence[int] | None) -> int:
     return run_and_report(place, sweep, args, source, folder, failed=failed)
 
 
-def _resume_there(place: StudyDirectory, args: argparse.Namespace) -> int:
+def _resume_there(study_dir: StudyDirectory, args: argparse.Namespace) -> int:
     """Let the process that has paused a study resume it."""
     if args.overrides or args.workers is not None:
         raise SweepError(
-            f"{place.path}: {place.holder()} has paused this study and goes on with it as it is: leave the options "
-            f"out, extend it with `hpsearch extend {pasted(place.path)}`, or stop it first"
+            f"{study_dir.path}: {study_dir.holder()} has paused this study and goes on with it as it is: leave the "
+            f"options out, extend it with `hpsearch extend {pasted(study_dir.path)}`, or stop it first"
         )
-    return left(place, "resume", {}, f"it goes on in {place.holder()}; see: hpsearch watch {pasted(place.path)}")
+    return left(
+        study_dir, "resume", {}, f"it goes on in {study_dir.holder()}; see: hpsearch watch {pasted(study_dir.path)}"
+    )

@@ -110,7 +110,7 @@ def with_workers(sweep: Sweep, workers: int | None) -> Sweep:
 
 
 def run_and_report(
-    place: StudyDirectory,
+    study_dir: StudyDirectory,
     sweep: Sweep,
     args: argparse.Namespace,
     source: Path | None,
@@ -136,10 +136,10 @@ def run_and_report(
         held=held,
     )
     try:
-        with observers_located(source, place):
-            return _report(run_study(place, sweep, run, failed))
+        with observers_located(source, study_dir):
+            return _report(run_study(study_dir, sweep, run, failed))
     except TrainableError as error:
-        mend = f"mend it, then go on with: hpsearch resume {pasted(place.path)}"
+        mend = f"mend it, then go on with: hpsearch resume {pasted(study_dir.path)}"
         raise TrainableError(f"{blame(source, str(error))}{error}\n{mend}") from error
 
 
@@ -159,7 +159,7 @@ def _timed(args: argparse.Namespace) -> Times:
 
 
 @contextmanager
-def observers_located(path: Path | None, place: StudyDirectory | None = None) -> Iterator[None]:
+def observers_located(path: Path | None, study_dir: StudyDirectory | None = None) -> Iterator[None]:
     """Add to a mistake in a sweep's observers where the file names them; where there is a study, how it goes on."""
     try:
         yield
@@ -167,7 +167,7 @@ def observers_located(path: Path | None, place: StudyDirectory | None = None) ->
         if error.key[:1] != ("observers",):
             raise
         where = f"{locate(path, 'observers')}: " if path is not None and path.is_file() else ""
-        resume = "" if place is None else f"hpsearch resume {pasted(place.path)}"
+        resume = "" if study_dir is None else f"hpsearch resume {pasted(study_dir.path)}"
         mend = f"\nmend it, then go on with: {resume}\nor with others: {resume} --set observers=csv" if resume else ""
         raise SweepError(f"{where}{error}{mend}") from error
 

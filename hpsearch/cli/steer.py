@@ -120,18 +120,18 @@ def prune(args: argparse.Namespace) -> int:
     return _steer(args, "prune", {"trials": args.trials}, done)
 
 
-def left(place: StudyDirectory, verb: str, details: Mapping[str, Any], done: str) -> int:
+def left(study_dir: StudyDirectory, verb: str, details: Mapping[str, Any], done: str) -> int:
     """Leave a request for the process that runs a study, wait for its answer, and say it; 1 where it is refused."""
-    with Journal.read(place.journal) as journal:
+    with Journal.read(study_dir.journal) as journal:
         number = journal.request(verb, details, process_name())
         deadline = time.monotonic() + _PATIENCE
         while True:
             # In this order: a process that answers and ends between the two has answered.
-            holder, answer = place.holder(), journal.answer(number)
+            holder, answer = study_dir.holder(), journal.answer(number)
             if answer is not None or holder is None or time.monotonic() > deadline:
                 break
             time.sleep(_LOOK_SECONDS)
-    look = f"see: hpsearch history {pasted(place.path)}"
+    look = f"see: hpsearch history {pasted(study_dir.path)}"
     if answer is not None and not answer.refused:
         print(done)
         return 0
@@ -151,24 +151,24 @@ def _ask_process(args: argparse.Namespace, verb: str, done: str) -> int:
     return left(place, verb, {}, done)
 
 
-def _holder(place: StudyDirectory, verb: str) -> str:
+def _holder(study_dir: StudyDirectory, verb: str) -> str:
     """Return the process that runs a study.
 
     Raises:
         JournalError: There is none to ask.
     """
-    with Journal.read(place.journal):
-        holder = place.holder()
-    study = load(place.path)
+    with Journal.read(study_dir.journal):
+        holder = study_dir.holder()
+    study = load(study_dir.path)
     told = study.is_told
     if holder is not None and not told:
         return holder
-    instead = "" if verb in ("stop", "cancel") else f"; it goes on with: hpsearch resume {pasted(place.path)}"
+    instead = "" if verb in ("stop", "cancel") else f"; it goes on with: hpsearch resume {pasted(study_dir.path)}"
     if study.state == "finished":
         instead = ": it is finished"
     elif told:
         instead = ": its trials run elsewhere, and what is asked for stays open"
-    raise JournalError(f"{place.path}: no process runs this study now; there is nothing to {verb}{instead}")
+    raise JournalError(f"{study_dir.path}: no process runs this study now; there is nothing to {verb}{instead}")
 
 
 def _steer(args: argparse.Namespace, verb: str, details: Mapping[str, Any], done: str) -> int:
