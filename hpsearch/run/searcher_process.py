@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from hpsearch.errors import SearcherError
 from hpsearch.searchers import Past
-from hpsearch.searchers.calls import Answer, Calls, DirectCalls
+from hpsearch.searchers.calls import Calls, DirectCalls, SearcherAnswer
 from hpsearch.study.build import build_searcher
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.worker.child_process import ignore_preemption, thread_environment
@@ -56,7 +56,7 @@ class ProcessCalls(Calls):
             start_new_session=True,  # Ctrl-C is for the sweep, which ends it
         )
         self._thread = ThreadPoolExecutor(1, "hpsearch-searcher")
-        self._answers: list[Future[Answer]] = []
+        self._answers: list[Future[SearcherAnswer]] = []
         self._telling: list[_Call] = []
         """Calls that go with the next one that asks."""
         self._thread.submit(self._send, (sweep.to_json(), tuple(past)))
@@ -77,7 +77,7 @@ class ProcessCalls(Calls):
         """Say whether the next answer is there, or never will be."""
         return self._answers[0].done()
 
-    def answer(self) -> Answer:
+    def answer(self) -> SearcherAnswer:
         """Take the next answer; waits for it.
 
         Raises:
@@ -102,11 +102,11 @@ class ProcessCalls(Calls):
             pickle.dump(message, self._process.stdin)
             self._process.stdin.flush()
 
-    def _call(self, message: Any) -> Answer:
+    def _call(self, message: Any) -> SearcherAnswer:
         self._send(message)
         assert self._process.stdout is not None
         try:
-            answer: Answer | SearcherError = pickle.load(self._process.stdout)
+            answer: SearcherAnswer | SearcherError = pickle.load(self._process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             raise SearcherError(self._death()) from error
         if isinstance(answer, SearcherError):

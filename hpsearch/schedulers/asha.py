@@ -250,7 +250,7 @@ class SortedRung(RunningRung):
     def __init__(self, eta: int, objective: Objective) -> None:
         super().__init__(eta, objective)
         self._waiting: list[tuple[SortKey, int, bool]] = []
-        """(place in the objective's order, trial, whether it is NaN), best first."""
+        """(sort key, trial, whether it is NaN), best first."""
         self._settled: list[tuple[SortKey, int, bool]] = []
         """Promoted or stopped trials, which keep their ranks."""
 
@@ -285,8 +285,8 @@ class SortedRung(RunningRung):
         """Stop all that wait; return (trial, its rank from 1, of how many, whether it is NaN), the best first."""
         size = len(self)
         stopped = [
-            (trial, ahead + bisect(self._settled, (place, trial, nan)) + 1, size, nan)
-            for ahead, (place, trial, nan) in enumerate(self._waiting)
+            (trial, ahead + bisect(self._settled, (sort_key, trial, nan)) + 1, size, nan)
+            for ahead, (sort_key, trial, nan) in enumerate(self._waiting)
         ]
         self._settled = sorted(self._settled + self._waiting)
         self._waiting = []
@@ -305,7 +305,7 @@ class RankedRung(RunningRung):
         self._points: dict[int, Point] = {}
         """Those on the fronts."""
         self._beyond: list[tuple[SortKey, int, bool]] = []
-        """(place, trial, whether it is NaN) of trials that break constraints or are NaN, best first."""
+        """(sort key, trial, whether it is NaN) of trials that break constraints or are NaN, best first."""
         self._settled: set[int] = set()
 
     def __len__(self) -> int:

@@ -73,8 +73,8 @@ class ProgressiveHalving(AsynchronousHalving):
     def __init__(self, ends: Sequence[int], eta: int, objective: Objective, run_cap: int | None = None) -> None:
         super().__init__([ends], [1], eta, objective, run_cap)
         self._promoting = self._promoting[-1:]
-        self._places: dict[int, SortKey] = {}
-        """Of each trial, `Objective.place` of its value at the last rung that it has finished."""
+        self._sort_keys: dict[int, SortKey] = {}
+        """Of each trial, `Objective.sort_key` of its value at the last rung that it has finished."""
         self._curves: dict[int, dict[int, float]] = {}
         """Of each trial, its reported values by iteration, without NaN; less is better."""
         self._ranking = SoftRanking()
@@ -94,11 +94,11 @@ class ProgressiveHalving(AsynchronousHalving):
 
     def _judge(self, bracket: int, rung: int, outcome: Outcome) -> None:
         super()._judge(bracket, rung, outcome)
-        trial, place = outcome.trial, self._objective.sort_key(outcome.value)
-        before, self._places[trial] = self._places.get(trial, place), place
+        trial, sort_key = outcome.trial, self._objective.sort_key(outcome.value)
+        before, self._sort_keys[trial] = self._sort_keys.get(trial, sort_key), sort_key
         self._take_reports(outcome)
         if rung == self._highest:
-            self._ranking.add(before, place, self._curves[trial])
+            self._ranking.add(before, sort_key, self._curves[trial])
             if not self._ranking.agrees():
                 self._promoting.insert(0, (bracket, rung))
                 self._ranking = SoftRanking(self._ranking.epsilon)
@@ -129,8 +129,8 @@ class SoftRanking:
 
     def __init__(self, epsilon: float = 0.0) -> None:
         self.epsilon = epsilon
-        self._places: list[tuple[SortKey, SortKey]] = []
-        """Of each trial, `Objective.place` of its values in (this rung, the one before)."""
+        self._sort_keys: list[tuple[SortKey, SortKey]] = []
+        """Of each trial, `Objective.sort_key` of its values in (this rung, the one before)."""
         self._curves: list[Mapping[int, float]] = []
         self._distances: list[float] = []
         """Distances between the pairs that crossed and crossed back, sorted."""
@@ -139,11 +139,11 @@ class SoftRanking:
         """Add a trial that has finished this rung.
 
         Args:
-            before: `Objective.place` of its value in the rung before, which isn't NaN.
-            here: `Objective.place` of its value in this one.
+            before: `Objective.sort_key` of its value in the rung before, which isn't NaN.
+            here: `Objective.sort_key` of its value in this one.
             curve: Its reports by iteration, without NaN.
         """
-        self._places.append((here, before))
+        self._sort_keys.append((here, before))
         for other in self._curves:
             distance = _crossed_back(curve, other)
             if distance is not None:
@@ -157,8 +157,8 @@ class SoftRanking:
 
         Trials with equal values in this rung keep the order of the rung before.
         """
-        ranked_before = sorted(before for _, before in self._places)
-        ranked_here = [before for _, before in sorted(self._places)]
+        ranked_before = sorted(before for _, before in self._sort_keys)
+        ranked_here = [before for _, before in sorted(self._sort_keys)]
         return all(map(self._equal, ranked_here, ranked_before))
 
     def _equal(self, one: SortKey, other: SortKey) -> bool:

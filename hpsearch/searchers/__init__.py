@@ -1,6 +1,6 @@
 """Searchers: what to try next.
 
-A searcher is added in two files: its own, and a line in `KNOWN` below, which sweep files and the Python API read.
+To add a searcher, write its file and add a line to `KNOWN` below, which sweep files and the Python API read.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from hpsearch.errors import SweepError
 from hpsearch.searchers.base import Observation, Past, Problem, Searcher, SearcherCapabilities, Suggestion
 from hpsearch.searchers.evolution import Evolution
 from hpsearch.searchers.grid import GridSearcher
-from hpsearch.searchers.models import BOHB
-from hpsearch.searchers.optuna_samplers import through_optuna
+from hpsearch.searchers.optuna_samplers import BOHB, through_optuna
 from hpsearch.searchers.random import RandomSearcher
 from hpsearch.searchers.settings import Search
 from hpsearch.searchers.tried import TriedConfigurations
@@ -42,34 +41,34 @@ __all__ = [
 
 
 class _Imported(Mapping[str, type[Searcher]]):
-    """Imports a searcher when it is asked for: SciPy alone takes longer than all of hpsearch, in every process."""
+    """Imports a searcher on its first use: importing SciPy alone takes longer than all of hpsearch."""
 
-    def __init__(self, **places: str) -> None:
-        self._places = places
+    def __init__(self, **paths: str) -> None:
+        self._paths = paths
 
     def __getitem__(self, method: str) -> type[Searcher]:
-        module, _, name = self._places[method].partition(":")
-        found: type[Searcher] = getattr(import_module(f".{module}", __name__), name)
-        return found
+        module, _, name = self._paths[method].partition(":")
+        searcher: type[Searcher] = getattr(import_module(f".{module}", __name__), name)
+        return searcher
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._paths)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._paths)
 
 
 KNOWN: Mapping[str, type[Searcher]] = _Imported(
     random="random:RandomSearcher",
     grid="grid:GridSearcher",
     qmc="qmc:QMC",
-    tpe="models:TPE",
-    bayes="models:Bayes",
-    bohb="models:BOHB",
-    gp="models:GP",
+    tpe="optuna_samplers:TPE",
+    bayes="optuna_samplers:Bayes",
+    bohb="optuna_samplers:BOHB",
+    gp="optuna_samplers:GP",
     cmaes="optuna_samplers:CmaEs",
     nsga2="optuna_samplers:NSGA2",
-    curves="curves:Curves",
+    curves="curves:CurveSearcher",
     evolution="evolution:Evolution",
     spectral="spectral:Spectral",
     pbt="pbt:PBTSearcher",
@@ -78,14 +77,13 @@ KNOWN: Mapping[str, type[Searcher]] = _Imported(
 
 
 def searcher_named(method: str) -> type[Searcher]:
-    """Give the searcher of a `method`.
+    """Return the searcher of a `method`.
 
     Args:
-        method: A known word, or the import path `package.module:Class` of a searcher of one's own or of one of Optuna's
-            samplers.
+        method: A known name, or the import path `package.module:Class` of a custom searcher or of an Optuna sampler.
 
     Raises:
-        InvalidKey: There is none of this name.
+        InvalidKey: There is no searcher of this name.
     """
     if method in KNOWN:
         return KNOWN[method]
@@ -106,21 +104,21 @@ def searcher_named(method: str) -> type[Searcher]:
 
 
 def refusals(problem: Problem) -> dict[str, str | None]:
-    """Give the known methods, each with why it can't search such a space by such an objective; None: it can."""
-    found: dict[str, str | None] = {}
+    """Return the known methods, each with the reason why it can't serve this problem, or None if it can."""
+    reasons: dict[str, str | None] = {}
     for method, searcher in KNOWN.items():
         if searcher.capabilities.unsupported_key(problem.objective):
-            found[method] = "learns from one number"
+            reasons[method] = "learns from one number"
             continue
         try:
             searcher.check(replace(problem, settings=Search()))
         except InvalidKey as error:
-            found[method] = str(InvalidKey(error.key[1:] if len(error.key) > 1 else (), error.problem))
+            reasons[method] = str(InvalidKey(error.key[1:] if len(error.key) > 1 else (), error.problem))
         else:
-            found[method] = None
-    return found
+            reasons[method] = None
+    return reasons
 
 
 def _is_sampler(found: type) -> bool:
-    """Say whether a class is derived from Optuna's samplers, without importing Optuna for one that can't be."""
+    """Return whether a class is derived from Optuna's `BaseSampler`, without importing Optuna for one that isn't."""
     return any(base.__module__.startswith("optuna.") and base.__name__ == "BaseSampler" for base in found.__mro__)

@@ -1,7 +1,7 @@
-"""The searcher's seam: what to try next.
+"""The interface of searchers: what to try next.
 
-A searcher is pure: no clock, no thread, no I/O, its own seed. The same calls give the same answers: a resumed search
-makes the calls again that the journal tells of, and goes on as before.
+A searcher is pure: no clock, no thread, no I/O, its own seed. The same calls return the same answers, so that a study
+resumes by replaying its journal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Problem:
 
     space: Space
     objective: Objective
-    """Says which reports are better."""
+    """Orders scores."""
     seed: int
     """0 <= seed < 2**32."""
     settings: Search = field(default_factory=Search)
@@ -46,48 +46,47 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A point of the space to try."""
+    """A configuration to try."""
 
     params: Params
     origin: str
-    """`"random"`, `"grid"`, `"points_to_try"`, `"stand_in"`, or what another searcher calls it."""
+    """`"random"`, `"grid"`, `"points_to_try"`, `"stand_in"`, or another searcher's own name."""
     parent: StateAt | None = None
-    """What it is forked from: it gets the newest checkpoint that there was then, as `trial.parent_checkpoint`, and
-    starts at iteration 0 all the same."""
+    """The state that it is forked from: it gets the newest checkpoint of that time as `trial.parent_checkpoint`, and
+    starts at iteration 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a trial gave since it was observed last."""
+    """What happened to a trial since its last observation."""
 
     trial: Trial
     iteration: int
-    """The last one that counts."""
+    """The last iteration that counts."""
     until: int | None
-    """Where its segment ends or ended: the iterations of a rung. None: where the trainable returns."""
+    """Where its segment ends: the iterations of a rung. None: where the trainable returns."""
     reports: Sequence[Report]
-    """Those that count from now on, with all their metrics; iterations rise, and none was observed before, unless the
-    trial was taken back or dropped in between."""
+    """Its new reports, with all metrics; iterations rise, and none was observed before, unless the trial was reverted
+    or dropped in between."""
     ended: bool
-    """It reached the end of its segment, or failed for good; else it goes on."""
+    """It reached the end of its segment, or failed for good; otherwise it is still running."""
     failure: Failure | None = None
     """Why it failed for good."""
     decisions: Sequence[Decision] = ()
-    """What the scheduler decided on it, on this trial and on others."""
+    """What the scheduler decided because of it, on this trial and on others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A trial of another search, known before this one begins. It is no trial of this one, and was tried elsewhere."""
+    """A trial of another search, known before this one begins."""
 
     params: Params
-    """As this sweep's space would have drawn them."""
+    """As this sweep's space would sample them."""
     values: Mapping[int, Score]
-    """The metric by iteration, which rise; at least one. NaN and infinities are what was reported. Of several goals all
-    of them."""
+    """The score by iteration, rising; at least one, as reported, including NaN and infinities."""
     until: int | None
-    """How long it was trained, as `Observation.until`: in iterations, no more than a trial gets here; None where no
-    trial here has a length."""
+    """How long it was trained, in iterations, as `Observation.until`: at most as long as a trial of this sweep; None if
+    these have no length."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +110,7 @@ class SearcherCapabilities:
     recalls: bool = False
     """If it learns: it can begin with trials of other searches."""
     several_goals: bool = False
-    """If it learns: several metrics may decide; it compares what it observes by `Objective.places`."""
+    """If it learns: several metrics may decide; it compares what it observes by `Objective.sort_keys`."""
     outcome_constraints: bool = False
     """If it learns: reported metrics may be constrained."""
     forks: bool = False
@@ -133,7 +132,7 @@ class Searcher(ABC):
     kind: ClassVar[str]
     """Its `method` in a sweep file."""
     known_as: ClassVar[str | None] = None
-    """The `method` that it is, where its own is another program's word for it."""
+    """The `method` that this is another name for, such as W&B's term."""
     over: ClassVar[str | None] = None
     """The `type` of `early_terminate` that it runs over where the sweep names none; `max_iter` is then a key at the
     top."""
@@ -144,7 +143,7 @@ class Searcher(ABC):
 
     @classmethod
     def over_settings(cls, max_iter: int) -> dict[str, Any]:
-        """Give the settings that `over` has there, beside `max_iter`; its own defaults where none are given."""
+        """Return the settings of `over` besides `max_iter` that differ from its defaults."""
         return {}
 
     @classmethod
@@ -162,29 +161,29 @@ class Searcher(ABC):
 
     @classmethod
     def may_fork(cls, settings: Search) -> bool:
-        """Say whether it names parents under these settings, which were checked."""
+        """Return whether it names parents under these settings, which were checked."""
         return cls.capabilities.forks
 
     @property
     def draws_first(self) -> int:
-        """How many of the first suggestions are draws from the space, for which it isn't asked; 0 unless it learns.
+        """How many of the first trials are sampled from the space without a call of `suggest`; 0 unless it learns.
 
-        Asked once, after `recall`.
+        Read once, after `recall`.
         """
         return 0
 
     @abstractmethod
     def suggest(self, number: int) -> Suggestion | None:
-        """Give suggestion `number`, or None when the space is exhausted.
+        """Return suggestion `number`, or None when the space is exhausted.
 
-        Called for numbers that rise by 1, from `draws_first` or from behind the points to try. Of one that doesn't
-        learn, on resume, from the first number that the journal doesn't hold.
+        Numbers rise by 1, starting after the first `draws_first` trials and the points to try. A resumed search that
+        doesn't learn starts at the first number that isn't in the journal.
         """
 
     def explore(self, number: int, parent: Trial) -> Suggestion:
-        """Give the params of trial `number`, which the scheduler forks from another one.
+        """Return the params of trial `number`, which the scheduler forks from another one.
 
-        Its numbers aren't among those of `suggest`, which go on without gaps.
+        These numbers aren't counted by `suggest`, whose numbers have no gaps.
 
         Raises:
             NotImplementedError: It doesn't explore.
@@ -197,17 +196,17 @@ class Searcher(ABC):
         return None
 
     def needs(self) -> Collection[StateAt]:
-        """Give the states that it may still name as parents: their checkpoints are kept.
+        """Return the states that it may still name as parents, whose checkpoints are kept.
 
-        Of one that learns it is asked after each answer, and what it wasn't told of yet is kept as well. A state that
-        was left out once may be gone.
+        If it learns, this is called after each suggestion, and states that it hasn't observed yet are kept as well. A
+        state that was left out once may be gone.
         """
         return ()
 
     def recall(self, past: Sequence[Past]) -> None:
-        """Learn from trials of other searches; called once, before anything else, or never.
+        """Learn from trials of other searches; called once before anything else, or never.
 
-        They may have been of other data: what was tried there may be suggested here.
+        They may have used other data, so their configurations may be suggested again.
 
         Raises:
             NotImplementedError: It doesn't recall.
@@ -215,24 +214,24 @@ class Searcher(ABC):
         raise NotImplementedError(f"{type(self).__name__} can't begin with trials of other searches")
 
     def started(self, trial: Trial) -> None:
-        """A trial was created, from this searcher's suggestion or from a point to try; also in a replay."""
+        """Take a trial that was created, from a suggestion or from a point to try; also called in a replay."""
 
     @abstractmethod
     def observe(self, observation: Observation) -> None:
-        """Learn from what a trial reported; not called where the capabilities don't say `learns`."""
+        """Learn from a trial; not called unless the capabilities say `learns`."""
 
     def reverted(self, trial: Trial, iteration: int) -> None:
-        """What a trial reported after this iteration counts no more, nor that it failed; it goes on from there."""
+        """Forget what a trial reported after this iteration, and its failure: it runs again from there."""
 
     def dropped(self, trial: Trial) -> None:
-        """A trial's checkpoint is gone: it starts anew, a fork from its parent's, and reports again what it did."""
+        """Forget a trial's reports: its checkpoint is gone, so it starts again, a fork from its parent's checkpoint."""
 
     def close(self) -> None:
-        """Let go of what it holds; nothing is asked any more."""
+        """Release resources; nothing is called afterwards."""
 
 
 def refuse_priors(problem: Problem, by: str) -> None:
-    """Refuse priors for a searcher that doesn't draw from the space.
+    """Refuse priors for a searcher that doesn't sample from the space.
 
     Raises:
         InvalidKey: A parameter has one.
@@ -247,7 +246,7 @@ def refuse_priors(problem: Problem, by: str) -> None:
 
 
 def refuse_constraints(problem: Problem, who: str) -> None:
-    """Refuse constraints for a searcher whose points may not keep them, and functions that may refuse a point.
+    """Refuse constraints that a searcher can't keep, and functions that may refuse a configuration.
 
     Raises:
         InvalidKey: There is one.
@@ -260,10 +259,10 @@ def refuse_constraints(problem: Problem, who: str) -> None:
 
 
 def refuse_conditions(problem: Problem, who: str) -> None:
-    """Refuse a space some of whose parameters don't always apply.
+    """Refuse a space with conditional parameters.
 
     Raises:
-        InvalidKey: It is one.
+        InvalidKey: It has some.
     """
     space = problem.space
     if space.conditional:
@@ -273,10 +272,10 @@ def refuse_conditions(problem: Problem, who: str) -> None:
 
 
 def listed(problem: Problem, who: str) -> tuple[Parameter, ...]:
-    """Give all parameters that a point of the space may have.
+    """Return all parameters that a configuration of the space may have.
 
     Raises:
-        InvalidKey: They have no end.
+        InvalidKey: There is no bound on them.
     """
     unbounded = problem.space.unbounded
     if unbounded is not None:

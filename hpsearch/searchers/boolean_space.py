@@ -1,4 +1,4 @@
-"""A space as booleans, -1 and 1: what parities are taken of."""
+"""A space as booleans, -1 and 1."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ from hpsearch.trial import Params, Value
 __all__ = ["BooleanSpace"]
 
 _PARTS = 8
-"""Cells of a number's scale: a product of three booleans tells each from the others."""
+"""Cells of a number's scale, which three booleans distinguish."""
 
 _ATTEMPTS = 1_000
-"""Draws of a number before that."""
+"""Samples of a number before an example of a cell is taken."""
 
 
 class BooleanSpace:
-    """Cells of each parameter, and the booleans that tell them apart.
+    """Cells of each parameter, and the booleans that distinguish them.
 
-    - A number's cells are eight parts of its own scale, each as likely to be drawn as the others; of up to eight values
-      each has its own. They are numbered in order, and the bits of that number are the booleans: the first says whether
-      the number lies in the upper half.
-    - A choice has a cell for each value that may be drawn. Of two, one boolean says which. Of more, there is one for
-      each, of which exactly one is 1: of the bits of their places some codes would stand for no value, and a product
-      of bits would say nothing that a person could read.
-    - What has one value has no booleans.
+    - A number has eight cells of equal probability on its own scale, or one for each value if there are up to eight.
+      They are numbered in order, and the bits of that number are the booleans: the first is 1 in the upper half.
+    - A choice has a cell for each value that can be sampled. Two values have one boolean. More have one each, of which
+      exactly one is 1 (one-hot): with the bits of their indices, some codes would have no value, and a product of bits
+      would have no meaning.
+    - A parameter with one value has no booleans.
     """
 
     def __init__(self, space: Space) -> None:
@@ -51,15 +50,15 @@ class BooleanSpace:
                 self._singles[parameter.name] = parameter.distribution.draw(0)
             else:
                 self._cells.append(cells)
-                self.size = cells.places.stop
+                self.size = cells.indices.stop
 
     @cached_property
     def alternatives(self) -> dict[int, int]:
-        """Booleans of which exactly one is 1, to the place of the first of them."""
-        return {place: cells.places.start for cells in self._cells if cells.exclusive for place in cells.places}
+        """Booleans of which exactly one is 1, to the index of the first of them."""
+        return {index: cells.indices.start for cells in self._cells if cells.exclusive for index in cells.indices}
 
     def encode(self, params: Params) -> NDArray[np.int8] | None:
-        """Give a point's booleans; None for one that is never drawn: a choice of probability 0 was named."""
+        """Return a configuration's booleans; None if it has a choice of probability 0."""
         codes = []
         for cells in self._cells:
             cell = cells.of(params[cells.name])
@@ -68,32 +67,32 @@ class BooleanSpace:
             codes.append(cells.codes[cell])
         return np.concatenate(codes)
 
-    def patterns(self, places: Sequence[int], settled: Mapping[int, int]) -> list[NDArray[np.int8]]:
-        """Give what these booleans can be where others are settled: of each parameter, rows of their values.
+    def patterns(self, indices: Sequence[int], fixed: Mapping[int, int]) -> list[NDArray[np.int8]]:
+        """Return the possible values of some booleans while others are fixed: an array of rows for each parameter.
 
-        A row of each parameter, side by side, are the booleans in the order of `places`, which rise.
+        The columns of all arrays together are the booleans in the order of `indices`, which rise.
         """
-        found = []
+        patterns = []
         for cells in self._cells:
-            mine = [place - cells.places.start for place in places if place in cells.places]
-            if mine:
-                found.append(np.unique(cells.codes[cells.left(settled)][:, mine], axis=0))
-        return found
+            columns = [index - cells.indices.start for index in indices if index in cells.indices]
+            if columns:
+                patterns.append(np.unique(cells.codes[cells.matching(fixed)][:, columns], axis=0))
+        return patterns
 
-    def draw(self, settled: Mapping[int, int], seed: int) -> dict[str, Value]:
-        """Draw a point whose settled booleans have their values, by the parameters' distributions otherwise."""
+    def draw(self, fixed: Mapping[int, int], seed: int) -> dict[str, Value]:
+        """Sample a configuration with the fixed booleans, by the parameters' distributions otherwise."""
         random = Random(seed)
-        drawn = {cells.name: cells.draw(frozenset(cells.left(settled)), random) for cells in self._cells}
-        return self._space.check(self._singles | drawn)
+        params = {cells.name: cells.draw(frozenset(cells.matching(fixed)), random) for cells in self._cells}
+        return self._space.check(self._singles | params)
 
 
 class _Cells(ABC):
-    """Of one parameter.
+    """The cells of one parameter.
 
     Args:
-        name: The parameter's.
-        first: Place of its first boolean.
-        codes: Cells by booleans.
+        name: The parameter's name.
+        first: Index of its first boolean.
+        codes: [cells, booleans].
     """
 
     exclusive = False
@@ -101,30 +100,30 @@ class _Cells(ABC):
 
     def __init__(self, name: str, first: int, codes: NDArray[np.int8]) -> None:
         self.name = name
-        self.places = range(first, first + codes.shape[1])
+        self.indices = range(first, first + codes.shape[1])
         self.codes = codes
 
-    def left(self, settled: Mapping[int, int]) -> list[int]:
-        """Give the cells that have the settled booleans."""
-        mine = [place for place in self.places if place in settled]
-        wanted = np.array([settled[place] for place in mine], dtype=np.int8)
-        codes = self.codes[:, [place - self.places.start for place in mine]]
+    def matching(self, fixed: Mapping[int, int]) -> list[int]:
+        """Return the cells that have the fixed booleans."""
+        known = [index for index in self.indices if index in fixed]
+        wanted = np.array([fixed[index] for index in known], dtype=np.int8)
+        codes = self.codes[:, [index - self.indices.start for index in known]]
         return [int(cell) for cell in np.flatnonzero((codes == wanted).all(axis=1))]
 
     @abstractmethod
     def of(self, value: Value) -> int | None:
-        """Give the cell that a value lies in; None where it is never drawn."""
+        """Return the cell of a value; None if the value has probability 0."""
 
     @abstractmethod
     def draw(self, cells: frozenset[int], random: Random) -> Value:
-        """Draw a value that lies in one of these."""
+        """Sample a value from some of the cells."""
 
 
 class _Number(_Cells):
     def __init__(self, name: str, first: int, distribution: Numeric, values: Sequence[float] | None) -> None:
         self._distribution = distribution
         self._few: dict[float, int] | None = None
-        """The values, where they are few, to their numbers."""
+        """The values to their numbers, if they are few."""
         if values is not None and len(values) <= _PARTS:
             self._few = {value: number for number, value in enumerate(values)}
         if values is None:
@@ -138,7 +137,7 @@ class _Number(_Cells):
         super().__init__(name, first, bits[:, (bits != bits[0]).any(axis=0)])
 
     def _number(self, value: float) -> int | None:
-        """Give which of the few values it is, or which part of the scale it lies in."""
+        """Return which of the few values it is, or which part of the scale it is in."""
         if self._few is not None:
             return self._few.get(value)
         return min(int(self._distribution.share(value) * _PARTS), _PARTS - 1)
@@ -149,10 +148,10 @@ class _Number(_Cells):
 
     def draw(self, cells: frozenset[int], random: Random) -> Value:
         for _ in range(_ATTEMPTS):
-            drawn = self._distribution.draw(random.getrandbits(DRAW_BITS))
-            if self.of(drawn) in cells:
-                return drawn
-        return self._examples[min(cells)]  # practically never drawn
+            value = self._distribution.draw(random.getrandbits(DRAW_BITS))
+            if self.of(value) in cells:
+                return value
+        return self._examples[min(cells)]  # practically never sampled
 
 
 class _Choice(_Cells):
@@ -169,12 +168,12 @@ class _Choice(_Cells):
         return self._cell_of.get(_key(value))
 
     def draw(self, cells: frozenset[int], random: Random) -> Value:
-        left = sorted(cells)
-        return own_copy(self._values[random.choices(left, [self._weights[cell] for cell in left])[0]])
+        ordered = sorted(cells)
+        return own_copy(self._values[random.choices(ordered, [self._weights[cell] for cell in ordered])[0]])
 
 
 def _cells(name: str, distribution: Distribution, first: int) -> _Cells | None:
-    """Give a parameter's cells; None where it has but one."""
+    """Return a parameter's cells; None if it has only one."""
     values = distribution.every_value()
     if values is not None and len(values) == 1:
         return None

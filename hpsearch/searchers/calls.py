@@ -1,4 +1,4 @@
-"""A searcher's calls, made in their order: here, or in a process of its own."""
+"""The calls of a searcher, made in order: in this process or in another."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hpsearch.errors import SearcherError, exception_line
 from hpsearch.searchers.base import Searcher, Suggestion
 from hpsearch.trial import StateAt
 
-__all__ = ["Answer", "Calls", "DirectCalls"]
+__all__ = ["Calls", "DirectCalls", "SearcherAnswer"]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a searcher gave when it was asked."""
+class SearcherAnswer:
+    """A searcher's answer to `suggest` or `explore`."""
 
     suggestion: Suggestion | None
     needs: frozenset[StateAt]
-    """What it may name as parents from then on."""
+    """The states that it may name as parents from then on."""
 
 
 class Calls(ABC):
@@ -30,23 +30,23 @@ class Calls(ABC):
 
     @abstractmethod
     def tell(self, method: str, *arguments: Any) -> None:
-        """Call a method that gives nothing."""
+        """Call a method that returns nothing."""
 
     @abstractmethod
     def ask(self, method: str, *arguments: Any) -> None:
-        """Call `suggest` or `explore`, whose answers come in the order of these calls."""
+        """Call `suggest` or `explore`; answers come in the order of the calls."""
 
     @abstractmethod
     def ready(self) -> bool:
-        """Say whether the next answer is there.
+        """Return whether the next answer is there.
 
         Raises:
             SearcherError: The searcher has failed.
         """
 
     @abstractmethod
-    def answer(self) -> Answer:
-        """Take the next answer; waits for it.
+    def answer(self) -> SearcherAnswer:
+        """Wait for the next answer and return it.
 
         Raises:
             SearcherError: The searcher has failed.
@@ -54,34 +54,34 @@ class Calls(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the searcher; nothing is called any more."""
+        """Close the searcher; nothing is called afterwards."""
 
 
 class DirectCalls(Calls):
-    """Makes each call at once."""
+    """Makes each call at once, in this process."""
 
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
-        self._answers: list[Answer] = []
+        self._answers: list[SearcherAnswer] = []
 
     def tell(self, method: str, *arguments: Any) -> None:
-        """Call it."""
+        """Call a method that returns nothing."""
         with self._failing(method):
             getattr(self._searcher, method)(*arguments)
 
     def ask(self, method: str, *arguments: Any) -> None:
-        """Call it, and keep the answer."""
+        """Call `suggest` or `explore`, and keep the answer."""
         with self._failing(method):
             suggestion = getattr(self._searcher, method)(*arguments)
             needs = frozenset(self._searcher.needs()) if self._searcher.capabilities.forks else frozenset()
-        self._answers.append(Answer(suggestion, needs))
+        self._answers.append(SearcherAnswer(suggestion, needs))
 
     def ready(self) -> bool:
-        """It always is."""
+        """Return True: answers are there at once."""
         return True
 
-    def answer(self) -> Answer:
-        """Take the oldest answer."""
+    def answer(self) -> SearcherAnswer:
+        """Return the oldest answer."""
         return self._answers.pop(0)
 
     def close(self) -> None:
@@ -93,8 +93,8 @@ class DirectCalls(Calls):
         try:
             yield
         except Exception as error:
-            place = f"{type(self._searcher).__name__}.{method}"
+            name = f"{type(self._searcher).__name__}.{method}"
             raise SearcherError(
-                f"a searcher must not fail, but {place} raised {exception_line(error)}. Mend it and resume the study, "
+                f"a searcher must not fail, but {name} raised {exception_line(error)}. Mend it and resume the study, "
                 f"or take another method in a new one.\n{traceback.format_exc()}"
             ) from error

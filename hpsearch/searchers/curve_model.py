@@ -16,7 +16,7 @@ __all__ = ["CurveModel", "Points", "fitted", "log_expected_improvement"]
 Floats = NDArray[np.float64]
 
 _JITTERS = (1e-8, 1e-6, 1e-4, 1e-2)
-"""Added to the diagonal, against values of variance 1, until it is positive definite."""
+"""Added to the diagonal until the covariance of values of variance 1 is positive definite."""
 
 _STEPS = 20
 """Iterations of L-BFGS-B in a fit."""
@@ -24,21 +24,21 @@ _STEPS = 20
 
 @dataclass(frozen=True)
 class Points:
-    """Where values were seen, or are asked for."""
+    """Points of observed or predicted values."""
 
     features: Floats
     """[n, columns]: configurations in the unit cube."""
     progress: Floats
     """[n]: how long they were trained, 1 for a whole training."""
     trials: NDArray[np.int64]
-    """[n]: whose they are. Points of unlike trials may have the same features."""
+    """[n]: their trials. Points of different trials may have the same features."""
 
-    def at(self, places: NDArray[np.int64]) -> Points:
-        """Give some of them."""
-        return Points(self.features[places], self.progress[places], self.trials[places])
+    def at(self, indices: NDArray[np.int64]) -> Points:
+        """Return some of the points."""
+        return Points(self.features[indices], self.progress[indices], self.trials[indices])
 
     def and_also(self, others: Points) -> Points:
-        """Give these, and others behind them."""
+        """Return these points followed by others."""
         return Points(
             np.concatenate([self.features, others.features]),
             np.concatenate([self.progress, others.progress]),
@@ -53,13 +53,13 @@ class _Scales:
     of_axes: Floats
     of_progress: float
     whole: float
-    """What a configuration is worth at any length of training."""
+    """The variance of a configuration's value at any length of training."""
     shape: float
-    """How its curve is unlike the others'."""
+    """The variance of a curve's shape."""
     mean: float
-    """The curve that all have in common."""
+    """The variance of the curve that all have in common."""
     trial: float
-    """What is a trial's own, such as its seed."""
+    """The variance of a trial's own share, such as its seed."""
     noise: float
 
     @classmethod
@@ -69,7 +69,7 @@ class _Scales:
 
     @property
     def variance(self) -> float:
-        """Of a value without its trial's own share and noise."""
+        """The variance of a value without its trial's own share and noise."""
         return self.whole + self.shape + self.mean
 
 
@@ -84,17 +84,16 @@ class CurveModel:
     """A Gaussian process over configurations x and their progress t.
 
     Its covariance is M(x, x') (whole + shape M(t, t')) + mean M(t, t') + trial [same trial] + noise [same point], of
-    Matern-5/2 kernels M; that on x has a length for each axis. So what is seen early says something of the end, the
-    more so the less the shapes of curves differ: how much follows from the data. That curves are modelled jointly, with
-    a kernel on configurations and one on iterations, is of Swersky et al., "Freeze-Thaw Bayesian Optimization",
-    arXiv:1406.3896; the product of both of Klein et al., "Fast Bayesian Optimization of Machine Learning
-    Hyperparameters on Large Datasets", AISTATS 2017. The first's kernel of curves that decay exponentially gives way to
-    one that lets them rise and fall.
+    Matern-5/2 kernels M; that on x has a length for each axis. So early values predict the end, the more so the less
+    the shapes of curves differ; the data decides how much. Swersky et al., "Freeze-Thaw Bayesian Optimization",
+    arXiv:1406.3896, model curves jointly with a kernel on configurations and one on iterations; the product of both is
+    from Klein et al., "Fast Bayesian Optimization of Machine Learning Hyperparameters on Large Datasets", AISTATS 2017.
+    Curves of Freeze-Thaw's kernel decay exponentially; here they may rise and fall.
 
     Args:
         logs: Logarithms of the hyperparameters.
-        starts: The first column of each axis; those of a choice have one length in common.
-        points: Where values were seen; at least one.
+        starts: The first column of each axis; the columns of a choice share one length.
+        points: Points of the observed values; at least one.
         values: [n], of mean 0 and variance 1 or less; the more, the better.
     """
 
@@ -105,7 +104,7 @@ class CurveModel:
         self._values = values
 
     def also(self, points: Points) -> CurveModel:
-        """Give the model that has seen the values which it expects at these points."""
+        """Return a model that has also observed its own predictions at some points."""
         if not len(points.trials):
             return self
         expected, _ = self.predict(points)
@@ -114,7 +113,7 @@ class CurveModel:
         )
 
     def predict(self, points: Points) -> tuple[Floats, Floats]:
-        """Give the mean and the standard deviation at each point, without noise and what is a new trial's own."""
+        """Return the mean and the standard deviation at each point, without noise and a new trial's own share."""
         scales = _Scales.of(self._logs)
         between, *_ = _covariance(scales, self._starts, points, self._points)
         lower, weights = self._solved
@@ -132,19 +131,19 @@ class CurveModel:
 
 
 def fitted(starts: NDArray[np.int64], points: Points, values: Floats) -> Floats:
-    """Give the logarithms of the hyperparameters of the largest posterior density, by the gradient.
+    """Return the logarithms of the hyperparameters that maximize the posterior density, by gradient ascent.
 
     It begins at the means of the priors, so that it depends on the data alone.
     """
     begin = np.array([_PRIOR_AXIS[0]] * len(starts) + [mean for mean, _ in _PRIOR_OTHERS])
     bounds = [_BOUNDS_AXIS] * len(starts) + list(_BOUNDS_OTHERS)
-    given = (starts, points, values)
-    found = minimize(loss, begin, given, "L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": _STEPS})
-    return np.asarray(found.x, dtype=np.float64)
+    arguments = (starts, points, values)
+    result = minimize(loss, begin, arguments, "L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": _STEPS})
+    return np.asarray(result.x, dtype=np.float64)
 
 
 def loss(logs: Floats, starts: NDArray[np.int64], points: Points, values: Floats) -> tuple[float, Floats]:
-    """Give the negative logarithm of the posterior density, but for a constant, and its gradient.
+    """Return the negative logarithm of the posterior density, up to a constant, and its gradient.
 
     Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, equations 5.8 and 5.9.
     """
@@ -178,7 +177,7 @@ def loss(logs: Floats, starts: NDArray[np.int64], points: Points, values: Floats
 def _covariance(
     scales: _Scales, starts: NDArray[np.int64], some: Points, others: Points
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Give the covariance without noise, and the kernels on configuration and progress, each with its slope."""
+    """Return the covariance without noise, and the kernels on configuration and progress, each with its slope."""
     lengths = _per_column(scales.of_axes, starts, some.features.shape[1])
     near, slope = _matern(_squared_distances(some.features / lengths, others.features / lengths))
     early, early_slope = _matern(((some.progress[:, None] - others.progress[None, :]) / scales.of_progress) ** 2)
@@ -188,7 +187,7 @@ def _covariance(
 
 
 def _matern(squared: Floats) -> tuple[Floats, Floats]:
-    """Give the Matern-5/2 kernel of squared distances, and its slope: what a step of log length adds per square."""
+    """Return the Matern-5/2 kernel of squared distances, and its slope: the change per square and log length."""
     distance = np.sqrt(5.0 * squared)
     decay = np.exp(-distance)
     return (1.0 + distance + distance**2 / 3.0) * decay, 5.0 / 3.0 * (1.0 + distance) * decay
@@ -206,7 +205,7 @@ def _per_column(of_axes: Floats, starts: NDArray[np.int64], columns: int) -> Flo
 
 
 def _factor(covariance: Floats, noise: float) -> Floats:
-    """Give the Cholesky factor of a covariance with noise.
+    """Return the Cholesky factor of a covariance with noise.
 
     Raises:
         LinAlgError: It isn't one of finite numbers.
@@ -223,7 +222,7 @@ def _factor(covariance: Floats, noise: float) -> Floats:
 
 
 def log_expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
-    """Give the logarithm of the expected improvement over `best`, also where it is too small for a float.
+    """Return the logarithm of the expected improvement over `best`, also where it is too small for a float.
 
     Ament et al., "Unexpected Improvements to Expected Improvement for Bayesian Optimization", NeurIPS 2023.
     """
@@ -231,7 +230,7 @@ def log_expected_improvement(mean: Floats, deviation: Floats, best: float) -> Fl
     density = -0.5 * above**2 - 0.5 * np.log(2.0 * np.pi)
     plain = np.exp(density) + above * ndtr(above)
     below = np.maximum(-above, 1.0)
-    # Of far below there is no digit left of the difference, whose first term is then the square's inverse.
+    # Far below, the difference has no digits left; its first term is then the inverse square.
     left = np.where(below < 1e4, 1.0 - np.sqrt(np.pi / 2.0) * below * erfcx(below / np.sqrt(2.0)), below**-2.0)
     far = density + np.log(np.maximum(left, np.finfo(float).tiny))
     near = np.log(np.maximum(plain, np.finfo(float).tiny))

@@ -21,12 +21,12 @@ from hpsearch.trial import StateAt, Value
 __all__ = ["Evolution"]
 
 _TOURNAMENTS = REDRAWS // 2
-"""Proposals that are one mutation away from a trial; each further one mutates the one before it."""
+"""Proposals that are one mutation away from a trial; each further one mutates the proposal before it."""
 
 
 @dataclass(frozen=True)
 class _Options(Settings):
-    """Real et al. have 100 and 25, for 20,000 trials. These are for some hundred (docs/benchmarks.md)."""
+    """Defaults for some hundred trials (docs/benchmarks.md); Real et al. use 100 and 25 for 20,000."""
 
     population: Count = 20
     """The newest trials that may have children."""
@@ -42,18 +42,18 @@ class _Options(Settings):
 
 
 class Evolution(LearningSearcher):
-    """Mutates the best of a sample of the newest trials, so that each dies of age, however good it was.
+    """Mutates the best of a sample of the newest trials, so that every trial leaves the population, however good it is.
 
-    Real et al., "Regularized Evolution for Image Classifier Architecture Search", AAAI 2019, Algorithm 1. Dying of age
-    keeps a trial that was merely lucky from having children for ever: what lasts must do well again, as its children.
+    Real et al., "Regularized Evolution for Image Classifier Architecture Search", AAAI 2019, Algorithm 1. Removing the
+    oldest keeps a lucky trial from having children forever: to last, it must do well again through its children.
 
-    There a new model takes the place of the oldest one as it is trained. Here the population is the newest trials that
-    can be compared (see `History`), by number, and those under way aren't in it. Nor is anything tried twice: a tried
-    child gives way to one of another tournament, and where these were tried too, to children of a tried child, so that
-    the search stays near good points where all next to them are known.
+    In the paper, a new model replaces the oldest one once it is trained. Here the population is the newest trials that
+    can be compared (see `History`), by number, without those that are running. No configuration is tried twice: if a
+    child was tried, another tournament is held, and in the end children of a tried child are proposed, so that the
+    search stays near good configurations whose neighbours are all known.
 
-    With several goals the better of two is the one in an earlier front of the population, in the same front the one
-    that stands further apart: `Objective.places`.
+    With several goals, the better of two trials is on an earlier Pareto front of the population; on the same front, it
+    is the one in the less crowded region (`Objective.sort_keys`).
     """
 
     kind: ClassVar[str] = "evolution"
@@ -76,58 +76,58 @@ class Evolution(LearningSearcher):
 
     @classmethod
     def build(cls, problem: Problem) -> Searcher:
-        """Build it."""
+        """Build it; children inherit if the options say so."""
         return (InheritingEvolution if cls.may_fork(problem.settings) else cls)(problem)
 
     @classmethod
     def may_fork(cls, settings: Search) -> bool:
-        """Say whether children inherit."""
+        """Return whether children inherit."""
         return options_as(_Options, settings, cls.kind).inherit
 
     def _population(self) -> list[Evidence]:
-        """Give the trials that may have children."""
+        """Return the trials that may have children."""
         known = [known for known in self._history.evidence() if known.value is not None]
         return known[-self._options.population :]
 
     def _proposals(self, number: int) -> Iterator[Suggestion]:
         population = self._population()
-        places = self.problem.objective.sort_keys({known.trial: known.value for known in population})
+        sort_keys = self.problem.objective.sort_keys({known.trial: known.value for known in population})
         child: dict[str, Value] = {}
         inherited: StateAt | None = None
         for attempt in range(REDRAWS if population else 0):
             seed = suggestion_seed(self.problem.seed, number, attempt)
-            found = Suggestion(child, self.origin, inherited)
+            proposal = Suggestion(child, self.origin, inherited)
             if not child or attempt < _TOURNAMENTS:
-                parent = self._parent(population, places, seed)
-                found = Suggestion(parent.params, self.origin, self._inherited(parent.trial))
+                parent = self._parent(population, sort_keys, seed)
+                proposal = Suggestion(parent.params, self.origin, self._inherited(parent.trial))
             try:
-                child = self.problem.space.mutate(found.params, seed)
+                child = self.problem.space.mutate(proposal.params, seed)
             except Broken:
                 continue  # nothing near this parent keeps the constraints
-            inherited = found.parent
-            yield replace(found, params=child)
+            inherited = proposal.parent
+            yield replace(proposal, params=child)
 
     def _inherited(self, parent: int) -> StateAt | None:
-        """Give the state that a child of a trial begins with; None: none."""
+        """Return the state that a child of a trial begins with; None for none."""
         return None
 
-    def _parent(self, population: Sequence[Evidence], places: Mapping[int, SortKey], seed: int) -> Evidence:
-        """Hold a tournament: sampled with replacement, as in the paper; of equal ones the first in the sample."""
+    def _parent(self, population: Sequence[Evidence], sort_keys: Mapping[int, SortKey], seed: int) -> Evidence:
+        """Return the best of a sample with replacement, as in the paper; of equal ones the first in the sample."""
         sample = Random(seed).choices(population, k=self._options.sample)
-        return min(sample, key=lambda known: places[known.trial])
+        return min(sample, key=lambda known: sort_keys[known.trial])
 
 
 class InheritingEvolution(Evolution):
-    """The same, whose children are forks of their parents' newest checkpoints, and start at iteration 0.
+    """Evolution whose children are forks of their parents' newest checkpoints, and start at iteration 0.
 
-    What a child makes of that is the trainable's: a Trainer takes over what fits. Checkpoints of the whole population
-    are kept. A trial of another search, or one that saves none, has children that begin with nothing.
+    The trainable decides what a child takes over: a Trainer takes what matches. Checkpoints of the whole population are
+    kept. Children of a trial of another search, or of one without checkpoints, start from scratch.
     """
 
     capabilities: ClassVar[SearcherCapabilities] = replace(Evolution.capabilities, forks=True)
 
     def needs(self) -> Collection[StateAt]:
-        """Give the newest states of all that may have children."""
+        """Return the newest states of all trials that may have children."""
         return [state for known in self._population() if (state := self._inherited(known.trial)) is not None]
 
     def _inherited(self, parent: int) -> StateAt | None:

@@ -19,7 +19,7 @@ __all__ = ["GridSearcher"]
 
 
 class GridSearcher(Searcher):
-    """Walks the grid in order.
+    """Enumerates the grid in order.
 
     Raises:
         InvalidKey: A parameter is continuous and names no `points`.
@@ -34,7 +34,7 @@ class GridSearcher(Searcher):
 
     @classmethod
     def check(cls, problem: Problem) -> None:
-        """Check that every parameter has a grid, and none a prior, which would change nothing."""
+        """Check that every parameter has a grid, and none has a prior, which would have no effect."""
         listed(problem, "grid, which tries every point")
         try:
             _ = problem.space.grid_size
@@ -43,7 +43,7 @@ class GridSearcher(Searcher):
         refuse_priors(problem, "a grid, which tries every value")
 
     def suggest(self, number: int) -> Suggestion | None:
-        """Give point `number` of the grid, or None behind its end."""
+        """Return point `number` of the grid, or None after the last."""
         if number >= self._size:
             return None
         return Suggestion(self.problem.space.grid_point(number), "grid")

@@ -1,4 +1,4 @@
-"""What a searcher that models results has been told, and which of it is comparable."""
+"""The observations of a searcher that models results, and which of them are comparable."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from hpsearch.objective import Objective, is_valid, values_of
 from hpsearch.searchers.base import Observation, Past
 from hpsearch.trial import Params, Score, Trial
 
-__all__ = ["Curve", "Evidence", "History"]
+__all__ = ["Evidence", "History", "LearningCurve"]
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of one trial, beside others that got as far."""
+    """What is known of one trial, compared with others that ran as long."""
 
     trial: int
-    """Its number; below 0: it is of another search."""
+    """Its number; below 0 for a trial of another search."""
     params: Params
     value: Score | None
-    """Never NaN: a trial that failed or has no valid value counts as the worst that there is. None: it is under way."""
+    """Never NaN: a trial that failed or has no valid value counts as the worst of all. None: it is running."""
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """What is known of one trial, at each length that it has got to."""
+class LearningCurve:
+    """The values of one trial, at each length that it has reached."""
 
     trial: int
-    """Its number; below 0: it is of another search."""
+    """Its number; below 0 for a trial of another search."""
     params: Params
     values: Mapping[int, float]
-    """Iterations to the trial's value by then, which rise: where its segments ended, or one of another search passed
-    such an end, and the newest. Finite: a value that isn't valid is the worst that there is, and so is that of a failed
-    trial, at the longest length. Empty: it is under way, and said nothing yet."""
+    """Iterations, rising, to the trial's value by then: at the ends of its segments (for a trial of another search,
+    where segments of this one end) and at its newest report. Finite: an invalid value counts as the worst of all, and
+    so does a failed trial, at the longest length. Empty: it is running and hasn't reported."""
 
 
 @dataclass(slots=True)
 class _Known:
     params: Params
     values: dict[int, Score | None] = field(default_factory=dict)
-    """What each iteration reported of the metric."""
+    """Iterations to reported scores."""
     ends: dict[float, int] = field(default_factory=dict)
-    """Where its segments ended: the iterations that they were given, to the last one that it ran."""
+    """The lengths of its segments that ended, in iterations, to the last iteration that it ran."""
     failed: bool = False
 
 
 class History:
-    """The trials of a sweep, as a searcher is told of them.
+    """The trials of a sweep as a searcher observes them.
 
-    Under rungs, values of unlike lengths of training can't be compared, and only few trials get far. So a model is
-    fitted at one length: the longest that a trial has reached. Falkner et al., "BOHB", ICML 2018, section 4, wait until
-    two more have got there than the model has degrees of freedom, which found less on recorded tables
-    (docs/benchmarks.md). A trial that ended by itself before the end of its segment counts as one that got there.
+    Under rungs, values after different lengths of training can't be compared, and only few trials run long. So a model
+    is fitted at one length: the longest that a trial has reached. Falkner et al., "BOHB", ICML 2018, section 4, wait
+    until two more trials than the model has degrees of freedom have reached it; that was worse on recorded tables
+    (docs/benchmarks.md). A trial whose trainable returned early counts as one that reached the end of its segment.
 
     Args:
-        objective: Says what of a report counts, and which of a trial's reports gives its value.
-        longest: False: at the shortest length instead, which all trials reach, whatever is decided on them: those that
-            got further are no fair sample of those that were drawn.
+        objective: Returns the score of a report, and which report of a trial decides.
+        longest: False: compare at the shortest length instead, which all trials reach: those that run longer are a
+            biased sample.
     """
 
     def __init__(self, objective: Objective, longest: bool = True) -> None:
@@ -67,17 +67,17 @@ class History:
         self._trials: dict[int, _Known] = {}
 
     def recall(self, past: Sequence[Past]) -> None:
-        """Take the trials of other searches, before all others."""
+        """Add the trials of other searches, before all others."""
         for number, known in enumerate(past, -len(past)):
             ends = {math.inf if known.until is None else known.until: max(known.values)}
             self._trials[number] = _Known(known.params, dict(known.values), ends)
 
     def started(self, trial: Trial) -> None:
-        """Take a new trial."""
+        """Add a new trial."""
         self._trials[trial.number] = _Known(trial.params)
 
     def observe(self, observation: Observation) -> None:
-        """Take what a trial gave."""
+        """Add what a trial reported."""
         known = self._trials[observation.trial.number]
         for report in observation.reports:
             known.values[report.iteration] = self._objective.reported(report.metrics)
@@ -97,13 +97,13 @@ class History:
         self._trials[trial.number] = _Known(trial.params)
 
     def newest(self, trial: int) -> int:
-        """Give the last iteration of a trial that reported anything; 0 where none did."""
+        """Return a trial's last iteration with a report; 0 where there is none."""
         return max(self._trials[trial].values, default=0)
 
     def evidence(self) -> list[Evidence]:
-        """Give the trials that can be compared, and those that are under way, by number; none where no value is valid.
+        """Return the trials that can be compared, and those that are running, by number; none if no value is valid.
 
-        Those that ended before that length are left out: they are neither.
+        Trials that ended before the compared length are left out.
         """
         length = self._one_length((until for known in self._trials.values() for until in known.ends), default=None)
         if length is None:
@@ -114,11 +114,11 @@ class History:
             return []
         return list(self._compared(found, length, self._objective.worst(valid)))
 
-    def curves(self) -> list[Curve]:
-        """Give what is known of each trial at each length, by number; none where no value is finite. Of one goal.
+    def curves(self) -> list[LearningCurve]:
+        """Return the learning curve of each trial for a single goal, by number; none where no value is finite.
 
-        A segment that the trial ended by itself counts as run to its end. A trial of another search, whose segments are
-        not known, has a value wherever a segment of this one ended on its way.
+        A segment that the trainable left early counts as run to its end. A trial of another search, whose segments are
+        not known, has a value wherever a segment of this search ended.
         """
         own = (known for number, known in self._trials.items() if number >= 0)
         rungs = {int(until) for known in own for until in known.ends if until < math.inf}
@@ -146,7 +146,7 @@ class History:
             return worst if value is None or math.isnan(value) else min(max(value, low), high)
 
         return [
-            Curve(
+            LearningCurve(
                 number,
                 self._trials[number].params,
                 {length: settled(value) for length, value in values.items()}
@@ -156,7 +156,7 @@ class History:
         ]
 
     def _lengths(self, known: _Known) -> dict[int, int]:
-        """Give lengths of training, which rise, to the iterations by which their values are known."""
+        """Return lengths of training, rising, to the last iterations that count for them."""
         ends = {last if until == math.inf else int(until): last for until, last in known.ends.items()}
         newest = max(known.values, default=0)
         if newest and newest > max(ends.values(), default=0):
@@ -164,7 +164,7 @@ class History:
         return dict(sorted(ends.items()))
 
     def _passed(self, known: _Known, rungs: Collection[int]) -> dict[int, int]:
-        """Give the lengths of a trial of another search likewise, those on its way among them."""
+        """Return the lengths of a trial of another search, with the rungs that it passed."""
         ends = self._lengths(known)
         first, last = min(known.values), max(ends)
         return dict(sorted(({rung: rung for rung in rungs if first <= rung < last} | ends).items()))
@@ -174,20 +174,20 @@ class History:
     ) -> Iterator[Evidence]:
         for trial, known, value in found:
             if trial < 0 and min(known.values) > length:
-                continue  # nobody wrote down what it had by then
+                continue  # its value at that length isn't known
             if known.failed or any(until >= length for until in known.ends):
                 yield Evidence(trial, known.params, value if is_valid(value) else worst)
             elif not known.ends:
                 yield Evidence(trial, known.params, None)
 
     def _value(self, known: _Known, length: float) -> Score | None:
-        """Give a trial's value at a length, as it had been by then; None where it failed, or hasn't got there."""
+        """Return a trial's value at a length; None where it failed or hasn't reached it."""
         if known.failed or not any(until >= length for until in known.ends):
             return None
         return self._by_then(known, length)
 
     def _by_then(self, known: _Known, length: float) -> Score | None:
-        """Give a trial's value as it had been at a length; None where it had none."""
+        """Return a trial's value as of a length; None where it had none."""
         value = None
         for iteration in sorted(known.values):
             if iteration <= length and self._objective.replaces(known.values[iteration], value):
@@ -196,5 +196,5 @@ class History:
 
 
 def _number(score: Score | None) -> float | None:
-    """Give the value of the only goal."""
+    """Return the value of the only goal."""
     return None if score is None else values_of(score)[0]

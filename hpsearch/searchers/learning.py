@@ -1,4 +1,4 @@
-"""What searchers that learn share: what they were told, what was tried, and how they begin."""
+"""What searchers that learn share: their observations, what was tried, and how they begin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpsearch.trial import JointScore, Score, Trial
 __all__ = ["REDRAWS", "LearningSearcher"]
 
 REDRAWS = 10
-"""Proposals of points that were tried already, before an untried one is drawn."""
+"""Proposals that were tried already, before an untried configuration is sampled."""
 
 _MOST = 1e100
 """A magnitude whose square is far from overflow, also summed over many trials."""
@@ -28,66 +28,65 @@ _SHIFT = 700
 
 @dataclass(frozen=True, slots=True)
 class _Finite:
-    """The range of the finite ones of some numbers."""
+    """The range of some numbers, of those that are finite."""
 
     low: float
     high: float
 
     @classmethod
     def of(cls, numbers: Sequence[float]) -> _Finite | None:
-        """Give it; None where none is finite."""
+        """Return the range; None where no number is finite."""
         finite = [number for number in numbers if math.isfinite(number)]
         return cls(min(finite), max(finite)) if finite else None
 
     def seen(self, number: float) -> float:
-        """Give a number as a model may see it."""
+        """Return a number as a model may see it: finite, and small enough to be squared."""
         number = min(max(number, self.low), self.high)
         return math.ldexp(number, -_SHIFT) if max(-self.low, self.high) > _MOST else number
 
     def seen_excess(self, excess: float) -> float:
-        """Give by how much a constraint is broken as a model may see it."""
+        """Return by how much a constraint is broken, as a model may see it."""
         number = self.seen(excess)
-        # Scaled beside a huge one, a small one may vanish.
+        # Scaled together with a huge one, a small one may become 0.
         return max(number, math.ulp(0.0)) if excess > 0 else number
 
 
 class LearningSearcher(Searcher):
-    """Proposes points by the trials that can be compared; the derived class says how.
+    """Proposes configurations based on the trials that can be compared; the derived class says how.
 
-    A suggestion follows from the seed, its number, and what was observed, in the order of the trials. The first trials
-    are drawn. A point that was tried already isn't suggested again: the next proposal is taken, and in the end an
-    untried point is drawn. Trials of other searches that it begins with stand first; each that it sees saves one of the
-    first draws.
+    A suggestion depends on the seed, its number, and the observations in the order of the trials. The first trials are
+    sampled. No configuration is suggested twice: the next proposal is taken, and in the end an untried configuration is
+    sampled. Trials of other searches come first; each of them replaces one of the first samples.
     """
 
     capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities(
         learns=True, has_options=True, remembers=False, recalls=True
     )
     startup: int = 10
-    """Trials that are drawn first, where the sweep doesn't say."""
+    """Trials that are sampled first, by default."""
     longest: ClassVar[bool] = True
-    """Under rungs trials are compared at the longest length that there is; see `History`."""
+    """Under rungs, trials are compared at the longest length; see `History`."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self._history = History(problem.objective, self.longest)
         self._tried = TriedConfigurations(problem.space)
         self._recalled = 0
-        """Trials of other searches that it sees at first."""
+        """Number of comparable trials of other searches."""
 
     @property
     def draws_first(self) -> int:
-        """Those of the sweep, or as many as the method has; fewer by the trials that it began with."""
-        given = self.problem.settings.startup
-        return max((self.startup if given is None else given) - self._recalled, 0)
+        """The sweep's `startup` or the method's own, less the trials of other searches."""
+        startup = self.problem.settings.startup
+        return max((self.startup if startup is None else startup) - self._recalled, 0)
 
     @property
     def origin(self) -> str:
-        """What its suggestions are called."""
+        """The origin of its suggestions."""
         return self.kind
 
     def suggest(self, number: int) -> Suggestion | None:
-        """Give a point that wasn't tried yet; None where none is left."""
+        """Return a configuration that wasn't tried; None where none is left."""
         for proposed in self._proposals(number):
             if proposed.params not in self._tried:
                 return proposed
@@ -96,17 +95,17 @@ class LearningSearcher(Searcher):
 
     @abstractmethod
     def _proposals(self, number: int) -> Iterator[Suggestion]:
-        """Give points for suggestion `number`, which may have been tried; none where nothing is known.
+        """Yield proposals for suggestion `number`, which may have been tried; none where nothing is known.
 
-        They are asked for one by one, until one wasn't tried: no more than `REDRAWS` where each asks a model.
+        They are consumed until one wasn't tried: yield at most `REDRAWS` if each evaluates a model.
         """
 
     def _evidence(self) -> list[Evidence]:
-        """Give the trials that can be compared, and those that are under way, by number; none where nothing is known.
+        """Return the trials that can be compared, and those that are running, by number; none where nothing is known.
 
-        Infinities, to which no model is fitted, are moved to the worst or the best of the finite values, of each goal
-        and constraint for itself; what breaks a constraint breaks it still, and what keeps it keeps it still. Where the
-        square of a value would overflow, all are scaled by one power of two, which changes no order and no ratio.
+        No model can be fitted to infinities, so they become the worst or the best of the finite values, separately for
+        each goal and constraint; whether a constraint is kept doesn't change. If the square of a value would overflow,
+        all are scaled by a power of two, which changes no order and no ratio.
         """
         evidence = self._history.evidence()
         scores = [known.value for known in evidence if known.value is not None]
@@ -125,17 +124,17 @@ class LearningSearcher(Searcher):
         return [known if known.value is None else replace(known, value=seen(known.value)) for known in evidence]
 
     def recall(self, past: Sequence[Past]) -> None:
-        """Take the trials of other searches."""
+        """Add the trials of other searches."""
         self._history.recall(past)
         self._recalled = len(self._history.evidence())
 
     def started(self, trial: Trial) -> None:
-        """Take a new trial."""
+        """Add a new trial."""
         self._history.started(trial)
         self._tried.add(trial.params)
 
     def observe(self, observation: Observation) -> None:
-        """Learn from what a trial gave."""
+        """Learn from a trial."""
         self._history.observe(observation)
 
     def reverted(self, trial: Trial, iteration: int) -> None:

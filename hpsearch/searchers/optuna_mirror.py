@@ -1,4 +1,4 @@
-"""Trials as Optuna has them. Importing this imports Optuna, which takes half a second."""
+"""Trials as Optuna's frozen trials. Importing this imports Optuna, which takes half a second."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["mirrored", "score_of"]
 
 
 class _Shared(FrozenTrial):
-    """A trial that isn't changed any more, so that the studies that hold it may share what it holds.
+    """A trial that no longer changes, so that studies can share it.
 
-    A study copies each trial that is added to it, deeply, which is most of what a suggestion would take.
+    Optuna copies each trial deeply when it is added to a study, which would take most of the time of a suggestion.
     """
 
     def __deepcopy__(self, memo: object) -> _Shared:
@@ -31,29 +31,29 @@ def mirrored(
     distributions: Mapping[str, BaseDistribution],
     attributes: Mapping[str, Any],
 ) -> FrozenTrial:
-    """Give a trial for a study in memory.
+    """Return a trial for a study in memory.
 
     Args:
-        params: As Optuna has them.
-        score: None where it is under way.
-        distributions: Of the params.
-        attributes: What its sampler wrote to it.
+        params: Optuna's params.
+        score: None if the trial is running.
+        distributions: The distributions of the params.
+        attributes: The system attributes that its sampler wrote.
     """
-    made = create_trial(
+    trial = create_trial(
         state=TrialState.RUNNING if score is None else TrialState.COMPLETE,
         values=None if score is None else values_of(score),
         params=dict(params),
         distributions=dict(distributions),
         system_attrs=dict(attributes),
     )
-    for place, excess in enumerate(() if score is None else excesses_of(score)):
-        made.set_constraint(str(place), excess)
-    made.__class__ = _Shared
-    return made
+    for index, excess in enumerate(() if score is None else excesses_of(score)):
+        trial.set_constraint(str(index), excess)
+    trial.__class__ = _Shared
+    return trial
 
 
 def score_of(trial: FrozenTrial) -> Score | None:
-    """Give back the score of such a trial; None of any other, and of one that is under way."""
+    """Return the score of such a trial; None if it isn't complete."""
     if trial.state != TrialState.COMPLETE:
         return None
     if len(trial.values) > 1 or trial.constraints:

@@ -1,4 +1,4 @@
-"""Samplers of Optuna's that remember what they suggested."""
+"""Searchers that ask an Optuna sampler: models of all results, evolution strategies, and any other sampler."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hpsearch.config.checks import InvalidKey
 from hpsearch.objective import values_of
 from hpsearch.searchers.base import Past, Problem, SearcherCapabilities, Suggestion, listed
+from hpsearch.searchers.learning import REDRAWS
 from hpsearch.searchers.optuna_searcher import OptunaSearcher, check_optuna, quiet
 from hpsearch.searchers.optuna_space import OptunaSpace
+from hpsearch.seeds import suggestion_seed
 from hpsearch.space import Broken
 from hpsearch.trial import Params, Trial
 
@@ -25,14 +27,91 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial
 
-__all__ = ["NSGA2", "CmaEs", "through_optuna"]
+__all__ = ["BOHB", "GP", "NSGA2", "TPE", "Bayes", "CmaEs", "through_optuna"]
 
 _WHOSE_TENTH = 10
-"""Trials of which a tenth is at least one."""
+"""Fewest trials of which a tenth is at least one."""
+
+
+class TPE(OptunaSearcher):
+    """Tree-structured Parzen estimator: maximizes the ratio of the densities of good and of other configurations.
+
+    Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011, section 4; over all parameters at once
+    as in Falkner et al., "BOHB", ICML 2018. Running trials count among the others (a constant liar). Conditional
+    parameters that are active together have densities of their own.
+
+    With several goals the good configurations are the first Pareto fronts, and of the last of these the ones that add
+    most to the hypervolume: Ozaki et al., "Multiobjective Tree-Structured Parzen Estimator", JAIR 73, 2022.
+    """
+
+    kind: ClassVar[str] = "tpe"
+    capabilities: ClassVar[SearcherCapabilities] = replace(
+        OptunaSearcher.capabilities, several_goals=True, outcome_constraints=True
+    )
+    whole: ClassVar[bool] = False
+
+    def _sampler(self, seed: int) -> BaseSampler:
+        from optuna.samplers import TPESampler
+
+        own = {"multivariate": True, "group": True, "constant_liar": True, "n_startup_trials": 0}
+        own["warn_independent_sampling"] = False
+        with quiet():
+            return TPESampler(seed=seed, **{**own, **self._options})
+
+
+class Bayes(TPE):
+    """W&B's term for a model; it is `tpe`."""
+
+    kind: ClassVar[str] = "bayes"
+    known_as: ClassVar[str | None] = TPE.kind
+
+    @property
+    def origin(self) -> str:
+        """The origin of `tpe`."""
+        return TPE.kind
+
+
+class BOHB(TPE):
+    """Successive halving whose trials are suggested by TPE, except for a random third.
+
+    Falkner et al., "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML 2018. Over ASHA where the
+    sweep names no `early_terminate`.
+    """
+
+    kind: ClassVar[str] = "bohb"
+    over: ClassVar[str | None] = "asha"
+
+    random_share: ClassVar[float] = 1 / 3
+
+    def suggest(self, number: int) -> Suggestion | None:
+        """Return a configuration that wasn't tried; None where none is left."""
+        if suggestion_seed(self.problem.seed, number, REDRAWS) < self.random_share * 2**32:
+            sample = self._tried.draw(self.problem.seed, number)
+            return None if sample is None else Suggestion(sample, "random")
+        return super().suggest(number)
+
+
+class GP(OptunaSearcher):
+    """A Gaussian process with a Matern-5/2 kernel, and the configuration with the largest expected improvement.
+
+    Jones et al., "Efficient Global Optimization of Expensive Black-Box Functions", Journal of Global Optimization 1998.
+    With several goals, one process for each, and the largest expected improvement of the hypervolume: Daulton et al.,
+    "Differentiable Expected Hypervolume Improvement", NeurIPS 2020. Outcome constraints have processes of their own.
+    """
+
+    kind: ClassVar[str] = "gp"
+    capabilities: ClassVar[SearcherCapabilities] = replace(
+        OptunaSearcher.capabilities, several_goals=True, outcome_constraints=True
+    )
+
+    def _sampler(self, seed: int) -> BaseSampler:
+        from optuna.samplers import GPSampler
+
+        return GPSampler(seed=seed, **{"n_startup_trials": 0, **self._options})
 
 
 class _Remembering(OptunaSearcher):
-    """A sampler that writes to trials and study what it needs later."""
+    """A sampler that stores what it needs later in trials and study."""
 
     capabilities: ClassVar[SearcherCapabilities] = replace(OptunaSearcher.capabilities, remembers=True)
 
@@ -40,27 +119,27 @@ class _Remembering(OptunaSearcher):
         super().__init__(problem)
         self._study_attributes: dict[str, Any] = {}
         self._suggested: dict[str, dict[str, Any]] = {}
-        """What was written to suggestions that haven't started, by their points."""
+        """Attributes of suggestions that haven't started, by their params as JSON."""
         self._written: dict[int, dict[str, Any]] = {}
-        """And to trials."""
+        """Attributes of trials."""
         self._points: dict[int, dict[str, Any]] = {}
-        """Those of all trials, as Optuna has them; below 0 the trials of other searches."""
+        """Optuna's params of all trials; below 0 for trials of other searches."""
 
     def recall(self, past: Sequence[Past]) -> None:
-        """Take the trials of other searches."""
+        """Add the trials of other searches."""
         super().recall(past)
         self._points = {number: {} for number in range(-len(past), 0)}
 
     def started(self, trial: Trial) -> None:
-        """Take a new trial."""
+        """Add a new trial."""
         super().started(trial)
         self._points[trial.number] = self._space.encode(trial.params) or {}
         self._written[trial.number] = self._suggested.pop(json.dumps(trial.params), {})
 
     def _mirrored(self) -> dict[int, FrozenTrial]:
-        """Give all trials, so that each keeps its place: those that can't be compared as pruned, with the worst value.
+        """Return all trials, which keep their numbers; those that can't be compared are pruned, with the worst value.
 
-        Samplers write which trials a generation comes from, by their places in the study; rungs may leave some out.
+        Samplers store the trials of a generation by their numbers in the study; rungs may leave some out.
         """
         from optuna.trial import TrialState, create_trial
 
@@ -89,7 +168,7 @@ class _Remembering(OptunaSearcher):
             storage.set_study_system_attr(study._study_id, name, value)
         return study, storage
 
-    def _asked(self, params: Params | None, study: Study, storage: InMemoryStorage) -> None:
+    def _after_suggestion(self, params: Params | None, study: Study, storage: InMemoryStorage) -> None:
         self._study_attributes = storage.get_study_system_attrs(study._study_id)
         if params is not None:
             self._suggested[json.dumps(params)] = study.get_trials(deepcopy=False)[-1].system_attrs
@@ -99,9 +178,9 @@ class CmaEs(_Remembering):
     """Covariance matrix adaptation: a normal distribution that moves towards the better half of each generation.
 
     Hansen and Ostermeier, "Completely Derandomized Self-Adaptation in Evolution Strategies", Evolutionary Computation
-    2001. It moves numbers, and places in ordered choices. Where it begins with trials of other searches, the first
+    2001. It searches numbers and the indices of ordered choices. If it begins with trials of other searches, the first
     normal distribution is that of the best tenth of them (Nomura et al., "Warm Starting CMA-ES for Hyperparameter
-    Optimization", AAAI 2021); of fewer than ten it begins at the best.
+    Optimization", AAAI 2021); with fewer than ten it begins at the best.
     """
 
     kind: ClassVar[str] = "cmaes"
@@ -109,7 +188,7 @@ class CmaEs(_Remembering):
 
     @classmethod
     def check(cls, problem: Problem) -> None:
-        """Check that there are numbers to move."""
+        """Check that there are numbers to search."""
         check_optuna(cls.kind)
         listed(problem, cls.kind)
         space = OptunaSpace(problem.space)
@@ -128,14 +207,14 @@ class CmaEs(_Remembering):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self._beginning: dict[str, Any] = {}
-        """What the sampler takes from the trials of other searches."""
+        """Arguments of the sampler from the trials of other searches."""
 
     def recall(self, past: Sequence[Past]) -> None:
-        """Take the trials of other searches."""
+        """Add the trials of other searches."""
         super().recall(past)
         numbers = self._space.numbers
         trials = []
-        for known in self._mirrored().values():  # nothing else is known yet
+        for known in self._mirrored().values():  # no other trials are known yet
             if known.state.is_finished() and known.values is not None:
                 trial = copy.copy(known)
                 trial.params = {name: value for name, value in known.params.items() if name in numbers}
@@ -158,17 +237,17 @@ class CmaEs(_Remembering):
 
 
 class _Foreign(_Remembering):
-    """Any sampler of Optuna's kind, which may keep a state of its own: one for the whole sweep."""
+    """Any Optuna sampler, which may keep its own state: one object for the whole sweep."""
 
     # Where a sampler doesn't take several goals, the check fails as the sampler does.
     capabilities: ClassVar[SearcherCapabilities] = replace(_Remembering.capabilities, several_goals=True)
     startup = 0
     _made: BaseSampler | None = None
     _own: Mapping[str, Any] = MappingProxyType({})
-    """Its arguments, where the sweep gives no others."""
+    """Its default arguments."""
 
     def suggest(self, number: int) -> Suggestion | None:
-        """Give what the sampler suggests, from the first trial on."""
+        """Return the sampler's suggestion, from the first trial on."""
         with suppress(Broken):
             params = self._ask(list(self._mirrored().values()), 0)
             if params not in self._tried:
@@ -186,15 +265,15 @@ class _Foreign(_Remembering):
 
     @classmethod
     def _class(cls) -> type[BaseSampler]:
-        """Give the sampler's class."""
+        """Return the sampler's class."""
         raise NotImplementedError
 
 
 class NSGA2(_Foreign):
-    """Generations of which the best fronts, and of the last of them the least crowded trials, are the parents.
+    """Generations whose parents are the best Pareto fronts, and of the last of these the least crowded trials.
 
-    Deb et al., "A Fast and Elitist Multiobjective Genetic Algorithm: NSGA-II", IEEE TEC 6(2), 2002. A generation is of
-    10 trials where the options don't say `population_size`, for searches of some hundred trials (docs/benchmarks.md).
+    Deb et al., "A Fast and Elitist Multiobjective Genetic Algorithm: NSGA-II", IEEE TEC 6(2), 2002. A generation has
+    10 trials by default (`population_size`), for searches of some hundred trials (docs/benchmarks.md).
     """
 
     kind: ClassVar[str] = "nsga2"
@@ -209,7 +288,7 @@ class NSGA2(_Foreign):
 
 
 def through_optuna(method: str, sampler: type[BaseSampler]) -> type[OptunaSearcher]:
-    """Give the searcher that asks a class of samplers, which a sweep names by `method`."""
+    """Return a searcher for a class of Optuna samplers, which a sweep names by `method`."""
     constrained = "constraints_func" in inspect.signature(sampler).parameters
     own = {
         "kind": method,

@@ -1,4 +1,4 @@
-"""What searchers through Optuna share: a study in memory that mirrors what the sweep's journal tells."""
+"""What searchers through Optuna share: an Optuna study in memory that mirrors the sweep."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["OptunaSearcher", "check_optuna", "quiet"]
 
 
 def check_optuna(method: str) -> None:
-    """Check that Optuna is there: that it isn't is no mistake in the options.
+    """Check that Optuna is installed: a missing one isn't an error of the options.
 
     Raises:
         InvalidKey: It isn't.
@@ -45,25 +45,25 @@ def check_optuna(method: str) -> None:
 
 
 class OptunaSearcher(LearningSearcher):
-    """Suggests by one of Optuna's samplers, made anew for each suggestion.
+    """Suggests by an Optuna sampler that is created for each suggestion.
 
-    A sampler seeded by (seed, number) sees a study with each trial that got far enough (see `History`) as complete and
-    each that is under way as running. Failed trials are the worst that there are. Trials of other searches that it
-    begins with stand first, as complete.
+    A sampler seeded by (seed, number) sees a study in which trials that ran long enough (see `History`) are complete
+    and running trials are running. Failed trials have the worst value. Trials of other searches come first, as
+    complete.
     """
 
     whole: ClassVar[bool] = True
-    """The sampler sees only what all points have; see `OptunaSpace`."""
+    """The sampler only sees parameters that all configurations have; see `OptunaSpace`."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self._space = OptunaSpace(problem.space, self.whole)
         self._trials: dict[int, tuple[Score | None, FrozenTrial]] = {}
-        """As Optuna has them, by number, with the values that they have there."""
+        """Scores and Optuna's trials, by number."""
 
     @classmethod
     def check(cls, problem: Problem) -> None:
-        """Check that Optuna is there, that there is something to search, and the sampler's options."""
+        """Check that Optuna is installed, that there is something to search, and the sampler's options."""
         check_optuna(cls.kind)
         if cls.whole:
             listed(problem, cls.kind)
@@ -74,8 +74,10 @@ class OptunaSearcher(LearningSearcher):
             if problem.settings.options:
                 cls(replace(problem, objective=Objective(problem.objective.goals[0])))._rehearse()
         except Exception as error:
-            given = ", ".join(f"{name}: {shown(value)}" for name, value in (problem.settings.options or {}).items())
-            problem_text = f"must be arguments that Optuna's sampler of {cls.kind} takes, got {given or None}: {error}"
+            options = ", ".join(f"{name}: {shown(value)}" for name, value in (problem.settings.options or {}).items())
+            problem_text = (
+                f"must be arguments that Optuna's sampler of {cls.kind} takes, got {options or None}: {error}"
+            )
             raise InvalidKey(("search", "options"), problem_text) from error
         try:
             if problem.objective.several:
@@ -85,7 +87,7 @@ class OptunaSearcher(LearningSearcher):
             raise InvalidKey(("metric",), f"must be one metric where method is {cls.kind}: {error}", advice) from error
 
     def _rehearse(self) -> None:
-        """Make a suggestion after two trials: samplers take options of any type, and fail by them later."""
+        """Make a suggestion after two trials: samplers accept options of any type, and fail later."""
         for number in range(2):
             trial = Trial(number, self.problem.space.draw(self.problem.seed, number), 0, "random")
             self.started(trial)
@@ -101,10 +103,10 @@ class OptunaSearcher(LearningSearcher):
                 yield Suggestion(self._ask(study, suggestion_seed(self.problem.seed, number, attempt)), self.origin)
 
     def _sampler(self, seed: int) -> BaseSampler:
-        """Make the sampler of one suggestion.
+        """Create the sampler of one suggestion.
 
         Raises:
-            TypeError, ValueError: The options aren't its.
+            TypeError, ValueError: It doesn't take these options.
         """
         raise NotImplementedError
 
@@ -113,12 +115,12 @@ class OptunaSearcher(LearningSearcher):
         return self.problem.settings.options or {}
 
     def _mirrored(self) -> dict[int, FrozenTrial]:
-        """Give the trials that the sampler sees, by number; none where nothing is known."""
+        """Return the trials that the sampler sees, by number; none where nothing is known."""
         trials = {known.trial: self._mirror(known) for known in self._evidence()}
         return {number: trial for number, trial in trials.items() if trial is not None}
 
     def _mirror(self, known: Evidence) -> FrozenTrial | None:
-        """Give a trial as Optuna has it; None where it holds a value that is never drawn."""
+        """Return a trial as Optuna's; None if it has a value of probability 0."""
         from hpsearch.searchers.optuna_mirror import mirrored
 
         kept = self._trials.get(known.trial)
@@ -127,19 +129,20 @@ class OptunaSearcher(LearningSearcher):
             if point is None:
                 return None
             theirs = {name: theirs for name, theirs in self._space.distributions.items() if name in point}
-            made = mirrored(point, known.value, theirs, self._attributes(known.trial))
-            kept = self._trials[known.trial] = known.value, made
+            trial = mirrored(point, known.value, theirs, self._attributes(known.trial))
+            kept = self._trials[known.trial] = known.value, trial
         return kept[1]
 
     def _attributes(self, trial: int) -> dict[str, Any]:
-        """Give what the sampler wrote to a trial."""
+        """Return the attributes that the sampler wrote to a trial."""
         return {}
 
     def _ask(self, trials: list[FrozenTrial], seed: int) -> dict[str, Value]:
-        """Ask a sampler that sees these trials for a point.
+        """Return the suggestion of a sampler that sees these trials.
 
-        What may be no answer joins them, so that whoever asks again is led elsewhere: a point that breaks a constraint
-        as the worst of them, and one whose parameters may not all apply, many of which are one point, as under way.
+        A suggestion that may be unusable is added to the trials, so that the next one differs: one that breaks a
+        constraint with the worst value, and one with conditional parameters, of which many may be the same
+        configuration, as running.
 
         Raises:
             Broken: It breaks a constraint.
@@ -150,15 +153,15 @@ class OptunaSearcher(LearningSearcher):
         params = None
         with quiet():
             study.add_trials(trials)
-            # What a sampler relates to each other it suggests as the trial begins; of a whole point that is everything.
+            # A sampler suggests related parameters together when the trial begins: here all of them.
             trial = study.ask(self._space.distributions if self.whole else None)
             try:
-                params = self._space.asked(partial(_suggested, trial))
+                params = self._space.build(partial(_suggested, trial))
             finally:
                 if params is None or self.problem.space.conditional:
                     value = self._worst(trials) if params is None else None
                     trials.append(mirrored(trial.params, value, trial.distributions, {}))
-                self._asked(params, study, storage)
+                self._after_suggestion(params, study, storage)
         return params
 
     def _worst(self, trials: Sequence[FrozenTrial]) -> Score | None:
@@ -175,12 +178,12 @@ class OptunaSearcher(LearningSearcher):
         with quiet():
             return optuna.create_study(storage=storage, directions=directions, sampler=self._sampler(seed)), storage
 
-    def _asked(self, params: Params | None, study: Study, storage: InMemoryStorage) -> None:
-        """Take what the sampler may have written; without params it suggested what breaks a constraint."""
+    def _after_suggestion(self, params: Params | None, study: Study, storage: InMemoryStorage) -> None:
+        """Keep what the sampler has written; `params` is None if its suggestion breaks a constraint."""
 
 
 def _suggested(trial: OptunaTrial, name: str, theirs: BaseDistribution) -> Any:
-    """Ask a trial of Optuna's for one parameter."""
+    """Suggest one parameter of an Optuna trial."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     match theirs:
@@ -195,7 +198,7 @@ def _suggested(trial: OptunaTrial, name: str, theirs: BaseDistribution) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what Optuna says of experimental options, and of each study that it makes, from the user."""
+    """Silence Optuna's warnings about experimental options, and its message about each new study."""
     logger = logging.getLogger("optuna.storages._in_memory")
     level = logger.level
     logger.setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""A space as Optuna's samplers have it."""
+"""A space as Optuna's distributions."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
 __all__ = ["OptunaSpace"]
 
 _MOST_STEPS = 1_000_000
-"""Optuna's gp lists the integers of a range: of more of them it has but the place."""
+"""Optuna's gp enumerates the integers of a range; longer ranges are searched as a share from 0 to 1."""
 
 _NARROW = 1e-9
-"""Below, logarithms of a range's ends are too near to each other for Optuna's samplers."""
+"""Below, the logarithms of a range's ends are too close for Optuna's samplers."""
 
 _LARGEST = 1e30
 """Beyond, differences and squares overflow in Optuna's samplers."""
 
 
 class OptunaSpace:
-    """Optuna's distributions of a space's parameters, and points from one to the other.
+    """Optuna's distributions of a space's parameters, with conversions in both directions.
 
-    Ranges become ranges of Optuna's, with their integers and logarithms, where there is a step of their multiples; a
-    choice becomes its place in the list, so that lists, mappings and equal values stay what they are. What Optuna has
-    no distribution for (normals, long ranges of integers, vast ones of floats) becomes its place on the parameter's own
-    scale, from 0 to 1. Constants and derived values aren't searched.
+    Ranges become Optuna's ranges, also of integers and on logarithmic scales; ranges with a step become multiples of
+    it. A choice becomes its index in the list, so that lists, mappings and equal values are preserved. Distributions
+    that Optuna doesn't have (normal, long ranges of integers, vast ones of floats) become a share from 0 to 1 on the
+    parameter's own scale. Constants and derived values aren't searched.
 
     Args:
         space: The space.
-        whole: Every point has all parameters, those that don't apply with the value in the middle of their draws: for
-            samplers that see only what all points have. False: a point has those that apply.
+        whole: Every configuration has all parameters, inactive ones with their median: for samplers that only see
+            parameters which all configurations have. False: a configuration has its active parameters.
     """
 
     def __init__(self, space: Space, whole: bool = True) -> None:
@@ -70,19 +70,19 @@ class OptunaSpace:
 
     @property
     def dimensions(self) -> int:
-        """Number of parameters that are searched: those with more than one value; 1 where they have no end."""
+        """Number of parameters with more than one value; 1 if there is no bound on parameters."""
         if not self._space.bounded:
             return 1
         return sum(not _is_single(codec.ours) for codec in self._codecs.values())
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Optuna's, by flat name."""
+        """Optuna's distributions, by flat name."""
         return {name: codec.theirs for name, codec in self._codecs.items()}
 
     @property
     def numbers(self) -> dict[str, BaseDistribution]:
-        """Those that aren't choices, and have more than one value."""
+        """The distributions of numbers and ordered choices with more than one value."""
         codecs = self._codecs
         return {
             name: theirs
@@ -92,12 +92,12 @@ class OptunaSpace:
 
     @property
     def choices(self) -> list[str]:
-        """Names of the choices without an order that have more than one value."""
+        """Names of the unordered choices with more than one value."""
         numbers = self.numbers
         return [name for name, theirs in self.distributions.items() if name not in numbers and not theirs.single()]
 
     def encode(self, params: Params) -> dict[str, Any] | None:
-        """Give a point as Optuna has it; None for one that is never drawn: a choice of probability 0 was named."""
+        """Return a configuration as Optuna's params; None if it has a choice of probability 0."""
         try:
             if self._whole:
                 return {name: codec.encode(params.get(name, codec.middle)) for name, codec in self._codecs.items()}
@@ -107,18 +107,18 @@ class OptunaSpace:
             return None
 
     def decode(self, point: Mapping[str, Any]) -> dict[str, Value]:
-        """Give a point of Optuna's as the space would have drawn it.
+        """Return Optuna's params as a configuration of the space.
 
         Raises:
             Broken: It breaks a constraint.
         """
-        return self.asked(lambda name, _: point[name])
+        return self.build(lambda name, _: point[name])
 
-    def asked(self, value: Callable[[str, BaseDistribution], Any]) -> dict[str, Value]:
-        """Give the point whose values are asked for one by one.
+    def build(self, value: Callable[[str, BaseDistribution], Any]) -> dict[str, Value]:
+        """Return the configuration whose values come from a function, called for each active parameter.
 
         Args:
-            value: Gives the value of a parameter that applies, given its name and Optuna's distribution.
+            value: Returns Optuna's value from a parameter's flat name and Optuna's distribution.
 
         Raises:
             Broken: It breaks a constraint.
@@ -135,13 +135,13 @@ class OptunaSpace:
 
 @dataclass(frozen=True)
 class _Codec:
-    """One parameter: Optuna's distribution, and values from one to the other."""
+    """Optuna's distribution of one parameter, with conversions of values in both directions."""
 
     ours: Any
 
     @cached_property
     def middle(self) -> Value:
-        """The value in the middle of the draws."""
+        """The median."""
         return self.ours.draw(1 << (DRAW_BITS - 1))
 
     @cached_property
@@ -156,7 +156,7 @@ class _Codec:
 
 
 class _Range(_Codec):
-    """A range of floats, without a step but on a logarithmic scale."""
+    """A range of floats; with a step only on a logarithmic scale."""
 
     ours: Uniform | LogUniform
 
@@ -167,7 +167,7 @@ class _Range(_Codec):
         return FloatDistribution(self.ours.min, self.ours.max, log=self.ours.logarithmic)
 
     def encode(self, value: Value) -> float:
-        # A multiple may lie beside an end by float dust.
+        # A multiple may be outside of the range by a rounding error.
         return min(max(float(value), self.ours.min), self.ours.max)
 
     def decode(self, value: Any) -> Value:
@@ -175,7 +175,7 @@ class _Range(_Codec):
 
 
 class _Multiple(_Codec):
-    """Which multiple of its step a number is, from 0 on: Optuna's own steps and large integers lose digits."""
+    """A number as a multiple of its step, from 0: Optuna's own steps and large integers lose digits."""
 
     ours: Uniform | IntUniform
 
@@ -215,8 +215,8 @@ class _LogInteger(_Codec):
         return self.ours.snap(int(value))
 
 
-class _Place(_Codec):
-    """A place from 0 to 1 on the parameter's own scale."""
+class _Share(_Codec):
+    """A share from 0 to 1 on the parameter's own scale."""
 
     ours: Numeric
 
@@ -227,10 +227,10 @@ class _Place(_Codec):
         return FloatDistribution(0.0, 1.0)
 
     def encode(self, value: Value) -> float:
-        return min(max(self._place(value), 0.0), 1.0)
+        return min(max(self._share(value), 0.0), 1.0)
 
-    def _place(self, value: Value) -> float:
-        """Give the middle of the draws that give this value, so that it is decoded to itself."""
+    def _share(self, value: Value) -> float:
+        """Return the middle of the shares that decode to a value."""
         match self.ours:
             case IntUniform():
                 steps = _steps_of(self.ours)
@@ -248,7 +248,7 @@ class _Place(_Codec):
 
 
 class _Choice(_Codec):
-    """A place in a list of choices."""
+    """An index in a list of choices."""
 
     ours: Categorical
 
@@ -257,8 +257,8 @@ class _Choice(_Codec):
         return self.ours.every_value()
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {json.dumps(value, sort_keys=True): place for place, value in enumerate(self._values)}
+    def _indices(self) -> dict[str, int]:
+        return {json.dumps(value, sort_keys=True): index for index, value in enumerate(self._values)}
 
     @cached_property
     def theirs(self) -> Any:
@@ -267,14 +267,14 @@ class _Choice(_Codec):
         return CategoricalDistribution(tuple(range(len(self._values))))
 
     def encode(self, value: Value) -> int:
-        return self._places[json.dumps(value, sort_keys=True)]
+        return self._indices[json.dumps(value, sort_keys=True)]
 
     def decode(self, value: Any) -> Value:
         return own_copy(self._values[value])
 
 
 class _Rank(_Choice):
-    """A place in a list of choices in order."""
+    """An index in a list of ordered choices."""
 
     @cached_property
     def theirs(self) -> Any:
@@ -300,7 +300,7 @@ def _codec(ours: Distribution) -> _Codec:
         case Uniform() if max(-ours.min, ours.max) < _LARGEST:
             return _Range(ours)
         case Numeric():
-            return _Place(ours)
+            return _Share(ours)
     raise TypeError(f"a distribution must have a counterpart in Optuna, got {type(ours).__name__}")
 
 

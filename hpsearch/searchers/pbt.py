@@ -36,10 +36,10 @@ from hpsearch.trial import Params, Trial, Value
 __all__ = ["Explore", "PBTSearcher"]
 
 _ATTEMPTS = 100
-"""Changes that break a constraint, before a fork takes its parent's parameters as they are."""
+"""Attempts that may break a constraint, before a fork takes its parent's parameters unchanged."""
 
 _LEAST_MOVE = 0.1
-"""On a scale that isn't logarithmic a number moves at least as one of this share of the range's width would."""
+"""On a linear scale, a number moves at least as far as one of this share of the range's width."""
 
 _DEVIATIONS = 4
 """The width of a normal distribution, in standard deviations."""
@@ -54,27 +54,26 @@ class Explore(Settings):
     grow: Annotated[float, AtLeast(1)] = 1.2
     """What it is multiplied by in the other half."""
     resample: Annotated[float, AtLeast(0)] = 0.25
-    """The probability with which a parameter is drawn anew instead, each by itself."""
+    """The probability of resampling a parameter instead, independently for each."""
     fixed: tuple[str, ...] = ()
     """Parameters that a fork takes over as they are, by their flat names, or the names of groups that hold them."""
 
     def check(self) -> None:
         """Check that numbers shrink, and that the probability is one."""
         for name in ("shrink", "resample"):
-            given = getattr(self, name)
-            if given > 1:
-                raise InvalidKey((name,), f"must be at most 1, got {given}")
+            value = getattr(self, name)
+            if value > 1:
+                raise InvalidKey((name,), f"must be at most 1, got {value}")
 
 
 class PBTSearcher(Searcher):
-    """Draws the first members, and perturbs the parameters of those that are copied; by (seed, number) alone.
+    """Samples the first members, and perturbs the parameters of copies, by (seed, number) alone.
 
-    Of a copy each parameter is drawn anew with a probability, and else moved: a number by one of two factors, and of
-    choices in rising or falling order to a neighbour. Other choices stay. Numbers stay in their ranges, and those of
-    steps move by a step at least. On a scale that isn't logarithmic, where a factor would leave 0 where it is and
-    numbers near it almost, they move by as much as a tenth of the range's width would, at least. The network whose
-    weights are taken over stays as it is: which branch of a choice is taken, how many copies of a block there are, and
-    all that is inside of a chain or a cell.
+    Each parameter of a copy is resampled with a probability, and otherwise perturbed: a number is multiplied by one of
+    two factors, and an ordered choice moves to a neighbour. Other choices stay. Numbers stay in their ranges, and move
+    by at least one step if they have steps. On a linear scale, where a factor wouldn't move 0, they move at least as
+    far as a tenth of the range's width would. The network whose weights are copied stays the same: the branches of
+    choices, the number of copies of a block, and everything inside a chain or a cell.
     """
 
     kind: ClassVar[str] = "pbt"
@@ -87,23 +86,23 @@ class PBTSearcher(Searcher):
 
     @classmethod
     def check(cls, problem: Problem) -> None:
-        """Check the options, and that a fork differs from its parent in something.
+        """Check the options, and that a fork can differ from its parent.
 
         Raises:
             InvalidKey: An option is wrong.
         """
         explore = options_as(Explore, problem.settings, cls.kind)
         names = problem.space.some_names()
-        for place, name in enumerate(explore.fixed):
+        for index, name in enumerate(explore.fixed):
             if problem.space.find(name) is None and not any(known.startswith(f"{name}.") for known in names):
-                key = ("search", "options", "fixed", place)
+                key = ("search", "options", "fixed", index)
                 raise InvalidKey(key, f"must be a parameter, or hold some, got {name!r}", nearest(name, names))
         searcher = cls(problem)
         if not any(searcher._may_change(known) for name in names if (known := problem.space.find(name)) is not None):
             raise InvalidKey(("search", "options", "fixed"), "must leave a parameter that a fork may change")
 
     def suggest(self, number: int) -> Suggestion:
-        """Draw the params of a first member."""
+        """Sample the params of a first member."""
         return Suggestion(self.problem.space.draw(self.problem.seed, number), "random")
 
     def observe(self, observation: Observation) -> None:
@@ -148,14 +147,14 @@ class PBTSearcher(Searcher):
         return parameter.distribution.searched and not fixed and not self._is_architecture(parameter)
 
     def _is_architecture(self, parameter: Parameter) -> bool:
-        """Say whether a parameter describes the network whose weights are taken over."""
+        """Return whether a parameter describes the network whose weights are copied."""
         around = [".".join(parameter.path[:depth]) for depth in range(1, len(parameter.path))]
         within = any(isinstance(self.problem.space.structure(name), Chain | Cell) for name in around)
         return within or parameter.holder is not None
 
 
 def _moved(distribution: Numeric, value: float, factor: float) -> int | float:
-    """Multiply a number, inside its range."""
+    """Multiply a number within its range."""
     if factor == 1:
         return value
     target = value * factor
@@ -168,7 +167,7 @@ def _moved(distribution: Numeric, value: float, factor: float) -> int | float:
     if steps is None:
         return target
     first = 0 if isinstance(distribution, LogNormal) else steps.first
-    at = steps.multiple(value)  # exact beyond 2**53, where a quotient of floats may lie on the other side
+    at = steps.multiple(value)  # exact beyond 2**53, where a quotient of floats may be rounded
     to = round(min(max(target / steps.size, first), steps.last))
     multiple = max(to, at + 1) if factor > 1 else min(to, at - 1)
     return steps.value(min(max(multiple, first), steps.last))
@@ -191,12 +190,12 @@ def _bounds(distribution: Numeric) -> tuple[float, float]:
 
 
 def _neighbour(distribution: Distribution, value: Value, direction: int) -> Value:
-    """Give the choice beside one, where choices have an order, or are numbers that rise or fall; else that one."""
+    """Return the next choice, if choices are ordered or are rising or falling numbers; the same choice otherwise."""
     values = distribution.every_value() or ()
     if isinstance(distribution, Ordinal):
         return values[min(max(distribution.index(value) + direction, 0), len(values) - 1)]
     numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in values)
     if not numbers or values not in (sorted(set(values)), sorted(set(values), reverse=True)):
         return value
-    place = values.index(value) + direction
-    return values[min(max(place, 0), len(values) - 1)]
+    index = values.index(value) + direction
+    return values[min(max(index, 0), len(values) - 1)]

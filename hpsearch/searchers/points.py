@@ -1,4 +1,4 @@
-"""What is tried before a searcher is asked."""
+"""The trials before the first suggestion of a searcher: points to try, and random ones."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ ADDED = "added"
 """Origin of a point that a user added to a study that had begun."""
 
 RETRY = "retry"
-"""Origin of a failed trial's point that is run once more, as another trial."""
+"""Origin of a failed trial's configuration that is run once more, as another trial."""
 
 STAND_IN = "stand_in"
-"""Origin of a random point that was taken because no suggestion was ready."""
+"""Origin of a random configuration that is used because no suggestion was ready."""
 
 
 class FirstTrials:
-    """Points known to be good as trials 0, 1, ..., then the draws that a searcher that learns begins with.
+    """The points to try as trials 0, 1, ..., then the random trials that a learning searcher begins with.
 
     Args:
-        searcher: Who goes on after them.
-        points: Flat names to values; parameters that a point leaves out are drawn from the space.
-        space: Where they are drawn from.
+        searcher: The searcher that suggests after them.
+        points: Flat names to values; parameters that a point leaves out are sampled.
+        space: The space that is sampled.
         seed: The sweep's.
     """
 
@@ -39,14 +39,14 @@ class FirstTrials:
         self._seed = seed
         self._draws = self._drawn_first(searcher.draws_first)
         self.count = len(self._points) + len(self._draws)
-        """How many they are."""
+        """How many there are."""
         # A grid starts at its first point, or the points would push some of it out. An unbounded searcher
         # keeps the trial's own number: adding a point to a sweep then leaves all other trials as they are.
         self.skipped = 0 if searcher.size is None else self.count
-        """What a searcher's number lags behind."""
+        """By how much a searcher's numbers are less than the numbers of suggestions."""
 
     def suggest(self, number: int) -> Suggestion | None:
-        """Give one of them; None where every point of the space was among those before it."""
+        """Return one of them; None where every configuration of the space was among those before it."""
         if number < len(self._points):
             return self._point(number)
         return _drawn(copy.deepcopy(self._draws[number - len(self._points)]), "random")
@@ -55,7 +55,7 @@ class FirstTrials:
         return Suggestion(self._space.complete(self._points[number], self._seed, number), "points_to_try")
 
     def _drawn_first(self, count: int) -> list[Params | None]:
-        """Draw those behind the points, each unlike those before it."""
+        """Sample the trials after the points, each unlike those before it."""
         tried = TriedConfigurations(self._space)
         for number in range(len(self._points)):
             tried.add(self._point(number).params)
@@ -66,11 +66,11 @@ class FirstTrials:
         return draws
 
     def stand_in(self, trial: int, tried: TriedConfigurations) -> Suggestion | None:
-        """Give what a trial takes where no suggestion is ready: a draw from a stream of its own."""
+        """Return what a trial uses if no suggestion is ready: a sample from a stream of its own."""
         return _drawn(tried.draw(stand_in_seed(self._seed), trial), STAND_IN)
 
     def instead(self, number: int, tried: TriedConfigurations) -> Suggestion | None:
-        """Give what stands in the place of a suggestion that was tried while it was worked out."""
+        """Return the replacement of a suggestion that was tried while it was computed."""
         return _drawn(tried.draw(self._seed, number), "random")
 
 

@@ -1,4 +1,4 @@
-"""Quasi-random search: points that fill the space more evenly than independent draws."""
+"""Quasi-random search: points that fill the space more evenly than independent samples."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _POINTS = 1 << _BITS
 class QMC(Searcher):
     """The points of a scrambled Sobol sequence, each coordinate by the distribution of its parameter.
 
-    Parameters that don't apply at a point have a coordinate that plays no part.
+    Inactive parameters have a coordinate that has no effect.
 
     Sobol 1967; Owen, "Scrambling Sobol and Niederreiter-Xing Points", Journal of Complexity 1998, through SciPy. Point
     n depends on (seed, n) and on which parameters the space has. The first 2**k points are the best balanced.
@@ -47,7 +47,7 @@ class QMC(Searcher):
         refuse_priors(problem, "qmc, which fills the whole space")
 
     def suggest(self, number: int) -> Suggestion | None:
-        """Give point `number` of the sequence, or None behind its end."""
+        """Return point `number` of the sequence, or None after the last."""
         from scipy.stats.qmc import Sobol
 
         if number >= self.size:
@@ -56,7 +56,7 @@ class QMC(Searcher):
         shares: list[float] = []
         if moving:
             sequence = Sobol(len(moving), scramble=True, bits=_BITS, rng=self.problem.seed)
-            if number:  # SciPy can't go on by nothing
+            if number:  # SciPy can't skip 0 points
                 sequence.fast_forward(number)
             shares = sequence.random(1)[0].tolist()
         bits = {p.name: _bits(share) for p, share in zip(moving, shares, strict=True)}
@@ -73,5 +73,5 @@ class QMC(Searcher):
 
 
 def _bits(share: float) -> int:
-    """Give the random bits of a draw that a share in [0, 1) stands for."""
+    """Return the random bits of a draw for a share in [0, 1)."""
     return min(int(share * (1 << DRAW_BITS)), (1 << DRAW_BITS) - 1)

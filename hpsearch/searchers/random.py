@@ -1,4 +1,4 @@
-"""Random search: every trial is an independent draw from the space."""
+"""Random search: every trial is sampled independently from the space."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["RandomSearcher"]
 
 
 class RandomSearcher(Searcher):
-    """Draws each trial by itself, so that its params depend on (seed, n) alone."""
+    """Samples each trial independently, so that its params depend on (seed, number) alone."""
 
     kind: ClassVar[str] = "random"
     capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities(explores=True)
 
     def suggest(self, number: int) -> Suggestion:
-        """Draw the params of trial `number`."""
+        """Sample the params of trial `number`."""
         return Suggestion(self.problem.space.draw(self.problem.seed, number), "random")
 
     def observe(self, observation: Observation) -> None:
         """Ignore it: the suggestions depend on their numbers alone."""
 
     def explore(self, number: int, parent: Trial) -> Suggestion:
-        """Draw all params anew, from a stream of its own: `suggest` may come to the same number."""
+        """Sample all params again, from a stream of its own: `suggest` may get the same number."""
         return Suggestion(self.problem.space.draw(explore_seed(self.problem.seed), number), "random")

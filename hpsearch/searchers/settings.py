@@ -1,4 +1,4 @@
-"""What a sweep says under `search`: how a searcher that learns is asked."""
+"""The section `search` of a sweep: how suggestions are requested from a searcher that learns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Search", "options_as"]
 
 @dataclass(frozen=True)
 class Search(Settings):
-    """How a searcher that learns is asked."""
+    """How suggestions are requested from a searcher that learns."""
 
     ahead: bool = True
     """The next suggestion is computed before it is needed. If none is ready when a worker is free, the worker runs a
@@ -32,22 +32,22 @@ S = TypeVar("S", bound=Settings)
 
 
 def options_as(settings: type[S], search: Search, method: str) -> S:
-    """Give the options of a method that names them.
+    """Return the options of a method as its settings.
 
     Args:
-        settings: Its fields are the options that there are; each has a default.
-        search: What the sweep says.
-        method: Who takes them, for messages.
+        settings: Its fields are the known options; each has a default.
+        search: The section of the sweep.
+        method: The method that takes the options, for messages.
 
     Raises:
-        InvalidKey: There is another, or one has a value that can't be.
+        InvalidKey: There is an unknown option, or one has an invalid value.
     """
-    known, given = settings_fields(settings), search.options or {}
-    for name in given:
+    known, options = settings_fields(settings), search.options or {}
+    for name in options:
         if name not in known:
             problem = f"isn't an option of {method}, which takes {', '.join(known)}"
             raise InvalidKey(("search", "options", name), problem, nearest(name, known))
     try:
-        return settings(**given)
+        return settings(**options)
     except InvalidKey as error:
         raise error.under(("search", "options")) from None

@@ -1,4 +1,4 @@
-"""Points that haven't been tried."""
+"""Configurations that have been tried, and others that haven't."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from hpsearch.trial import Params, Value
 __all__ = ["TriedConfigurations"]
 
 _REDRAWS = 20
-"""Draws before that."""
+"""Samples that may have been tried, before an untried configuration is looked for."""
 
 _MOST_POINTS = 100_000
-"""Of a finite space whose untried points are counted out."""
+"""Configurations of a finite space that is enumerated."""
 
 _MOVES = 1_000
-"""Steps from a tried point to an untried one, in any other space: some of its points may be drawn again and again."""
+"""Mutations that lead from a tried configuration to an untried one, in any other space: a few configurations may have
+nearly all of its probability."""
 
 
 class TriedConfigurations:
-    """The points of a space that have been tried, and draws of others."""
+    """The configurations of a space that have been tried, and samples of others."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -32,22 +33,22 @@ class TriedConfigurations:
 
     @cached_property
     def _every(self) -> Mapping[str, dict[str, Value]] | None:
-        """All points, by what equal ones share; None where they can't be counted out."""
+        """All configurations by key; None where they can't be enumerated."""
         points = self._space.every_point(_MOST_POINTS)
         return None if points is None else {self._space.key(point): point for point in points}
 
     def add(self, params: Params) -> None:
-        """Count a point as tried."""
+        """Add a configuration that was tried."""
         self._points.add(self._space.key(params))
 
     def __contains__(self, params: Params) -> bool:
         return self._space.key(params) in self._points
 
     def draw(self, seed: int, number: int) -> dict[str, Value] | None:
-        """Draw a point that wasn't tried; it depends on (seed, number) and on what was. None where none is left.
+        """Sample a configuration that wasn't tried, by (seed, number) and those that were; None where none is left.
 
-        A branch without numbers of its own is a single point, however likely it is. Where draws give nothing new, and
-        the points can't be counted out, a walk of mutations leads away from there.
+        A branch without numbers of its own is a single configuration, however likely it is. If sampling finds nothing
+        new and the space can't be enumerated, a random walk of mutations leads away from there.
         """
         drawn = self._space.draw(seed, number)
         for attempt in range(1, _REDRAWS):
@@ -55,8 +56,8 @@ class TriedConfigurations:
                 return drawn
             drawn = self._space.draw(redraw_seed(seed, attempt), number)
         if self._every is not None:
-            left = [key for key in self._every if key not in self._points]
-            return own_copy(self._every[left[number % len(left)]]) if left else None
+            untried = [key for key in self._every if key not in self._points]
+            return own_copy(self._every[untried[number % len(untried)]]) if untried else None
         for attempt in range(_MOVES):
             if drawn not in self:
                 break

@@ -10,7 +10,7 @@ from typing import Any
 from hpsearch.decision import Decision
 from hpsearch.events import Asked, Dropped, Event, Failed, Finished, Retried, Reverted, Saved, Started
 from hpsearch.searchers import Observation, Past, Searcher, Suggestion
-from hpsearch.searchers.calls import Answer, Calls, DirectCalls
+from hpsearch.searchers.calls import Calls, DirectCalls, SearcherAnswer
 from hpsearch.searchers.points import ADDED, RETRY, STAND_IN, FirstTrials
 from hpsearch.searchers.tried import TriedConfigurations
 from hpsearch.study.build import build_searcher
@@ -251,7 +251,7 @@ class Suggestions:
         """Suggestions that haven't been used, to the number of updates before them."""
         self._called: deque[_Key] = deque()
         """Those that it was called for and hasn't given."""
-        self._answers: dict[_Key, Answer] = {}
+        self._answers: dict[_Key, SearcherAnswer] = {}
         """Those that it has."""
         self._has_answered = False
         """Nothing stands in for the first suggestion: a process takes a second to start, and does so once."""

@@ -14,7 +14,7 @@ from hpsearch.objective import Metric, Objective
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.searchers import Observation, Past, Search, searcher_named
 from hpsearch.searchers.base import Problem
-from hpsearch.searchers.curves import Curves
+from hpsearch.searchers.curves import CurveSearcher
 from hpsearch.searchers.history import History
 from hpsearch.space import Categorical, IntUniform, LogNormal, Normal, Space, Uniform
 from hpsearch.sweep.sweep import Sweep
@@ -30,7 +30,11 @@ def problem(space: Space = PLANE, goal: str = "minimize", scope: str = "last", *
 
 
 def tell(
-    searcher: Curves | History, number: int, params: Mapping[str, object], losses: Mapping[int, float], until: int
+    searcher: CurveSearcher | History,
+    number: int,
+    params: Mapping[str, object],
+    losses: Mapping[int, float],
+    until: int,
 ) -> Trial:
     """A trial whose newest segment was to end at `until`, and did so where it reported it."""
     trial = Trial(number, dict(params), 0, "random")
@@ -41,7 +45,7 @@ def tell(
     return trial
 
 
-def drawn(searcher: Curves, count: int, value, until=lambda number: 9) -> None:
+def drawn(searcher: CurveSearcher, count: int, value, until=lambda number: 9) -> None:
     for number in range(count):
         params = PLANE.draw(1, number)
         length = until(number)
@@ -52,7 +56,7 @@ def drawn(searcher: Curves, count: int, value, until=lambda number: 9) -> None:
 @pytest.mark.parametrize("goal", ["maximize", *rarely("minimize")])
 def test_it_goes_where_the_ends_are_best_though_the_beginnings_are_not(goal):
     """Where x is large, curves begin well and end badly: of twenty trials half were seen to the end."""
-    searcher = Curves(problem(goal=goal))
+    searcher = CurveSearcher(problem(goal=goal))
     sign = 1 if goal == "minimize" else -1
     drawn(searcher, 20, lambda p, at: sign * (p["x"] * (at - 3) + 0.1 * p["y"]), lambda n: 9 if n % 2 else 1)
     given = [searcher.suggest(number) for number in range(20, 26)]
@@ -61,7 +65,7 @@ def test_it_goes_where_the_ends_are_best_though_the_beginnings_are_not(goal):
 
 def test_short_trainings_tell_something():
     """Four trials ran to the end, all at bad points; what is good is known from short ones alone."""
-    searcher = Curves(problem())
+    searcher = CurveSearcher(problem())
     far = {n: {"x": 0.7 + 0.1 * (n % 2), "y": n / 4} for n in range(4)}
     for number, params in far.items():
         tell(searcher, number, params, {at: params["x"] + 1 / at for at in range(1, 10)}, 9)
@@ -75,7 +79,7 @@ def test_short_trainings_tell_something():
 @pytest.mark.exhaustive
 def test_trials_that_wait_or_run_are_not_tried_anew_beside_themselves():
     """Each suggestion is started and says nothing yet: the next one lies elsewhere."""
-    searcher = Curves(problem())
+    searcher = CurveSearcher(problem())
     drawn(searcher, 12, lambda p, at: (p["x"] - 0.3) ** 2 + (p["y"] - 0.6) ** 2)
     given = []
     for number in range(12, 18):
@@ -105,7 +109,7 @@ STRANGE = Space.from_parameters(
     [[1e308, -1e308, 0.0], [math.inf, -math.inf, 1.0], [math.nan, 1.0, math.nan], [5e-324, 0.0, 1e-323], [7.0]],
 )
 def test_any_values_of_any_parameters_are_stood(losses):
-    searcher = Curves(problem(STRANGE))
+    searcher = CurveSearcher(problem(STRANGE))
     for number in range(9):
         tell(searcher, number, STRANGE.draw(0, number), {1: losses[number % len(losses)]}, 1)
     for number in range(9, 12):
@@ -116,7 +120,7 @@ def test_any_values_of_any_parameters_are_stood(losses):
 
 
 def test_nothing_but_failures_says_nothing_and_a_failure_is_the_worst_end():
-    searcher = Curves(problem())
+    searcher = CurveSearcher(problem())
     failed = Failure("raised", "no", "")
     for number in range(8):
         trial = Trial(number, {"x": number / 8, "y": 0.5}, 0, "random")
@@ -134,16 +138,16 @@ def test_nothing_but_failures_says_nothing_and_a_failure_is_the_worst_end():
 
 def test_of_many_values_it_sees_as_many_as_the_option_says(monkeypatch):
     seen: list[int] = []
-    whole = Curves._model_of
+    whole = CurveSearcher._model_of
 
     def listening(self, curves):
         model, trials = whole(self, curves)
         seen.append(len(model._values))
         return model, trials
 
-    monkeypatch.setattr(Curves, "_model_of", listening)
+    monkeypatch.setattr(CurveSearcher, "_model_of", listening)
     for most in (1, 7, 30):
-        searcher = Curves(problem(options={"values": most}))
+        searcher = CurveSearcher(problem(options={"values": most}))
         drawn(searcher, 40, lambda p, at: p["x"] / at, lambda n: 9 if n % 3 == 0 else 1)
         assert searcher.suggest(40) is not None
     assert seen == [1, 7, 30]

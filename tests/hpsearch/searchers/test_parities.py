@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.searchers.parities import Monomial, minimizer, monomials, sparse_polynomial
+from hpsearch.searchers.spectral import Monomial, minimizer, monomials, sparse_polynomial
 from tests.hpsearch.support.staged_polynomial import BOOLEANS, PRODUCTS, staged_polynomial
 
 

@@ -13,7 +13,7 @@ from hpsearch.run import study_run
 from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import Search, Searcher
-from hpsearch.searchers.calls import Answer, DirectCalls
+from hpsearch.searchers.calls import DirectCalls, SearcherAnswer
 from hpsearch.space import IntUniform, Space
 from hpsearch.study.build import build_searcher
 from hpsearch.study.state import SweepState
@@ -178,7 +178,7 @@ def test_a_searcher_that_says_otherwise_than_the_journal_is_let_go(tmp_path, mon
     closed: list[DirectCalls] = []
 
     class Changing(DirectCalls):
-        def answer(self) -> Answer:
+        def answer(self) -> SearcherAnswer:
             answer = super().answer()
             assert answer.suggestion is not None
             return replace(answer, suggestion=replace(answer.suggestion, params={"x": 0.1 * (1 + len(closed))}))

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from hpsearch.searchers.parities import Monomial, monomials
+from hpsearch.searchers.spectral import Monomial, monomials
 
 __all__ = ["BOOLEANS", "PRODUCTS", "staged_polynomial"]
 
