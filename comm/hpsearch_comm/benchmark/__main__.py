@@ -1,8 +1,8 @@
-"""Measures the collectives beside Gloo and Open MPI, in turn in the same processes, and prints a table.
+"""Measures the collectives alongside Gloo and Open MPI, in turn in the same processes, and prints a table.
 
-Every rank is a process with one thread. Before each repetition it writes its tensor anew and meets the others; a
-repetition lasts from the moment in which the last rank begins to the moment in which the last one is done. algbw and
-busbw are those of nccl-tests: algbw = bytes / time, busbw = algbw * 2 (ranks - 1) / ranks.
+Every rank is a process with one thread. Before each repetition it rewrites its tensor and meets the others. A
+repetition lasts from the start of the last rank to the end of the last one. algbw and busbw are those of nccl-tests:
+algbw = bytes / time, busbw = algbw * 2 (ranks - 1) / ranks.
 """
 
 from __future__ import annotations
@@ -87,20 +87,23 @@ def _parser() -> argparse.ArgumentParser:
         help=f"of {','.join(PEERS)}, or none (default: gloo; none for --memory)",
     )
     parser.add_argument("--algorithm", choices=ALGORITHMS, default="auto")
-    parser.add_argument("--transport", choices=("auto", "tcp"), default="auto", help="tcp: leave shared memory out")
+    parser.add_argument("--transport", choices=("auto", "tcp"), default="auto", help="tcp: don't use shared memory")
     parser.add_argument(
         "--netns", action="store_true", help="half of the ranks in each of two network namespaces, over TCP; needs root"
     )
     kinds = parser.add_mutually_exclusive_group()
     for kind, what in (
-        ("model", "training steps of three models, beside DistributedDataParallel and FSDP2 over Gloo and over ours"),
-        ("memory", "a 64 MB zero-copy allreduce, beside the additions and copies that it consists of"),
+        (
+            "model",
+            "training steps of three models, compared with DistributedDataParallel and FSDP2 over Gloo and hpsearch",
+        ),
+        ("memory", "a 64 MB zero-copy allreduce, compared with its additions and copies"),
     ):
         kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=what)
     parser.set_defaults(kind="allreduce")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contender at each size (default: 5)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per size (default: 5)")
     parser.add_argument("--format", choices=("table", "markdown", "json"), default="table")
-    parser.add_argument("--list", action="store_true", help="say what there is to measure, and end")
+    parser.add_argument("--list", action="store_true", help="list what can be measured, and exit")
     return parser
 
 

@@ -37,34 +37,39 @@ _ELASTIC_SECONDS = 600.0
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Give the parser of the command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m hpsearch_comm.launch",
-        description="Start ranks on this host and on others, as horovodrun does: a script that calls "
-        "hpsearch_comm.init() needs nothing more.",
+        description="Start ranks on this host and on others, as horovodrun does: a script needs "
+        "only hpsearch_comm.init().",
         usage="%(prog)s -np N [-H HOST:SLOTS,...] [option]... {script.py | -m module | program} [argument]...",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("-np", "--num-proc", type=int, metavar="N", help="ranks to start (default: as many as the hosts have slots)")
+    add("-np", "--num-proc", type=int, metavar="N", help="ranks to start (default: the number of slots)")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts, and how many ranks each takes")
+    where.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts with their slots")
     where.add_argument("--hostfile", metavar="FILE", help="the same in a file: `host slots=N` or `host:N` on each line")
     add("-m", "--module", action="store_true", help="the program is a Python module")
-    add("-x", "--env", action="append", default=[], metavar="NAME[=VALUE]", help="a variable for all ranks")
-    add("--min-np", "--min-num-proc", type=int, metavar="N", help="go on without ranks that die while N are there")
-    add("--elastic-timeout", type=float, metavar="S", help="seconds to wait for a rank when others meet anew (600)")
+    add("-x", "--env", action="append", default=[], metavar="NAME[=VALUE]", help="set a variable for all ranks")
+    add("--min-np", "--min-num-proc", type=int, metavar="N", help="continue without dead ranks while N are left")
+    add("--elastic-timeout", type=float, metavar="S", help="seconds to wait for a rank after a failure (600)")
     add("--wdir", metavar="DIR", help="directory to start in, on every host (default: this one)")
     add("--python", metavar="PATH", help="Python interpreter on every host (default: the one that runs this)")
-    add("--output", type=Path, metavar="DIR", help="write what each rank writes to DIR/rank.N.txt as well")
-    add("--no-prefix", action="store_true", help="don't begin each line with its rank")
-    add("--interface", metavar="NAME", help="interface or network that joins the hosts, such as eth0 or 10.1.0.0/16")
-    add("--start-timeout", type=float, metavar="S", help="seconds until all hosts, then all ranks, must have come (60)")
+    add("--output", type=Path, metavar="DIR", help="also write each rank's output to DIR/rank.N.txt")
+    add("--no-prefix", action="store_true", help="don't start output lines with the rank")
+    add("--interface", metavar="NAME", help="interface or network between the hosts, such as eth0 or 10.1.0.0/16")
+    add(
+        "--start-timeout",
+        type=float,
+        metavar="S",
+        help="seconds until all hosts answer, then until all ranks have started (60)",
+    )
     add("--ssh-port", type=int, metavar="PORT", help="port of ssh on the other hosts")
     add("--ssh-identity", metavar="FILE", help="private key for ssh")
-    add("--ssh-config", metavar="FILE", help="ssh's configuration in place of the user's")
+    add("--ssh-config", metavar="FILE", help="configuration file of ssh")
     add("--ssh-option", action="append", default=[], metavar="NAME=VALUE", help="as `ssh -o`")
-    add("-v", "--verbose", action="store_true", help="say what is started where")
+    add("-v", "--verbose", action="store_true", help="print what is started where")
     add("program", help=argparse.SUPPRESS)
     add("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser

@@ -1,4 +1,4 @@
-"""Joins the parts that ranks have written into one trace: `python -m hpsearch_comm.timeline merge OUT PART...`."""
+"""Merges the parts of all ranks into one trace: `python -m hpsearch_comm.timeline merge OUT PART...`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m hpsearch_comm.timeline", description=__doc__)
     command = parser.add_subparsers(required=True).add_parser("merge", help="write one trace from the parts of a group")
     command.add_argument("out", type=Path, metavar="OUT", help="the trace to write")
-    command.add_argument("parts", type=Path, metavar="PART", nargs="+", help="what each rank wrote: trace.rank*.json")
+    command.add_argument("parts", type=Path, metavar="PART", nargs="+", help="the parts of the ranks: trace.rank*.json")
     arguments = parser.parse_args(words)
     try:
         missing = merge(arguments.out, arguments.parts)
