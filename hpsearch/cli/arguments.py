@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and what stands for numbers and studies."""
+"""Arguments that several commands share, and types of numbers and studies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_study(command: argparse.ArgumentParser, newest: bool = False) -> None:
 
 
 def add_trial(command: argparse.ArgumentParser, default: str) -> None:
-    """Add `DIR` and `TRIAL`, each of which may be left out; `default` says what no trial means."""
+    """Add `DIR` and `TRIAL`, both optional; `default` describes a missing trial."""
     add_study(command, newest=True)
     command.add_argument("trial", type=number, nargs="?", metavar="TRIAL", help=default)
 
@@ -59,7 +59,7 @@ def add_format(command: argparse.ArgumentParser, *formats: str) -> None:
 
 
 def _directory(text: str) -> Path:
-    """Read a directory's path; of `./16` the dot says that 16 is no trial, which a `Path` doesn't keep."""
+    """Parse a directory's path; `./16` isn't trial 16, but a `Path` drops the dot."""
     path = Path(text)
     return path.absolute() if str(path).isdecimal() and not text.isdecimal() else path
 

@@ -60,7 +60,7 @@ def ask(args: argparse.Namespace) -> int:
 
 
 def tell_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch tell` takes."""
+    """Add the arguments of `hpsearch tell`."""
     add_study(command)
     _add_open_trial(command)
     command.add_argument("metrics", nargs="*", metavar="NAME=VALUE", help="one report")
@@ -73,7 +73,7 @@ def tell_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def tell(args: argparse.Namespace) -> int:
-    """Tell what came of a trial."""
+    """Report a trial's result."""
     reports = _reports(args)
     with AskTell(directory=args.dir) as study:
         if args.iteration is not None and not args.ended and isinstance(reports, dict):
@@ -92,13 +92,13 @@ def tell(args: argparse.Namespace) -> int:
 
 
 def give_up_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch give-up` takes."""
+    """Add the arguments of `hpsearch give-up`."""
     add_study(command)
     _add_open_trial(command)
 
 
 def give_up(args: argparse.Namespace) -> int:
-    """Say that nothing more will be told of an open trial."""
+    """Abandon an open trial."""
     with AskTell(directory=args.dir) as study:
         study.give_up(args.trial, attempt=args.attempt)
     print(f"trial {args.trial} will be asked for again")
@@ -135,7 +135,7 @@ def _print(trial: AskedTrial) -> None:
 
 
 def _reports(args: argparse.Namespace) -> dict[str, Any] | list[dict[str, Any]]:
-    """Return what the command line tells: a report, or a list of them."""
+    """Return the reports of the command line: one, or a list."""
     if args.json is None:
         return _metrics(args.metrics) if args.metrics else []
     if args.metrics:

@@ -38,7 +38,7 @@ def benchmark_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def benchmark(args: argparse.Namespace) -> int:
-    """Run what is missing of a suite, and show what came of all."""
+    """Run the missing runs of a suite, and show all results."""
     suite = load_suite(args.suite, args.data)
     methods = list(dict.fromkeys(args.methods or suite.able))
     suite.check(methods)
@@ -74,7 +74,7 @@ def benchmark(args: argparse.Namespace) -> int:
 
 
 class _Progress:
-    """Says now and then how many runs are done."""
+    """Prints progress from time to time."""
 
     def __init__(self) -> None:
         self._began = self._told = time.monotonic()

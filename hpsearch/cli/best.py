@@ -1,4 +1,4 @@
-"""`hpsearch best`: the best trial of a study, or its front, also as files."""
+"""`hpsearch best`: the best trial of a study, or its Pareto front, also as files."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def compare_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Show studies beside each other."""
+    """Compare studies."""
     from hpsearch.results.comparison import compare as compared_with
     from hpsearch.tables import comparison as comparison_tables
 

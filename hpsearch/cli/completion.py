@@ -9,7 +9,7 @@ from hpsearch.cli.parser import build_parser
 __all__ = ["completion", "completion_arguments"]
 
 _PATHS = frozenset({"DIR", "FOLDER", "FILE", "SWEEP.yaml", "SUITE.yaml", "SWEEP.yaml|DIR", "DATA", "NEW"})
-"""What stands for a path in the help."""
+"""Placeholders of paths in the help."""
 
 
 def completion_arguments(command: argparse.ArgumentParser) -> None:

@@ -26,7 +26,7 @@ def convert_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def convert(args: argparse.Namespace) -> int:
-    """Write the file that runs, with a comment above each line that was changed, and say what it means."""
+    """Write the converted file, with a comment above each changed line, and describe it."""
     if args.output is not None and args.output.exists():
         raise SweepError(f"{args.output}: must not exist, as nothing is overwritten; name another file as --output")
     text = read_text(args.sweep)
@@ -50,15 +50,15 @@ def convert(args: argparse.Namespace) -> int:
 
 
 def _checked(path: Path, text: str, lines: Sequence[int]) -> list[str]:
-    """Load what was written; give what is to be said of it.
+    """Load the converted text; return notes on it.
 
     Args:
-        path: The file that was read.
-        text: What was written.
-        lines: Of each of its lines, the number of the line that it comes from.
+        path: The original file.
+        text: The converted text.
+        lines: For each of its lines, the original line's number.
 
     Raises:
-        SweepError: It doesn't run yet, for what nobody can write but the user.
+        SweepError: It lacks something that only the user can add.
     """
     with tempfile.TemporaryDirectory(prefix="hpsearch-convert-") as scratch:
         written = Path(scratch) / path.name

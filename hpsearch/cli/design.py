@@ -43,7 +43,7 @@ def design_network_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def design_network(args: argparse.Namespace) -> int:
-    """Design a network, or go on with one."""
+    """Design a network, or resume a design."""
     from hpsearch.design.asked import Asked, read_limits, read_seconds
     from hpsearch.design.design import Surroundings, design, resume  # torch takes seconds
 
@@ -95,7 +95,7 @@ def _way_on(args: argparse.Namespace) -> str:
 
 
 def _refuse_beside_resume(args: argparse.Namespace) -> None:
-    """What was asked for at first is kept, so that it can't be another thing that goes on."""
+    """The original request is stored, so that a resume can't change it."""
     options = {
         "--target": args.target,
         "--goal": args.goal,
@@ -114,5 +114,5 @@ def _refuse_beside_resume(args: argparse.Namespace) -> None:
 
 
 def _named(data: Path) -> str:
-    """Return a name for the folder: that of the file or folder."""
+    """Return the folder's name: that of the data's file or folder."""
     return re.sub(r"[^\w.-]+", "-", data.stem or data.resolve().name).strip("-.") or "data"

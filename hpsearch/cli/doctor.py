@@ -1,4 +1,4 @@
-"""`hpsearch doctor`: what is wrong with this machine and its installation, and what to do about it."""
+"""`hpsearch doctor`: check this machine and its installation, with advice."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ LEAST_MEMORY = 4 * GIB
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     level: Level
     """`warning`: it works, but not as well as it could; `error`: something will fail."""
     name: str
     text: str
-    """What was found and, unless all is well, what to do."""
+    """The result and, if there is a problem, advice."""
 
 
 def doctor_arguments(command: argparse.ArgumentParser) -> None:
@@ -42,17 +42,17 @@ def doctor_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    """Look at this machine; 1 when something is wrong."""
+    """Check this machine; return 1 if there is a problem."""
     findings = diagnose()
     print(format_findings(findings))
     return 1 if any(finding.level == "error" for finding in findings) else 0
 
 
 def diagnose(directory: Path | None = None, search_path: Sequence[str] | None = None) -> list[Finding]:
-    """Look at everything; a look that fails is a finding, too.
+    """Run all checks; a failing check is a result, too.
 
     Args:
-        directory: Where sweeps would be written; the current folder if None.
+        directory: Folder of studies; None: the current one.
         search_path: Folders of installed distributions, in place of `sys.path`.
     """
     place = Path.cwd() if directory is None else directory
@@ -79,7 +79,7 @@ def diagnose(directory: Path | None = None, search_path: Sequence[str] | None = 
 
 
 def format_findings(findings: Sequence[Finding]) -> str:
-    """Put the findings into lines, and their number below."""
+    """Format the results as lines, with their number below."""
     width = max((len(finding.name) for finding in findings), default=0)
     lines = [f"{finding.level:<7}  {finding.name:<{width}}  {finding.text}" for finding in findings]
     errors = sum(finding.level == "error" for finding in findings)
@@ -93,7 +93,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages(search_path: Sequence[str] | None) -> Iterator[Finding]:
-    """Compare what is installed with what hpsearch requires."""
+    """Compare installed versions with hpsearch's requirements."""
     from packaging.requirements import Requirement
 
     itself = _distribution("hpsearch", search_path)
@@ -206,7 +206,7 @@ def _file_system(place: Path) -> Iterator[Finding]:
 
 
 def _cluster() -> Iterator[Finding]:
-    """Look at who else may run code in a Ray of this user's; that takes a process of its own, as Ray is imported."""
+    """Check who else may run code in this user's Ray, in another process, as that imports Ray."""
     from hpsearch.backends.ray.access import OPEN_CLUSTER, is_loopback, is_open, known_cluster, token_file
 
     token = token_file()

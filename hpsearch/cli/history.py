@@ -1,4 +1,4 @@
-"""`hpsearch history`: who ran and steered a study, when, and what came of it."""
+"""`hpsearch history`: who ran and steered a study, when, and with what result."""
 
 from __future__ import annotations
 

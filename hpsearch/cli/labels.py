@@ -19,7 +19,7 @@ def tag_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def tag(args: argparse.Namespace) -> int:
-    """Put tags on a study, or take them off; say which it has."""
+    """Add tags to a study, or remove them; print its tags."""
     place = StudyDirectory(args.dir)
     change = remove_tags if args.remove else add_tags
     labels = change(place, args.tags) if args.tags else labels_of(place)

@@ -45,7 +45,7 @@ def lineage(args: argparse.Namespace) -> int:
 def lineage_to_csv(stages: Sequence[Stage], names: Sequence[str], metrics: Sequence[str]) -> str:
     r"""Return the stages as CSV with `\n` line ends: `trial,start,end,value,params.<name>...`.
 
-    Where several metrics decide, `values.<name>` stand in place of `value`.
+    With several goals, `values.<name>` replace `value`.
     """
     columns = ["trial", "start", "end", *value_columns(metrics), *(f"params.{name}" for name in names)]
     return csv_text(

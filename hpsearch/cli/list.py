@@ -23,7 +23,7 @@ from hpsearch.tables.wording import bytes_text, duration, number, shortened, sho
 __all__ = ["list_studies", "list_studies_arguments"]
 
 _NOTE = 40
-"""Letters of a note that the table shows."""
+"""Most letters of a note in the table."""
 
 
 def list_studies_arguments(command: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ _KEYS: Mapping[str, Callable[[StudySummary], Any]] = {
 
 
 def _by_column(known: Sequence[StudySummary], sort: str) -> list[StudySummary]:
-    """Sort by a column, `NAME` or `NAME:desc`; those that have nothing there come last.
+    """Sort by a column, `NAME` or `NAME:desc`; studies without a value come last.
 
     Raises:
         HpsearchError: There is no such column.

@@ -31,7 +31,7 @@ def logs_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def logs(args: argparse.Namespace) -> int:
-    """Print the logs of a trial, or of all with the trial before each line; go on as they grow."""
+    """Print the logs of a trial, or of all trials with a prefix per line; optionally follow them."""
     directory, trial = trial_of(args)
     place = StudyDirectory(directory)
     Journal.read(place.journal).close()  # there is a study here
@@ -63,7 +63,7 @@ def _trials(study_dir: StudyDirectory) -> int:
 
 
 def _follow(study_dir: StudyDirectory, find: Callable[[], Sequence[LogFile]], tails: _Tails) -> None:
-    """Print what comes, until no process runs the study."""
+    """Print new output until no process runs the study."""
     while True:
         live = study_dir.holder() is not None  # before the last look, so that nothing is missed
         began = time.monotonic()
@@ -76,7 +76,7 @@ def _follow(study_dir: StudyDirectory, find: Callable[[], Sequence[LogFile]], ta
 
 
 class _Tails:
-    """How far each log was printed."""
+    """Printed length of each log."""
 
     def __init__(self, prefixed: bool) -> None:
         self._prefixed = prefixed
@@ -100,16 +100,16 @@ class _Tails:
         self.print_lines(log.name, last_lines(log.path, tail))
 
     def go_on(self, log: LogFile) -> None:
-        """Print the whole lines that came since."""
+        """Print complete new lines."""
         try:
             with log.path.open("rb") as file:
                 done = self._read.get(log.path, 0)
-                if file.seek(0, 2) < done:  # it was written anew
+                if file.seek(0, 2) < done:  # it was rewritten
                     done = 0
                 file.seek(done)
                 new = file.read()
         except OSError:
-            return  # deleted meanwhile
+            return  # it was deleted
         self._names[log.path] = log.name
         self._read[log.path] = done + len(new)
         lines, _, rest = (self._rest.pop(log.path, b"") + new).rpartition(b"\n")
@@ -127,11 +127,11 @@ class _Tails:
     def print_lines(self, name: str, lines: Sequence[str]) -> None:
         """Print lines; with the trial before each where there are several."""
         for line in lines:
-            # What a progress bar wrote over itself is left out beside other trials' lines.
+            # Overwritten text of progress bars is dropped between other trials' lines.
             print(f"{name} | {line.rstrip(chr(13)).rpartition(chr(13))[2]}" if self._prefixed else line)
 
     def _head(self, log: LogFile) -> None:
-        """Say which attempt's log it is, where a trial has several."""
+        """Return which attempt's log it is, where a trial has several."""
         if not self._prefixed and self._last != log.path:
             if self._last is not None or log.attempt > 1 or log.rank:
                 rank = f", rank {log.rank}" if log.rank else ""

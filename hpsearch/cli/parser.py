@@ -129,7 +129,7 @@ _BESIDE = {"torch": "torch", "ray": "Ray"}
 
 
 class _ShowVersion(argparse.Action):
-    """Prints the version, and those of what trials run on, as they are installed; none of it is imported."""
+    """Prints the installed versions of hpsearch and its main dependencies, without importing them."""
 
     def __call__(
         self,

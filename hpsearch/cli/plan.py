@@ -42,13 +42,13 @@ def plan(args: argparse.Namespace) -> int:
 
 
 def _missing(sweep: Sweep, source: Path) -> list[str]:
-    """Say what of the trainable isn't here; it may be where the sweep is to run."""
+    """Return what of the trainable isn't here; it may be where the sweep is to run."""
     folder = str(Path.cwd())
     if sweep.trainable is not None:
         trainable: str | CommandLine = sweep.trainable
     elif sweep.program is not None or sweep.command is not None:
         trainable = CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, folder)
-    else:  # it can only be asked and told
+    else:  # it is for ask/tell only
         return []
     folders = tuple(dict.fromkeys((folder, str(source.resolve().parent))))
     if is_table(sweep.trainable):

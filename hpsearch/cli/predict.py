@@ -1,4 +1,4 @@
-"""Predict for new examples, by the code that lies beside a designed network."""
+"""Predict for new examples, with the code saved with a designed network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that delete: `rm` a study, `clean` away what of it nothing needs. Both say what would go, and ask."""
+"""Commands that delete: `rm` a study, `clean` its unneeded files. Both list them, and ask first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rm(args: argparse.Namespace) -> int:
     with ExitStack() as held:
         studies: list[tuple[StudyDirectory, Parts]] = []
         for place in places:
-            held.enter_context(place.running(process_name()))  # refuses one that runs, and keeps others from it
+            held.enter_context(place.running(process_name()))  # refuses a running study, and locks it
             studies.append((place, parts_of(place)))
         for place, parts in studies:
             print(f"{place.path}: {bytes_text(size_of(parts.ours))}")
@@ -66,7 +66,7 @@ def clean_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def clean(args: argparse.Namespace) -> int:
-    """Delete what neither going on with a study needs nor its best trials."""
+    """Delete files that neither a resume of the study nor its best trials need."""
     place = StudyDirectory(args.dir)
     with place.running(process_name()):
         parts_of(place)
@@ -83,7 +83,7 @@ def clean(args: argparse.Namespace) -> int:
 
 
 def _by_kind(study_dir: StudyDirectory, gone: Sequence[Path]) -> list[tuple[str, list[Path]]]:
-    """Return what would go by what it is, in words."""
+    """Describe the files to delete, by kind."""
     kinds = {path: _kind(study_dir, path) for path in gone}
     counts = Counter(kinds.values())
     told = []
@@ -103,10 +103,10 @@ def _named(paths: Sequence[Path]) -> str:
 
 
 def _agreed(args: argparse.Namespace, question: str) -> bool:
-    """Ask; True where the command line has agreed before.
+    """Ask for confirmation; True if the command line already has it.
 
     Raises:
-        HpsearchError: Nobody is there to be asked.
+        HpsearchError: There is no terminal to ask at.
     """
     if args.yes:
         return True

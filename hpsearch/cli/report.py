@@ -22,7 +22,7 @@ def report_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def report(args: argparse.Namespace) -> int:
-    """Write the page, and the pictures where they are asked for."""
+    """Write the page, and on request the pictures."""
     from hpsearch.page.page import page_of
 
     if args.png is not None:

@@ -31,7 +31,7 @@ def rerun_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def rerun(args: argparse.Namespace) -> int:
-    """Run the best configurations of a study again, in a new directory or on in one that holds this rerun."""
+    """Run the best configurations of a study again, in a new directory, or resume this rerun in its own."""
     check_launched_once("hpsearch rerun")
     study = load(args.study)
     asked = plan_rerun(study, args.top, args.seeds, args.iterations)

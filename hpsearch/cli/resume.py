@@ -1,4 +1,4 @@
-"""`hpsearch resume` and `hpsearch retry`: a study goes on."""
+"""`hpsearch resume` and `hpsearch retry`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def retry_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def retry(args: argparse.Namespace) -> int:
-    """Let failed trials run again, and resume their study."""
+    """Retry failed trials, and resume their study."""
     return _resume(args, args.failed)
 
 
@@ -74,7 +74,7 @@ def _resume(args: argparse.Namespace, failed: Sequence[int] | None) -> int:
 
 
 def _resume_there(study_dir: StudyDirectory, args: argparse.Namespace) -> int:
-    """Let the process that has paused a study resume it."""
+    """Have the process that paused a study resume it."""
     if args.overrides or args.workers is not None:
         raise SweepError(
             f"{study_dir.path}: {study_dir.holder()} has paused this study and goes on with it as it is: leave the "

@@ -1,4 +1,4 @@
-"""`hpsearch run`: a sweep file, in a new directory or on in one that holds the same sweep."""
+"""`hpsearch run`: run a sweep file in a new directory, or resume the same sweep in its own."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a sweep file: in a new directory, or on in one that holds the same sweep."""
+    """Run a sweep file in a new directory, or resume the same sweep in its own."""
     check_launched_once("hpsearch run")
     check_tags(args.tag)
     sweep = with_workers(load_sweep(args.sweep, args.overrides), args.workers)
@@ -77,7 +77,7 @@ def _without_end(sweep: Sweep) -> list[str]:
 
 
 def _from_zero(sweep: Sweep) -> list[str]:
-    """Say what a script costs that saves no checkpoint, where trials pause and go on from theirs."""
+    """Return a note on the cost of a script without checkpoints, if trials pause and resume."""
     early, run_cap = sweep.early_terminate, sweep.run_cap
     bounded = not sweep.unbounded and (run_cap is not None or not sweep.searcher.capabilities.finite)
     if early is None or early.capabilities.live:

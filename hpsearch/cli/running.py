@@ -1,4 +1,4 @@
-"""What commands that run a sweep share: their arguments, the run, and what is printed at its end."""
+"""Shared by commands that run a sweep: arguments, the run, and the output at its end."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _LEADERS = 5
 
 
 def check_runs_here(args: argparse.Namespace, sweep: Sweep, folders: Sequence[str]) -> None:
-    """Refuse what can't be run where it is asked for, or watched as asked, before a study is made of it."""
+    """Check the backend and the observers before a study is created."""
     folders = (str(Path.cwd()), *folders)
     if args.backend != "simulated" and not is_table(sweep.trainable):
         check_end(sweep, None, folders)
@@ -76,7 +76,7 @@ def check_runs_here(args: argparse.Namespace, sweep: Sweep, folders: Sequence[st
 
 
 def check_importable(path: Path, sweep: Sweep, call: str) -> None:
-    """Refuse a study whose trainable is no import path; `call` is what resumes it in Python."""
+    """Refuse a study whose trainable isn't an import path; `call` is the Python call that resumes it."""
     if (sweep.trainable or "").startswith("__main__:"):
         raise JournalError(
             f"{path}: its trainable {sweep.trainable!r} was given from Python and can't be imported here; go on "
@@ -85,7 +85,7 @@ def check_importable(path: Path, sweep: Sweep, call: str) -> None:
 
 
 def notes_of_script(sweep: Sweep) -> list[str]:
-    """Say that a script logs to W&B, and not to this sweep."""
+    """Warn that a script logs to W&B, and not to this sweep."""
     if sweep.program is None:
         return []
     note = wandb_note(CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, str(Path.cwd())))
@@ -93,7 +93,7 @@ def notes_of_script(sweep: Sweep) -> list[str]:
 
 
 def print_notes(notes: Sequence[str]) -> None:
-    """Say what a file means here that may surprise, apart from what is printed for programs to read."""
+    """Print notes on a sweep file to standard error, apart from output for programs."""
     for note in notes:
         print(f"note: {note}", file=sys.stderr, flush=True)
 
@@ -118,7 +118,7 @@ def run_and_report(
     held: Callable[[], object] = lambda: None,
     failed: Sequence[int] | None = None,
 ) -> int:
-    """Run a study, whose sweep file is `source` and which was made in `folder`, and say what came out."""
+    """Run a study, with its sweep file `source`, created in `folder`, and print the results."""
     search_path = [str(Path.cwd()), folder, "" if source is None else str(source.resolve().parent)]
     folders = tuple(dict.fromkeys(path for path in search_path if path))
     times = _timed(args)
@@ -144,7 +144,7 @@ def run_and_report(
 
 
 def _timed(args: argparse.Namespace) -> Times:
-    """Return what notes where the time goes, which is told when this process has ended all that it started."""
+    """Return the recorder of the run's times, which are printed at the end of this process."""
     times = Times()
     if args.own_process and not args.quiet:
         began = psutil.Process().create_time()
@@ -154,13 +154,13 @@ def _timed(args: argparse.Namespace) -> Times:
                 with suppress(OSError, ValueError):  # who read it has gone
                     print(words, flush=True)
 
-        atexit.register(tell)  # before Ray's own, which then comes first
+        atexit.register(tell)  # registered before Ray's own handler, which then runs first
     return times
 
 
 @contextmanager
 def observers_located(path: Path | None, study_dir: StudyDirectory | None = None) -> Iterator[None]:
-    """Add to a mistake in a sweep's observers where the file names them; where there is a study, how it goes on."""
+    """Add the sweep file's location to errors of observers, and how to resume an existing study."""
     try:
         yield
     except InvalidKey as error:
@@ -173,7 +173,7 @@ def observers_located(path: Path | None, study_dir: StudyDirectory | None = None
 
 
 def blame(path: Path | None, message: str) -> str:
-    """Return the place in the sweep file that a broken contract points at."""
+    """Return the location in the sweep file that an error concerns."""
     if path is None or not path.is_file():
         return ""
     key = _metric_key(path, message) or ("program" if _has_program(path) else "trainable")
@@ -182,7 +182,7 @@ def blame(path: Path | None, message: str) -> str:
 
 
 def _metric_key(path: Path, message: str) -> str | None:
-    """Return the key that asks for the metric which a report lacked; None where nothing is said of one."""
+    """Return the key that requires the missing metric of an error; None without one."""
     missed = re.search(r"the sweep's metric '(.+?)'", message)
     if missed is None:
         return None
@@ -207,7 +207,7 @@ def _has_program(path: Path) -> bool:
 
 
 def _report(study: Study) -> int:
-    """Say what came out, where it lies and what to do next."""
+    """Return the results, their location, and next steps."""
     where = shown_path(study.directory, Path.cwd())
     pasted = shlex.quote(where)
     if study.state not in ("finished", *CRITERIA):
@@ -221,7 +221,7 @@ def _report(study: Study) -> int:
         print(f"trials:      hpsearch trials {pasted}")
         return 0
     if not rows:
-        # Of trials that reported NaN `status` has nothing to say.
+        # `status` doesn't explain trials that reported NaN.
         reported = all(row.metrics and row.state is not TrialState.FAILED for row in study.trials)
         see = "them with: hpsearch trials" if reported else "why with: hpsearch status"
         print(f"{study.state}, but {without_value(study)}; see {see} {pasted}")
@@ -267,7 +267,7 @@ def _what_is_best(study: Study, pasted: str) -> str:
 
 
 def add_place(command: argparse.ArgumentParser) -> None:
-    """Add the options that say where trials run."""
+    """Add the options of the backend."""
     backends = ["ray", "inline", "simulated"]
     text = "inline runs in this process, for a debugger; simulated plays a recorded table back, on a virtual clock"
     command.add_argument("--workers", type=positive, metavar="N", help="workers: each runs a trial, or a part of one")

@@ -48,7 +48,7 @@ def show(args: argparse.Namespace) -> int:
         study = load(directory)
         found = trial_network(study, trial)
         if found.weights is not None and found.architecture is not None:
-            found.module()  # refuses weights that don't fit, before anything is said of them
+            found.module()  # refuses weights that don't match, before printing
         written = None if args.output is None else _write(found, args.output)
         record = _record(found)
     if args.format == "json":
@@ -98,7 +98,7 @@ def _values(study: Study, row: TrialRow) -> dict[str, Any]:
 
 
 def _lines(found: TrialNetwork, record: dict[str, Any]) -> Iterator[str]:
-    """Say it for people."""
+    """Format it for people."""
     from hpsearch.tables.wording import bytes_text, counted
 
     screen = screen_of(sys.stdout)

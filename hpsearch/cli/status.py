@@ -1,4 +1,4 @@
-"""`hpsearch status`: how a study stands."""
+"""`hpsearch status`: a study's state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def status_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def status(args: argparse.Namespace) -> int:
-    """Show how a study stands."""
+    """Show a study's state."""
     from hpsearch.tables.formats import strict_json
     from hpsearch.tables.status import status_record, status_text
 

@@ -1,4 +1,4 @@
-"""Commands that steer a study: what is asked goes to the process that runs it, or is done here where none does."""
+"""Commands that steer a study: requests go to the process that runs it, or are applied here if there is none."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pause_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def pause(args: argparse.Namespace) -> int:
-    """Let nothing run for a while."""
+    """Pause a study."""
     return _ask_process(args, "pause", "paused: running trials end at their next reports, and nothing new starts")
 
 
@@ -60,7 +60,7 @@ def stop_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def stop(args: argparse.Namespace) -> int:
-    """Ask the process that runs a study to end."""
+    """Stop a study at the next reports."""
     return _ask_process(args, "stop", "it ends at the next reports of its trials; hpsearch resume goes on with it")
 
 
@@ -70,7 +70,7 @@ def cancel_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def cancel(args: argparse.Namespace) -> int:
-    """Ask it to end at once."""
+    """Stop a study at once."""
     return _ask_process(args, "cancel", "it ends at once; what ran since the last checkpoints runs again on resume")
 
 
@@ -102,7 +102,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def add(args: argparse.Namespace) -> int:
-    """Let points be tried that the user names."""
+    """Add configurations to try."""
     points = _points(args)
     return _steer(args, "add", {"points": points}, f"added {counted(len(points), 'point')}, which the next trials take")
 
@@ -114,14 +114,14 @@ def prune_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def prune(args: argparse.Namespace) -> int:
-    """End trials, and go on without them."""
+    """Prune trials."""
     many = counted(len(set(args.trials)), "trial")
     done = f"pruned {many}; what runs of them ends at its next report"
     return _steer(args, "prune", {"trials": args.trials}, done)
 
 
 def left(study_dir: StudyDirectory, verb: str, details: Mapping[str, Any], done: str) -> int:
-    """Leave a request for the process that runs a study, wait for its answer, and say it; 1 where it is refused."""
+    """Send a request to the process that runs a study, and print its answer; return 1 if it is refused."""
     with Journal.read(study_dir.journal) as journal:
         number = journal.request(verb, details, process_name())
         deadline = time.monotonic() + _PATIENCE
@@ -191,7 +191,7 @@ def _steer(args: argparse.Namespace, verb: str, details: Mapping[str, Any], done
 
 
 def _points(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the points that the command line names."""
+    """Return the command line's configurations."""
     points = [_point(text) for text in args.params]
     if args.json is not None:
         name, read = read_json(args.json, SweepError)

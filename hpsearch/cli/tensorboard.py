@@ -32,7 +32,7 @@ _SECONDS = 2.0
 """Between two looks at the journals, at least."""
 
 _SHARE = 20
-"""As many times as long as a look took: it costs a twentieth of a core at most."""
+"""Pause between polls, relative to a poll's duration: polling uses at most a twentieth of a core."""
 
 
 def tensorboard_arguments(command: argparse.ArgumentParser) -> None:
@@ -71,15 +71,15 @@ def tensorboard(args: argparse.Namespace) -> int:
 
 
 def _serve(folder: Path, host: str, port: int) -> str:
-    """Let TensorBoard serve a folder on threads of this process until it ends; return its address.
+    """Serve a folder with TensorBoard, on threads of this process until its end; return the address.
 
     Args:
         folder: Its `--logdir`.
-        host: On which address.
-        port: 0: any free one.
+        host: Address to listen on.
+        port: The port; 0: any free one.
 
     Raises:
-        HpsearchError: It can't be served there.
+        HpsearchError: It can't listen there.
     """
     from tensorboard import program
 
@@ -97,7 +97,7 @@ def _serve(folder: Path, host: str, port: int) -> str:
 
 
 def _tell(view: View, server: str, args: argparse.Namespace) -> str:
-    """Say where to look, and what is to be seen there; give the address of the curves."""
+    """Print the addresses, and return the one of the curves."""
     top = None if args.all or view.trials <= args.top else args.top
     shown_runs = None if top is None else view.best(top)
     address = curves_address(server, shown_runs, view.study_runs, view.pinned(), view.alike)
@@ -138,7 +138,7 @@ def _follow(view: View) -> None:
 
 @contextmanager
 def _folder(asked: Path | None) -> Iterator[Path]:
-    """Return a folder for the view: an empty one that stays, or one that goes."""
+    """Yield a folder for the view: an empty permanent one, or a temporary one."""
     if asked is None:
         with tempfile.TemporaryDirectory(prefix="hpsearch-tensorboard-", ignore_cleanup_errors=True) as made:
             yield Path(made)
@@ -155,7 +155,7 @@ def _folder(asked: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _ends_in_good_order() -> Iterator[None]:
-    """Let the first signal to end do what Ctrl-C does, and no second one keep it from leaving nothing behind."""
+    """Handle the first signal like Ctrl-C, and ignore later ones, so that the cleanup completes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -175,13 +175,13 @@ def _ends_in_good_order() -> Iterator[None]:
     try:
         yield
     finally:
-        # Where it ends, a signal that comes late changes nothing, also when Python has put its own handlers away.
+        # At the end a late signal has no effect, even after Python has removed its handlers.
         for number, handler in former.items():
             signal.signal(number, signal.SIG_IGN if ends else handler)
 
 
 def _has_display() -> bool:
-    """Say whether a browser that opens would be seen by who runs this, and not take the terminal."""
+    """Return whether a browser that opens would be seen by who runs this, and not take the terminal."""
     if "SSH_CONNECTION" in os.environ:
         return False
     return sys.platform in ("darwin", "win32") or any(os.environ.get(key) for key in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -24,7 +24,7 @@ def trial_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def trial(args: argparse.Namespace) -> int:
-    """Show a trial: the one that is named, or the best one."""
+    """Show a trial: the named one, or the best one."""
     directory, named = trial_of(args)
     study = loaded(directory)
     page = trial_page(study, study.row(named).number)

@@ -70,7 +70,7 @@ def trials(args: argparse.Namespace) -> int:
 
 
 def _check_together(args: argparse.Namespace) -> None:
-    """Check that options are given which can stand together."""
+    """Check that the options are compatible."""
     asked = {
         "--front": args.front,
         "--weights": args.weights is not None,
@@ -131,7 +131,7 @@ def _grouped(args: argparse.Namespace, rows: Sequence[TrialRow], fields: Fields,
 def _chosen(
     args: argparse.Namespace, study: Study, every: Sequence[TrialRow], fields: Fields
 ) -> tuple[Sequence[TrialRow], dict[int, float] | None]:
-    """Return the trials that are asked for, in the order that is asked for, and their worth by `--weights`."""
+    """Return the requested trials, in the requested order, and their weighted sums for `--weights`."""
     objective, worth = study.sweep.objective, None
     if args.front and not objective.goals:
         raise no_best(study.directory, objective, study.trials, ())

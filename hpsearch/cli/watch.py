@@ -1,4 +1,4 @@
-"""The command that shows a sweep that runs elsewhere, as it goes on."""
+"""`hpsearch watch`: a live view of a study."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ _MOST_NAMED = 8
 
 
 def directory_of(args: argparse.Namespace) -> Path:
-    """Return the directory that a command line names; where it names none, the newest study's, and say so.
+    """Return the command line's directory; without one, the newest study's, with a message.
 
     Raises:
-        JournalError: None is named, and there is none.
+        JournalError: There is no directory and no study.
     """
     if args.dir is not None:
         named: Path = args.dir
@@ -35,7 +35,7 @@ def directory_of(args: argparse.Namespace) -> Path:
 
 
 def newest() -> Path:
-    """Return the newest study's directory, and say which it is.
+    """Return the newest study's directory, and print it.
 
     Raises:
         JournalError: There is none.
@@ -65,20 +65,20 @@ def trial_of(args: argparse.Namespace) -> tuple[Path, int | None]:
 
 
 def loaded(directory: Path) -> Study:
-    """Load a study; what a searcher or scheduler of one's own prints meanwhile is no part of a CSV."""
+    """Load a study; output of a user's searcher or scheduler must not mix with a CSV."""
     with contextlib.redirect_stdout(sys.stderr):
         return load(directory)
 
 
 def each_a_study(command: str, directories: Sequence[Path]) -> Sequence[Path]:
-    """Return directories that a command line names; a folder of studies is refused, with what to type in its place.
+    """Return the command line's directories; a folder of studies is refused, with advice.
 
     Args:
-        command: Takes several studies.
-        directories: What it is given.
+        command: Name of the command.
+        directories: Its arguments.
 
     Raises:
-        JournalError: One is no study, and holds some.
+        JournalError: A directory isn't a study, but contains some.
     """
     for directory in directories:
         if StudyDirectory(directory).exists() or StudyDirectory(directory / "study").exists():
@@ -97,7 +97,7 @@ def _inside(folder: Path) -> list[Path]:
     for pattern in (f"*/{JOURNAL}", f"*/*/{JOURNAL}"):
         try:
             found = sorted(path.parent for path in folder.glob(pattern))
-        except OSError:  # it may not be looked into, or this is no name
+        except OSError:  # permission denied, or an invalid name
             return []
         if found := [path for path in found if _is_seen(path, folder)]:
             return found
@@ -115,7 +115,7 @@ def _typed(folder: Path, found: Sequence[Path]) -> str:
 
 
 def _is_seen(path: Path, folder: Path) -> bool:
-    """Say whether a pattern of the shell finds it."""
+    """Return whether a pattern of the shell finds it."""
     return not any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 

@@ -244,7 +244,7 @@ def _searched(
 
 
 def _own_seconds(sweep: Sweep, record: Mapping[str, Any]) -> float | None:
-    """Give the search's most seconds where somebody changed them, who wants less than there is time for."""
+    """Return the search's most seconds where somebody changed them, who wants less than there is time for."""
     own = sweep.limits.max_time
     return None if own == record["max_time"] else own
 
@@ -292,7 +292,7 @@ def _check_stayed(place: DesignFolder, rows: Path) -> None:
 
 
 def _none_keeps(place: DesignFolder, study: Study) -> DesignError:
-    """Say how near the best trial came to the bounds, which none keeps."""
+    """Return how near the best trial came to the bounds, which none keeps."""
     nearest, objective = study.leaders[0], study.sweep.objective
     broken, metrics = objective.broken(nearest.score), study.metrics_of(nearest)
     found = (f"{one.metric} {number(metrics[one.metric])}" for one in objective.constraints if str(one) in broken)
@@ -321,7 +321,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _own_errors() -> Iterator[None]:
-    """Say what the trainers refuse as an error of our own."""
+    """Return what the trainers refuse as an error of our own."""
     try:
         yield
     except (ConfigurationError, DataSetError) as error:

@@ -14,7 +14,7 @@ __all__ = ["architecture", "designed"]
 
 
 def architecture(params: Mapping[str, Any], task: Task) -> dict[str, Any]:
-    """Give the arguments of `architectures.network`, and of `standalone`, for a task.
+    """Return the arguments of `architectures.network`, and of `standalone`, for a task.
 
     Rows: `depth` (2; 0 is a linear model) dense layers of `width` (128) features with `activation` ("relu"), `norm`
     ("none", "batch", "layer"), `dropout` (0.0); `residual` (False) adds what comes to what each but the first gives;

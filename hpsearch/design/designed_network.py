@@ -112,7 +112,7 @@ class DesignedNetwork(Trainer):
         return metrics | {"fit_seconds": each * self._fit_epochs}
 
     def validate(self) -> dict[str, float]:
-        """Give all scores of the validated rows, each predicted by the network that didn't train on it."""
+        """Return all scores of the validated rows, each predicted by the network that didn't train on it."""
         began = time.perf_counter()
         self.model.eval()
         found: dict[str, float] = {}
@@ -144,7 +144,7 @@ class DesignedNetwork(Trainer):
 
     @torch.no_grad()
     def predictions(self, rows: PreparedRows) -> np.ndarray[Any, Any]:
-        """Give what the first network says of other rows, in evaluation.
+        """Return what the first network says of other rows, in evaluation.
 
         Returns:
             Probabilities (rows, classes), or numbers (rows,), float64.
@@ -164,7 +164,7 @@ class DesignedNetwork(Trainer):
         return None if channels is None else torch.tensor(channels, device=self.device)
 
     def delivered(self) -> nn.Module:
-        """Give the network that trained on all rows, in evaluation.
+        """Return the network that trained on all rows, in evaluation.
 
         Of numbers its outputs are in terms of the task's `target_mean` and `target_scale`.
 
@@ -241,14 +241,14 @@ class FoldNetworks(nn.Module):
         self._augment = augment
 
     def forward(self, rows: Tensor) -> list[Tensor]:
-        """Give each network's outputs, (batch, outputs), for the rows of its column."""
+        """Return each network's outputs, (batch, outputs), for the rows of its column."""
         return [
             network(self._augment(self._read(own))) for network, own in zip(self.networks, rows.unbind(1), strict=True)
         ]
 
     @torch.no_grad()
     def predict(self, number: int, rows: Tensor, batch: int = 1024) -> Tensor:
-        """Give one network's outputs for some rows, in evaluation; (rows, outputs)."""
+        """Return one network's outputs for some rows, in evaluation; (rows, outputs)."""
         self.eval()
         network = self.networks[number]
         return torch.cat([network(self._read(part)) for part in torch.split(rows, batch)])
@@ -277,7 +277,7 @@ class TargetScale:
         return ((targets.double() - self.mean[number]) / self.deviation[number]).float()
 
     def in_units(self, number: int, outputs: Tensor) -> Tensor:
-        """Give what network `number` said, in the targets' unit; float64."""
+        """Return what network `number` said, in the targets' unit; float64."""
         return outputs.double() * self.deviation[number] + self.mean[number]
 
 

@@ -45,7 +45,7 @@ def assign_folds(inputs: NDArray[np.generic], targets: NDArray[np.generic], fold
 
 
 def training_rows(folds: NDArray[np.int64], validated: int, seed: int) -> Tensor:
-    """Say which rows each network trains on in an epoch.
+    """Return which rows each network trains on in an epoch.
 
     Network i trains on no row of fold i. Where folds are unequal, the networks with fewer rows see some of theirs twice
     in an epoch, so that all take as many steps.
@@ -73,7 +73,7 @@ def training_rows(folds: NDArray[np.int64], validated: int, seed: int) -> Tensor
 
 
 def even_batch(rows: int, wanted: int) -> int:
-    """Give the batch size near the wanted one whose last batch is no rest of a row or two.
+    """Return the batch size near the wanted one whose last batch is no rest of a row or two.
 
     Batch normalization can't train on one row, and learns little of a few.
     """

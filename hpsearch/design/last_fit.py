@@ -50,12 +50,12 @@ class Delivered:
     training: DesignedNetwork
 
     def of(self, rows: PreparedRows) -> NDArray[np.float64]:
-        """Give what it says of prepared rows: probabilities (rows, classes), or numbers (rows,)."""
+        """Return what it says of prepared rows: probabilities (rows, classes), or numbers (rows,)."""
         return self.training.predictions(rows)
 
 
 def best_of(study: Study) -> Best | None:
-    """Give the best trial that keeps all bounds; None where there is none.
+    """Return the best trial that keeps all bounds; None where there is none.
 
     Where none keeps the bound on `fit_seconds`, and the nearest breaks no other, that one is trained for as many epochs
     as keep it: a network that has learned less is better than none.
@@ -70,7 +70,7 @@ def best_of(study: Study) -> Best | None:
 
 
 def _epochs_in_time(study: Study, row: TrialRow) -> int:
-    """Give the epochs that keep the bound on the time of the last fit; 0 where another bound is broken."""
+    """Return the epochs that keep the bound on the time of the last fit; 0 where another bound is broken."""
     broken = study.sweep.objective.broken(row.score)
     bounds = [one for one in study.sweep.objective.constraints if str(one) in broken]
     if any(one.metric != "fit_seconds" or not one.most for one in bounds):

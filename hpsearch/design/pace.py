@@ -148,7 +148,7 @@ def check_latency(params: Mapping[str, Any], task: Task, limits: Mapping[str, fl
 
 
 def search_seconds(clock: Clock, fit_seconds: float, starting: float) -> float:
-    """Give the seconds that the search may take, so that the last fit and the scoring come to their end in time."""
+    """Return the seconds that the search may take, so that the last fit and the scoring come to their end in time."""
     return clock.left - fit_seconds - starting - SCORING
 
 

@@ -89,7 +89,7 @@ SCORES: Mapping[str, Score] = {
 
 
 def score(name: str, given: Array, true: Array) -> float:
-    """Give one score; NaN where a prediction is no number, of which `argmax` would make a class.
+    """Return one score; NaN where a prediction is no number, of which `argmax` would make a class.
 
     Args:
         name: One of `SCORES`.
@@ -108,7 +108,7 @@ _RESAMPLES = 2000
 
 
 def interval(name: str, given: NDArray[np.generic], true: NDArray[np.generic]) -> tuple[float, float] | None:
-    """Give the 95 % interval of a score, as far as the draw of these rows makes it uncertain.
+    """Return the 95 % interval of a score, as far as the draw of these rows makes it uncertain.
 
     Accuracy's is Wilson's (1927); others are the percentiles of 2,000 bootstrap samples (Efron 1979), always the same.
 

@@ -113,7 +113,7 @@ def predicted(model: Any, inputs: NDArray[np.generic], task: Task) -> NDArray[np
 def _validated(
     kind: str, rows: PreparedRows, goal: str, folds: NDArray[np.int64], validated: int, jobs: int, seconds: float
 ) -> float | None:
-    """Give the score of the validated rows; None where it would take more seconds, the fit on all rows included."""
+    """Return the score of the validated rows; None where it would take more seconds, the fit on all rows included."""
     if _estimate(kind, rows, jobs) * (validated + 1) > seconds:
         return None
     began = time.monotonic()
@@ -137,7 +137,7 @@ def fitted_trees(kind: str, rows: PreparedRows, chosen: NDArray[np.int64], jobs:
 
 
 def _estimate(kind: str, rows: PreparedRows, jobs: int) -> float:
-    """Give the seconds of one fit: those of a tenth of the trees on some of the rows, as features take time, too."""
+    """Return the seconds of one fit: those of a tenth of the trees on some of the rows, as features take time, too."""
     chosen = np.linspace(0, len(rows.targets) - 1, min(len(rows.targets), _SAMPLE)).astype(np.int64)
     if rows.task.kind == "classes":  # a rare one might be missing, and all rows of one class are nothing to learn
         chosen = np.union1d(chosen, np.unique(rows.targets, return_index=True)[1])

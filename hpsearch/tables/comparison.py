@@ -38,7 +38,7 @@ Rows = Sequence[tuple[str, Sequence[str]]]
 
 
 def comparison_text(compared: Comparison) -> str:
-    """Give the whole comparison: what it cost, the best over the course, the best params, the differences.
+    """Return the whole comparison: what it cost, the best over the course, the best params, the differences.
 
     Of several studies on a side each value is their median, with the quartiles.
     """
@@ -55,7 +55,7 @@ def comparison_text(compared: Comparison) -> str:
 
 
 def comparison_title(compared: Comparison) -> str:
-    """Say what is searched for; of several goals also from where hypervolumes are measured."""
+    """Describe the objective; with several goals also the hypervolumes' reference point."""
     point = _reference(compared)
     if point is None:
         return compared.objective.aim
@@ -64,7 +64,7 @@ def comparison_title(compared: Comparison) -> str:
 
 
 def _reference(compared: Comparison) -> dict[str, float] | None:
-    """Give the point that hypervolumes are measured from, as it is reported."""
+    """Return the hypervolumes' reference point, in the metrics' own signs."""
     if compared.reference is None:
         return None
     signed = zip(compared.objective.goals, compared.reference, strict=True)
@@ -72,7 +72,7 @@ def _reference(compared: Comparison) -> dict[str, float] | None:
 
 
 def side_lines(compared: Comparison) -> list[str]:
-    """Say which studies each side has, and which of them aren't finished."""
+    """Return which studies each side has, and which of them aren't finished."""
     lines = []
     for side in compared.sides:
         named = _named(side.runs)
@@ -84,7 +84,7 @@ def side_lines(compared: Comparison) -> list[str]:
 
 
 def cost_rows(compared: Comparison) -> Rows:
-    """Give what is best, and what it cost: of several runs on a side their medians."""
+    """Return the best value and its cost; for several runs of a side their medians."""
     rows = [("best", [_spread(side, [run.value for run in side.runs]) for side in compared.sides])]
     costs: Sequence[tuple[str, Callable[[Run], float], Callable[[float], str]]] = (
         ("trials", lambda run: run.course.end.trials, number),
@@ -99,7 +99,7 @@ def cost_rows(compared: Comparison) -> Rows:
 
 
 def equal_cost_rows(compared: Comparison) -> Rows:
-    """Give what was best at equal cost."""
+    """Return what was best at equal cost."""
     rows = []
     for axis in AXES:
         for amount in compared.amounts(axis):
@@ -113,7 +113,7 @@ def equal_cost_rows(compared: Comparison) -> Rows:
 
 
 def param_rows(compared: Comparison) -> Rows:
-    """Give the best trial of each side, what differs marked with `*`."""
+    """Return the best trial of each side, what differs marked with `*`."""
     bests = [side.best_run for side in compared.sides]
     points = [_point(run) for run in bests]
     names = list(dict.fromkeys(name for point in points for name in point))
@@ -136,7 +136,7 @@ def _point(run: Run) -> dict[str, Value]:
 
 
 def setting_rows(compared: Comparison) -> list[tuple[str, str, str, str]]:
-    """Give in which keys the sweeps differ from the first one's: (side, key, what the first one has, what it has)."""
+    """Return the keys in which sweeps differ from the first one: (side, key, first value, its value)."""
     return [
         (side.label, key, one, other)
         for side in compared.sides[1:]
@@ -160,7 +160,7 @@ def _differences(compared: Comparison) -> str:
 
 
 def pairing_lines(compared: Comparison) -> list[str]:
-    """Say which seeds were left out of the differences, and which ones several studies share."""
+    """Return which seeds were left out of the differences, and which ones several studies share."""
     lines = []
     for side in compared.sides[1:]:
         left_out = next((one.left_out for one in compared.differences if one.side == side.label), ())
@@ -176,19 +176,19 @@ def _seeds(side: Side, left_out: Sequence[Run]) -> str:
 
 
 def _repeated(side: Side) -> str:
-    """Say which seeds several studies of a side have; empty where none."""
+    """Return which seeds several studies of a side have; empty where none."""
     seeds = Counter(run.seed for run in side.runs)
     told = ", ".join(f"{count} with seed {seed}" for seed, count in seeds.items() if count > 1)
     return f"{side.label}: studies with the same seed count as one, by their mean: {told}" if told else ""
 
 
 def difference_time(one: Difference) -> str:
-    """Say when sides are compared: as they stand, or at equal cost."""
+    """Describe the point of comparison: the end, or equal cost."""
     return "as they stand" if one.by is None or one.amount is None else f"after {amount_told(one.by, one.amount)}"
 
 
 def difference_unknown(one: Difference) -> str:
-    """Say why a difference has no mean."""
+    """Return why a difference has no mean."""
     return f"unknown, as there is no value to reckon with in {_named(one.without, 3)}"
 
 
@@ -205,7 +205,7 @@ def _difference(one: Difference) -> str:
 
 
 def amount_told(axis: str, amount: float) -> str:
-    """Put what a search had cost into words: `40 trials`, `12 s`."""
+    """Format the cost of a search: `40 trials`, `12 s`."""
     if axis == "seconds":
         return duration(amount) if amount >= 1 else f"{number(amount, 2)} s"
     return counted(int(amount), axis.removesuffix("s"))
@@ -234,7 +234,7 @@ def _beside(compared: Comparison, head: str, rows: Rows) -> str:
 
 
 def courses_csv(compared: Comparison) -> str:
-    """Give a line for each change of each study's best: what it had cost, and the value."""
+    """Return a line for each change of each study's best: what it had cost, and the value."""
     names = ("side", "directory", "seed", "trials", "iterations", "seconds", "value")
     return csv_text(names, _course_rows(compared))
 
@@ -248,7 +248,7 @@ def _course_rows(compared: Comparison) -> Iterable[Sequence[Value]]:
 
 
 def comparison_json(compared: Comparison) -> dict[str, Any]:
-    """Give all of it as JSON."""
+    """Return all of it as JSON."""
     told = {
         "goals": [{"name": goal.name, "goal": goal.goal} for goal in compared.objective.goals],
         "reference": _reference(compared),

@@ -22,11 +22,11 @@ __all__ = ["csv_field", "csv_text", "frame_of", "json_text", "param_cell", "stri
 
 
 def csv_text(columns: Iterable[str], rows: Iterable[Sequence[Value]]) -> str:
-    r"""Give rows below their columns' names as CSV with `\n` line ends."""
+    r"""Return rows as CSV with a header and `\n` line ends."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     # A carriage return inside a value ends the line for most readers unless it is quoted; whether csv quotes
-    # it by itself depends on Python's version.
+    # the csv module's own choice depends on Python's version.
     careful = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
     writer.writerow(columns)
     for row in rows:
@@ -37,7 +37,7 @@ def csv_text(columns: Iterable[str], rows: Iterable[Sequence[Value]]) -> str:
 
 
 def csv_field(value: Value) -> str:
-    """Put a param's value, or another cell, as the CSV holds it."""
+    """Format a param's value or another cell for CSV."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -46,13 +46,13 @@ def csv_field(value: Value) -> str:
 
 
 def json_text(entries: Iterable[Mapping[str, Value]]) -> str:
-    """Give objects as a JSON array, each on a line."""
+    """Return objects as a JSON array, one per line."""
     lines = [json.dumps(strict_json(entry), ensure_ascii=False, allow_nan=False) for entry in entries]
     return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
 
 
 def strict_json(value: Value) -> Value:
-    """Give a value with the strings `"NaN"`, `"Infinity"` and `"-Infinity"` for floats that aren't finite."""
+    """Return a value with the strings `"NaN"`, `"Infinity"` and `"-Infinity"` for floats that aren't finite."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
@@ -61,21 +61,21 @@ def strict_json(value: Value) -> Value:
 
 
 def param_cell(value: Value) -> str:
-    """Put a param's value as a table for a terminal holds it."""
+    """Format a param's value for a terminal's table."""
     if value is None:
         return "null"
     return number(value) if isinstance(value, float) else csv_field(value)
 
 
 def frame_of(columns: Mapping[str, list[Any]]) -> pd.DataFrame:
-    """Give columns as a DataFrame that keeps their values as they are."""
+    """Return columns as a DataFrame with unchanged values."""
     import pandas as pd
 
     return pd.DataFrame({name: _series(values) for name, values in columns.items()})
 
 
 def _series(values: list[Any]) -> pd.Series[Any]:
-    """Keep every value as it is, where pandas would turn [1, None] into floats."""
+    """Keep every value, as pandas would convert [1, None] to floats."""
     import pandas as pd
 
     present = [value for value in values if value is not pd.NA]

@@ -25,26 +25,26 @@ class Group:
     """The trials that have one value somewhere."""
 
     value: Value
-    """`ABSENT` of those that have none."""
+    """The common value; `ABSENT` for trials without one."""
     trials: int
     failed: int
     asynchronous: bool
-    """Whether all of them give other numbers when they run once more."""
+    """Whether all of them give other numbers in a rerun."""
     best: Sequence[float | None]
-    """Of each goal, the best of the trials that have a value and keep all constraints; None where none does."""
+    """Best value of each goal among the feasible trials; None without any."""
     median: Sequence[float | None]
-    """Of the same trials."""
+    """Median over the same trials."""
     seconds: float | None
     """Median running time of the trials that have ended and not failed."""
 
 
 def groups_of(rows: Sequence[TrialRow], field: Field, objective: Objective) -> list[Group]:
-    """Put trials with equal values together; groups stand in the order of their best trials.
+    """Group trials by equal values; groups are in the order of their best trials.
 
     Args:
         rows: The trials.
-        field: What they are grouped by.
-        objective: What decides.
+        field: The field to group by.
+        objective: The objective.
     """
     found: dict[str, list[TrialRow]] = {}
     for row in best_first(rows, objective):
@@ -70,7 +70,7 @@ def _group(value: Value, rows: Sequence[TrialRow], objective: Objective) -> Grou
 
 
 def by_strategy(study: Study) -> list[Column]:
-    """Give a table by strategy, with running times; nothing where the sweep doesn't search over strategies."""
+    """Return a table by strategy, with running times; nothing where the sweep doesn't search over strategies."""
     sweep = study.sweep
     if len(sweep.strategies.possible) < 2:
         return []
@@ -80,12 +80,12 @@ def by_strategy(study: Study) -> list[Column]:
 
 
 def group_columns(groups: Sequence[Group], field: Field, objective: Objective, times: bool = False) -> list[Column]:
-    """Give groups as columns of a table for people.
+    """Return groups as columns of a table for terminals.
 
     Args:
-        groups: In the order of the lines.
-        field: What they are grouped by.
-        objective: What decides.
+        groups: The groups, in order.
+        field: The field that they are grouped by.
+        objective: The objective.
         times: Add the running time.
     """
     values = ["" if group.value is ABSENT else param_cell(group.value) for group in groups]
@@ -109,13 +109,13 @@ def group_columns(groups: Sequence[Group], field: Field, objective: Objective, t
 
 
 def groups_to_csv(groups: Sequence[Group], field: Field, objective: Objective, times: bool = False) -> str:
-    r"""Give groups as CSV with `\n` line ends; None is empty."""
+    r"""Return groups as CSV with `\n` line ends; None is empty."""
     entries = [_entry(group, field, objective, times) for group in groups]
     return csv_text(entries[0] if entries else [field.name], [list(entry.values()) for entry in entries])
 
 
 def groups_to_json(groups: Sequence[Group], field: Field, objective: Objective, times: bool = False) -> str:
-    """Give groups as a JSON array of objects, one on a line."""
+    """Return groups as a JSON array of objects, one per line."""
     return json_text(_entry(group, field, objective, times) for group in groups)
 
 

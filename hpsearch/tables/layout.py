@@ -14,17 +14,17 @@ __all__ = ["WHOLE", "Column", "Screen", "cut_to", "display_width", "one_line", "
 
 _GAP = "   "
 _LEAST_TEXT = 24
-"""Columns of the terminal that a text keeps when the others need room."""
+"""Smallest width of a text column, when others need space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What a table is printed on."""
+    """The terminal or file that a table is printed to."""
 
     width: int | None = None
     """Columns of the terminal; None: a pipe, or a file, where nothing is cut."""
     draws: bool = True
-    """Its encoding has lines and blocks; else there is ASCII in their place."""
+    """Its encoding has line and block characters; else ASCII is used."""
 
 
 WHOLE = Screen()
@@ -39,15 +39,15 @@ class Column:
     cells: Sequence[str]
     """One of each row."""
     is_text: bool = False
-    """Begins at the left, as words do and numbers don't; where there is no room it may be cut."""
+    """Text, which is left-aligned and may be cut, unlike numbers."""
     is_kept: bool = False
     """Is there however narrow the terminal is."""
     is_constant: bool = False
-    """Cannot differ from row to row: if it doesn't, it stands beneath the table."""
+    """A constant: if equal in all rows, it is printed below the table."""
 
 
 def screen_of(stream: TextIO | None) -> Screen:
-    """Say what a stream leads to."""
+    """Return what a stream leads to."""
     if stream is None:
         return WHOLE
     try:
@@ -59,7 +59,7 @@ def screen_of(stream: TextIO | None) -> Screen:
 
 
 def table_text(columns: Sequence[Column], screen: Screen = WHOLE, see: str = "in a wider terminal") -> str:
-    """Give a table as plain text.
+    """Return a table as plain text.
 
     What is the same in all rows, and can't be otherwise, is named once beneath it. Where the terminal is too narrow,
     texts are cut first, then columns are left out, from the right, and named beneath.
@@ -81,12 +81,12 @@ def table_text(columns: Sequence[Column], screen: Screen = WHOLE, see: str = "in
 
 
 def display_width(text: str) -> int:
-    """Give how many columns of a terminal a text takes: two for a Chinese letter, none for an accent of its own."""
+    """Return how many columns of a terminal a text takes: two for a Chinese letter, none for an accent of its own."""
     return len(text) if text.isascii() else cell_len(text)
 
 
 def cut_to(text: str, width: int, draws: bool = True) -> str:
-    """Give a text that takes at most so many columns, with a sign that it goes on."""
+    """Return a text cut to a width, with an ellipsis."""
     if display_width(text) <= width:
         return text
     sign = "…" if draws else "..."
@@ -99,7 +99,7 @@ def cut_to(text: str, width: int, draws: bool = True) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Give a text with `\n`, and whatever else would move the cursor, written out."""
+    r"""Return a text with `\n` and other control characters escaped."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
@@ -115,7 +115,7 @@ def _stands_beneath(column: Column) -> bool:
 
 
 def _fitted(columns: Sequence[Column], screen: Screen) -> tuple[list[tuple[Column, int]], list[str]]:
-    """Give the columns that there is room for, each with its width, and the names of the others."""
+    """Return the columns that fit, each with its width, and the names of the others."""
     wanted = [(column, _width(column)) for column in columns]
     if screen.width is None:
         return wanted, []

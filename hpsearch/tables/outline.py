@@ -15,8 +15,8 @@ __all__ = ["constants_of", "outline", "outlined", "written"]
 
 
 def outlined(rows: Sequence[TrialRow], space: Space) -> tuple[list[TrialRow], tuple[str, ...]]:
-    """Give rows whose params hold a text for each structure, and the names of these params, in order."""
-    # Where nothing is a structure each value stands as it is; of thousands of trials that is found out at once.
+    """Return rows whose params have a text for each structure, and the names of these params, in order."""
+    # Without structures all values stay as they are, which is a fast path for thousands of trials.
     flat = not any(isinstance(one.holds, Structure) for one in space.declared)
     written = list(rows) if flat else [replace(row, params=outline(row.params, space)) for row in rows]
     names = [".".join(one.path) for one in space.declared]
@@ -24,7 +24,7 @@ def outlined(rows: Sequence[TrialRow], space: Space) -> tuple[list[TrialRow], tu
 
 
 def constants_of(names: Iterable[str], space: Space) -> tuple[str, ...]:
-    """Give those params that the space doesn't vary; those that are derived from others may differ all the same."""
+    """Return the params that are constant in the space, without derived ones, which may vary."""
     known = ((name, space.find(name)) for name in names)
     return tuple(name for name, parameter in known if parameter is not None and not parameter.distribution.searched)
 
@@ -45,7 +45,7 @@ def _is_secret(name: str, space: Space) -> bool:
 
 
 def written(value: Value) -> str:
-    """Give a structure, or a part of one, as a text."""
+    """Return a structure, or a part of one, as a text."""
     match value:
         case list():
             return f"[{' '.join(map(written, value))}]"

@@ -1,4 +1,4 @@
-"""What came of running configurations again, as a DataFrame and for a terminal."""
+"""Results of a rerun, as a DataFrame and for a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_NAMED = 10
 
 
 def rerun_dataframe(rerun: Rerun) -> pd.DataFrame:
-    """Give every configuration as a row: `Rerun.dataframe` says which columns."""
+    """Return every configuration as a row: see `Rerun.dataframe` for the columns."""
     import pandas as pd
 
     known = rerun.configurations
@@ -36,7 +36,7 @@ def rerun_dataframe(rerun: Rerun) -> pd.DataFrame:
 
 
 def rerun_text(rerun: Rerun, screen: Screen | None = None) -> str:
-    """Give the table for a terminal, what isn't in it, and which configuration is best."""
+    """Return the table for a terminal, what isn't in it, and which configuration is best."""
     known, metric = rerun.configurations, rerun.metric
     columns = [
         Column("trial", [str(one.trial) for one in known], is_kept=True),

@@ -20,18 +20,18 @@ _AGAIN = {
 
 
 def segments_to_csv(rows: Sequence[SegmentRow]) -> str:
-    r"""Give the segments as CSV with `\n` line ends; None is empty."""
+    r"""Return the segments as CSV with `\n` line ends; None is empty."""
     columns = [field.name for field in fields(SegmentRow)]
     return csv_text(columns, [list(asdict(row).values()) for row in rows])
 
 
 def segments_to_json(rows: Sequence[SegmentRow]) -> str:
-    """Give the segments as a JSON array of objects, one on a line."""
+    """Return the segments as a JSON array of objects, one on a line."""
     return json_text(asdict(row) for row in rows)
 
 
 def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE, see: str = "with --format csv") -> str:
-    """Give the segments for a terminal; `see` says how to see the columns that have no room."""
+    """Return the segments for a terminal; `see` explains how to see columns that don't fit."""
     ended = [_told(row) for row in rows]
     return table_text(
         [
@@ -51,6 +51,6 @@ def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE, see: s
 
 
 def _told(row: SegmentRow) -> str:
-    """Say how a segment ended, and what was done then."""
+    """Return how a segment ended, and what was done then."""
     ended = f"{row.ended}, {_AGAIN[row.then]}" if row.then else row.ended
     return f"{ended}: {row.message}" if row.message else ended

@@ -1,4 +1,4 @@
-"""What of a trial can be named: to choose trials by, to sort them by, and to show."""
+"""Fields of a trial, by which trials are filtered, sorted and shown."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Field:
     """Something of a trial that has a name."""
 
     name: str
-    """As CSV has it: `params.lr`."""
+    """Its name in CSV: `params.lr`."""
     head: str
-    """As tables show it: `lr`."""
+    """Its name in tables: `lr`."""
     read: _Read
-    """Gives its value, or `ABSENT` where a trial doesn't have it."""
+    """Returns its value, or `ABSENT` if a trial doesn't have it."""
     reported: _Read | None = None
-    """Gives NaN, too, where that is why there is no value: what an expression reads."""
+    """The same for expressions, with NaN if that is why there is no value."""
 
 
 class Fields:
@@ -87,7 +87,7 @@ class Fields:
                 known.append(field)
 
     def find(self, name: str, option: str) -> Field:
-        """Give what a name means: a column of the CSV, or a column's head in the table.
+        """Return what a name means: a column of the CSV, or a column's head in the table.
 
         Raises:
             HpsearchError: There is no such name; or it is the name of two.
@@ -102,7 +102,7 @@ class Fields:
         raise HpsearchError(f"{option}: must name what trials have, got {name!r}; {nearest(name, known)}")
 
     def copies(self, name: str) -> list[Field]:
-        """Give the params that a name with `*` in place of numbers means."""
+        """Return the params that match a name with `*` in place of numbers."""
         pattern = re.compile(re.escape(name).replace(r"\*", r"\d+"))
         return [
             field
@@ -111,16 +111,16 @@ class Fields:
         ]
 
     def _unmistakable(self, field: Field) -> str:
-        """Give a name that means this alone, where it has one."""
+        """Return a name that means this alone, where it has one."""
         names = field.name, f"trial.{field.name}", field.head
         return next((name for name in names if self._meant.get(name) == [field]), field.name)
 
 
 def where(rows: Sequence[TrialRow], fields: Fields, text: str) -> list[TrialRow]:
-    """Give the trials for which an expression holds; not those that don't have what it reads.
+    """Return the trials for which an expression is true; trials that lack one of its fields are left out.
 
     Raises:
-        HpsearchError: It is no expression, names what no trial has, or makes no sense for some trial.
+        HpsearchError: It isn't an expression, names a field that no trial has, or fails for a trial.
     """
     option = "--where"
     try:
@@ -151,10 +151,10 @@ def where(rows: Sequence[TrialRow], fields: Fields, text: str) -> list[TrialRow]
 
 
 def ordered(rows: Sequence[TrialRow], fields: Fields, sort: str) -> list[TrialRow]:
-    """Sort by `NAME` or `NAME:desc`; trials that don't have it, or have NaN or null there, come last.
+    """Sort by `NAME` or `NAME:desc`; trials without it, or with NaN or null, come last.
 
     Raises:
-        HpsearchError: There is no such name.
+        HpsearchError: There is no such field.
     """
     name, _, order = sort.rpartition(":") if sort.endswith((":asc", ":desc")) else (sort, "", "asc")
     field = fields.find(name, "--sort")
@@ -165,13 +165,13 @@ def ordered(rows: Sequence[TrialRow], fields: Fields, sort: str) -> list[TrialRo
 
 
 def best_first(rows: Sequence[TrialRow], objective: Objective) -> list[TrialRow]:
-    """Sort by what decides, the best first; trials without a value come last."""
+    """Sort by score, best first; trials without a value come last."""
     numbered = {row.number: row for row in rows}
     return [numbered[number] for number in objective.rank({row.number: row.score for row in rows})]
 
 
 def _key(value: Value) -> Any:
-    """Give what values are sorted by: numbers first, then texts, then lists and mappings by how they are written."""
+    """Return what values are sorted by: numbers first, then texts, then lists and mappings by how they are written."""
     if value is ABSENT or value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, int | float):

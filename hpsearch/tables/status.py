@@ -1,4 +1,4 @@
-"""How a study stands: in words, and for programs as plain JSON with the keys that docs/results.md lists."""
+"""A study's state: as text, and as JSON with the keys listed in docs/results.md."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def status_text(study: Study, holder: str | None) -> str:
 
 
 def _leaders(study: Study) -> list[str]:
-    """Say which trial is best, or which ones are the front."""
+    """Describe the best trial, or the Pareto front."""
     objective, leaders = study.sweep.objective, study.leaders
     if not leaders:
         return []
@@ -87,7 +87,7 @@ def _leaders(study: Study) -> list[str]:
 
 
 def _open(study: Study) -> str:
-    """Say which trials were asked for and not told."""
+    """Describe the open trials of an ask/tell study."""
     numbers = [row.number for row in study.trials if row.state is TrialState.RUNNING]
     named = ", ".join(map(str, numbers[:_MOST_NAMED]))
     more = f" and {len(numbers) - _MOST_NAMED} more" if len(numbers) > _MOST_NAMED else ""
@@ -96,7 +96,7 @@ def _open(study: Study) -> str:
 
 
 def way_on(study: Study, directory: Path | str) -> str:
-    """Say how a study that has ended before it was finished goes on, whose directory is shown so."""
+    """Return how to resume an unfinished study, given its directory for display."""
     state = study.state
     resume = f"hpsearch resume {shlex.quote(str(directory))}"
     command = f"go on with: {resume}"
@@ -109,7 +109,7 @@ def way_on(study: Study, directory: Path | str) -> str:
 
 
 def _target_key(study: Study) -> str:
-    """Give the key of a target: of several metrics the first one that has any."""
+    """Return the key of the target: with several metrics that of the first one with a target."""
     objective = study.sweep.objective
     place = next((place for place, goal in enumerate(objective.goals) if goal.target is not None), 0)
     return f"metric.{place}.target" if objective.several else "metric.target"
@@ -192,7 +192,7 @@ def _failures(study: Study) -> list[str]:
 
 
 def failures_by_kind(study: Study) -> dict[str, tuple[Failure, list[int]]]:
-    """Give the failed trials by what failed, in the order of the first: its failure, and the trials' numbers."""
+    """Return the failed trials by what failed, in the order of the first: its failure, and the trials' numbers."""
     kinds: dict[str, tuple[Failure, list[int]]] = {}
     for row in study.trials:
         if row.failure is not None:
@@ -201,17 +201,17 @@ def failures_by_kind(study: Study) -> dict[str, tuple[Failure, list[int]]]:
 
 
 def _kind(failure: Failure) -> str:
-    """Give what the failures of one kind share: where it was raised, or the message where that isn't known."""
+    """Return what the failures of one kind share: where it was raised, or the message where that isn't known."""
     where, _, _ = failure.traceback.strip().rpartition("\n")
     return where or failure.message
 
 
 def status_record(study: Study, holder: str | None) -> dict[str, Any]:
-    """Give how a study stands.
+    """Return a study's state as JSON values.
 
     Args:
-        study: As it was read.
-        holder: The process that runs it now, `user@host:pid`; None when there is none.
+        study: The study.
+        holder: The process that runs it now, `user@host:pid`; None if there is none.
     """
     rows, objective, total, labels = study.trials, study.sweep.objective, study.total, study.labels
     counts = Counter(row.state.value for row in rows)

@@ -28,14 +28,14 @@ _HEIGHT = 8
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a rung was cut: who was the last to go on."""
+    """A rung's cut: the last promoted trial."""
 
     bracket: int
     rung: int
     trials: int
-    """That ended this rung so far, failed ones not counted."""
+    """Trials that ended this rung so far, without failed ones."""
     promoted: int
-    """Of these, those that went on."""
+    """Number of these that were promoted."""
     last: int | None
     """The worst trial that went on; None: none did."""
     value: float | None
@@ -44,24 +44,24 @@ class Cut:
 
 @dataclass(frozen=True)
 class TrialPage:
-    """What a page shows."""
+    """Data of a trial's page."""
 
     study: Study
     row: TrialRow
     segments: Sequence[SegmentRow]
     decisions: Sequence[Decision]
-    """What the scheduler made of it, in that order."""
+    """The scheduler's decisions on it, in order."""
     curves: dict[str, list[tuple[int, float]]]
-    """Of each metric that decides."""
+    """Curve of each deciding metric."""
     cut: Cut | None
-    """Of the rung that it ended last; None where several metrics decide, or there are no rungs."""
+    """Cut of its last finished rung; None with several goals, or without rungs."""
     log: Path | None
-    """What its last attempt that printed something printed."""
+    """Output of its last attempt with output."""
     checkpoint: Path | None
 
 
 def trial_page(study: Study, trial: int) -> TrialPage:
-    """Gather what is known of a trial.
+    """Collect a trial's data.
 
     Raises:
         HpsearchError: There is no such trial.
@@ -131,7 +131,7 @@ def _cut(study: Study, trial: int, entries: Sequence[Entry], scores: dict[int, l
 
 
 def page_record(page: TrialPage, log_lines: int) -> dict[str, Any]:
-    """Give a page for programs."""
+    """Return a page for programs."""
     row, study = page.row, page.study
     names = [goal.name for goal in study.sweep.objective.goals]
     value: dict[str, Any] = (
@@ -164,7 +164,7 @@ def page_record(page: TrialPage, log_lines: int) -> dict[str, Any]:
 
 
 def page_lines(page: TrialPage, pasted: str, log_lines: int, screen: Screen) -> Iterator[str]:
-    """Give a page for people; `pasted` is the study's directory as a shell takes it."""
+    """Return a page for people; `pasted` is the study's directory as a shell takes it."""
     row, study = page.row, page.study
     yield f"trial       {row.number} of {study.directory}"
     yield f"state       {_state(page)}"
@@ -249,13 +249,13 @@ _EMPTY = 0x2800
 
 
 def curve_lines(points: Sequence[tuple[int, float]], width: int, height: int, draws: bool = True) -> list[str]:
-    """Draw a curve, with its greatest and least value at the left and its iterations beneath.
+    """Draw a curve, with its largest and smallest value at the left and its iterations below.
 
     Args:
-        points: (iteration, value), by iteration; what isn't finite is left out.
-        width: Columns in all.
+        points: (iteration, value), by iteration; values that aren't finite are skipped.
+        width: Total width in columns.
         height: Lines of the curve.
-        draws: Whether there are Braille letters.
+        draws: Whether Braille characters are available.
     """
     finite = [(at, value) for at, value in points if math.isfinite(value)]
     if not finite:
@@ -287,7 +287,7 @@ def _scaled(value: float, least: float, greatest: float, most: int) -> int:
 
 
 def _line(one: tuple[int, int], other: tuple[int, int]) -> set[tuple[int, int]]:
-    """Give the dots from one to another."""
+    """Return the dots from one to another."""
     steps = max(abs(other[0] - one[0]), abs(other[1] - one[1]), 1)
     (x, y), (to_x, to_y) = one, other
     return {(round(x + (to_x - x) * step / steps), round(y + (to_y - y) * step / steps)) for step in range(steps + 1)}

@@ -16,7 +16,7 @@ from hpsearch.trial import TrialRow
 __all__ = ["SEE_ALL", "fields_to_table", "rows_to_table"]
 
 SEE_ALL = "with --columns NAME,... or --format csv"
-"""How to see the columns of a table that had no room."""
+"""How to see columns of a table that don't fit."""
 
 
 def rows_to_table(
@@ -30,20 +30,20 @@ def rows_to_table(
     screen: Screen = WHOLE,
     see: str = SEE_ALL,
 ) -> str:
-    """Give the trials for a terminal; a failed one shows its message in one line, one that was taken back the reason.
+    """Return the trials for a terminal, with messages of failed trials and reasons of reverted ones in one line.
 
-    The width is shown where some trial ran on more than one worker.
+    The width is shown if a trial ran on more than one worker.
 
     Args:
-        rows: The trials, in the order of the lines.
-        names: The params, in the order of the columns.
-        objective: What decides. Constrained metrics have columns as well, and so has what is broken of it.
+        rows: The trials, in order.
+        names: The params, in order.
+        objective: The objective. Constrained metrics and violations have columns, too.
         times: Add the running time.
-        metrics: Add what else was reported.
-        worth: Trial to its worth by weights, which is shown.
-        constants: Those of the params that the sweep doesn't vary: they stand beneath the table.
-        screen: What it is printed on.
-        see: How to see the columns that have no room.
+        metrics: Add the other reported metrics.
+        worth: Weighted sums by trial, to show.
+        constants: Params that the sweep doesn't vary, which are printed below the table.
+        screen: The terminal or file.
+        see: How to see columns that don't fit.
     """
     columns = [
         Column("trial", [str(row.number) for row in rows], is_kept=True),
@@ -87,7 +87,7 @@ def rows_to_table(
 
 
 def fields_to_table(rows: Sequence[TrialRow], fields: Sequence[Field], screen: Screen = WHOLE) -> str:
-    """Give these fields of the trials for a terminal, all that were asked for."""
+    """Return the requested fields of the trials for a terminal."""
     columns = []
     for field in fields:
         values = [field.read(row) for row in rows]
@@ -105,7 +105,7 @@ def _metric_column(name: str, rows: Sequence[TrialRow]) -> Column:
 
 
 def _forked_from(row: TrialRow) -> str:
-    """Say what a trial was forked from: `"3 at 20"`; without the iteration where nothing was taken over."""
+    """Return what a trial was forked from: `"3 at 20"`; without the iteration where nothing was taken over."""
     if row.parent is None:
         return ""
     return str(row.parent) if row.inherited is None else f"{row.parent} at {row.inherited}"

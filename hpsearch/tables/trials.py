@@ -1,10 +1,10 @@
 """The table of trials for programs: as CSV and JSON, and as a DataFrame.
 
-CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...,width`, and equal rows give equal
-bytes: no times unless they are asked for. Where several metrics decide `values.<name>` stand in place of `value`; where
-outcomes are constrained `feasible` follows. Where trials ran several versions of the code, `code` follows; where some
-give other numbers when they run once more, `asynchronous`; and where trials were forked, `parent` and `inherited`. A
-trial need not have every param. Behind them stand all that was reported, `metrics.<name>`, where asked for.
+CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...,width`. Equal rows give equal bytes,
+so there are no times unless requested. With several goals `values.<name>` replace `value`. Constraints on outcomes add
+`feasible`; several versions of the code add `code`; trials that give other numbers in a rerun add `asynchronous`; forks
+add `parent` and `inherited`. A trial need not have every param. On request all reported metrics follow, as
+`metrics.<name>`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TRIALS_NAME = "trials.csv"
 REPORTS_NAME = "reports.csv"
 
 _ONE_VALUE = Objective(Metric("value"))
-"""What decides, where nobody says what it is called."""
+"""The objective if its name is unknown."""
 
 
 def rows_to_csv(
@@ -48,17 +48,17 @@ def rows_to_csv(
     metrics: bool = False,
     objective: Objective = _ONE_VALUE,
 ) -> str:
-    r"""Give the trials as CSV with `\n` line ends.
+    r"""Return the trials as CSV with `\n` line ends.
 
-    Floats have the digits that give the same float again, or are `nan`, `inf` or `-inf`; lists and mappings are JSON.
-    None is empty, and so is a param that the trial doesn't have.
+    Floats have the shortest digits that read back as the same float, or are `nan`, `inf` or `-inf`; lists and mappings
+    are JSON. None and missing params are empty.
 
     Args:
-        rows: The trials, in the order of the lines.
-        names: The params, in the order of the columns.
+        rows: The trials, in order.
+        names: The params, in order.
         times: Add the column `seconds`.
         metrics: Add the columns `metrics.<name>`.
-        objective: What decides.
+        objective: The objective.
     """
     columns = _columns(rows, names, times, metrics, objective)
     return csv_text(columns, zip(*columns.values(), strict=True))
@@ -72,13 +72,13 @@ def value_columns(metrics: Sequence[str]) -> list[str]:
 def rows_to_json(
     rows: Sequence[TrialRow], names: Sequence[str], times: bool = False, objective: Objective = _ONE_VALUE
 ) -> str:
-    """Give the trials as a JSON array of objects, params and metrics as an object in each, one trial per line.
+    """Return the trials as a JSON array, one object per line, with params and metrics as nested objects.
 
     Args:
-        rows: The trials, in the order of the lines.
-        names: The params, in the order of each object.
+        rows: The trials, in order.
+        names: The params, in order.
         times: Add the running time.
-        objective: What decides. Where that is NaN, and so no value, `value` says so.
+        objective: The objective. If it is NaN, and so no score, `value` is NaN.
     """
     entries = []
     codes = code_cells(rows)
@@ -117,10 +117,10 @@ def trials_dataframe(
     metrics: bool = False,
     objective: Objective = _ONE_VALUE,
 ) -> pd.DataFrame:
-    """Give the trials as a DataFrame with the columns of the CSV; NaN where there is no value.
+    """Return the trials as a DataFrame with the columns of the CSV; missing values are NaN.
 
-    A param that a trial doesn't have is NaN or NA, as its column's type has it; one that is None stays None. In a
-    column of metrics None stands where nothing was reported, if that is so of any trial.
+    A missing param is NaN or NA, depending on its column's type; a param that is None stays None. In a column of
+    metrics missing values are None.
     """
     import pandas as pd
 
@@ -138,7 +138,7 @@ def _columns(
     objective: Objective,
     absent: Any = None,
 ) -> dict[str, list[Value]]:
-    """Give the values of each column of the CSV; `absent` is that of what the trial doesn't have."""
+    """Return the values of each column of the CSV; `absent` is the value of missing params."""
     columns: dict[str, list[Value]] = {
         "trial": [row.number for row in rows],
         "state": [str(row.state) for row in rows],
@@ -175,12 +175,12 @@ def code_cells(rows: Sequence[TrialRow]) -> list[str] | None:
 
 
 def metric_names(rows: Iterable[TrialRow]) -> list[str]:
-    """Give the metrics that these trials reported, sorted: who reported first mustn't change the table."""
+    """Return the metrics that these trials reported, sorted: who reported first mustn't change the table."""
     return sorted({name for row in rows for name in row.metrics})
 
 
 def _values_json(row: TrialRow, objective: Objective) -> dict[str, Value]:
-    """Give what decides; NaN for a trial that has no value because it reported NaN."""
+    """Return what decides; NaN for a trial that has no value because it reported NaN."""
     names = [goal.name for goal in objective.goals]
     failed = row.state is TrialState.FAILED
     nans = {name: math.nan for name in names if math.isnan(row.metrics.get(name, 0.0)) and not failed}
@@ -190,19 +190,19 @@ def _values_json(row: TrialRow, objective: Objective) -> dict[str, Value]:
 
 
 def trials_csv(rows: Sequence[TrialRow], sweep: Sweep) -> str:
-    """Give the table of all trials, by number, as another sweep can begin with it."""
+    """Return the table of all trials, by number, as another sweep can begin with it."""
     names = sweep.parameters.columns(row.params for row in rows)
-    # Whoever reads it back judges by what is constrained, too.
+    # Readers need the constrained metrics, too, to rank trials.
     return rows_to_csv(rows, names, metrics=bool(sweep.outcome_constraints), objective=sweep.objective)
 
 
 def reports_csv(reports: Mapping[int, Iterable[Report]]) -> str:
-    """Give `trial,iteration,<metric>...,seconds`: metrics sorted by name and empty where they weren't reported.
+    """Return `trial,iteration,<metric>...,seconds` as CSV: metrics sorted by name, and empty without a report.
 
-    A metric called as one of the other three has the column `metrics.<name>`: readers keep one column of a name.
+    A metric with the name of another column has the column `metrics.<name>`, as readers need unique names.
 
     Args:
-        reports: Of each trial those that count, by iteration.
+        reports: Reports of each trial that count, by iteration.
     """
     rows = [report for trial in sorted(reports) for report in reports[trial]]
     names = sorted({name for report in rows for name in report.metrics})

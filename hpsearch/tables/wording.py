@@ -1,4 +1,4 @@
-"""How durations, numbers, params and paths are put for a person; nothing here is read back by a program."""
+"""Format durations, numbers, params and paths for people; programs don't read these texts back."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 LONGEST_CELL = 100
-"""Letters of a reason or message that a cell shows."""
+"""Most letters of a reason or message in a cell."""
 
 
 def duration(seconds: float) -> str:
-    """Put a duration into words: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Format a duration: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -46,14 +46,14 @@ def duration(seconds: float) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Give so many significant digits, or all digits of an integer."""
+    """Format a number with so many significant digits, or all digits of an integer."""
     if isinstance(value, int):
         return str(value)
     return f"{value:.{digits}g}" if abs(value) < 1e4 or abs(value) >= 1e15 else f"{value:.0f}"
 
 
 def numbers(values: Sequence[float | None]) -> list[str]:
-    """Give a column of numbers, alike in digits: four, or as many as tell different ones apart, but no more than six.
+    """Format a column of numbers with equally many digits: four, or up to six to distinguish different ones.
 
     None is an empty cell.
     """
@@ -65,7 +65,7 @@ def numbers(values: Sequence[float | None]) -> list[str]:
 
 
 def bytes_text(count: int) -> str:
-    """Give a number of bytes in a unit that leaves few digits."""
+    """Return a number of bytes in a unit that leaves few digits."""
     size, unit = float(count), "bytes"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size < 1024:
@@ -75,11 +75,11 @@ def bytes_text(count: int) -> str:
 
 
 def amount_of(done: int, total: int | None) -> str:
-    """Put progress into words: `48 of 51`; where iterations were run again, so that there are more, `60 (51 planned)`.
+    """Format progress: `48 of 51`; if repeated iterations exceed the plan, `60 (51 planned)`.
 
     Args:
-        done: So many.
-        total: As many as were planned; None: nobody knows.
+        done: The current number.
+        total: The planned number; None: unknown.
     """
     if total is None:
         return f"{done:,}"
@@ -87,22 +87,22 @@ def amount_of(done: int, total: int | None) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """Put a count into words: `1 trial`, `1,024 trials`."""
+    """Format a count: `1 trial`, `1,024 trials`."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def up_to(until: int | None) -> str:
-    """Say how far a rung's trials run; None: the sweep names no last iteration."""
+    """Return how far a rung's trials run; None: the sweep names no last iteration."""
     return "to their end" if until is None else f"to iteration {until}"
 
 
 def params_line(params: Params) -> str:
-    """Give params in one line: `lr=0.01234  layers=3  activation=relu`."""
+    """Format params in one line: `lr=0.01234  layers=3  activation=relu`."""
     return "  ".join(f"{name}={_value(value)}" for name, value in params.items())
 
 
 def front_line(leaders: Sequence[TrialRow], objective: Objective) -> str:
-    """Put a front into words: `7 trials, accuracy 0.91 to 0.98, latency_ms 3.1 to 20`."""
+    """Describe a Pareto front: `7 trials, accuracy 0.91 to 0.98, latency_ms 3.1 to 20`."""
     if not leaders:
         return f"no {objective.title} yet"
     if not leaders[0].feasible:
@@ -116,12 +116,12 @@ def front_line(leaders: Sequence[TrialRow], objective: Objective) -> str:
 
 
 def by_state(counts: Mapping[TrialState, int]) -> str:
-    """Put counts of trials into words: `2 waiting, 1,024 complete`."""
+    """Format counts of trials: `2 waiting, 1,024 complete`."""
     return ", ".join(f"{counts[state]:,} {state}" for state in TrialState if counts.get(state))
 
 
 def by_width(counts: Mapping[int, int], what: str) -> str:
-    """Put counts by width into words: `27 segments on 1 worker each, 1 on 3`."""
+    """Format counts by width: `27 segments on 1 worker each, 1 on 3`."""
     parts = [f"{count} on {width}" for width, count in sorted(counts.items())]
     if not parts:
         return ""
@@ -132,13 +132,13 @@ def by_width(counts: Mapping[int, int], what: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Give the first line of a text, at most `width` characters of it."""
+    """Return the first line of a text, at most `width` characters of it."""
     line = next(iter(text.splitlines()), "")
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def shown_path(path: Path, here: Path) -> str:
-    """Give a path by its shortest name from a folder, which a command takes for a path and not for an option.
+    """Return a path by its shortest name from a folder, which a command takes for a path and not for an option.
 
     Args:
         path: A file or a directory, absolute, or as it is named from here.

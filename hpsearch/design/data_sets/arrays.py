@@ -29,7 +29,7 @@ _CHANNELS = (1, 3, 4)
 
 
 def is_idx(path: Path) -> bool:
-    """Say whether a file is called as MNIST's are, such as train-images-idx3-ubyte.gz."""
+    """Return whether a file is called as MNIST's are, such as train-images-idx3-ubyte.gz."""
     return _IDX.fullmatch(path.name) is not None
 
 
@@ -93,7 +93,7 @@ def new_array(path: Path, name: str | None) -> Array:
 
 
 def listed(arrays: dict[str, Array]) -> str:
-    """Say which arrays there are."""
+    """Return which arrays there are."""
     return ", ".join(f"{name!r} {list(array.shape)}" for name, array in arrays.items()) or "none"
 
 

@@ -49,7 +49,7 @@ class Column:
 
 
 def is_number(text: str) -> bool:
-    """Say whether a cell is written as a number."""
+    """Return whether a cell is written as a number."""
     try:
         float(text)
     except ValueError:

@@ -20,7 +20,7 @@ _PLURALS = {"number": "numbers", "category": "categories", "boolean": "booleans"
 
 
 def column_lines(columns: Sequence[Column]) -> list[str]:
-    """Say what the columns are, what is missing in them, and which are left out."""
+    """Return what the columns are, what is missing in them, and which are left out."""
     used = [column for column in columns if not column.left_out]
     kinds = Counter(column.fitted["kind"] for column in used)
     words = [f"{count} {kind if count == 1 else _PLURALS[kind]}" for kind, count in kinds.most_common()]
@@ -55,7 +55,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def target_line(targets: Targets, name: str) -> str:
-    """Say what is to be predicted."""
+    """Return what is to be predicted."""
     if targets.classes is None:
         values = targets.values
         return (
@@ -70,7 +70,7 @@ def target_line(targets: Targets, name: str) -> str:
 
 
 def split_lines(split: Split, groups: NDArray[np.int64]) -> tuple[list[str], list[str]]:
-    """Say how rows were split; and what may be wrong with it."""
+    """Return how rows were split; and what may be wrong with it."""
     lines = [f"{len(groups)} rows: {len(split.search)} to search with, {len(split.test)} to test on"]
     repeated = len(groups) - len(np.unique(groups))
     if repeated and split.whole:
@@ -101,7 +101,7 @@ def leaks(columns: Sequence[Column], targets: Targets) -> list[str]:
 
 
 def _follows(values: NDArray[np.float64], targets: NDArray[np.float64]) -> bool:
-    """Say whether numbers lie on a line with the targets, but for what a float32 rounds off."""
+    """Return whether numbers lie on a line with the targets, but for what a float32 rounds off."""
     there = ~np.isnan(values)
     if there.sum() < 3 or np.ptp(values[there]) == 0 or np.ptp(targets[there]) == 0:
         return False

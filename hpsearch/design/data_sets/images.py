@@ -25,7 +25,7 @@ _WIDE = 257
 
 
 def image_paths(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Give the images in a folder and the folders in it, and the other files, in the order of their names.
+    """Return the images in a folder and the folders in it, and the other files, in the order of their names.
 
     What begins with a dot is hidden, and so is what lies in a folder that does.
     """
@@ -74,7 +74,7 @@ def _narrowed(path: Path, wide: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def is_grey(image: Any) -> bool:
-    """Say whether an image has no colors, whatever its mode."""
+    """Return whether an image has no colors, whatever its mode."""
     if image.mode == "L":
         return True
     colors = np.asarray(image)
@@ -82,7 +82,7 @@ def is_grey(image: Any) -> bool:
 
 
 def pixels(image: Any, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
-    """Give an image's pixels in a shape (channels, height, width), whatever its size was."""
+    """Return an image's pixels in a shape (channels, height, width), whatever its size was."""
     from PIL import Image
 
     channels, height, width = shape

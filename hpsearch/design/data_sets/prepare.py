@@ -263,7 +263,7 @@ def fit_images(examples: Examples, images: Array) -> dict[str, Any]:
 
 
 def image_line(images: Array) -> str:
-    """Say what they are."""
+    """Return what they are."""
     channels, height, width = images.shape[1:]
     kind = {1: "grey images", 3: "images in color"}.get(channels, f"images of {channels} channels")
     return f"{kind}, {height} x {width} pixels (height x width), " + (

@@ -136,7 +136,7 @@ def check_pixels(fitted: Mapping[str, Any], images: Values, place: Callable[[int
 
 
 def network_inputs(fitted: Mapping[str, Any], inputs: Values) -> NDArray[np.float32]:
-    """Give what goes into the network: float32, images with each channel's mean and scale taken out."""
+    """Return what goes into the network: float32, images with each channel's mean and scale taken out."""
     if inputs.ndim != 4:
         return inputs.astype(np.float32)
     mean, scale = (np.array(fitted[name], np.float32)[:, None, None] for name in ("channel_means", "channel_scales"))
@@ -242,7 +242,7 @@ def _scaled(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[n
 
 
 def bent(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Give the logarithm of the distance from the median, with its sign, where a column has heavy tails."""
+    """Return the logarithm of the distance from the median, with its sign, where a column has heavy tails."""
     if not column["log"]:
         return values
     distance = (values - column["median"]) / column["spread"]
@@ -269,7 +269,7 @@ def _one_hot(column: Mapping[str, Any], values: Values) -> NDArray[np.float32]:
 
 
 def _note_unknown(column: Mapping[str, Any], values: Values, note: Note) -> None:
-    """Say what training never saw in a column: a category, or nothing at all."""
+    """Return what training never saw in a column: a category, or nothing at all."""
     name = column["name"]
     if column["kind"] == "category":
         known = {*column["categories"], *column["rare"], None}

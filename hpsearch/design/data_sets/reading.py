@@ -45,7 +45,7 @@ class Table:
     """What the places count: `line` or `row`."""
 
     def place(self, row: int) -> str:
-        """Say where a row (from 0) lies."""
+        """Return where a row (from 0) lies."""
         return f"{self.path}, {self.unit} {self.places[row]}"
 
 
@@ -110,7 +110,7 @@ def _read_csv(path: Path, file: TextIO, only: Sequence[str] | None) -> Table:
 
 
 def _numbered_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Give each row that isn't blank, with the line it begins in."""
+    """Return each row that isn't blank, with the line it begins in."""
     line = 1
     try:
         for row in reader:

@@ -71,7 +71,7 @@ def split(groups: NDArray[np.int64], classes: NDArray[np.int64], share: float, s
 
 
 def parted(groups: NDArray[np.int64], chosen: NDArray[np.bool_]) -> Split:
-    """Give the split whose test rows were chosen."""
+    """Return the split whose test rows were chosen."""
     return Split(
         np.flatnonzero(~chosen), np.flatnonzero(chosen), not np.isin(groups[chosen], groups[~chosen]).any().item()
     )
