@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpsearch.events import Started
 from hpsearch.observers.base import Observers
-from hpsearch.searchers.points import STAND_IN
+from hpsearch.searchers.first_trials import STAND_IN
 from hpsearch.tables.wording import counted
 from hpsearch.task import Result
 from hpsearch.trial import Trial

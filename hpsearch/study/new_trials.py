@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hpsearch.events import Started
 from hpsearch.schedulers.base import NewTrial
 from hpsearch.searchers import Suggestion
-from hpsearch.searchers.points import ADDED, RETRY
+from hpsearch.searchers.first_trials import ADDED, RETRY
 from hpsearch.seeds import trial_seed
 from hpsearch.space import Space
 from hpsearch.study.trial_record import TrialRecord

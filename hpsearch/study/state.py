@@ -18,7 +18,7 @@ from hpsearch.events import Added, Asked, Entry, Event, Exhausted, Extended, Fai
 from hpsearch.journal.event_codec import encode_followed
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
 from hpsearch.searchers import Past, Suggestion
-from hpsearch.searchers.points import STAND_IN
+from hpsearch.searchers.first_trials import STAND_IN
 from hpsearch.study.build import build_scheduler
 from hpsearch.study.extension import extended
 from hpsearch.study.journaled_state import JournaledState

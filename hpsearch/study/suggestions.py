@@ -11,7 +11,7 @@ from hpsearch.decision import Decision
 from hpsearch.events import Asked, Dropped, Event, Failed, Finished, Retried, Reverted, Saved, Started
 from hpsearch.searchers import Observation, Past, Searcher, Suggestion
 from hpsearch.searchers.calls import Calls, DirectCalls, SearcherAnswer
-from hpsearch.searchers.points import ADDED, RETRY, STAND_IN, FirstTrials
+from hpsearch.searchers.first_trials import ADDED, RETRY, STAND_IN, FirstTrials
 from hpsearch.searchers.tried import TriedConfigurations
 from hpsearch.study.build import build_searcher
 from hpsearch.study.journaled_state import JournaledState
@@ -440,7 +440,7 @@ class Suggestions:
         suggestion = self._answers[key].suggestion
         if suggestion is None or suggestion.params not in self._taken:
             return suggestion
-        return self._first.instead(key[0], self._tried)
+        return self._first.replacement(key[0], self._tried)
 
     def _is_asked(self, number: int, parent: Trial | None, trial: Trial | None) -> bool:
         """Say whether the searcher itself was asked for it."""

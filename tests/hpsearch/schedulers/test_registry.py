@@ -9,7 +9,7 @@ import pytest
 import hpsearch
 from hpsearch.cli import main
 from hpsearch.errors import SweepError
-from hpsearch.schedulers import KNOWN, settings_named
+from hpsearch.schedulers import KNOWN, Scheduler, SchedulerCapabilities, settings_named
 from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.trials import rows_to_csv
@@ -96,3 +96,8 @@ def test_the_known_ones_are_named_alike_everywhere():
     assert all(settings_named(kind) is cls and cls.kind == kind for kind, cls in KNOWN.items())
     page = Path(__file__).parents[3].joinpath("docs/sweep-file.md").read_text()
     assert all(f"`{kind}`" in page or f"type: {kind}" in page for kind in KNOWN)
+
+
+def test_a_scheduler_defines_what_comes_next_and_what_an_outcome_decides():
+    assert Scheduler.__abstractmethods__ == {"upcoming", "observe"}
+    assert {type(settings.capabilities) for settings in KNOWN.values()} == {SchedulerCapabilities}

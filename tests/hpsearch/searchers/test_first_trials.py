@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpsearch.searchers.first_trials import FirstTrials
 from hpsearch.searchers.optuna_space import OptunaSpace
-from hpsearch.searchers.points import FirstTrials
 from hpsearch.searchers.qmc import QMC
 from hpsearch.searchers.tried import TriedConfigurations
 from hpsearch.space import Categorical, LogUniform, Space, Uniform

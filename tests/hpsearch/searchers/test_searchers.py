@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpsearch.errors import SweepError
-from hpsearch.searchers import GridSearcher, RandomSearcher, Suggestion
+from hpsearch.searchers import KNOWN, GridSearcher, RandomSearcher, Searcher, SearcherCapabilities, Suggestion
 from hpsearch.seeds import trial_seed
 from hpsearch.space import IntUniform, Space, Uniform
 from hpsearch.trial import Trial
@@ -91,3 +91,8 @@ def test_a_searcher_that_does_not_explore_says_so():
     assert not GridSearcher.capabilities.explores
     with pytest.raises(NotImplementedError, match="GridSearcher has no params for forked trials"):
         GridSearcher(problem_of(space)).explore(1, Trial(0, {"x": 1}, 1, "grid"))
+
+
+def test_a_searcher_defines_what_it_suggests_and_observes():
+    assert Searcher.__abstractmethods__ == {"suggest", "observe"}
+    assert {type(searcher.capabilities) for searcher in KNOWN.values()} == {SearcherCapabilities}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpsearch.searchers import Searcher, Suggestion
-from hpsearch.searchers.points import FirstTrials
+from hpsearch.searchers.first_trials import FirstTrials
 from hpsearch.space import Space
 from hpsearch.trial import Params
 

@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hpsearch.objective import Metric, Objective
 from hpsearch.searchers import Observation, Problem, Search, Searcher, Suggestion, searcher_named
-from hpsearch.searchers.points import FirstTrials
+from hpsearch.searchers.first_trials import FirstTrials
 from hpsearch.space import Categorical, Distribution, IntUniform, LogIntUniform, LogUniform, Space, Uniform
 from hpsearch.trial import Failure, Report, Trial
 

@@ -69,7 +69,7 @@ class FirstTrials:
         """Return what a trial uses if no suggestion is ready: a sample from a stream of its own."""
         return _drawn(tried.draw(stand_in_seed(self._seed), trial), STAND_IN)
 
-    def instead(self, number: int, tried: TriedConfigurations) -> Suggestion | None:
+    def replacement(self, number: int, tried: TriedConfigurations) -> Suggestion | None:
         """Return the replacement of a suggestion that was tried while it was computed."""
         return _drawn(tried.draw(self._seed, number), "random")
 
