@@ -1,4 +1,4 @@
-"""What was asked of a design: kept in its folder, so that one that was cut short goes on with the same."""
+"""The request of a design, stored in its folder, so that an interrupted design resumes with the same request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpsearch.errors import DesignError
 __all__ = ["BOUNDED", "Asked", "read_limits", "read_seconds"]
 
 BOUNDED = ("parameters", "flops", "latency_ms")
-"""What `--limit` bounds: of the delivered network, `flops` and `latency_ms` for one row."""
+"""Quantities of the delivered network that `--limit` bounds; `flops` and `latency_ms` are for one row."""
 
 LEAST_SECONDS = 5.0
 
@@ -24,10 +24,10 @@ _NAMES = ("source", "target", "goal", "limits", "seconds", "workers", "seed", "t
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked for.
+    """The request of a design.
 
     Raises:
-        DesignError: It can't be had.
+        DesignError: It is invalid.
     """
 
     source: str
@@ -37,14 +37,14 @@ class Asked:
     goal: str | None = None
     """A name of `scores.SCORES`; None: by the kind of target."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Most of what is in `BOUNDED`."""
+    """Upper bounds by name in `BOUNDED`."""
     seconds: float = 600.0
     """For all of it, from looking at the data to the test score."""
     workers: int | None = None
     """Trials at a time; None: as many as there are cores."""
     seed: int = 0
     test_share: float = 0.2
-    """Of the rows, which the search never sees."""
+    """Fraction of the rows, which the search never sees."""
 
     def __post_init__(self) -> None:
         if not LEAST_SECONDS <= self.seconds < math.inf:
@@ -53,7 +53,7 @@ class Asked:
             raise DesignError(f"--test-share must be between 0 and 1, got {self.test_share:g}")
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as JSON."""
+        """Return it as JSON."""
         return dict(zip(_NAMES, astuple(self), strict=True))
 
     @classmethod
@@ -62,7 +62,7 @@ class Asked:
         return cls(*(given[name] for name in _NAMES))
 
     def with_seconds(self, seconds: float | None) -> Asked:
-        """Give it with another time; None leaves it."""
+        """Return it with another time; None keeps the time."""
         return self if seconds is None else replace(self, seconds=seconds)
 
 
@@ -79,10 +79,10 @@ def read_seconds(text: str) -> float:
 
 
 def read_limits(given: Sequence[str]) -> dict[str, float]:
-    """Read limits such as `parameters=1e6`.
+    """Parse limits such as `parameters=1e6`.
 
     Raises:
-        DesignError: One is nothing that can be bounded, is given twice, or isn't a number above 0.
+        DesignError: One is unknown, appears twice, or isn't a number above 0.
     """
     limits: dict[str, float] = {}
     for item in given:

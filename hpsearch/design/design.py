@@ -41,12 +41,12 @@ from hpsearch_comm.errors import ConfigurationError
 __all__ = ["Surroundings", "design", "resume"]
 
 _FEW = 2000
-"""Rows up to which all folds validate; beyond, one held-out fold says enough."""
+"""Most rows for which all folds validate; with more, one held-out fold is enough."""
 
 _FOLDS = 5
 
 _QUICK_FOLDS = 2
-"""That validate where networks are slow for the time that there is."""
+"""Number of folds that validate if networks are slow for the available time."""
 
 _TREES = 0.2
 """Share of the time that trees may take."""
@@ -54,13 +54,13 @@ _TREES = 0.2
 
 @dataclass(frozen=True)
 class Surroundings:
-    """How a design is run; none of it changes what is asked for."""
+    """How a design is run, without effect on the request."""
 
     say: Callable[[str], None] = print
     display: Callable[[], Display] = Silent
     backend: BackendName = "ray"
     began: float | None = None
-    """When the time that was asked for began to run, by `time.time()`; None: when it is called."""
+    """Start of the requested time, by `time.time()`; None: at the call."""
     sweep_only: bool = False
     """End before the search, so that the sweep can be changed."""
 
@@ -69,15 +69,15 @@ def design(asked: Asked, folder: Path, around: Surroundings) -> Report | None:
     """Design a network for a data set.
 
     Args:
-        asked: What for, and within which bounds.
-        folder: Where all is written; it must not be there, or be empty.
+        asked: The request.
+        folder: The target folder, which must be missing or empty.
         around: How it is run.
 
     Returns:
-        None where it ended before there was a network: `resume` goes on.
+        The report; None if it ended before there was a network: `resume` continues.
 
     Raises:
-        DesignError: It can't be had.
+        DesignError: The request can't be satisfied.
         HpsearchError: The search can't be run.
     """
     place = DesignFolder(folder)
@@ -93,17 +93,17 @@ def design(asked: Asked, folder: Path, around: Surroundings) -> Report | None:
 
 
 def resume(folder: Path, around: Surroundings, seconds: float | None = None) -> Report | None:
-    """Go on with a design where it stands, or give what came of it.
+    """Resume a design, or return its report.
 
-    What was split stays split: the rows are read from the folder, not from the data set.
+    The split stays: rows are read from the folder, not from the data set.
 
     Args:
         folder: The design's.
         around: How it is run.
-        seconds: For all of it, former runs included; None: as asked at first. More of them let the search go on.
+        seconds: Total time, earlier runs included; None: as requested at first. A longer time continues the search.
 
     Raises:
-        DesignError, HpsearchError: As `design`.
+        DesignError, HpsearchError: See `design`.
     """
     place = DesignFolder(folder)
     record = place.read()
@@ -282,7 +282,7 @@ def _finished(
 
 
 def _check_stayed(place: DesignFolder, rows: Path) -> None:
-    """See that a folder lies where its sweep says that the rows are: else trials would read others, or none."""
+    """Check that the sweep's rows are in this folder: else trials would read others, or none."""
     here = place.search_rows
     if here != rows and not (here.exists() and rows.exists() and here.samefile(rows)):
         raise DesignError(
@@ -292,7 +292,7 @@ def _check_stayed(place: DesignFolder, rows: Path) -> None:
 
 
 def _none_keeps(place: DesignFolder, study: Study) -> DesignError:
-    """Return how near the best trial came to the bounds, which none keeps."""
+    """Describe how close the best trial is to the bounds, which no trial satisfies."""
     nearest, objective = study.leaders[0], study.sweep.objective
     broken, metrics = objective.broken(nearest.score), study.metrics_of(nearest)
     found = (f"{one.metric} {number(metrics[one.metric])}" for one in objective.constraints if str(one) in broken)

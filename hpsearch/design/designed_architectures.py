@@ -17,12 +17,12 @@ def architecture(params: Mapping[str, Any], task: Task) -> dict[str, Any]:
     """Return the arguments of `architectures.network`, and of `standalone`, for a task.
 
     Rows: `depth` (2; 0 is a linear model) dense layers of `width` (128) features with `activation` ("relu"), `norm`
-    ("none", "batch", "layer"), `dropout` (0.0); `residual` (False) adds what comes to what each but the first gives;
-    `embedding` ("none"; "periodic" with `deviation` 0.1).
+    ("none", "batch", "layer"), `dropout` (0.0); `residual` (False) adds each layer's input to its output, except
+    in the first; `embedding` ("none"; "periodic" with `deviation` 0.1).
 
     Images: `stages` (2), each of `blocks` (1) of the kind `block` ("conv", "residual" or "separable") with `channels`
     (32) in the first one and twice as many in each further one, kernels of `kernel` (3), and a pool between; `side` (2)
-    pixels are left for the last layer, behind a dropout of `dropout` (0.0).
+    pixels are left for the last layer, after a dropout of `dropout` (0.0).
     """
     body = _rows(params) if len(task.inputs) == 1 else _images(params)
     return {"value": body[0], "inputs": task.inputs, "outputs": task.outputs, "stem": body[1], "head": body[2]}

@@ -38,7 +38,7 @@ _WARMUP = 0.05
 class DesignedNetwork(Trainer):
     """Reports the scores of its kind of task on the validated rows, and `fit_seconds`.
 
-    `fit_seconds` is how long one network would take to train on all rows for `epochs` at this speed: the last fit.
+    `fit_seconds` is the time of the last fit: one network, trained on all rows for `epochs` at this speed.
 
     Parameters: `data` (the path of `search.npz`), `goal` (a name of `scores.SCORES`, by which the loss is chosen),
     `folds` (5) and of these `validated` (5; 1: one fold is held out; 0: one network trains on all rows, and nothing is
@@ -126,7 +126,7 @@ class DesignedNetwork(Trainer):
         return found
 
     def validated(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Give predictions for the validated rows, and these rows' numbers.
+        """Return predictions for the validated rows, and these rows' numbers.
 
         Returns:
             Probabilities (rows, classes), or numbers (rows,), float64; and int64 (rows,).
@@ -144,7 +144,7 @@ class DesignedNetwork(Trainer):
 
     @torch.no_grad()
     def predictions(self, rows: PreparedRows) -> np.ndarray[Any, Any]:
-        """Return what the first network says of other rows, in evaluation.
+        """Return the first network's predictions for other rows, in evaluation mode.
 
         Returns:
             Probabilities (rows, classes), or numbers (rows,), float64.
@@ -164,9 +164,9 @@ class DesignedNetwork(Trainer):
         return None if channels is None else torch.tensor(channels, device=self.device)
 
     def delivered(self) -> nn.Module:
-        """Return the network that trained on all rows, in evaluation.
+        """Return the network that trained on all rows, in evaluation mode.
 
-        Of numbers its outputs are in terms of the task's `target_mean` and `target_scale`.
+        For numbers its outputs are standardized by the task's `target_mean` and `target_scale`.
 
         Raises:
             ConfigurationError: There are several networks, none of which trained on all rows; or the task's scale isn't
@@ -208,7 +208,7 @@ def parameter_count(params: Mapping[str, Any]) -> int:
 
 
 def flops(params: Mapping[str, Any]) -> int:
-    """Count the floating-point operations of the delivered network for one row, as `costs` does: for `derived`.
+    """Return the floating-point operations of the delivered network for one row, as `costs` does: for `derived`.
 
     Raises:
         ArchitectureError: No network can be built from the parameters.
@@ -218,13 +218,13 @@ def flops(params: Mapping[str, Any]) -> int:
 
 
 class FoldNetworks(nn.Module):
-    """Networks that are alike but for their weights. What goes in are numbers of rows, (batch, networks).
+    """Networks with equal architectures and different weights. Inputs are numbers of rows, (batch, networks).
 
     Args:
-        networks: They.
-        inputs: All rows, which no state holds: (rows, ...).
-        channels: Of images the mean and the scale of each channel, (2, channels); None of others.
-        augment: What is done to a batch in training.
+        networks: The networks.
+        inputs: All rows, which aren't part of the state: (rows, ...).
+        channels: For images the mean and scale of each channel, (2, channels); else None.
+        augment: Augmentation of a training batch.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class FoldNetworks(nn.Module):
 
 
 class TargetScale:
-    """Mean and deviation of the numbers that each network trains on, in whose terms it is trained.
+    """Mean and standard deviation of each network's training targets, by which they are standardized.
 
     Args:
         targets: All, (rows,).
@@ -273,26 +273,26 @@ class TargetScale:
         self.deviation = torch.where(deviation > 0, deviation, 1.0)
 
     def scaled(self, number: int, targets: Tensor) -> Tensor:
-        """Give numbers as network `number` is trained on them."""
+        """Return numbers standardized for network `number`."""
         return ((targets.double() - self.mean[number]) / self.deviation[number]).float()
 
     def in_units(self, number: int, outputs: Tensor) -> Tensor:
-        """Return what network `number` said, in the targets' unit; float64."""
+        """Return predictions of network `number`, in the targets' unit; float64."""
         return outputs.double() * self.deviation[number] + self.mean[number]
 
 
 def fold_loss(
     targets: Tensor, rows: Tensor, *, classes: int | None, weighted: bool, smoothing: float, absolute: bool
 ) -> Callable[[list[Tensor], Tensor], Tensor]:
-    """Make the loss of all networks: its value is their mean, its gradient for each network that of its own loss.
+    """Return the loss of all networks: the mean, with each network's gradient that of its own loss.
 
     Args:
-        targets: Of all rows.
+        targets: Targets of all rows.
         rows: Numbers of rows that each network trains on, (rows of an epoch, networks).
-        classes: How many; None where targets are numbers.
-        weighted: Give each class the same weight in all, by how often it is among a network's own rows.
-        smoothing: Share of a target that is dealt out to all classes (Szegedy et al., CVPR 2016, section 7).
-        absolute: Of numbers take the absolute error beyond a deviation (Huber 1964), not the squared one.
+        classes: Number of classes; None for numbers.
+        weighted: Weight classes equally, by their frequencies among a network's own rows.
+        smoothing: Label smoothing (Szegedy et al., CVPR 2016, section 7).
+        absolute: For numbers use the absolute error beyond a deviation (Huber 1964), not the squared one.
     """
     single: Callable[[int, Tensor, Tensor], Tensor]
     if classes is None:

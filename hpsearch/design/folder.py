@@ -1,11 +1,11 @@
-"""The folder of a design: what lies where.
+"""The folder of a design.
 
-design.json     what was asked for, what was found out before the search, and the seconds that it took so far
-data/           search.npz, test.npz and task.json: the rows, split once; and the test rows as they came
+design.json     the request, findings before the search, and the seconds used so far
+data/           search.npz, test.npz and task.json: the rows, split once; and the original test rows
 sweep.yaml      the sweep
 study/          the study
-model/          preprocessing, network, weights and predict.py: all that predictions need
-report.json     what came of it
+model/          preprocessing, network, weights and predict.py: everything for predictions
+report.json     the results
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DesignFolder:
 
     @property
     def record(self) -> Path:
-        """What was asked for."""
+        """The request."""
         return self.path / "design.json"
 
     @property
@@ -40,23 +40,23 @@ class DesignFolder:
 
     @property
     def search_rows(self) -> Path:
-        """Those that the search sees."""
+        """The search rows."""
         return self.data / "search.npz"
 
     @property
     def test_rows(self) -> Path:
-        """Those that it doesn't."""
+        """The test rows."""
         return self.data / "test.npz"
 
     @property
     def raw_test_rows(self) -> Path:
-        """The test rows as they came: a table, an array, or a folder of images."""
+        """The original test rows: a table, an array, or a folder of images."""
         names = ("test.csv", "test_rows.npz", "test")
         return next((self.data / name for name in names if (self.data / name).exists()), self.data / names[0])
 
     @property
     def trees(self) -> Path:
-        """What the network is compared with; a copy is delivered where it did better."""
+        """The trees that the network is compared with; a copy is delivered if they are better."""
         return self.data / "trees.joblib"
 
     @property
@@ -71,12 +71,12 @@ class DesignFolder:
 
     @property
     def model(self) -> Path:
-        """What is delivered."""
+        """The delivered model."""
         return self.path / "model"
 
     @property
     def report(self) -> Path:
-        """What came of it."""
+        """The report."""
         return self.path / "report.json"
 
     def begin(self, record: Mapping[str, Any]) -> None:
@@ -111,7 +111,7 @@ class DesignFolder:
             self.path.rmdir()
 
     def read(self) -> dict[str, Any]:
-        """Read what was asked for.
+        """Read the request.
 
         Raises:
             DesignError: There is no design here.

@@ -13,21 +13,21 @@ __all__ = ["assign_folds", "even_batch", "training_rows"]
 
 
 def assign_folds(inputs: NDArray[np.generic], targets: NDArray[np.generic], folds: int, seed: int) -> NDArray[np.int64]:
-    """Deal rows out to folds, so that each fold has its share of every class, or of small and large numbers.
+    """Assign rows to folds, stratified by class, or by size for numbers.
 
-    Rows whose inputs are equal are in the same fold: else a network would be asked what it was told.
+    Rows with equal inputs are in the same fold: else a network would be validated on its training rows.
 
     Args:
         inputs: (rows, ...).
         targets: (rows,), classes or numbers.
-        folds: How many, from 2.
-        seed: Of the dealing.
+        folds: Number of folds, at least 2.
+        seed: Seed of the assignment.
 
     Returns:
         The number of each row's fold, (rows,).
 
     Raises:
-        ConfigurationError: There are more folds than different rows.
+        ConfigurationError: There are more folds than distinct rows.
     """
     first: dict[bytes, int] = {}
     group = np.array([first.setdefault(row.tobytes(), len(first)) for row in np.ascontiguousarray(inputs)], np.int64)
@@ -45,21 +45,21 @@ def assign_folds(inputs: NDArray[np.generic], targets: NDArray[np.generic], fold
 
 
 def training_rows(folds: NDArray[np.int64], validated: int, seed: int) -> Tensor:
-    """Return which rows each network trains on in an epoch.
+    """Return the rows that each network trains on in an epoch.
 
-    Network i trains on no row of fold i. Where folds are unequal, the networks with fewer rows see some of theirs twice
-    in an epoch, so that all take as many steps.
+    Network i trains on no row of fold i. If folds are unequal, networks with fewer rows see some rows twice in an
+    epoch, so that all take equally many steps.
 
     Args:
         folds: The number of each row's fold, (rows,).
-        validated: How many networks there are; 0: one, that trains on all rows.
-        seed: Of who stands beside whom.
+        validated: Number of networks; 0: one, which trains on all rows.
+        seed: Seed of the repeated rows.
 
     Returns:
         Numbers of rows, int64, (rows of an epoch, networks).
 
     Raises:
-        ConfigurationError: A network would have nothing to train on.
+        ConfigurationError: A network would have no rows to train on.
     """
     chance = np.random.default_rng(seed)
     if validated == 0:
@@ -73,9 +73,9 @@ def training_rows(folds: NDArray[np.int64], validated: int, seed: int) -> Tensor
 
 
 def even_batch(rows: int, wanted: int) -> int:
-    """Return the batch size near the wanted one whose last batch is no rest of a row or two.
+    """Return a batch size near the requested one whose last batch isn't only a row or two.
 
-    Batch normalization can't train on one row, and learns little of a few.
+    Batch normalization can't train on one row, and poorly on a few.
     """
     batch = -(-rows // max(1, round(rows / wanted)))
     while batch < rows and 0 < rows % batch < min(8, batch):

@@ -27,18 +27,18 @@ __all__ = ["Best", "Delivered", "best_of", "deliver"]
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """What the search found."""
+    """Result of the search."""
 
     trial: int
     params: Mapping[str, Any]
-    """As the trainable saw them."""
+    """Params, as the trainable saw them."""
     epochs: int
     """For the last fit: those after which its score was reported, less those left out."""
     left_out: int
     """Epochs for which the last fit has no time."""
     validation: float
     trials: int
-    """That have a score."""
+    """Number of trials with a score."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -50,7 +50,7 @@ class Delivered:
     training: DesignedNetwork
 
     def of(self, rows: PreparedRows) -> NDArray[np.float64]:
-        """Return what it says of prepared rows: probabilities (rows, classes), or numbers (rows,)."""
+        """Return predictions for prepared rows: probabilities (rows, classes), or numbers (rows,)."""
         return self.training.predictions(rows)
 
 
@@ -85,7 +85,7 @@ def deliver(best: Best, folder: Path, seed: int) -> Delivered:
     Everything but which rows it sees is as in that trial: parameters, schedule and threads.
 
     Args:
-        best: What the search found.
+        best: Result of the search.
         folder: Where to write.
         seed: Of the weights and of the order of rows.
 

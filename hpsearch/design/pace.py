@@ -1,4 +1,4 @@
-"""How long things may take: the seconds of a design divided among its parts."""
+"""Divide a design's time among its parts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _TRIALS = 40
-"""Whole trials for which there should be time: with rungs that is some hundred."""
+"""Number of full trials for which there should be time; with rungs that is about a hundred trials."""
 
 ENOUGH_EPOCHS = 27
 """With fewer it pays to validate fewer folds, so that trials are quicker."""
@@ -48,18 +48,18 @@ STARTING = {"ray": 7.0}
 
 
 class Clock:
-    """The time that is left of what was asked for, former runs of the same design included.
+    """The remaining part of the requested time, over all runs of the design.
 
     Args:
-        seconds: In all.
-        spent: By former runs.
-        began: When this run did, by `time.time()`.
+        seconds: Total time.
+        spent: Seconds of earlier runs.
+        began: Start of this run, by `time.time()`.
     """
 
     def __init__(self, seconds: float, spent: float, began: float | None = None) -> None:
         self._seconds = seconds
         self._spent = spent
-        # The monotonic clock may have begun anywhere; only the seconds before this call come from the other one.
+        # The monotonic clock has an arbitrary origin; only the seconds before this call come from the other clock.
         before = 0.0 if began is None else max(0.0, time.time() - began)
         self._zero = time.monotonic() - before
 
@@ -74,13 +74,13 @@ class Clock:
         return self._seconds - self.spent
 
     def count_at_least(self, spent: float) -> None:
-        """Take it that former runs spent so many seconds: one that was killed couldn't say."""
+        """Set the seconds of earlier runs, as a killed run couldn't record them."""
         self._spent = max(self._spent, spent)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What follows from the speed of a usual network on these rows."""
+    """Settings from the speed of a typical network on these rows."""
 
     epochs: int
     """Of a whole trial."""
@@ -124,12 +124,12 @@ def pace(params: Mapping[str, Any], clock: Clock, workers: int, starting: float)
 
 
 def check_latency(params: Mapping[str, Any], task: Task, limits: Mapping[str, float]) -> None:
-    """See that a network can be as quick as it is to be.
+    """Check that a network can satisfy the limit on latency.
 
     Args:
-        params: Of the smallest network.
-        task: What is predicted of what.
-        limits: Of which `latency_ms` is looked at.
+        params: Params of the smallest network.
+        task: The task.
+        limits: The limits, of which `latency_ms` is checked.
 
     Raises:
         DesignError: It can't.
@@ -148,13 +148,13 @@ def check_latency(params: Mapping[str, Any], task: Task, limits: Mapping[str, fl
 
 
 def search_seconds(clock: Clock, fit_seconds: float, starting: float) -> float:
-    """Return the seconds that the search may take, so that the last fit and the scoring come to their end in time."""
+    """Return the seconds of the search that leave time for the last fit and the scoring."""
     return clock.left - fit_seconds - starting - SCORING
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch work in one thread, as trials do, so that what is measured of one holds for the other."""
+    """Limit torch to one thread, as in trials, so that measurements are comparable."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Rows as `data_sets.prepare` leaves them: `search.npz`, or `test.npz`, and `task.json` beside it."""
+"""Rows from `data_sets.prepare`: `search.npz`, or `test.npz`, with `task.json` in the same folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["PreparedRows", "Task", "read_rows", "read_task"]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be predicted of what."""
+    """The inputs and targets of a prediction."""
 
     kind: Literal["classes", "numbers"]
     classes: tuple[str, ...]
@@ -28,14 +28,14 @@ class Task:
     """The shape of a row."""
 
     target_mean: float = 0.0
-    """Of numbers: what a prediction is where the delivered network gives 0, and by how much more where it gives 1."""
+    """For numbers: the prediction for the delivered network's output 0, and its increase for output 1."""
     target_scale: float = 1.0
     channels: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    """Of images the mean and the scale of each channel, by which pixels become a network's inputs."""
+    """For images the mean and scale of each channel, by which pixels are standardized."""
 
     @property
     def outputs(self) -> int:
-        """How many numbers a network gives for a row."""
+        """Number of a network's outputs for a row."""
         return len(self.classes) if self.kind == "classes" else 1
 
 
@@ -55,7 +55,7 @@ def read_task(folder: Path) -> Task:
     """Read `task.json`.
 
     Raises:
-        ConfigurationError: It isn't there, or says something else.
+        ConfigurationError: It is missing or invalid.
     """
     path = folder / "task.json"
     try:
@@ -79,10 +79,10 @@ def read_task(folder: Path) -> Task:
 
 @lru_cache(maxsize=2)
 def read_rows(path: Path) -> PreparedRows:
-    """Read `search.npz` or `test.npz`, with the `task.json` beside it; once per process.
+    """Read `search.npz` or `test.npz`, with `task.json` in the same folder, once per process.
 
     Raises:
-        ConfigurationError: It can't be read, or the two don't fit each other.
+        ConfigurationError: It can't be read, or the two don't match.
     """
     task = read_task(path.parent)
     try:

@@ -1,4 +1,4 @@
-"""What came of a design, as JSON and in words."""
+"""The report of a design, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ class TestScore:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of it; scores are those of `goal`."""
+    """Results; scores are those of `goal`."""
 
     goal: str
     better: str
     """`minimize` or `maximize`."""
     test: TestScore
-    """Of the delivered files."""
+    """Score of the delivered files."""
     all_scores: Mapping[str, float]
     """Every score of this kind of task on the test rows."""
     baseline: TestScore
-    """Of what knows the targets alone: the search rows' most frequent class, or their mean."""
+    """Score of a baseline that predicts the search rows' most frequent class, or their mean."""
     baseline_is: str
     trees: TestScore | None
-    """Of the trees that did best on the validated rows; None where there was no time for any."""
+    """Score of the trees that are best on the validated rows; None if there was no time for any."""
     trees_are: str
     validation: float
-    """Of the best trial; as the best of many it looks better than it is."""
+    """Score of the best trial; as the best of many it is optimistic."""
     trees_validation: float | None
     trees_win: bool
-    """Whether trees did better on the validated rows. The test rows have no say in it."""
+    """Whether trees are better on the validated rows; the test rows aren't used for it."""
     trial: int
     trials: int
     epochs: int
@@ -70,7 +70,7 @@ class Report:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as JSON."""
+        """Return it as JSON."""
         return dict(zip(_NAMES, asdict(self).values(), strict=True))
 
     @classmethod
@@ -82,7 +82,7 @@ class Report:
         return cls(*(read[name] for name in _NAMES))
 
     def text(self, folder: Path) -> str:
-        """Put it into words, with commands that can be pasted; `folder` is the design's, as shown."""
+        """Format it as text, with commands to paste; `folder` is the design's, for display."""
         program, study = (shlex.quote(str(folder / name)) for name in ("model/predict.py", "study"))
         lines = [
             f"test rows:    {self.goal} {self.test}, on {counted(self.test_rows, 'row')} that the search never saw",

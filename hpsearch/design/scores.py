@@ -1,4 +1,4 @@
-"""What predictions are worth, over all rows at once: no mean of means over batches."""
+"""Scores of predictions, over all rows at once, not averaged over batches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Array = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One way to say what predictions are worth."""
+    """A score of predictions."""
 
     name: str
     kind: Literal["classes", "numbers"]
     goal: Literal["minimize", "maximize"]
     of: Callable[[Array, Array], float]
-    """Given predictions, of classes as probabilities (rows, classes), of numbers (rows,); and what is true, (rows,)."""
+    """Returns the score of predictions, probabilities (rows, classes) or numbers (rows,), for true targets, (rows,)."""
     weighted: bool = False
     """Rare classes count as much as common ones, so training should weigh them up."""
 
@@ -67,7 +67,7 @@ def _mae(given: Array, true: Array) -> float:
 
 
 def _r2(given: Array, true: Array) -> float:
-    """One less the squared errors by those of the mean of these very rows; NaN where all are equal."""
+    """1 - (squared error) / (squared error of these rows' mean); NaN if all targets are equal."""
     numbers = true.astype(np.float64)
     spread = float(np.sum((numbers - numbers.mean()) ** 2))
     return 1.0 - float(np.sum(_errors(given, true) ** 2)) / spread if spread > 0 else float("nan")
@@ -85,16 +85,16 @@ SCORES: Mapping[str, Score] = {
         Score("r2", "numbers", "maximize", _r2),
     )
 }
-"""By name."""
+"""Scores by name."""
 
 
 def score(name: str, given: Array, true: Array) -> float:
-    """Return one score; NaN where a prediction is no number, of which `argmax` would make a class.
+    """Return one score; NaN if a prediction is NaN, which `argmax` would convert to a class.
 
     Args:
         name: One of `SCORES`.
         given: Probabilities of classes, (rows, classes), or numbers, (rows,).
-        true: Classes or numbers, (rows,).
+        true: True classes or numbers, (rows,).
     """
     if len(given) != len(true) or len(true) == 0:
         raise ValueError(f"needs a prediction for each row, and a row, got {len(given)} for {len(true)} rows")
@@ -102,23 +102,23 @@ def score(name: str, given: Array, true: Array) -> float:
 
 
 _Z = 1.959963984540054
-"""Of the normal distribution, 95 % lie within so many deviations."""
+"""Half-width of the normal distribution's central 95 %, in standard deviations."""
 
 _RESAMPLES = 2000
 
 
 def interval(name: str, given: NDArray[np.generic], true: NDArray[np.generic]) -> tuple[float, float] | None:
-    """Return the 95 % interval of a score, as far as the draw of these rows makes it uncertain.
+    """Return the 95 % confidence interval of a score, over the sampling of rows.
 
-    Accuracy's is Wilson's (1927); others are the percentiles of 2,000 bootstrap samples (Efron 1979), always the same.
+    Accuracy's is Wilson's (1927); others are percentiles of 2,000 bootstrap samples (Efron 1979) with a fixed seed.
 
     Args:
-        name: Of the score.
+        name: Name of the score.
         given: Probabilities (rows, classes), or numbers (rows,).
-        true: What is true, (rows,).
+        true: True targets, (rows,).
 
     Returns:
-        None where there is none, as of a single row, or where predictions are no numbers.
+        The interval; None without one, as for a single row or NaN predictions.
     """
     value, rows = score(name, given, true), len(true)
     if not math.isfinite(value) or rows < 2:
@@ -128,7 +128,7 @@ def interval(name: str, given: NDArray[np.generic], true: NDArray[np.generic]) -
     chance = np.random.default_rng(0)
     drawn = [chance.integers(rows, size=rows) for _ in range(_RESAMPLES)]
     found = np.array([score(name, given[rows_of], true[rows_of]) for rows_of in drawn])
-    found = found[np.isfinite(found)]  # a sample whose numbers are all equal has no r2
+    found = found[np.isfinite(found)]  # a sample with equal numbers has no r2
     if len(found) < _RESAMPLES // 2:
         return None
     low, high = np.percentile(found, [2.5, 97.5])
@@ -140,4 +140,4 @@ def _wilson(share: float, rows: int) -> tuple[float, float]:
     square = _Z**2 / rows
     middle = (share + square / 2) / (1 + square)
     half = _Z / (1 + square) * math.sqrt(share * (1 - share) / rows + square / (4 * rows))
-    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))  # whatever rounding does
+    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))  # despite rounding

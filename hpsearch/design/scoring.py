@@ -1,4 +1,4 @@
-"""What the delivered files are worth on the test rows, which nothing has seen before."""
+"""Score the delivered files on the test rows, which weren't used before."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from hpsearch.errors import DesignError
 __all__ = ["predictions_of", "tested"]
 
 _LINES = 5
-"""Of what predict.py said, where it failed."""
+"""Last letters of the output of a failed predict.py."""
 
 
 _SAME = 1e-3
-"""Of a probability, or of the targets' deviation: what may lie between two ways to the same prediction."""
+"""Tolerance between two ways to compute a prediction, of a probability or of the targets' standard deviation."""
 
 
 def tested(
@@ -43,8 +43,8 @@ def tested(
 ) -> Report:
     """Score the delivered network, the trees and a baseline on the test rows.
 
-    The network's score is that of what the delivered predict.py says of the test rows as they came. `expected` is what
-    the trained network itself says of them, and no more than a check.
+    The network's score is that of the delivered predict.py on the original test rows. `expected` are the trained
+    network's own predictions, for a check.
 
     Raises:
         DesignError: The delivered files don't predict.
@@ -90,13 +90,13 @@ def tested(
 
 
 def predictions_of(place: DesignFolder, task: Task, rows: int) -> NDArray[np.float64]:
-    """Run the delivered predict.py on the test rows as they came, in a process of its own, without hpsearch.
+    """Run the delivered predict.py on the original test rows, in a process of its own, without hpsearch.
 
     Returns:
         Probabilities (rows, classes) in the order of the task's classes, or numbers (rows,).
 
     Raises:
-        DesignError: It fails, or says something else than a prediction for each row.
+        DesignError: It fails, or doesn't print a prediction for each row.
     """
     script = place.model / "predict.py"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -123,7 +123,7 @@ def predictions_of(place: DesignFolder, task: Task, rows: int) -> NDArray[np.flo
 
 
 def _check_same(place: DesignFolder, given: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
-    """See that the delivered files are what was trained."""
+    """Check that the delivered files match the trained network."""
     scale = 1.0 if given.ndim > 1 else float(expected.std()) or 1.0
     worst = float(np.abs(given - expected).max()) / scale
     if not worst <= _SAME:

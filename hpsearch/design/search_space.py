@@ -22,16 +22,16 @@ _WIDE = 300
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """What is searched."""
+    """The search space of a design."""
 
     parameters: dict[str, Any]
-    """As `parameters` of a sweep file has them."""
+    """Parameters, as in a sweep file."""
     points: list[dict[str, Any]]
-    """What is tried first."""
+    """Configurations to try first."""
 
     @property
     def smallest(self) -> dict[str, Any]:
-        """Parameters of the smallest network: values stand in the order of size, or of what they cost."""
+        """Parameters of the smallest network: values are in order of size or cost."""
         return {
             name: given["values"][0] if "values" in given else given["min"] for name, given in self.parameters.items()
         }
@@ -133,7 +133,7 @@ def _images(task: Task) -> tuple[Sizes, dict[str, Any], list[dict[str, Any]]]:
 
 
 def _counts(params: Mapping[str, Any], limits: Mapping[str, float]) -> dict[str, int]:
-    """Count what is limited of a network."""
+    """Return the limited quantities of a network."""
     return {name: count(params) for name, count in _COUNTED.items() if name in limits}
 
 
@@ -142,7 +142,7 @@ def _keeps(counts: Mapping[str, int], limits: Mapping[str, float]) -> bool:
 
 
 def _within(sizes: Sizes, other: Mapping[str, Any], constants: Mapping[str, Any], limits: Mapping[str, float]) -> Sizes:
-    """Leave out what can't be within the limits whatever else is chosen, so that most draws keep them."""
+    """Remove values that can't satisfy the limits with any others, so that most samples satisfy them."""
     if not set(limits) & set(_COUNTED):
         return sizes
     names, kinds = (

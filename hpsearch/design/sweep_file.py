@@ -22,15 +22,15 @@ __all__ = ["TRAINABLE", "Plan", "check_sweep", "sweep_text"]
 TRAINABLE = "hpsearch.design.designed_network:DesignedNetwork"
 
 _COUNTED = {"parameters": ("weights", "parameter_count"), "flops": ("operations", "flops")}
-"""What is counted before anything trains: the sweep's names, and the functions."""
+"""Quantities that are computed before training: the sweep's names, and the functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the file says beside the space."""
+    """The file's content besides the space."""
 
     found: tuple[str, ...]
-    """What is known of the data, in lines."""
+    """Description of the data, in lines."""
     constants: Mapping[str, Any]
     """Parameters that aren't searched."""
     limits: Mapping[str, float]
@@ -100,15 +100,15 @@ def _flow(value: Any) -> str:
 
 
 def check_sweep(sweep: Sweep, folder: DesignFolder, constants: Mapping[str, Any]) -> None:
-    """See that a sweep, which somebody may have changed, still is one of this design.
+    """Check that an edited sweep still belongs to this design.
 
     Args:
-        sweep: As the file has it now.
-        folder: The design's.
-        constants: Parameters that aren't searched, as the file was written with them.
+        sweep: The file's current sweep.
+        folder: The design's folder.
+        constants: Parameters that aren't searched, as originally written.
 
     Raises:
-        DesignError: It isn't.
+        DesignError: It doesn't.
     """
     goal = constants["goal"]
     if sweep.trainable != TRAINABLE:
@@ -124,7 +124,7 @@ def check_sweep(sweep: Sweep, folder: DesignFolder, constants: Mapping[str, Any]
         )
     wanted = {**constants, "epochs": sweep.iterations}
     if any(bound.metric == "latency_ms" for bound in sweep.objective.constraints):
-        wanted["latency"] = True  # else nobody measures it
+        wanted["latency"] = True  # else it isn't measured
     for name, value in wanted.items():
         parameter = sweep.parameters.find(name)
         given = None if parameter is None else parameter.distribution

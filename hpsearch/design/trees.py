@@ -25,7 +25,7 @@ from hpsearch.design.scores import SCORES, score
 __all__ = ["KINDS", "Trees", "best_trees", "fitted_trees", "predicted", "read_trees"]
 
 _SAMPLE = 2000
-"""Rows whose time says how long all will take."""
+"""Number of rows that are timed to estimate the time of all."""
 
 _MAKERS: Mapping[str, Mapping[str, Any]] = {
     "random forest": {"classes": RandomForestClassifier, "numbers": RandomForestRegressor},
@@ -33,13 +33,13 @@ _MAKERS: Mapping[str, Mapping[str, Any]] = {
 }
 
 _COUNTED = {"random forest": "n_estimators", "gradient boosting": "max_iter"}
-"""What says how many trees there are."""
+"""Name of the argument for the number of trees."""
 
 _TREES = 100
 """So many, by default."""
 
 KINDS = tuple(_MAKERS)
-"""What there is."""
+"""The kinds of trees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Trees:
         return self.scores[self.kind]
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as JSON."""
+        """Return it as JSON."""
         return {"kind": self.kind, "scores": dict(self.scores), "left_out": self.left_out}
 
 
@@ -101,7 +101,7 @@ def best_trees(
 
 
 def predicted(model: Any, inputs: NDArray[np.generic], task: Task) -> NDArray[np.float64]:
-    """Give probabilities (rows, classes), in the order of the task's classes, or numbers (rows,)."""
+    """Return probabilities (rows, classes), in the order of the task's classes, or numbers (rows,)."""
     flat = inputs.reshape(len(inputs), -1)
     if task.kind == "numbers":
         return np.asarray(model.predict(flat), np.float64)
@@ -129,7 +129,7 @@ def _validated(
 
 
 def fitted_trees(kind: str, rows: PreparedRows, chosen: NDArray[np.int64], jobs: int, **settings: Any) -> Any:
-    """Train trees of a kind on chosen rows, with default settings but for those that are given."""
+    """Train trees of a kind on selected rows, with default settings except the given ones."""
     if kind == "random forest":
         settings["n_jobs"] = jobs
     model = _MAKERS[kind][rows.task.kind](random_state=0, **settings)
@@ -137,7 +137,7 @@ def fitted_trees(kind: str, rows: PreparedRows, chosen: NDArray[np.int64], jobs:
 
 
 def _estimate(kind: str, rows: PreparedRows, jobs: int) -> float:
-    """Return the seconds of one fit: those of a tenth of the trees on some of the rows, as features take time, too."""
+    """Estimate the seconds of a fit, from a tenth of the trees on some rows, as features take time, too."""
     chosen = np.linspace(0, len(rows.targets) - 1, min(len(rows.targets), _SAMPLE)).astype(np.int64)
     if rows.task.kind == "classes":  # a rare one might be missing, and all rows of one class are nothing to learn
         chosen = np.union1d(chosen, np.unique(rows.targets, return_index=True)[1])

@@ -1,4 +1,4 @@
-"""What decides about bits and isn't in the sweep: it stays as it was when the study was created."""
+"""Settings outside the sweep that affect bits; they stay as they were when the study was created."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["bits_notes", "bits_of"]
 
 
 def bits_of(sweep: Sweep) -> dict[str, str]:
-    """Give what a new study records of it."""
+    """Return what a new study records of it."""
     # With it a product of matrices doesn't depend on where in memory they lie: lanes have the bits of each alone.
     return {} if sweep.trainable is None else {"mkl_cbwr": os.environ.get("MKL_CBWR", "AUTO")}
 
 
 def bits_notes(record: Mapping[str, Any]) -> Iterator[str]:
-    """Say where the environment asks for something else than a study was created with.
+    """Return a note if the environment differs from the study's.
 
     Args:
-        record: The study's.
+        record: The study's record.
     """
     kept, asked = record.get("mkl_cbwr"), os.environ.get("MKL_CBWR")
     if kept is not None and asked not in (None, kept):

@@ -1,4 +1,4 @@
-"""What a person should know of results on a GPU, before a sweep runs."""
+"""Notes on results on a GPU, before a sweep runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["gpu_notes"]
 
 
 def gpu_notes(sweep: Sweep) -> list[str]:
-    """Say that results on a GPU aren't the same to the bit, where nothing makes them so."""
+    """Warn that results on a GPU aren't reproducible to the bit, unless they are made so."""
     if not sweep.resources.gpus_per_worker or sweep.resources.fuse == "rounding":
         return []
     return [

@@ -1,6 +1,6 @@
-"""Ctrl-C, SIGTERM, a closed terminal and a preemption while a sweep runs: the first asks it to end, the second ends it.
+"""Handle Ctrl-C, SIGTERM, a closed terminal and preemption: the first ends the sweep in order, the second at once.
 
-Whoever runs a sweep inside a program of their own lets the program end by them too, once the sweep has: `passing_on`.
+If a sweep runs inside a user's program, `passing_on` ends the program after the sweep.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PREEMPTION)
 
 
 class Interrupts:
-    """Notes the signals that ask this process to end, while it is entered.
+    """Records the signals that end this process, within its block.
 
-    Outside the main thread no signal can be caught: then it notes none, and Python's own way holds.
+    Outside the main thread it does nothing, as signals can't be handled there.
     """
 
     def __init__(self) -> None:
         self.signals: list[int] = []
-        """Their numbers, in the order in which they came."""
+        """Signal numbers, in order of arrival."""
         self._former: dict[int, Any] = {}
         self._is_armed = False  # only then the second one raises: not while handlers are put in their places
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """Number of signals."""
         return len(self.signals)
 
     def __enter__(self) -> Interrupts:
@@ -58,7 +58,7 @@ class Interrupts:
         self.give_back()
 
     def give_back(self) -> None:
-        """Put the former handlers back; all of them, also where one is called meanwhile and raises."""
+        """Restore all earlier handlers, even if one is called meanwhile and raises."""
         self._is_armed = False
         with ExitStack() as stack:
             for number, former in self._former.items():
@@ -72,21 +72,21 @@ class Interrupts:
 
 
 def interrupted(told: str) -> KeyboardInterrupt:
-    """Give what ends the caller as Ctrl-C does, or, within a trial of another sweep, that sweep at once."""
+    """Return what ends the caller as Ctrl-C does, or, within a trial of another sweep, that sweep at once."""
     return Interrupted(told) if _is_ours(signal.getsignal(signal.SIGINT)) else KeyboardInterrupt(told)
 
 
 @contextmanager
 def passing_on(interrupts: Interrupts, told: str) -> Iterator[None]:
-    """Let signals that came in the block end the caller behind it, whatever came of the block.
+    """End the caller after the block by signals that arrived in the block.
 
-    SIGINT raises KeyboardInterrupt, and any other one SystemExit with the exit code that the shell gives it (143 for
-    SIGTERM), so that `finally` and `atexit` are heard. Where the caller has a handler of its own for a signal, that is
-    called in place of this, and if it returns, all goes on.
+    SIGINT raises KeyboardInterrupt, and other signals SystemExit with the shell's exit code (143 for SIGTERM), so that
+    `finally` and `atexit` run. If the caller has its own handler for a signal, that is called instead, and execution
+    continues if it returns.
 
     Args:
         interrupts: Entered and left within the block.
-        told: What the user should know.
+        told: Message for the user.
     """
     try:
         yield
@@ -96,7 +96,7 @@ def passing_on(interrupts: Interrupts, told: str) -> Iterator[None]:
             handler = signal.getsignal(number)
             if callable(handler) and handler is not signal.default_int_handler:
                 signal.raise_signal(number)
-                if _is_ours(handler):  # the sweep around this one has heard it; its trial must not go on
+                if _is_ours(handler):  # the outer sweep received it, too; its trial must not continue
                     raise Interrupted(told)
             elif number == signal.SIGINT:
                 raise KeyboardInterrupt(told)
@@ -107,7 +107,7 @@ def passing_on(interrupts: Interrupts, told: str) -> Iterator[None]:
 
 
 def _is_taken(number: int, former: object) -> bool:
-    """Say whether a signal asks the sweep to end, going by the handler that the program has set for it."""
+    """Return whether a signal should end the sweep, depending on the program's handler."""
     if former is None:  # set before Python began: it couldn't be put back
         return False
     if number in PREEMPTION:  # a program may use them for something else
@@ -116,7 +116,7 @@ def _is_taken(number: int, former: object) -> bool:
 
 
 def _has_default_action(number: int) -> bool:
-    """Ask the kernel: Python doesn't know the handlers that `faulthandler` and native code set."""
+    """Read the kernel's handlers, as Python doesn't know those of `faulthandler` and native code."""
     status = Path("/proc/self/status").read_text("ascii", "replace")
     fields = dict(line.split(":", 1) for line in status.splitlines() if line.startswith(("SigCgt:", "SigIgn:")))
     return not any(int(mask, 16) >> (number - 1) & 1 for mask in fields.values())

@@ -12,12 +12,12 @@ __all__ = ["check_launched_once"]
 
 
 def check_launched_once(call: str) -> None:
-    """See that no launcher has started this process as one of several ranks.
+    """Check that no launcher has started this process as one of several ranks.
 
-    A trial may be one of several ranks, as hpsearch sets the same variables for those of a trial.
+    Within a trial this is allowed, as hpsearch sets the same variables for a trial's ranks.
 
     Args:
-        call: What the user called.
+        call: The function that the user called.
 
     Raises:
         SweepError: One has.

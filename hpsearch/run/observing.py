@@ -1,4 +1,4 @@
-"""Who is to watch a study, and what they are told: as it runs, or later, from its journal alone."""
+"""Create the observers of a study, and replay a journal to them."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ __all__ = [
 ]
 
 _MAKING_SECONDS = 5.0
-"""What a sweep waits for its observers to be made: mistakes in them show before anything runs."""
+"""Seconds that a sweep waits for the creation of its observers, so that mistakes show before anything runs."""
 
 
 def observed_of(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any]) -> Observed:
-    """Give a study as observers are made for it.
+    """Return the view of a study that observers get.
 
     Args:
         place: Its directory.
-        sweep: What is run.
-        record: What was known of it before it ran.
+        sweep: The sweep.
+        record: The study's record.
     """
     created, provenance = record.get("created", 0.0), record.get("provenance", {})
     return Observed(place.path, sweep, created, identity_of(sweep.name, created, provenance))
 
 
 def check_observers(asked: Sequence[str | Observer], search_path: Sequence[str] = ()) -> None:
-    """See that all who are to watch are there and can be called, as far as that shows without making them.
+    """Check the observers, as far as possible without creating them.
 
     Raises:
-        InvalidKey: One of them isn't.
+        InvalidKey: One of them is invalid.
     """
     for who in asked:
         if isinstance(who, str):
@@ -61,10 +61,10 @@ def check_observers(asked: Sequence[str | Observer], search_path: Sequence[str] 
 
 
 def names_of(observers: Sequence[str | Observer]) -> tuple[str, ...]:
-    """Give those of a list of observers that are named, which alone a sweep can hold.
+    """Return the observers of a list that are names, as a sweep can only store names.
 
     Raises:
-        InvalidKey: It is no list.
+        InvalidKey: It isn't a list.
     """
     return tuple(name for name in listed(observers, ("observers",)) if isinstance(name, str))
 
@@ -72,10 +72,10 @@ def names_of(observers: Sequence[str | Observer]) -> tuple[str, ...]:
 def checked_observers(
     observers: Sequence[str | Observer] | None, sweep: Sweep, folders: Sequence[str]
 ) -> tuple[str | Observer, ...] | None:
-    """Give who watches, if not those whom the sweep names, as far as mistakes show before they are made.
+    """Return the requested observers, or the sweep's, checked as far as possible without creating them.
 
     Raises:
-        InvalidKey: One of them isn't there, or is no observer; or it is no list.
+        InvalidKey: An observer doesn't exist or isn't an observer; or it isn't a list.
     """
     named = None
     if observers is not None:
@@ -92,18 +92,18 @@ def checked_observers(
 def observers_of(
     asked: Sequence[str | Observer], observed: Observed, display: Display, search_path: Sequence[str] = ()
 ) -> Iterator[list[ObserverThread]]:
-    """Make whoever is to watch, each on a thread of its own; those that the block hasn't closed hear nothing more.
+    """Create the observers, each on its own thread; those that the block hasn't closed are dropped.
 
-    One that isn't made within five seconds is made while the sweep runs, and hears everything then.
+    An observer that takes longer than five seconds is created while the sweep runs, and then receives everything.
 
     Args:
         asked: Names, import paths and observers.
-        observed: What they are to watch.
-        display: Shows what is waited for; told of an observer that is let go.
-        search_path: Where import paths are looked for.
+        observed: The study.
+        display: Shows waits and dropped observers.
+        search_path: Folders for import paths.
 
     Raises:
-        InvalidKey: One of them can't be made.
+        InvalidKey: One of them can't be created.
     """
     makings = [making_of(who, observed, search_path) if isinstance(who, str) else Making.done(who) for who in asked]
     with ExitStack() as stack:
@@ -121,7 +121,7 @@ def observers_of(
 
 
 def records_of(entries: Iterable[Entry]) -> Iterator[Record]:
-    """Give a journal's entries, from its first on, as observers are told them."""
+    """Yield a journal's entries, from its first on, as records for observers."""
     for seq, entry in enumerate(entries, 1):
         yield Record(seq, entry.time, entry.event, entry.followed.decisions)
 
@@ -147,12 +147,12 @@ def catch_up(threads: Iterable[ObserverThread], sweep: Sweep, history: Iterable[
 
 
 def show_observer(place: StudyDirectory, name: str, search_path: Sequence[str] = ()) -> int:
-    """Show an observer a study from its journal, as if it had watched; say how many of its trials haven't ended.
+    """Replay a study's journal to an observer; return the number of trials that haven't ended.
 
     Raises:
         JournalError: There is no study, or it can't be read.
-        InvalidKey: There is no such observer, or it can't be made.
-        HpsearchError: The observer raised, which changes nothing of the study.
+        InvalidKey: There is no such observer, or it can't be created.
+        HpsearchError: The observer raised, without effect on the study.
     """
     with Journal.read(place.journal) as journal:
         record, history = journal.study(), list(journal.entries())
@@ -168,7 +168,7 @@ def show_observer(place: StudyDirectory, name: str, search_path: Sequence[str] =
         observer.close()
     except (HpsearchError, OSError):
         raise
-    except Exception as error:  # whatever another tool raises
+    except Exception as error:  # any exception of another tool
         raise HpsearchError(
             f"{place.path}: the observer {name} must take what the study tells, but raised {exception_line(error)}. "
             "Mend that, and give the command again: what it holds by then stays"

@@ -18,10 +18,10 @@ from hpsearch.run.interrupts import Interrupts
 __all__ = ["LOG", "run_on_end"]
 
 LOG = "on_end.log"
-"""What the command prints is appended to this file of the study."""
+"""File of the study to which the command's output is appended."""
 
 ON_END_SECONDS = 600.0
-"""How long it may run."""
+"""Limit of its running time."""
 
 _LOOK_SECONDS = 0.1
 
@@ -29,15 +29,15 @@ _LOOK_SECONDS = 0.1
 def run_on_end(
     command: str | Sequence[str], directory: Path, state: str, seconds: float = ON_END_SECONDS
 ) -> Sequence[int]:
-    """Run it, and say on standard error where it fails: whatever comes of it changes nothing of the sweep.
+    """Run the command, and report failures on standard error; they don't affect the sweep.
 
-    Gives the signals that asked this process to end meanwhile.
+    Return the signals that this process received meanwhile.
 
     Args:
         command: A list of words, or a line for the shell.
-        directory: The study's.
-        state: How the run ended, where the journal doesn't say.
-        seconds: How long it may take; then it is killed, with all that it started and didn't send away.
+        directory: The study's directory.
+        state: How the run ended, if the journal doesn't record it.
+        seconds: Its limit; then it is killed, with its children that didn't detach.
     """
     interrupts = Interrupts()
     try:
@@ -52,7 +52,7 @@ def run_on_end(
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,  # a Ctrl-C comes to this process, which ends the command
+                start_new_session=True,  # Ctrl-C reaches this process, which ends the command
             )
             problem = _outcome(process, interrupts, seconds)
     except (OSError, ValueError, HpsearchError) as error:  # ValueError: a NUL in a word
@@ -64,7 +64,7 @@ def run_on_end(
 
 
 def _outcome(process: subprocess.Popen[bytes], interrupts: Interrupts, seconds: float) -> str:
-    """Wait for the command; give what went wrong, in words."""
+    """Wait for the command; return an error message, or an empty text."""
     deadline = time.monotonic() + seconds
     problem = ""
     try:
@@ -85,7 +85,7 @@ def _outcome(process: subprocess.Popen[bytes], interrupts: Interrupts, seconds: 
 
 
 def _told(directory: Path, state: str) -> Mapping[str, str]:
-    """Give the variables by which the command knows what came out."""
+    """Return the environment variables with the results, for the command."""
     told = {"HPSEARCH_STUDY": str(directory.absolute()), "HPSEARCH_STATE": state}
     with suppress(HpsearchError, OSError):
         study = load(directory)
@@ -98,7 +98,7 @@ def _told(directory: Path, state: str) -> Mapping[str, str]:
 
 
 def _best(study: Study) -> Mapping[str, str]:
-    """Give the best trial and its value, where one metric decides and some trial has a value and keeps constraints."""
+    """Return the best feasible trial and its value as variables; empty without one, and with several goals."""
     leaders = [row for row in study.leaders if row.feasible]
     if study.sweep.objective.several or not leaders:
         return {}

@@ -1,4 +1,4 @@
-"""What a person should know of how a sweep's trials are parallel, before it runs."""
+"""Notes on parallel trials, before a sweep runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["parallel_notes"]
 
 
 def parallel_notes(sweep: Sweep) -> list[str]:
-    """Say which strategies aren't reproducible."""
+    """Return which strategies aren't reproducible."""
     asynchronous = sweep.strategies.asynchronous
     if not asynchronous:
         return []

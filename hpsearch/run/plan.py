@@ -1,4 +1,4 @@
-"""What a sweep would run: the orchestrator and the scheduler themselves, on the simulated backend."""
+"""Plan a sweep, by running the orchestrator and the scheduler on the simulated backend."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_FIRST = 64
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What a sweep's segments would do to the workers, where iterations on one worker all take equally long."""
+    """The makespan and load of a sweep's segments, if all iterations take equally long on one worker."""
 
     makespan: float
     """In iterations on one worker."""
@@ -47,7 +47,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a sweep would run; where its trials have no bound, what the first of them would."""
+    """What a sweep would run; if unbounded, its first trials."""
 
     sweep: Sweep
     rungs: Sequence[RungView]
@@ -135,7 +135,7 @@ def make_plan(sweep: Sweep, workers: int | None) -> Plan:
 def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, SweepState, _Counter]:
     counter = _Counter()
     elastic = sweep.resources.widest > sweep.resources.workers_per_trial
-    backend = SimulatedBackend(workers, _MadeUp(), live=elastic)  # what widens goes by live reports
+    backend = SimulatedBackend(workers, _MadeUp(), live=elastic)  # widening depends on live reports
     endless = replace(unlearned(sweep), limits=Limits(), metric=without_targets(sweep.objective.goals) or None)
     sweep_state = simulate(endless, backend, counter)
     makespan = backend.now()
@@ -144,14 +144,14 @@ def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, SweepState, _Counte
 
 
 def unlearned(sweep: Sweep) -> Sweep:
-    """Give the sweep with random points in place of those that a model would take time for: who goes on is made up."""
+    """Return the sweep with random configurations in place of a model's, as promotions are simulated anyway."""
     if not sweep.searcher.capabilities.learns:
         return sweep
     return replace(sweep, method=RandomSearcher.kind, search=Search())
 
 
 def plan_text(plan: Plan) -> str:
-    """Give the plan as a person reads it."""
+    """Return the plan as a person reads it."""
     lines = [f"{plan.sweep.name}: {_method(plan.sweep)}", *_lag(plan.sweep), ""]
     if plan.sweep.unbounded:
         told = [*_goals(plan.sweep.objective), *space_lines(plan.sweep), *_parallel(plan.sweep), *_gpu(plan.sweep)]
@@ -193,18 +193,18 @@ def plan_text(plan: Plan) -> str:
 
 
 def _seed(sweep: Sweep) -> list[str]:
-    """Say that the default seed, which nobody chose, gives the same trials each time."""
+    """Note that the default seed gives the same trials each time."""
     return [] if sweep.seed else ["seed         0, the default: every sweep with it tries the same trials"]
 
 
 def _of_grid(plan: Plan) -> str:
-    """Say how many points a grid has of which the sweep leaves some out."""
+    """Return a note if a grid has more configurations than the sweep runs."""
     size = plan.sweep.parameters.grid_size if plan.sweep.method == GridSearcher.kind else 0
     return f" of the grid's {size:,} points" if plan.trials < size else ""
 
 
 def _unbounded(plan: Plan) -> list[str]:
-    """Say that trials are created until something ends the sweep, and how to bound them."""
+    """Note that trials are created until the sweep is stopped, and how to bound them."""
     sweep = plan.sweep
     limit = "limits.max_time is used up" if sweep.limits.max_time is not None else "it is stopped"
     each = "unknown; each trial runs until it ends by itself"
@@ -214,7 +214,7 @@ def _unbounded(plan: Plan) -> list[str]:
 
 
 def _goals(objective: Objective) -> list[str]:
-    """Say what decides, where that is more than one number."""
+    """Return what decides, where that is more than one number."""
     if not objective.joint:
         return []
     lines = [f"decides      {objective.aim}"]
@@ -222,7 +222,7 @@ def _goals(objective: Objective) -> list[str]:
 
 
 def _parallel(sweep: Sweep) -> list[str]:
-    """Say how several workers train one trial, where the sweep does, and what that means."""
+    """Return how several workers train one trial, where the sweep does, and what that means."""
     if not sweep.strategies.named:
         return []
     lines = [f"parallel     {', '.join(sweep.strategies.possible)}"]
@@ -234,7 +234,7 @@ def _gpu(sweep: Sweep) -> list[str]:
 
 
 def _step(plan: Plan, rung: RungView) -> str:
-    """Say how many trials a rung holds, and how wide they run where that differs."""
+    """Return how many trials a rung holds, and how wide they run where that differs."""
     step = f"{rung.started if rung.size is None else rung.size:,} {up_to(rung.until)}"
     if plan.elastic is None:
         return step
@@ -266,7 +266,7 @@ def _makespans(plan: Plan) -> list[str]:
 
 
 def _ends(plan: Plan) -> list[str]:
-    """Say what may end the sweep before all that, and where that would be its first rung."""
+    """Return what may end the sweep before all that, and where that would be its first rung."""
     objective, patience = plan.sweep.objective, plan.sweep.limits.patience
     lines = []
     aimed = [f"{goal.name} {goal.target!r}" for goal in objective.goals if goal.target is not None]
@@ -307,7 +307,7 @@ def _method(sweep: Sweep) -> str:
 
 
 def _lag(sweep: Sweep) -> list[str]:
-    """Say what a suggestion knows, where its number alone fixes that."""
+    """Return what a suggestion knows, where its number alone fixes that."""
     lag = sweep.search.lag
     if lag is None:
         return []

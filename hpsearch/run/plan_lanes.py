@@ -1,4 +1,4 @@
-"""What a plan says of trials that workers train beside each other: which of them can be lanes of one computation."""
+"""The part of a plan on lanes: which trials can be trained together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECONDS = 10.0
 
 
 def shapes_lines(plan: Plan, search_path: Sequence[str]) -> list[str]:
-    """Build the first trials of a plan whose workers train several, and say which can be trained together.
+    """Build the first trials of a plan with lanes, and describe which can be trained together.
 
     Args:
         plan: The plan.
@@ -64,14 +64,14 @@ def shapes_lines(plan: Plan, search_path: Sequence[str]) -> list[str]:
 
 
 def lanes_makespan(plan: Plan, shapes: Shapes) -> float | None:
-    """Say how long a sweep takes whose trials are of one shape, in iterations of a trial alone on a worker.
+    """Return the makespan of a sweep with trials of one shape, in iterations of a trial alone on a worker.
 
     Args:
-        plan: Of the sweep.
-        shapes: Of its first trials.
+        plan: The sweep's plan.
+        shapes: Shapes of its first trials.
 
     Returns:
-        None where it takes no less, or isn't known.
+        The makespan; None if it isn't shorter, or unknown.
     """
     resources = plan.sweep.resources
     if len(shapes.sizes) != 1 or shapes.alone or len(shapes.tried) < 2 or plan.sweep.iterations is None:
@@ -84,11 +84,11 @@ def lanes_makespan(plan: Plan, shapes: Shapes) -> float | None:
 
 
 def lanes_lines(lanes: int, shapes: Shapes) -> list[str]:
-    """Say how many shapes the first trials have, and what training them together gave.
+    """Describe the number of shapes of the first trials, and the speed of training them together.
 
     Args:
-        lanes: Trials that a worker may train beside each other.
-        shapes: Of the first trials.
+        lanes: Lanes of a worker.
+        shapes: Shapes of the first trials.
     """
     return [f"{'' if place else 'lanes':<13}{line}" for place, line in enumerate(_told(lanes, shapes))]
 

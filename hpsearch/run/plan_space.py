@@ -1,4 +1,4 @@
-"""What a plan says of a space whose parameters don't all apply at once, or that has constraints."""
+"""The part of a plan on conditional parameters and constraints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DRAWS, _CALLED_DRAWS = 1_000, 100
 
 
 def space_lines(sweep: Sweep) -> list[str]:
-    """Say how large the space is, how rare a point that keeps the constraints, and which methods can search it."""
+    """Describe the space's size, the fraction of valid configurations, and the methods that can search it."""
     space = sweep.parameters
     if not space.conditional and not space.constraints:
         return []

@@ -32,16 +32,16 @@ _LONGEST_NAME = 60
 
 @dataclass(frozen=True, slots=True)
 class Rerunning:
-    """What a rerun is to run."""
+    """Plan of a rerun."""
 
     sweep: Sweep
-    """All configurations once, then all of them once more, and so on: one that is ended early has runs of each."""
+    """All configurations once, then all again, and so on, so that an interrupted rerun has runs of each."""
     origin: dict[str, Any]
-    """What the new study records of where it comes from: its table needs nothing else."""
+    """The new study's record of the original one, which its table needs."""
     folder: Path
-    """Where the former study was made: scripts, modules and tables are looked for from there."""
+    """Folder in which the original study was created, from which scripts, modules and tables are found."""
     notes: tuple[str, ...]
-    """What a person should know before it runs."""
+    """Notes to print before it runs."""
 
     @property
     def source(self) -> Path | None:
@@ -50,19 +50,19 @@ class Rerunning:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Where the former study found its code."""
+        """The original study's search path for code."""
         source = () if self.source is None else (str(self.source.resolve().parent),)
         return (str(self.folder), *source)
 
     def opened(self, directory: Path | None) -> StudyDirectory:
-        """Make the new study, or give the one that is there already.
+        """Create the new study, or return the existing one.
 
         Args:
-            directory: Where; None: the next free `runs/<name>-<n>`.
+            directory: Its directory; None: the next free `runs/<name>-<n>`.
 
         Raises:
-            SweepError: Nothing says what runs a trial.
-            JournalError: The directory is taken by something else, another rerun among it.
+            SweepError: There is no trainable.
+            JournalError: The directory contains something else, for example another rerun.
         """
         try:
             self.sweep.check_runs()
@@ -86,18 +86,18 @@ class Rerunning:
 
 
 def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None) -> Rerunning:
-    """Say what running the best configurations of a study again means.
+    """Return the plan to run the best configurations of a study again.
 
     Args:
-        study: As it was read.
-        top: How many configurations; fewer where fewer have a value.
+        study: The original study.
+        top: Number of configurations; fewer if fewer have a value.
         seeds: Runs of each.
-        iterations: Of each run; None: as many as the study gives its trials at most.
+        iterations: Iterations of each run; None: the most of the original trials.
 
     Raises:
         StudyInUseError: A live process runs the study.
         HpsearchError: No trial has a value.
-        SweepError: The params of one don't fit the study's parameters.
+        SweepError: The params of a trial don't match the study's parameters.
     """
     top, seeds = (at_least(1, integer, given, (name,)) for name, given in (("top", top), ("seeds", seeds)))
     if iterations is not None:
@@ -139,7 +139,7 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
 
 
 def _best(study: Study, top: int) -> list[TrialRow]:
-    """Give the best trials, best first, of those with equal params the first."""
+    """Return the best trials, best first, with the first of those with equal params."""
     ranked = [row for row in study.ranked if row.score is not None]
     if not ranked:
         raise no_best(study.directory, study.sweep.objective, study.trials, ())
@@ -150,7 +150,7 @@ def _best(study: Study, top: int) -> list[TrialRow]:
 
 
 def _fitting(study: Study, space: Space, row: TrialRow) -> dict[str, Value]:
-    """Give a trial's params, which must run again as they are: nothing drawn, rounded or filled in."""
+    """Return a trial's params for an exact repetition: nothing is sampled, rounded or completed."""
     told = f"{study.directory}: trial {row.number} must have params that the study's parameters allow, to be run again"
     advice = "Run them in a sweep whose parameters hold them, as points_to_try, or take fewer trials (top)."
     try:
@@ -163,7 +163,7 @@ def _fitting(study: Study, space: Space, row: TrialRow) -> dict[str, Value]:
 
 
 def _other_seed(study: Study, count: int) -> int:
-    """Give a sweep's seed by which so many trials have seeds of their own, and none that a trial of the study had.
+    """Return a sweep's seed by which so many trials have seeds of their own, and none that a trial of the study had.
 
     A trial's seed is a hash of the sweep's and of its number, with 32 bits: of two sweeps some may be equal, by chance.
     """

@@ -1,4 +1,4 @@
-"""What could start at once: how many segments, and how many workers they could be spread over."""
+"""How many segments could start at once, and on how many workers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Room:
     starts: int
     """Segments that could start, each as narrow as may be."""
     workers: int
-    """Workers that they could have: those that would be free if each lane had one for itself."""
+    """Available workers: those that would be free if each lane had its own."""
     least: int
     """Workers that a segment takes, where it has no lane."""
     share: WorkerShare | None
-    """What a segment asks for that may be a lane."""
+    """What a segment requests that may be a lane."""
 
     @classmethod
     def of(cls, backend: Backend, least: int, share: WorkerShare | None) -> Room:
@@ -31,7 +31,7 @@ class Room:
         return cls(workers // least if share is None else backend.capacity(share), workers, least, share)
 
     def after(self, widths: Iterable[int]) -> Room:
-        """Give what is left when segments of these widths have begun."""
+        """Return the rest after segments of these widths have started."""
         begun = list(widths)
         workers = max(self.workers - sum(begun), 0)
         if self.share is None:

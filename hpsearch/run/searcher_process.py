@@ -1,6 +1,6 @@
-"""A searcher in a process of its own, so that a sweep goes on while it works, on another core.
+"""A searcher in a process of its own, so that the sweep continues while it computes.
 
-It is a Python of its own and no fork: the sweep's process has threads, and its main module may start a sweep.
+It is a new Python process, not a fork, as the sweep's process has threads, and its main module may start a sweep.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from hpsearch.worker.child_process import ignore_preemption, thread_environment
 __all__ = ["ProcessCalls", "serve"]
 
 _MOST_SAID = 2000
-"""Bytes of what a process said before it died."""
+"""Last bytes of a dead process's output."""
 
 _MOST_CALLS = 100
-"""Calls of one message: the sweep stands still while a message is pickled."""
+"""Most calls of one message, as pickling blocks the sweep."""
 
 _Call = tuple[str, str, tuple[Any, ...]]
 """`tell` or `ask`, the method of the searcher, and its arguments."""
@@ -58,27 +58,27 @@ class ProcessCalls(Calls):
         self._thread = ThreadPoolExecutor(1, "hpsearch-searcher")
         self._answers: list[Future[SearcherAnswer]] = []
         self._telling: list[_Call] = []
-        """Calls that go with the next one that asks."""
+        """Calls that are sent with the next request."""
         self._thread.submit(self._send, (sweep.to_json(), tuple(past)))
 
     def tell(self, method: str, *arguments: Any) -> None:
-        """Have it called."""
+        """Queue a call."""
         self._telling.append(("tell", method, arguments))
         if len(self._telling) == _MOST_CALLS:
             self._thread.submit(self._send, self._telling)
             self._telling = []
 
     def ask(self, method: str, *arguments: Any) -> None:
-        """Have it called."""
+        """Queue a call."""
         self._answers.append(self._thread.submit(self._call, [*self._telling, ("ask", method, arguments)]))
         self._telling = []
 
     def ready(self) -> bool:
-        """Say whether the next answer is there, or never will be."""
+        """Return whether the next answer is there, or never will be."""
         return self._answers[0].done()
 
     def answer(self) -> SearcherAnswer:
-        """Take the next answer; waits for it.
+        """Wait for the next answer, and return it.
 
         Raises:
             SearcherError: The searcher or its process has failed.
@@ -96,7 +96,7 @@ class ProcessCalls(Calls):
         self._said.close()
 
     def _send(self, message: Any) -> None:
-        """Send it; that the process is gone is told where an answer is missed."""
+        """Send a message; a dead process is reported when its answer is missing."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             pickle.dump(message, self._process.stdin)
@@ -125,7 +125,7 @@ class ProcessCalls(Calls):
 
 
 def _serve(calls_in: IO[bytes], answers_out: IO[bytes]) -> None:
-    """Make the calls that come, until nobody is there to make them for."""
+    """Execute calls until the pipe is closed."""
     failed: SearcherError | None = None
     calls: Calls | None = None
     while True:

@@ -45,13 +45,13 @@ class Nobody:
 def simulate(
     sweep: Sweep, backend: SimulatedBackend, observers: Observers | None = None, journal: Journal | None = None
 ) -> SweepState:
-    """Run a sweep on a simulated backend, through the orchestrator; equal ones write equal journals.
+    """Run a sweep on a simulated backend, through the orchestrator; equal sweeps write equal journals.
 
     Args:
-        sweep: What to run; its limits count virtual time.
-        backend: Where; made for this run.
-        observers: Who watches; None: nobody.
-        journal: A new one, closed in the end; None: one in memory.
+        sweep: The sweep; its limits are in virtual time.
+        backend: A new backend.
+        observers: The observers; None: none.
+        journal: A new journal, closed at the end; None: one in memory.
     """
     backend.simulation.open(sweep.parameters, *sweep.objective.names)
     with journal or Journal.in_memory({"sweep": sweep.to_json()}) as journal:
@@ -59,15 +59,15 @@ def simulate(
 
 
 def run_in_memory(sweep: Sweep, backend: SimulatedBackend, warm_start: WarmStart | None = None) -> Study:
-    """Run a sweep of which nothing is written; the study that came of it lives as long as this process.
+    """Run a sweep without writing anything; return its study, which exists only in this process.
 
     Args:
-        sweep: What to run.
-        backend: Where; made for this run, its simulation opened.
-        warm_start: What its searcher begins with.
+        sweep: The sweep.
+        backend: A new backend, with an opened simulation.
+        warm_start: Results that its searcher begins with.
 
     Raises:
-        TrainableError: Too many trials have failed, or one broke the sweep's contract.
+        TrainableError: Too many trials have failed, or a trial broke the sweep's contract.
         KeyboardInterrupt: Ctrl-C ended it.
     """
     record = {"sweep": sweep.to_json(), "created": backend.wall()}

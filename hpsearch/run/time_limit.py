@@ -1,4 +1,4 @@
-"""How long a run has lasted, and until when it may last: a pause doesn't count."""
+"""Running time and time limit of a run, without pauses."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class TimeLimit:
     """Holds a sweep to `limits.max_time`, by its backend's clock.
 
     Args:
-        backend: Whose clock it is, and whose `wait` it lets end in time.
-        most: Seconds that all runs of the sweep may take together; None: any.
-        spent: Seconds that former runs took.
+        backend: The backend, whose clock is used, and whose `wait` is ended in time.
+        most: Limit of all runs of the sweep together, in seconds; None: none.
+        spent: Seconds of earlier runs.
     """
 
     def __init__(self, backend: Backend, most: float | None, spent: float) -> None:
@@ -26,7 +26,7 @@ class TimeLimit:
         self._paused_since: float | None = None
 
     def begin(self) -> None:
-        """Let the time run, once the backend is open."""
+        """Start the clock, once the backend is open."""
         self._began = self._backend.now()
         self._last_until(self._began + self._left)
 
@@ -37,20 +37,20 @@ class TimeLimit:
 
     @property
     def is_up(self) -> bool:
-        """Whether no time is left; never in a pause."""
+        """Whether the time is over; never in a pause."""
         return not self.is_paused and self._backend.now() >= self._until
 
     @property
     def is_paused(self) -> bool:
-        """Whether it stands still."""
+        """Whether the clock is paused."""
         return self._paused_since is not None
 
     def pause(self) -> None:
-        """Let it stand still."""
+        """Pause the clock."""
         self._paused_since = self._backend.now()
 
     def go_on(self) -> None:
-        """Let it run again."""
+        """Resume the clock."""
         assert self._paused_since is not None, "it stands still"
         self._last_until(self._until + self._backend.now() - self._paused_since)
         self._paused_since = None

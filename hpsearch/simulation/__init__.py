@@ -1,4 +1,4 @@
-"""What trials would give, without training them: recorded tables, and models written in Python.
+"""Simulations of trials without training: recorded tables, and models in Python.
 
 The simulated backend runs them on a virtual clock. `hpsearch.simulation.table.Table` takes arrays.
 """

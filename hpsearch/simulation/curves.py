@@ -1,4 +1,4 @@
-"""Trials whose whole curve follows from their params and seed."""
+"""Simulations whose whole curve is a function of params and seed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Curve:
     """All that a trial reports."""
 
     metrics: Mapping[str, Floats]
-    """Each metric's values by iteration, all of one length. Where they end, the trial ends by itself."""
+    """Each metric's values by iteration, of equal length. At their end the trial ends."""
     seconds: float | Floats = 1.0
-    """What each iteration takes on one worker; a number: all the same."""
+    """Seconds of each iteration on one worker; a number applies to all."""
     failure: str = ""
-    """Where it isn't empty, the trial fails after the last iteration, with this message."""
+    """If not empty, the trial fails after the last iteration, with this message."""
 
 
 class Curves(Simulation):
@@ -46,7 +46,7 @@ class Curves(Simulation):
 
     @abstractmethod
     def curve(self, params: dict[str, Any], seed: int) -> Curve:
-        """Give a trial's curve.
+        """Return a trial's curve.
 
         Args:
             params: Nested as the sweep's groups are; a copy.
@@ -54,7 +54,7 @@ class Curves(Simulation):
         """
 
     def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
-        """Give what the curve has behind the segment's start."""
+        """Yield the curve's iterations after the segment's start."""
         curve = self.curve(self.space.nest(trial.params), trial.seed)
         length = _length(curve)
         seconds = curve.seconds

@@ -1,4 +1,4 @@
-"""What a table's description says: where parameters, metrics and durations stand, and how they are read."""
+"""A table's description: columns of parameters, metrics and durations, and how they are read."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class Quantity:
     """A parameter, a metric or the durations."""
 
     key: KeyPath
-    """Where it is described."""
+    """Location in the description."""
     name: str
     """The column, or the array of an archive."""
     scale: float = 1.0
-    """What its values are multiplied by."""
+    """Factor of its values."""
     cumulative: bool | Literal["clipped"] = False
-    """Each value holds those before it as well; `clipped`: one below that before it counts as 0. Of durations."""
+    """For durations: values are cumulative; `clipped`: decreases count as 0."""
     column: str | int | None = None
-    """Which column of an array that holds several parameters; by name where `names` gives them."""
+    """Column of an array with several parameters; by name if `names` defines them."""
     names: str | None = None
     """The array of the columns' names."""
     axes: tuple[Axis, ...] | None = None
-    """What the array's axes are; None: by their number."""
+    """Names of the array's axes; None: defaults by their number."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """What the YAML file says."""
+    """Content of the YAML file."""
 
     table: str
     """The file, relative to this one: .npz, .csv or .parquet."""
@@ -46,13 +46,13 @@ class Description:
     tasks: str | None = None
     """Several tables in one file: the column, or array, of their labels."""
     axes: tuple[Axis, ...] | None = None
-    """Of metrics and seconds that don't name their own."""
+    """Default file of metrics and seconds."""
     iteration: str | None = None
     """The column that counts iterations from 1; None: each row is one of its own."""
     repetition: str | None = None
-    """The column that tells runs of the same params from each other."""
+    """The column that distinguishes runs of the same params."""
     failure: str | None = None
-    """The column, or array, that says how a row's run failed; empty where it didn't."""
+    """The column or array with the error of a row's run; empty if it didn't fail."""
     rows: Literal["nearest", "exact"] = "nearest"
     start_seconds: float = 0.0
     checkpoint_seconds: float = 0.0

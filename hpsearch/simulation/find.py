@@ -1,4 +1,4 @@
-"""From what a sweep names as its trainable to the simulation that runs in its place."""
+"""Find the simulation that a sweep's trainable names."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["find_simulation"]
 
 
 def find_simulation(trainable: str | Callable[..., Any] | Simulation | None, folders: Sequence[str]) -> Simulation:
-    """Give a new simulation.
+    """Return a new simulation.
 
     Args:
-        trainable: The path of a table's description, or the import path of a class of `Curves` or `Steps`, or such a
-            class; an instance is taken itself.
-        folders: Where relative paths and modules are looked for.
+        trainable: The path of a table's description, the import path of a subclass of `Curves` or `Steps`, such a
+            class, or an instance.
+        folders: Where relative paths and modules are searched for.
 
     Raises:
-        SweepError: It is something else, or can't be had.
+        SweepError: It is something else, or can't be loaded.
     """
     if isinstance(trainable, str):
         if is_table(trainable):

@@ -1,4 +1,4 @@
-"""Find the row of a table that stands for a trial's params: the equal one, or the nearest in the unit cube."""
+"""Find a table's row for a trial's params: the equal one, or the nearest in the unit cube."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hpsearch.trial import Params, Value
 __all__ = ["ExactRows", "NearestRows", "check_columns", "identity"]
 
 _DUST = 1e-12
-"""By how much the distances of rows that are equally near may differ, as their places are rounded."""
+"""Tolerance of equal distances, as positions are rounded."""
 
 Columns = Mapping[str, Sequence[Value]]
 """Flat parameter names to a value for each row."""
 
 
 def check_columns(columns: Columns, space: Space) -> None:
-    """See that table and space have the same parameters.
+    """Check that table and space have the same parameters.
 
     Raises:
         SweepError: One lacks a parameter of the other.
@@ -52,7 +52,7 @@ def check_columns(columns: Columns, space: Space) -> None:
 
 
 def _looked_up(space: Space) -> list[str]:
-    """Give the parameters that a row is found by: all but those that follow from others, or never change."""
+    """Return the parameters by which rows are found: all except derived and constant ones."""
     return [
         parameter.name
         for parameter in space.parameters
@@ -70,7 +70,7 @@ class ExactRows:
             self._rows.setdefault(tuple(map(identity, values)), row)
 
     def find(self, params: Params) -> int:
-        """Give the row.
+        """Return the row.
 
         Raises:
             TrainableError: The table has none.
@@ -86,11 +86,10 @@ class ExactRows:
 
 
 class NearestRows:
-    """Rows by their place in the unit cube, whose axes are those of the space.
+    """Rows by position in the unit cube of the space.
 
-    A number lies at its share of its range, on a logarithmic axis where the range is logarithmic, and at its quantile
-    where it is normal. A choice is either equal, at distance 0, or not, at distance 1. Of rows at one distance the
-    first is taken.
+    A number's position is its fraction of the range, on a logarithmic axis for a logarithmic range, or its quantile for
+    a normal distribution. Equal choices have distance 0, others 1. Of equally near rows the first is used.
     """
 
     def __init__(self, columns: Columns, space: Space) -> None:
@@ -113,7 +112,7 @@ class NearestRows:
         self._codes: NDArray[np.int64] = np.array(codes, dtype=np.int64).reshape(len(codes), rows).T.copy()
 
     def find(self, params: Params) -> int:
-        """Give the nearest row."""
+        """Return the nearest row."""
         here = np.array([distribution.position(params[name]) for name, distribution in self._numeric])
         codes = np.array([known[identity(params[name])] for name, known in self._listed], dtype=np.int64)
         distances = ((self._places - here) ** 2).sum(axis=1) + (self._codes != codes).sum(axis=1)
@@ -143,7 +142,7 @@ def _check_choices(name: str, distribution: Distribution, known: Mapping[object,
 
 
 def identity(value: Value) -> object:
-    """Give what is the same for equal values, 1 and 1.0 among them, and hashable."""
+    """Return a hashable key, equal for equal values such as 1 and 1.0."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return json.dumps(value, sort_keys=True)
     return float(value)

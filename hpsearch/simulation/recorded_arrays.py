@@ -24,14 +24,14 @@ _USUAL: Mapping[int, tuple[Axis, ...]] = {
     2: ("row", "iteration"),
     3: ("row", "repetition", "iteration"),
 }
-"""Axes by their number, beside that of tasks."""
+"""Default axes by their number, without the tasks' axis."""
 
 
 def recorded_arrays(path: Path, described: Description, task: str) -> Recorded:
     """Read an archive.
 
     Raises:
-        InvalidKey: It can't be read, or doesn't hold what the description says.
+        InvalidKey: It can't be read, or doesn't match the description.
     """
     for key in ("iteration", "repetition"):
         if getattr(described, key) is not None:
@@ -80,12 +80,12 @@ def _labels(arrays: Arrays, name: str, key: KeyPath) -> list[str]:
 
 
 def _plain(array: NDArray[Any]) -> Any:
-    """Give an array's values; texts in bytes are texts, as other programs write them."""
+    """Return an array's values; texts in bytes are texts, as other programs write them."""
     return (np.strings.decode(array, "utf-8", "replace") if array.dtype.kind == "S" else array).tolist()
 
 
 def _task(arrays: Arrays, described: Description, task: str, sizes: dict[Axis, int]) -> int | None:
-    """Give the place of a task on the axis of tasks, and note its size; None where there is no such axis."""
+    """Return the index of a task on the tasks' axis, and record the axis's size; None without such an axis."""
     if described.tasks is None:
         if task:
             raise InvalidKey((), f"holds one task, so nothing can stand behind #, got {task!r}")
@@ -100,7 +100,7 @@ def _task(arrays: Arrays, described: Description, task: str, sizes: dict[Axis, i
 
 
 def _failures(arrays: Arrays, name: str, task: int | None, sizes: Mapping[Axis, int]) -> list[list[str]]:
-    """Give [rows][repetitions] of an array with these axes, or of rows alone, of one task or all."""
+    """Return [rows][repetitions] of an array with these axes, or only rows, for one task or all."""
     values = _array(arrays, name, ("failure",))
     if task is not None and values.ndim > 1:
         values = values[min(task, len(values) - 1)]
@@ -116,7 +116,7 @@ def _failures(arrays: Arrays, name: str, task: int | None, sizes: Mapping[Axis, 
 
 
 def _column(arrays: Arrays, quantity: Quantity) -> list[Any]:
-    """Give a parameter's value for each row."""
+    """Return a parameter's value for each row."""
     values = _array(arrays, quantity.name, quantity.key)
     column = quantity.column
     if values.ndim == 2 and column is not None:
@@ -157,12 +157,12 @@ def _check_numbers(values: NDArray[Any], quantity: Quantity) -> None:
 def _values(
     arrays: Arrays, quantity: Quantity, described: Description, task: int | None, sizes: dict[Axis, int]
 ) -> Floats:
-    """Give a quantity as [rows, repetitions, iterations], the last two 1 where it has no such axis.
+    """Return a quantity as [rows, repetitions, iterations], with size 1 for missing axes.
 
-    `sizes` are those of the axes known so far; it learns the others.
+    `sizes` has the known sizes of axes, and is updated.
 
     Raises:
-        InvalidKey: It doesn't hold numbers, or one of its axes has another size.
+        InvalidKey: It isn't numeric, or one of its axes has another size.
     """
     values = _array(arrays, quantity.name, quantity.key)
     with_task: tuple[Axis, ...] = () if task is None else ("task",)

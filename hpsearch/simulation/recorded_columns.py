@@ -21,10 +21,10 @@ __all__ = ["recorded_columns"]
 
 
 def recorded_columns(path: Path, described: Description, task: str) -> Recorded:
-    """Read a file. Lines of equal params are one row; in which order they stand doesn't matter.
+    """Read a file. Lines with equal params are one row, in any order.
 
     Raises:
-        InvalidKey: It can't be read, or doesn't hold what the description says.
+        InvalidKey: It can't be read, or doesn't match the description.
     """
     _check(described)
     lines = _lines(path)
@@ -61,7 +61,7 @@ def recorded_columns(path: Path, described: Description, task: str) -> Recorded:
 
 
 def _check(described: Description) -> None:
-    """See that nothing is said of axes, which only arrays have."""
+    """Check that the description has no axes, which only arrays have."""
     quantities = [*described.parameters.values(), *described.metrics.values()]
     for quantity in [*quantities, described.seconds]:
         for name in ("column", "names", "axes"):
@@ -111,7 +111,7 @@ def _of_task(lines: pd.DataFrame, described: Description, task: str) -> pd.DataF
 
 
 def _scaled(lines: pd.DataFrame, quantity: Quantity) -> pd.Series:
-    """Give a parameter's column; what is missing in it is null."""
+    """Return a parameter's column; missing cells are null."""
     import pandas as pd
 
     column = _column(lines, quantity.name, quantity.key)
@@ -125,7 +125,7 @@ def _scaled(lines: pd.DataFrame, quantity: Quantity) -> pd.Series:
 
 
 def _hashable(column: pd.Series) -> Any:
-    """Give what lines are grouped by: mixed values and lists by what is the same for equal ones."""
+    """Return the keys that lines are grouped by; mixed values and lists get hashable keys."""
     return column.map(identity) if column.dtype == object else column
 
 
@@ -161,7 +161,7 @@ def _iterations(lines: pd.DataFrame, described: Description) -> pd.Series:
 
 
 def _failures(column: pd.Series, shape: tuple[int, int, int], index: tuple[np.ndarray, ...]) -> list[list[str]]:
-    """Give each training's message, in whichever of its lines it stands; of several the last iteration's."""
+    """Return each training's message, from any of its lines; of several the last iteration's."""
     out = [[""] * shape[1] for _ in range(shape[0])]
     found = column.notna().to_numpy()
     told = zip(*(part[found].tolist() for part in reversed(index)), column[found], strict=True)

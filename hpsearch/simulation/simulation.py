@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 EFFICIENCY = 0.9
-"""What each doubling of a trial's workers is taken to be worth, where nothing else is known: 0.9 of twice the speed."""
+"""Default efficiency of doubling a trial's workers: 0.9 of twice the speed."""
 
 
 class RecordedFailure(Exception):
@@ -35,16 +35,16 @@ class Step:
 
     metrics: Mapping[str, float]
     seconds: float
-    """What it takes on one worker."""
+    """Its seconds on one worker."""
     state: bytes | None = None
-    """What the next iteration goes on from; None where that follows from params and seed alone."""
+    """State for the next iteration; None if that depends only on params and seed."""
 
 
 class Simulation(ABC):
-    """Gives the iterations of trials. Equal trials must give equal ones, in every process."""
+    """Simulates the iterations of trials. Equal trials must have equal iterations, in every process."""
 
     simulated: ClassVar[bool] = True
-    """Tells it from trainables, which don't know of it."""
+    """Distinguishes it from trainables."""
 
     start_seconds: float = 0.0
     """Before each segment's first iteration: a process, data, a checkpoint to read."""
@@ -55,17 +55,17 @@ class Simulation(ABC):
     has_checkpoints: bool = True
     """False: promoted trials start from zero."""
     efficiency: float = EFFICIENCY
-    """What each doubling of a trial's workers is worth, as a share of twice the speed."""
+    """Efficiency of doubling a trial's workers, as a fraction of twice the speed."""
 
     def open(self, space: Space, *metrics: str) -> None:
-        """Get ready for the trials of a sweep.
+        """Prepare for the trials of a sweep.
 
         Args:
-            space: Where their params come from.
-            metrics: What each iteration must report.
+            space: The space of their params.
+            metrics: Metrics that each iteration must report.
 
         Raises:
-            SweepError: They don't fit, or what it says of its durations is wrong.
+            SweepError: They don't match, or its durations are invalid.
         """
         self.space, self.metrics = space, metrics
         for name in ("start_seconds", "checkpoint_seconds"):
@@ -78,24 +78,24 @@ class Simulation(ABC):
             )
 
     def speed(self, width: int) -> float:
-        """Say how many times as fast so many workers run an iteration as one does."""
+        """Return how many times as fast so many workers run an iteration as one does."""
         return 1.0 / relative_time(width, self.efficiency)
 
     @abstractmethod
     def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
-        """Give the iterations of a segment: those behind `segment.start`, to its end or beyond.
+        """Yield the iterations of a segment, from `segment.start` to its end or beyond.
 
-        Fewer, where the trial ends by itself. What it raises is the trial's failure, after the iterations before.
+        There are fewer if the trial ends. An exception is the trial's failure, after the iterations before.
 
         Args:
             trial: The trial.
-            segment: What it runs; its end may be None.
-            state: That of the last iteration before; None at the beginning.
+            segment: The segment; its end may be None.
+            state: State after the previous iteration; None at the beginning.
         """
 
 
 def relative_time(width: int, efficiency: float = EFFICIENCY) -> float:
-    """Give the time of an iteration at a width, in units of that on one worker.
+    """Return the time of an iteration at a width, in units of that on one worker.
 
     Args:
         width: How many workers run it.
@@ -105,7 +105,7 @@ def relative_time(width: int, efficiency: float = EFFICIENCY) -> float:
 
 
 def to_seconds(value: object) -> float:
-    """Take the duration of an iteration.
+    """Check the duration of an iteration.
 
     Raises:
         TrainableError: It isn't a number, or less than 0.

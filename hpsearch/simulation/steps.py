@@ -20,7 +20,7 @@ __all__ = ["Steps"]
 
 
 class Steps(Simulation):
-    """Base of such simulations; `step` is what to write.
+    """Base class of such simulations; subclasses define `step`.
 
     ```python
     class Walk(hpsearch.Steps):
@@ -29,8 +29,7 @@ class Steps(Simulation):
             return place, {"loss": abs(place - 3.0)}, 1.0
     ```
 
-    What a trial reached is pickled after each iteration: a checkpoint is what it was then, whatever `step` makes of it
-    later.
+    The state is pickled after each iteration, so that later changes by `step` don't affect checkpoints.
     """
 
     has_state: ClassVar[bool] = True
@@ -42,10 +41,10 @@ class Steps(Simulation):
         """Run one iteration: give (the new state, metrics, seconds on one worker), or None to end the trial before it.
 
         Args:
-            state: What the iteration before gave; None at the beginning.
-            params: Nested as the sweep's groups are; a copy. Those of a fork are its own.
-            rng: Seeded from the trial's seed and the iteration's number: other draws in each iteration, the same
-                however the trial is cut into segments.
+            state: State of the previous iteration; None at the beginning.
+            params: A copy, nested as the sweep's groups. A fork has its own.
+            rng: Seeded from the trial's seed and the iteration's number, so that draws differ between iterations and
+                don't depend on segments.
         """
 
     def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:

@@ -1,4 +1,4 @@
-"""Recorded learning curves as a simulation: a trial gives what the row gave that stands for its params."""
+"""Recorded learning curves as a simulation: a trial replays the row of its params."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _plain(name: str, column: Sequence[Value]) -> list[Value]:
 
 
 def each_iteration(times: Floats, cumulative: bool | Literal["clipped"]) -> Floats:
-    """Give what each iteration took, from times as they were recorded: [rows, repetitions, iterations]."""
+    """Return what each iteration took, from times as they were recorded: [rows, repetitions, iterations]."""
     if not cumulative:
         return times
     if cumulative == "clipped":
@@ -83,11 +83,11 @@ def each_iteration(times: Floats, cumulative: bool | Literal["clipped"]) -> Floa
 
 
 class Table(Simulation):
-    """What was recorded, by row and repetition; the trial's seed chooses the repetition.
+    """Recorded curves, by row and repetition; the trial's seed chooses the repetition.
 
     Args:
         recorded: The arrays.
-        rows: `exact`: params without a row break off the sweep; `nearest`: the row nearest in the unit cube is taken.
+        rows: `exact`: params without a row end the sweep; `nearest`: the nearest row in the unit cube is used.
     """
 
     def __init__(self, recorded: Recorded, rows: Literal["nearest", "exact"] = "nearest") -> None:
@@ -102,10 +102,10 @@ class Table(Simulation):
             raise SweepError(f"each row of a table must have an iteration that was run, but row {empty} has none")
 
     def open(self, space: Space, *metrics: str) -> None:
-        """Put the rows where the space has them.
+        """Map the rows to the space.
 
         Raises:
-            SweepError: The table lacks a metric, or a parameter, or the space does.
+            SweepError: The table lacks a metric, or the table or the space lacks a parameter.
         """
         super().open(space, *metrics)
         missing = next((name for name in metrics if name not in self.recorded.metrics), None)
@@ -115,13 +115,13 @@ class Table(Simulation):
         self._rows = self._kind(self.recorded.columns, space)
 
     def find(self, trial: Trial) -> tuple[int, int]:
-        """Give (row, repetition) that stand for a trial."""
+        """Return a trial's (row, repetition)."""
         row = self._rows.find(trial.params)
         ran = self.lengths[row].nonzero()[0]
         return row, int(ran[trial.seed % len(ran)])
 
     def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
-        """Give what the row has behind the segment's start."""
+        """Yield the row's iterations after the segment's start."""
         recorded, (row, repetition) = self.recorded, self.find(trial)
         last = int(self.lengths[row, repetition])
         here = slice(segment.start, last if segment.end is None else min(segment.end, last))

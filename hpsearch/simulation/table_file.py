@@ -26,12 +26,12 @@ def read_table(named: str, folders: Sequence[str] = ("",), data: Path | None = N
     """Read a table.
 
     Args:
-        named: The path of its description; of one that holds several tasks, with `#` and the task behind it.
-        folders: Where a relative path may be meant from; the first that has it counts.
-        data: Where the file that holds the curves is looked for, if it isn't beside the description.
+        named: The path of its description; with several tasks, followed by `#` and the task.
+        folders: Base folders of a relative path; the first that has it counts.
+        data: Folder of the curves' file, if it isn't next to the description.
 
     Raises:
-        SweepError: There is no such table, or its description is wrong; the text has file, line and key.
+        SweepError: There is no such table, or its description is invalid; the message has file, line and key.
     """
     name, task = table_and_task(named)
     path = next((place for folder in folders if (place := Path(folder, name)).exists()), Path(name))
@@ -132,10 +132,10 @@ def _efficiency(value: object, key: KeyPath) -> float:
 
 
 def _quantity(known: Sequence[str], value: object, key: KeyPath) -> Quantity:
-    """Read a name, or a mapping with more to say: these keys.
+    """Parse a name, or a mapping with these keys.
 
     Raises:
-        InvalidKey: It is neither, or a key of the mapping is wrong.
+        InvalidKey: It is neither, or a key of the mapping is invalid.
     """
     if isinstance(value, str):
         return Quantity(key, text(value, key))
@@ -157,7 +157,7 @@ def _axes(value: object, key: KeyPath) -> tuple[Axis, ...]:
     """Read the names of an array's axes.
 
     Raises:
-        InvalidKey: One isn't known, stands there twice, or `row` is missing.
+        InvalidKey: One is unknown or repeated, or `row` is missing.
     """
     axes = tuple(one_of(AXES, item, (*key, place)) for place, item in enumerate(listed(value, key)))
     if len(set(axes)) < len(axes) or "row" not in axes:

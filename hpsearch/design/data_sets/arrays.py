@@ -1,6 +1,6 @@
 """Read arrays from NPZ, NPY and IDX files.
 
-A copy of this file lies beside each model that `hpsearch design` leaves: it needs Python and NumPy alone.
+A copy of this file is saved with each model of `hpsearch design`: it needs only Python and NumPy.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def read_idx(path: Path) -> Array:
 
 
 def new_array(path: Path, name: str | None) -> Array:
-    """Read the array to predict for: the only one of a file, or that of the name that was trained on."""
+    """Read the array to predict for: the only one of a file, or the one with the training array's name."""
     if path.suffix.lower() not in (".npz", ".npy"):
         return read_idx(path)
     arrays = read_npz(path)
@@ -98,10 +98,10 @@ def listed(arrays: dict[str, Array]) -> str:
 
 
 def as_images(array: Array, where: str) -> Array:
-    """Give images of shape (rows, channels, height, width), wherever the channels were.
+    """Return images of shape (rows, channels, height, width), from any position of the channels.
 
     Raises:
-        DataSetError: Nothing says where they are.
+        DataSetError: Their position is ambiguous.
     """
     if array.ndim == 3:
         return array[:, None]

@@ -1,4 +1,4 @@
-"""See what the columns of a table are, and fit what makes features of them."""
+"""Detect the types of a table's columns, and fit their preprocessing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpsearch.design.data_sets.reading import DataSetError
 __all__ = ["Column", "fit", "is_number", "look"]
 
 _MOST_CATEGORIES = 64
-"""Of a column, each with a feature of its own; the others share one."""
+"""Most categories of a column with their own feature; the others share one."""
 
 _TAIL = 15.0
 """Spreads from the median from which on a column's tail is heavy: a normal one reaches 6 in a billion rows."""
@@ -37,11 +37,11 @@ _LEAST_NUMBERS = 0.9
 
 @dataclass
 class Column:
-    """What was seen in a column."""
+    """A column's type and statistics."""
 
     name: str
     fitted: dict[str, Any] = field(default_factory=dict)
-    """What goes into preprocessing.json."""
+    """The column's entry in preprocessing.json."""
     values: Values = field(default_factory=lambda: np.empty(0))
     left_out: str = ""
     """Why it isn't used; nothing if it is."""
@@ -58,10 +58,10 @@ def is_number(text: str) -> bool:
 
 
 def look(name: str, cells: Sequence[str] | Values, place: Callable[[int], str]) -> Column:
-    """See what a column is, and read it.
+    """Detect a column's type, and parse it.
 
     Raises:
-        DataSetError: It can be read in more than one way; names a row.
+        DataSetError: Its type is ambiguous; the message names a row.
     """
     column = Column(name)
     if isinstance(cells, np.ndarray):
@@ -165,7 +165,7 @@ def _see_dates(column: Column, present: Counter[str], where: Callable[[str], str
 
 
 def _see_use(column: Column, cells: Sequence[str] | Values) -> None:
-    """Leave out what tells nothing, or tells the rows from each other and nothing more."""
+    """Drop constant columns, and columns that only identify rows."""
     values = column.values
     if column.fitted["kind"] == "category":
         if len({value for value in values}) == 1:
@@ -193,7 +193,7 @@ def fit(column: Column, rows: NDArray[np.int64]) -> None:
         counts = Counter(value for value in values if value is not None)
         least = max(3, len(rows) // 1000)
         often = [name for name, count in counts.most_common(_MOST_CATEGORIES) if count >= least]
-        if len(often) == len(counts) - 1:  # one alone needs no place among others
+        if len(often) == len(counts) - 1:  # a single one needs no encoding
             often = list(counts)
         fitted["categories"] = sorted(often)
         fitted["rare"] = sorted(set(counts) - set(often))

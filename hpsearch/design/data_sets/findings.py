@@ -1,4 +1,4 @@
-"""What was found in a data set, in lines fit to print."""
+"""Describe a data set, as lines to print."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLURALS = {"number": "numbers", "category": "categories", "boolean": "booleans"
 
 
 def column_lines(columns: Sequence[Column]) -> list[str]:
-    """Return what the columns are, what is missing in them, and which are left out."""
+    """Describe the columns' types, missing values, and dropped columns."""
     used = [column for column in columns if not column.left_out]
     kinds = Counter(column.fitted["kind"] for column in used)
     words = [f"{count} {kind if count == 1 else _PLURALS[kind]}" for kind, count in kinds.most_common()]
@@ -55,7 +55,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def target_line(targets: Targets, name: str) -> str:
-    """Return what is to be predicted."""
+    """Describe the targets."""
     if targets.classes is None:
         values = targets.values
         return (
@@ -82,7 +82,7 @@ def split_lines(split: Split, groups: NDArray[np.int64]) -> tuple[list[str], lis
 
 
 def leaks(columns: Sequence[Column], targets: Targets) -> list[str]:
-    """Name the columns that say the target outright."""
+    """Return the columns that determine the target."""
     said = []
     answers = equal_rows([targets.values])
     for column in columns:
@@ -101,7 +101,7 @@ def leaks(columns: Sequence[Column], targets: Targets) -> list[str]:
 
 
 def _follows(values: NDArray[np.float64], targets: NDArray[np.float64]) -> bool:
-    """Return whether numbers lie on a line with the targets, but for what a float32 rounds off."""
+    """Return whether numbers are a linear function of the targets, up to float32 rounding."""
     there = ~np.isnan(values)
     if there.sum() < 3 or np.ptp(values[there]) == 0 or np.ptp(targets[there]) == 0:
         return False

@@ -1,6 +1,6 @@
 """Read images from files.
 
-A copy of this file lies beside each model that `hpsearch design` leaves: it needs Python, NumPy and Pillow.
+A copy of this file is saved with each model of `hpsearch design`: it needs Python, NumPy and Pillow.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def image_paths(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def open_image(path: Path) -> Any:
-    """Read an image in 8 bits, turned as it says: of mode L or RGB, what is transparent over white.
+    """Read an image with 8 bits and its EXIF rotation, as mode L or RGB, with transparency over white.
 
     Raises:
-        DataSetError: It can't be read, or its pixels have no known range.
+        DataSetError: It can't be read, or its pixels' range is unknown.
     """
     try:
         from PIL import Image, ImageOps
@@ -82,7 +82,7 @@ def is_grey(image: Any) -> bool:
 
 
 def pixels(image: Any, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
-    """Return an image's pixels in a shape (channels, height, width), whatever its size was."""
+    """Return an image's pixels, resized to (channels, height, width)."""
     from PIL import Image
 
     channels, height, width = shape

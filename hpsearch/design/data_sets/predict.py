@@ -1,4 +1,4 @@
-"""Predict for new examples, with the network that lies beside this file.
+"""Predict for new examples, with the network in this file's folder.
 
 `python predict.py NEW.csv` prints a line of CSV for each row: the prediction and, for classes, the probability of each.
 It needs Python, NumPy and torch; pyarrow for Parquet, Pillow for images, scikit-learn for `--trees`.
@@ -37,7 +37,7 @@ _ROWS_AT_ONCE = 1024
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Predict; give the exit code."""
+    """Predict; return the exit code."""
     parser = argparse.ArgumentParser(prog="predict.py", description="Predict for new examples.")
     parser.add_argument("new", type=Path, metavar="NEW", help="a file or folder like what was trained on")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write there (default: standard output)")
@@ -71,10 +71,10 @@ def _note(text: str) -> None:
 def read_inputs(
     fitted: Mapping[str, Any], path: Path, note: Callable[[str], object]
 ) -> tuple[list[str] | None, NDArray[Any]]:
-    """Read new examples, and give their names, where they are files of their own, and what a network is given of them.
+    """Read new examples; return their names, if they are separate files, and the network's inputs.
 
     Raises:
-        DataSetError: They aren't like those that were trained on.
+        DataSetError: They don't match the training data.
     """
     if not path.exists():
         raise DataSetError(f"{path}: must be a file or a folder of images, but isn't there")
@@ -135,7 +135,7 @@ def _read_images(
 
 
 def _of_network(fitted: Mapping[str, Any], inputs: NDArray[Any]) -> NDArray[np.float64]:
-    """Give probabilities of shape (rows, classes), or numbers of shape (rows,)."""
+    """Return probabilities of shape (rows, classes), or numbers of shape (rows,)."""
     import torch
 
     for name in ("network.py", "weights.pt"):

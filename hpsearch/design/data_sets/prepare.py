@@ -30,10 +30,10 @@ _STANDALONE = ("reading.py", "arrays.py", "images.py", "preprocessing.py", "pred
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What was found in a data set, and made of it."""
+    """A prepared data set."""
 
     kind: str
-    """`classes` or `numbers`: what is to be predicted."""
+    """`classes` or `numbers`: the kind of the targets."""
     classes: tuple[str, ...] | None
     """Labels as they were written, in the order of their numbers; None where the targets are numbers."""
     class_rows: tuple[int, ...] | None
@@ -45,12 +45,12 @@ class Prepared:
     search_rows: int
     test_rows: int
     target_mean: float
-    """Of the search rows' targets where they are numbers, and their standard deviation; 0 and 1 for classes."""
+    """Mean of the search rows' targets if they are numbers, and their standard deviation; 0 and 1 for classes."""
     target_scale: float
     lines: tuple[str, ...]
-    """What was found, fit to print."""
+    """Findings, as lines to print."""
     warnings: tuple[str, ...]
-    """What may be wrong with the data, fit to print."""
+    """Warnings about the data, as lines to print."""
 
 
 def prepare(
@@ -64,36 +64,36 @@ def prepare(
     side: int | None = None,
     look_up: Callable[[], object] = lambda: None,
 ) -> Prepared:
-    """Look at a data set, split it, fit its preprocessing on the search rows, and write what the search needs.
+    """Analyse a data set, split it, fit its preprocessing on the search rows, and write the search's files.
 
-    Into `folder` go
+    It writes to `folder`:
 
     - `data/search.npz` and `data/test.npz`: `inputs`, float32 of shape (rows, features), or uint8 or float32 of shape
       (rows, channels, height, width); and `targets`, int64 for classes, float32 for numbers in their own unit;
-    - `data/test.csv`, `data/test_rows.npz` or `data/test/`: the test rows as they came;
+    - `data/test.csv`, `data/test_rows.npz` or `data/test/`: the original test rows;
     - `data/task.json`: `kind`, `classes`, `class_rows`, `target`, `inputs`, `trained_rows`, `test_rows`, `target_mean`,
       `target_scale`, and for images `channel_means` and `channel_scales`, else null;
-    - `model/`: `preprocessing.json`, `predict.py`, and what that imports. It wants `network.py` and `weights.pt` beside
-      it, and for `--trees` also `trees.joblib`, which predicts from `inputs` as they lie in the files, a row each.
+    - `model/`: `preprocessing.json`, `predict.py`, and its modules. It needs `network.py` and `weights.pt` in the same
+      folder, and for `--trees` also `trees.joblib`, which predicts from `inputs` as in the files, one row each.
 
-    Into the network goes what `preprocessing.network_inputs` gives: rows as they are, images as
-    (pixels - channel_means) / channel_scales. Of it come logits of the classes; or, of shape (rows, 1), numbers of
-    which target_mean + target_scale * output is the prediction.
+    The network's inputs are those of `preprocessing.network_inputs`: rows as they are, images as
+    (pixels - channel_means) / channel_scales. Its outputs are logits of the classes; or numbers of shape (rows, 1),
+    with the prediction target_mean + target_scale * output.
 
     Args:
-        source: A CSV, Parquet or NPZ file; an IDX file with its labels beside it, or a folder of such; or a folder with
-            a folder of images for each class.
-        target: The column to predict, or the array where its name isn't one that is known; else None.
-        folder: Where to; what lies there under these names is replaced.
-        goal: The metric, one of `GOALS`; if None, what the targets are follows from how they look.
-        test_share: Of the rows, to test on.
-        seed: Of the split.
-        side: Pixels of the longer side that images are made to have; if None, as they are, but at most 64.
-        look_up: Called between steps, of which a column's is the longest but for reading the file. What it raises ends
+        source: A CSV, Parquet or NPZ file; an IDX file with its labels' file, or a folder of these; or a folder with a
+            folder of images for each class.
+        target: The column to predict, or the array if its name is unusual; else None.
+        folder: The target folder; files with these names are replaced.
+        goal: The metric, one of `GOALS`; None: the targets' kind is detected.
+        test_share: Fraction of the rows to test on.
+        seed: Seed of the split.
+        side: Longer side of the images in pixels; None: the original one, but at most 64.
+        look_up: Called between steps, of which a column's is the longest except reading the file. Its exceptions end
             the preparation.
 
     Raises:
-        DataSetError: The data can't be used as they are.
+        DataSetError: The data can't be used.
     """
     if goal is not None and goal not in GOALS:
         raise DataSetError(f"goal: must be one of {', '.join(GOALS)}, got {goal!r}")
@@ -162,7 +162,7 @@ def prepare(
 
 
 def _look(examples: Examples, targets: Targets, look_up: Callable[[], object]) -> list[Column]:
-    """See what the columns are, and keep those rows that have a target."""
+    """Detect the columns' types, and keep the rows with a target."""
     columns = []
     for name in list(examples.columns):
         look_up()
@@ -274,12 +274,12 @@ def image_line(images: Array) -> str:
 def write_raw_rows(
     folder: Path, examples: Examples, columns: Mapping[str, Sequence[str] | NDArray[Any]], rows: NDArray[np.int64]
 ) -> None:
-    """Write some rows, without their targets, where predict.py reads them: a CSV or NPZ file, or a folder of images.
+    """Write rows without their targets, as inputs of predict.py: a CSV or NPZ file, or a folder of images.
 
     Args:
-        folder: Gets `test.csv`, `test_rows.npz` or `test/`, whose files have names in the order of the rows.
+        folder: Folder for `test.csv`, `test_rows.npz` or `test/`, whose files are named in the order of the rows.
         examples: The data set.
-        columns: Of a table, as they were read.
+        columns: A table's columns, as they were read.
         rows: Their numbers in the data set.
     """
     if examples.array is not None:

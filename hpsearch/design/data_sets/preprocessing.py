@@ -1,7 +1,7 @@
-"""Make a network's inputs of examples, by what was fitted on those that it was trained on.
+"""Convert examples to a network's inputs, with preprocessing that was fitted on the training rows.
 
-A copy of this file lies beside each model that `hpsearch design` leaves, where it reads `preprocessing.json`; it needs
-Python and NumPy alone. The same code made the inputs that the network was trained on.
+A copy of this file is saved with each model of `hpsearch design`, where it reads `preprocessing.json`; it needs only
+Python and NumPy. The same code prepared the training inputs.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ Note: TypeAlias = Callable[[str], object]
 MISSING = frozenset(
     {"", "NA", "N/A", "n/a", "na", "NaN", "nan", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA", "?"}
 )
-"""Texts that say that there is nothing; so does what is infinite."""
+"""Texts of missing values; infinite numbers are missing, too."""
 
 BOOLEANS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "t": 1.0, "f": 0.0, "y": 1.0, "n": 0.0}
 
 LARGEST = 1e150
-"""Beyond it a number's square can't be told from infinity."""
+"""Beyond it a number's square is infinite."""
 
 _FAR = 10.0
-"""A number further than so many scales from the mean is held there."""
+"""Numbers are clipped to so many scales from the mean."""
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].+)?")
 _EPOCH = datetime(1970, 1, 1)
 _DAY = 86400.0
 _CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}
-"""What recurs, with its length in days."""
+"""Periods, with their lengths in days."""
 
 
 def load(folder: Path) -> dict[str, Any]:
@@ -70,19 +70,19 @@ def load(folder: Path) -> dict[str, Any]:
 def transform(
     fitted: Mapping[str, Any], cells: Mapping[str, Sequence[str] | Values], place: Callable[[int], str], note: Note
 ) -> NDArray[np.float32]:
-    """Make inputs of rows.
+    """Convert rows to inputs.
 
     Args:
-        fitted: What `preprocessing.json` holds.
-        cells: Of each column, in any order; those that aren't known are left out.
-        place: Says where a row is.
-        note: Told what training never saw.
+        fitted: The content of `preprocessing.json`.
+        cells: Cells of each column, in any order; unknown columns are ignored.
+        place: Returns a row's location.
+        note: Called with a message on values that training never saw.
 
     Returns:
         Shape (rows, features).
 
     Raises:
-        DataSetError: A column is missing, or a cell is of another kind than its column was: names row and column.
+        DataSetError: A column is missing, or a cell has another type than its column: names row and column.
     """
     columns = fitted["columns"]
     missing = [repr(column["name"]) for column in columns if column["name"] not in cells]
@@ -100,10 +100,10 @@ def transform(
 
 
 def check_pixels(fitted: Mapping[str, Any], images: Values, place: Callable[[int], str], note: Note) -> None:
-    """Refuse images whose pixels are of another kind than those that were trained on.
+    """Check that images have the training images' shape and kind of pixels.
 
     Raises:
-        DataSetError: They have another shape, or are fractions where training had bytes, or the other way round.
+        DataSetError: They have another shape, or fractions in place of bytes, or the other way round.
     """
     if list(images.shape[1:]) != fitted["inputs"]:
         raise DataSetError(
@@ -136,7 +136,7 @@ def check_pixels(fitted: Mapping[str, Any], images: Values, place: Callable[[int
 
 
 def network_inputs(fitted: Mapping[str, Any], inputs: Values) -> NDArray[np.float32]:
-    """Return what goes into the network: float32, images with each channel's mean and scale taken out."""
+    """Return the network's inputs: float32, with images standardized by channel."""
     if inputs.ndim != 4:
         return inputs.astype(np.float32)
     mean, scale = (np.array(fitted[name], np.float32)[:, None, None] for name in ("channel_means", "channel_scales"))
@@ -144,19 +144,19 @@ def network_inputs(fitted: Mapping[str, Any], inputs: Values) -> NDArray[np.floa
 
 
 def parse(column: Mapping[str, Any], cells: Sequence[str] | Values, place: Callable[[int], str]) -> Values:
-    """Read a column's cells, each for itself.
+    """Parse a column's cells independently.
 
     Args:
-        column: What it is: `kind`, its `name`, and `missing_texts`, which say that there is nothing.
-        cells: As they are written; or numbers, NaN where there is none.
-        place: Says where a row is.
+        column: The column's `kind`, `name`, and `missing_texts`.
+        cells: Texts; or numbers, with NaN for missing ones.
+        place: Returns a row's location.
 
     Returns:
-        float64: numbers, 0 or 1 for booleans, seconds from 1970 on for dates, NaN for nothing; or an array of texts for
-        categories, None for nothing.
+        float64: numbers, 0 or 1 for booleans, seconds since 1970 for dates, NaN for missing values; or an array of
+        texts for categories, with None for missing values.
 
     Raises:
-        DataSetError: A cell is of another kind; names its row and column.
+        DataSetError: A cell has another type; names its row and column.
     """
     if not isinstance(cells, np.ndarray):
         return _parse_texts(column, cells, place)
@@ -251,7 +251,7 @@ def bent(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[np.f
 
 
 def _one_hot(column: Mapping[str, Any], values: Values) -> NDArray[np.float32]:
-    """One feature for each category, for all others together if training saw some, and for nothing likewise."""
+    """Return one feature per category, one for all others if training had some, and one for missing values if any."""
     places: dict[str | None, int] = {name: place for place, name in enumerate(column["categories"])}
     count = len(places)
     if column["indicator"]:

@@ -1,7 +1,6 @@
 """Read tables from CSV and Parquet files.
 
-A copy of this file lies beside each model that `hpsearch design` leaves: it needs Python, and pyarrow for
-Parquet.
+A copy of this file is saved with each model of `hpsearch design`: it needs Python, and pyarrow for Parquet.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 
 
 class DataSetError(ValueError):
-    """Data that can't be used: says what must hold, what was there instead, and where."""
+    """Data that can't be used: the message has the rule, the value and the location."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +39,9 @@ class Table:
     columns: dict[str, Sequence[str]]
     """Cells as they are written, without the white space around them; an empty one has nothing in it."""
     places: Sequence[int]
-    """Of each row, its line in a CSV file or its row, from 1, in a Parquet file."""
+    """Line of each row in a CSV file, or its row, from 1, in a Parquet file."""
     unit: str
-    """What the places count: `line` or `row`."""
+    """Unit of the locations: `line` or `row`."""
 
     def place(self, row: int) -> str:
         """Return where a row (from 0) lies."""
@@ -140,7 +139,7 @@ def _delimiter(lines: list[str]) -> str:
 
 
 def _names(path: Path, header: list[str]) -> list[str]:
-    """Check the names of the columns; one without a name is called by its place."""
+    """Check the names of the columns; a column without a name is named by its index."""
     names = [name.strip() or f"column {place}" for place, name in enumerate(header, 1)]
     if not names:
         raise DataSetError(f"{path}: must be a table, with names of columns in its first line, but it is empty")

@@ -1,4 +1,4 @@
-"""Examples and their targets, from whatever a data set lies in."""
+"""Read examples and their targets from any supported source."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ _TEST = ("{}_test", "test_{}")
 
 @dataclass
 class Examples:
-    """What a data set holds."""
+    """A data set."""
 
     path: Path
     targets: Sequence[str] | Array
-    """Of each row, as it is written."""
+    """Target of each row, as written."""
     target: str | None
     """Their name, where they have one."""
     columns: dict[str, Sequence[str] | Array] = field(default_factory=dict)
-    """Of a table."""
+    """Columns of a table."""
     images: Array | None = None
     """Shape (rows, channels, height, width); then there are no columns."""
     array: str | None = None
     """The name of the array with the inputs; None for a table of named columns and for a folder of images."""
     given_test: NDArray[np.bool_] | None = None
-    """Which rows are to be tested on, where the data set says so."""
+    """Test rows, if the data set defines them."""
     place: Callable[[int], str] = str
-    """Says where a row is."""
+    """Returns a row's location."""
     size: tuple[int, int] | None = None
     """Height and width of all images, where they were of one size."""
     labelled: bool = False
-    """Whether the targets are labels, whatever they look like."""
+    """Whether the targets are certainly labels."""
     lines: list[str] = field(default_factory=list)
-    """What there is to say."""
+    """Notes to print."""
 
 
 def read_examples(path: Path, target: str | None, side: int | None) -> Examples:
@@ -221,7 +221,7 @@ def _of_array(path: Path, inputs: Array, targets: Array, target: str | None, nam
 
 
 def _narrowed(images: Array) -> Array:
-    """Give bytes where all pixels are such, as often they are in another type; float32 otherwise."""
+    """Return bytes if all pixels are integers from 0 to 255, in any type; float32 otherwise."""
     if images.dtype.kind in "iub" and images.min() >= 0 and images.max() <= 255:
         return images.astype(np.uint8)
     return images.astype(np.float32)
@@ -237,7 +237,7 @@ def _rows(array: Array) -> int:
 
 
 _LONGEST_SIDE = 64
-"""Pixels; what is larger trains for long without a GPU, and is asked for with `side`."""
+"""Default limit in pixels, as larger images train slowly without a GPU; `side` overrides it."""
 
 _SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
 
@@ -253,7 +253,7 @@ class ImageFolder:
     size: tuple[int, int] | None
     """Height and width that all had, if so."""
     lines: list[str]
-    """What was left out or changed."""
+    """Skipped and changed images."""
 
 
 def read_image_folder(folder: Path, side: int | None) -> ImageFolder:
@@ -293,7 +293,7 @@ def read_image_folder(folder: Path, side: int | None) -> ImageFolder:
 
 
 def _common(paths: list[Path], side: int | None) -> tuple[tuple[int, int, int], tuple[int, int] | None]:
-    """Choose a shape for all: their median height and width; give also the size of all, if it is one."""
+    """Choose a common shape: the median height and width; also return the size of all, if they are equal."""
     sizes, grey = [], True
     for path in paths:
         image = open_image(path)

@@ -1,4 +1,4 @@
-"""Split rows into those that the search sees and those that it is tested on."""
+"""Split rows into search rows and test rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["Split", "equal_rows", "parted", "split"]
 
 
 def equal_rows(columns: Sequence[Values]) -> NDArray[np.int64]:
-    """Number the rows so that those with equal values in all columns, and they alone, have the same number.
+    """Number the rows so that exactly the rows with equal values in all columns have the same number.
 
-    Numbers follow the first row of each, so that a draw among them depends on nothing that the rows hold.
+    Numbers are in order of first rows, so that draws among them don't depend on the values.
 
     Args:
         columns: Arrays of shape (rows,) or (rows, ...).
@@ -47,19 +47,19 @@ class Split:
     search: NDArray[np.int64]
     test: NDArray[np.int64]
     whole: bool
-    """Whether rows with equal inputs lie on one side."""
+    """Whether rows with equal inputs are on the same side."""
 
 
 def split(groups: NDArray[np.int64], classes: NDArray[np.int64], share: float, seed: int) -> Split:
-    """Draw the test rows: of each class its share, with rows of one group on one side.
+    """Draw the test rows: the same fraction of each class, with the rows of a group on the same side.
 
-    Where groups are so large that this would give another number of test rows, they are parted.
+    Groups are split if they are too large for the number of test rows.
 
     Args:
-        groups: Of each row, the number of its group, as `equal_rows` gives it.
-        classes: Of each row, its class; one for all where there are none. A group counts for that of its first row.
-        share: Of the rows, to test on.
-        seed: Decides the draw.
+        groups: Group of each row, from `equal_rows`.
+        classes: Class of each row; all equal without classes. A group counts by its first row's class.
+        share: Fraction of the rows to test on.
+        seed: Seed of the draw.
     """
     rng = np.random.default_rng(seed)
     test = _draw(groups, classes, share, rng)
@@ -71,7 +71,7 @@ def split(groups: NDArray[np.int64], classes: NDArray[np.int64], share: float, s
 
 
 def parted(groups: NDArray[np.int64], chosen: NDArray[np.bool_]) -> Split:
-    """Return the split whose test rows were chosen."""
+    """Return the split with these test rows."""
     return Split(
         np.flatnonzero(~chosen), np.flatnonzero(chosen), not np.isin(groups[chosen], groups[~chosen]).any().item()
     )

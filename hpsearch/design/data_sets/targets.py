@@ -1,4 +1,4 @@
-"""What is to be predicted: classes or numbers."""
+"""The targets: classes or numbers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ GOALS = {
 
 _MOST_CLASSES = 1000
 _MOST_COUNTED_CLASSES = 20
-"""Different whole numbers, up to which they are taken for classes where no goal says what they are."""
+"""Most different integers that count as classes, if no goal defines the kind."""
 
 _LEAST_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Of rows that have a target."""
+    """Targets of the rows that have one."""
 
     rows: NDArray[np.int64]
     """Which they are."""
@@ -49,17 +49,17 @@ class Targets:
 def see_targets(
     name: str, cells: Sequence[str] | Values, goal: str | None, place: Callable[[int], str], labelled: bool = False
 ) -> Targets:
-    """See what the targets are.
+    """Detect the kind of the targets.
 
     Args:
-        name: What they are called.
-        cells: They, as they are written.
-        goal: The metric, which says what they are; None if they say it themselves.
-        place: Says where a row is.
-        labelled: Whether they are labels, whatever they look like, and none is missing.
+        name: Their name.
+        cells: The targets, as written.
+        goal: The metric, which defines the kind; None: it is detected.
+        place: Returns a row's location.
+        labelled: Whether they are certainly labels, and none is missing.
 
     Raises:
-        DataSetError: They don't fit the goal, or there are too few.
+        DataSetError: They don't match the goal, or there are too few.
     """
     if isinstance(cells, np.ndarray):
         cells = [text(value) for value in cells.tolist()]
