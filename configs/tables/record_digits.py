@@ -33,7 +33,7 @@ def main() -> None:
     sweep = hpsearch.load_sweep(
         HERE.parent / "digits.yaml", ["early_terminate=null", "max_iter=27", "run_cap=200", "seed=7"]
     )
-    study = hpsearch.search(Timed, sweep, directory=HERE / "digits", backend="inline", tensorboard=False)
+    study = hpsearch.search(Timed, sweep, directory=HERE / "digits", backend="inline", observers=[])
     accuracy, seconds = study.curves("accuracy"), study.curves("seconds")
     lines = pd.DataFrame(
         {**row.params, "epoch": epoch, "accuracy": value, "seconds": round(took, 5)}

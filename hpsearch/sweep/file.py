@@ -37,11 +37,9 @@ __all__ = [
     "WRAPPER",
     "load_sweep",
     "locate",
-    "parallel_from_mapping",
-    "scaling_from_mapping",
-    "search_from_mapping",
     "sweep_from_mapping",
     "sweep_notes",
+    "without_wrapper",
 ]
 
 _REQUIRED = {
@@ -106,35 +104,35 @@ def locate(path: str | Path, key: str) -> str:
 def _read(path: str | Path) -> Document:
     """Read a sweep file, and take what stands under a lone `sweep:` for the sweep."""
     document = read_document(Path(path))
-    if (inside := _wrapped(document.value)) is not None:
+    value = document.value
+    if isinstance(value, Mapping) and (inside := without_wrapper(value)) is not value:
         document.value = inside
         document.marks = {key[1:]: mark for key, mark in document.marks.items() if key[:1] == (WRAPPER,)}
     return document
 
 
-def _wrapped(value: object) -> Mapping[str, Any] | None:
-    """Return the mapping under `sweep:` where nothing stands beside it but anchors; None where there is none."""
-    if not isinstance(value, Mapping) or {key for key in value if not str(key).startswith("x-")} != {WRAPPER}:
-        return None
-    inside = value[WRAPPER]
-    return inside if isinstance(inside, Mapping) else None
+def without_wrapper(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the mapping under `sweep:` where nothing stands beside it but anchors; else the mapping itself."""
+    inside = value.get(WRAPPER) if {key for key in value if not str(key).startswith("x-")} == {WRAPPER} else None
+    return inside if isinstance(inside, Mapping) else value
 
 
-def sweep_from_mapping(value: object, source: str | None = None, name: str = "sweep") -> Sweep:
+def sweep_from_mapping(
+    value: object, source: str | None = None, name: str = "sweep", trainable: str | None = None
+) -> Sweep:
     """Read a sweep as a file holds it, already parsed: the same keys, the same rules.
 
     Args:
-        value: The mapping, of plain Python values.
+        value: The mapping. Its sections may also be a `Space`, `Limits`, `Hyperband`, ... as Python builds them.
         source: Kept with the sweep.
         name: Its name where the mapping names none.
+        trainable: Replaces the one that the mapping names.
 
     Raises:
         InvalidKey, InvalidKeys: Keys are wrong: a `SweepError` that knows which.
     """
-    if (inside := _wrapped(value)) is not None:
-        value = inside
-    if isinstance(value, Mapping):  # anchors are kept under such keys
-        value = {key: given for key, given in value.items() if not str(key).startswith("x-")}
+    if isinstance(value, Mapping):  # anchors are kept under keys that begin with x-
+        value = {key: given for key, given in without_wrapper(value).items() if not str(key).startswith("x-")}
     table = Table(value, (), TOP_KEYS, HINTS[""])
     kinds: dict[str, Kind[Any]] = {
         **_READERS,
@@ -147,6 +145,8 @@ def sweep_from_mapping(value: object, source: str | None = None, name: str = "sw
             both = InvalidKey(("loggers",), "is another word for observers, which stands here, too", "keep one of them")
             table.mistakes.found.append(both)
         given["observers"] = given.pop("loggers")
+    if trainable is not None:
+        given["trainable"] = trainable
     sweep = table.build(Sweep, **{"name": name, "source": source, **given})
     try:  # not of a study that was begun so: it goes on
         check_names(sweep.command or (), sweep.parameters.some_names())
@@ -157,6 +157,11 @@ def sweep_from_mapping(value: object, source: str | None = None, name: str = "sw
 
 def _parameters(top: Table, value: object, path: KeyPath) -> Space:
     """Read the section, and the constraints that stand beside it."""
+    if isinstance(value, Space):
+        if top.has("constraints"):
+            problem = "must not stand beside a Space, which has its own"
+            raise InvalidKey(("constraints",), problem, "pass them to Space.from_parameters(..., constraints=[...])")
+        return value
     return read_parameters(value, path, top.get("constraints", read_constraints) if top.has("constraints") else ())
 
 
@@ -176,7 +181,7 @@ def _metric(value: object, path: KeyPath) -> Metric | tuple[Metric, ...]:
             one = {key: given for key, given in one.items() if key not in METRIC_IGNORED}
         return section(Metric, one, path, HINTS["metric"], example=lambda key, table: "loss")
 
-    if not isinstance(value, list):
+    if not isinstance(value, list | tuple):
         return read(value, path)
     mistakes = Mistakes()
     found: list[Metric] = []
@@ -203,7 +208,9 @@ def _method(value: object, path: KeyPath) -> str:
 
 
 def _early_terminate(top: Table, value: object, path: KeyPath) -> EarlyTerminate:
-    """Read the section; which keys it may have hangs on its `type`."""
+    """Read the section; its `type` decides which keys it may have."""
+    if isinstance(value, EarlyTerminate):
+        return value
     if (bands := as_bands(value)) is not None:
         return _wandbs_hyperband(bands, path)
     keys = tuple(value) if isinstance(value, Mapping) else ("type", "max_iter", "eta")
@@ -276,33 +283,6 @@ def _points_to_try(value: object, path: KeyPath) -> tuple[Params, ...]:
     return tuple(points)
 
 
-def scaling_from_mapping(value: object, path: KeyPath = ("scaling",)) -> Scaling:
-    """Read the `scaling` of a sweep: the same keys, the same rules.
-
-    Raises:
-        InvalidKey: A key is wrong.
-    """
-    return section(Scaling, value, path)
-
-
-def parallel_from_mapping(value: object, path: KeyPath = ("parallel",)) -> Parallel:
-    """Read the `parallel` of a sweep: the same keys, the same rules.
-
-    Raises:
-        InvalidKey: A key is wrong.
-    """
-    return section(Parallel, value, path)
-
-
-def search_from_mapping(value: object, path: KeyPath = ("search",)) -> Search:
-    """Read the `search` of a sweep: the same keys, the same rules.
-
-    Raises:
-        InvalidKey: A key is wrong.
-    """
-    return section(Search, value, path)
-
-
 _READERS: Mapping[str, Kind[Any]] = {
     "metric": _metric,
     "outcome_constraints": _outcome_constraints,
@@ -315,9 +295,9 @@ _READERS: Mapping[str, Kind[Any]] = {
     "run_cap": or_none(integer),
     "points_to_try": _points_to_try,
     "resources": functools.partial(section, Resources),
-    "search": search_from_mapping,
-    "scaling": scaling_from_mapping,
-    "parallel": parallel_from_mapping,
+    "search": functools.partial(section, Search),
+    "scaling": functools.partial(section, Scaling),
+    "parallel": functools.partial(section, Parallel),
     "limits": functools.partial(section, Limits),
     "checkpoints": functools.partial(section, Checkpoints),
     "seed": integer,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any, Never, TypeGuard, cast, overload
 
 from hpsearch.config.checks import InvalidKey, KeyPath, Mistakes, at_least, integer, nearest, shown
 from hpsearch.space import Categorical, Cell, Chain, Choice, Distribution, Repeat, Space
-from hpsearch.space.declarations import declare, is_wandbs
+from hpsearch.space.declarations import When, declare, is_wandbs
 from hpsearch.space.expressions import Expression
 from hpsearch.space.parameter import Declared, ParameterGroup, Structure
 from hpsearch.sweep.distributions import read_distribution
 from hpsearch.sweep.reader import Table, listed
 
-__all__ = ["STRUCTURE_FORMS", "read_constraints", "read_parameters", "space_of"]
+__all__ = ["STRUCTURE_FORMS", "SpaceField", "read_constraints", "read_parameters", "space_of"]
 
 _DEEPEST_GROUP = 15
 
@@ -36,15 +36,34 @@ def space_of(parameters: object, constraints: object = ()) -> Space:
 
     Args:
         parameters: As `Space.from_parameters` takes them, with such as `{"min": 0, "max": 1}` among them.
-        constraints: A list of expressions.
+        constraints: A list of expressions, or a single one.
 
     Raises:
         InvalidKey: A parameter is wrong, or a constraint.
     """
     path: KeyPath = ("parameters",)
-    kept = read_constraints(listed(constraints, ("constraints",)), ("constraints",))
+    kept = read_constraints(constraints, ("constraints",))
     found = declare(_with_distributions(parameters, path) if isinstance(parameters, Mapping) else parameters, path)
     return _space(found, kept, path)
+
+
+class SpaceField:
+    """A field of a dataclass that holds a space, and may be set to the mapping that `space_of` takes."""
+
+    @overload
+    def __get__(self, holder: None, owner: type) -> Never: ...
+    @overload
+    def __get__(self, holder: object, owner: type) -> Space: ...
+    def __get__(self, holder: object | None, owner: type) -> Space:
+        if holder is None:
+            raise AttributeError  # by which the dataclass knows that the field has no default
+        return cast("Space", vars(holder)[self._name])
+
+    def __set__(self, holder: object, value: Space | Mapping[str, Any]) -> None:
+        vars(holder)[self._name] = space_of(value) if isinstance(value, Mapping) else value
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
 
 
 def _space(found: tuple[Declared, ...], constraints: tuple[Expression, ...], path: KeyPath) -> Space:
@@ -70,7 +89,8 @@ def _with_distributions(parameters: Mapping[str, Any], path: KeyPath) -> dict[st
             Table(given, here, ("parameters",)).mistakes.refuse()
             out[name] = _with_distributions(given["parameters"], (*here, "parameters"))
         else:
-            out[name] = read_distribution(given, here)
+            read, condition = read_distribution(given, here), given.get("when")
+            out[name] = read if condition is None else When(condition, read)
     return out
 
 

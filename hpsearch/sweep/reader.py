@@ -145,12 +145,14 @@ def section(
 
     Args:
         settings: What to build.
-        value: What stands at `path`.
+        value: A mapping, or in Python the settings themselves.
         path: Where it stands.
         hints: For keys that don't exist but that people write: what to do.
         also: Keys that the section has beside the settings' own.
         example: What could stand at a key that is missing, given the key and what is there.
     """
+    if isinstance(value, settings):
+        return value
     known = settings_fields(settings)
     if isinstance(value, Mapping):
         word_for = {key: NONE for key, field in known.items() if field.none_is_word}

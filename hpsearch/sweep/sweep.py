@@ -20,6 +20,7 @@ from hpsearch.space import Broken, Space
 from hpsearch.sweep.difference import difference
 from hpsearch.sweep.goals import check_forks, check_who_ranks, checked_metric, checked_outcome_constraints
 from hpsearch.sweep.parallel import Parallel, Strategies
+from hpsearch.sweep.parameters import SpaceField
 from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Resources, Scaling, Search
 from hpsearch.sweep.reader import command_or_line
 from hpsearch.sweep.stored import BEFORE, DRAWS
@@ -78,7 +79,8 @@ class Sweep:
     method: Method
     search: Search = field(default_factory=Search)
     """How a `method` that learns is asked."""
-    parameters: Space
+    parameters: SpaceField = SpaceField()  # noqa: RUF009 (a descriptor, and no default)
+    """What is tried: a `Space`, or a mapping of names to distributions and structures."""
     outcome_constraints: tuple[str, ...] = ()
     """Bounds on reported metrics, such as `"latency_ms <= 20"`: trials that break them rank behind all others."""
     early_terminate: EarlyTerminate | None = None

@@ -71,11 +71,9 @@ def _bracket(elastic: bool, longest: int = 27) -> float:
             parameters={"lr": hpsearch.LogUniform(1e-3, 1e-1)},
             metric="validation_loss",
             early_terminate=hpsearch.SuccessiveHalving(max_iter=longest),
-            workers=WORKERS,
-            max_workers_per_trial=WORKERS,
-            elastic=elastic,
+            resources={"workers": WORKERS, "max_workers_per_trial": WORKERS, "elastic": elastic},
             directory=directory,
-            tensorboard=False,
+            observers=[],
             progress=False,
         )
         with Journal.read(directory / "study.db") as journal:

@@ -106,16 +106,15 @@ def best_by_epoch(seed: int, longest: int, inherit: bool = False) -> Iterator[fl
         study = hpsearch.search(
             HalfOfTheDigits,
             parameters={"layers": LAYERS, "lr": hpsearch.LogUniform(0.005, 0.3), "batch_size": 64},
-            metric="accuracy",
-            goal="maximize",
+            metric={"name": "accuracy", "goal": "maximize"},
             method="evolution",
-            suggestions={"options": {"inherit": inherit, "population": 10, "sample": 5}},
+            search={"options": {"inherit": inherit, "population": 10, "sample": 5}},
             max_iter=longest,
             run_cap=EPOCHS // longest,
             seed=seed,
             backend="inline",
             directory=Path(folder) / "study",
-            tensorboard=False,
+            observers=[],
             progress=False,
         )
         curves, best = study.curves("accuracy"), 0.0

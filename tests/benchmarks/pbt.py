@@ -30,7 +30,7 @@ SPACE: dict[str, Any] = {
 METHODS: dict[str, dict[str, Any]] = {
     "pbt": {
         "method": "pbt",
-        "suggestions": {"options": {"fixed": ["hidden"]}},
+        "search": {"options": {"fixed": ["hidden"]}},
         "early_terminate": hpsearch.PBT(MAX_ITER, MEMBERS, INTERVAL),
     },
     "random": {"method": "random", "max_iter": MAX_ITER, "run_cap": MEMBERS},
@@ -63,12 +63,11 @@ def final_errors(name: str, seed: int) -> tuple[list[float], int]:
         study = hpsearch.search(
             "hpsearch_trainers.digits:mlp",
             parameters=SPACE,
-            metric="accuracy",
-            goal="maximize",
+            metric={"name": "accuracy", "goal": "maximize"},
             seed=seed,
             backend="inline",
             directory=Path(folder) / "study",
-            tensorboard=False,
+            observers=[],
             progress=False,
             **METHODS[name],
         )

@@ -95,14 +95,16 @@ def ours(
     names = [f"goal{place}" for place in range(problem.goals)]
     study = hpsearch.search(
         _Function(problem),
-        parameters={f"x{place}": hpsearch.Uniform(*ends) for place, ends in enumerate(problem.ranges)},
+        parameters={
+            "parameters": {f"x{place}": hpsearch.Uniform(*ends) for place, ends in enumerate(problem.ranges)},
+            "outcome_constraints": [f"excess{place} <= 0" for place in range(problem.constraints)],
+        },
         metric=[hpsearch.Metric(name, "minimize") for name in names],
-        outcome_constraints=[f"excess{place} <= 0" for place in range(problem.constraints)],
         method=method,
-        suggestions={} if method == "random" else {"ahead": False, "options": options},
+        search={} if method == "random" else {"ahead": False, "options": options},
         run_cap=trials,
         max_iter=1,
-        workers=1,
+        resources={"workers": 1},
         seed=seed,
         backend="simulated",
         directory=":memory:",

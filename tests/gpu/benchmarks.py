@@ -73,15 +73,12 @@ def _sweeps(device: torch.device, trials: int, epochs: int) -> Iterator[Figure]:
             search(
                 MLP,
                 parameters={"lr": {"min": 0.01, "max": 0.2}},
-                metric="accuracy",
-                goal="maximize",
+                metric={"name": "accuracy", "goal": "maximize"},
                 max_iter=epochs,
                 run_cap=trials,
-                gpus_per_worker=gpus,
+                resources={"gpus_per_worker": gpus, **way},
                 backend="inline",
-                name="gpu",
                 directory=Path(folder) / "study",
-                **way,
             )
             yield Figure(f"{trials} digits trials of {epochs} epochs, {name}", time.perf_counter() - began, "s")
 

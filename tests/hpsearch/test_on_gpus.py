@@ -15,6 +15,7 @@ import torch
 from hpsearch import Hyperband, load, search
 from hpsearch.backends.ray.session import shut_down
 from hpsearch_trainers.digits import MLP
+from tests.hpsearch.support.merged import merged
 
 pytestmark = [
     pytest.mark.gpu,
@@ -48,12 +49,17 @@ def tells_whether_it_sees_one(trial: Any) -> None:
 
 
 def run(trainable: Any, folder: Path, **options: Any) -> Any:
-    given: dict[str, Any] = {"parameters": LR, "goal": "maximize", "name": "gpus", "directory": folder / "study"}
-    return search(trainable, **given | options)
+    given: dict[str, Any] = {"parameters": LR, "name": "gpus", "directory": folder / "study"}
+    return search(trainable, **merged(given, options))
 
 
 def test_four_workers_share_a_gpu_and_its_memory(tmp_path):
-    options = {"metric": "value", "max_iter": 1, "run_cap": 8, "workers": 4, "gpus_per_worker": 0.25}
+    options = {
+        "metric": {"name": "value", "goal": "maximize"},
+        "max_iter": 1,
+        "run_cap": 8,
+        "resources": {"workers": 4, "gpus_per_worker": 0.25},
+    }
     rows = run(tells_its_share, tmp_path, **options).trials
     assert {row.value for row in rows} == {1.0}
     assert {row.metrics["more"] for row in rows} == {0.0}
@@ -61,7 +67,13 @@ def test_four_workers_share_a_gpu_and_its_memory(tmp_path):
 
 @pytest.mark.parametrize("backend", ["ray", "inline"])
 def test_workers_without_a_gpu_see_none(tmp_path, backend):
-    options = {"metric": "value", "max_iter": 1, "run_cap": 1, "workers": 1, "backend": backend}
+    options = {
+        "metric": {"name": "value", "goal": "maximize"},
+        "max_iter": 1,
+        "run_cap": 1,
+        "resources": {"workers": 1},
+        "backend": backend,
+    }
     (row,) = run(tells_whether_it_sees_one, tmp_path, **options).trials
     assert row.value == 0.0
 
@@ -70,19 +82,23 @@ def test_hyperband_on_parts_of_a_gpu_finds_what_it_promotes(tmp_path):
     study = run(
         MLP,
         tmp_path,
-        metric="accuracy",
+        metric={"name": "accuracy", "goal": "maximize"},
         early_terminate=Hyperband(max_iter=9),
-        workers=4,
-        gpus_per_worker=0.25,
+        resources={"workers": 4, "gpus_per_worker": 0.25},
     )
     assert {row.state for row in study.trials} <= {"complete", "stopped"}
     assert study.best_trial.value > 0.9
 
 
 def test_lanes_on_a_gpu_are_as_good_as_trials_one_at_a_time(tmp_path):
-    options: dict[str, Any] = {"metric": "accuracy", "max_iter": 4, "run_cap": 8, "gpus_per_worker": 1, "workers": 1}
+    options: dict[str, Any] = {
+        "metric": {"name": "accuracy", "goal": "maximize"},
+        "max_iter": 4,
+        "run_cap": 8,
+        "resources": {"gpus_per_worker": 1, "workers": 1},
+    }
     alone = run(MLP, tmp_path / "alone", **options)
-    lanes = run(MLP, tmp_path / "lanes", **options, trials_per_worker=8, fuse="rounding")
+    lanes = run(MLP, tmp_path / "lanes", **merged(options, {"resources": {"trials_per_worker": 8, "fuse": "rounding"}}))
     assert max(row.lanes for row in lanes.trials) > 1
     assert lanes.best_trial.value == pytest.approx(alone.best_trial.value, abs=0.05)
 

@@ -123,7 +123,7 @@ def test_a_checkpoint_that_is_called_as_the_record_lies_beside_it(tmp_path):
         max_iter=1,
         directory=tmp_path / "study",
         backend="inline",
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
     record, copy = study.save_best(tmp_path / "best")

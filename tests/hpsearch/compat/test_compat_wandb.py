@@ -106,7 +106,7 @@ GIVEN = {"method": "random", "metric": {"name": "loss"}, "parameters": {"lr": {"
 
 def test_sweep_and_agent_run_a_function(tmp_path):
     name = wandb.sweep(GIVEN, project="mine")
-    study = wandb.agent(name, train, count=3, directory=tmp_path / "study", tensorboard=False, progress=False)
+    study = wandb.agent(name, train, count=3, directory=tmp_path / "study", observers=[], progress=False)
     assert [row.iterations for row in study.trials] == [3, 3, 3]
     assert [row.value for row in study.trials] == [row.params["lr"] for row in study.trials]
 
@@ -117,16 +117,14 @@ def test_a_metric_in_the_summary_is_the_last_report(tmp_path):
         wandb.log({"other": 1})
         wandb.summary["loss"] = 0.25
 
-    study = wandb.agent(
-        wandb.sweep(GIVEN), summed, count=1, directory=tmp_path / "study", tensorboard=False, progress=False
-    )
+    study = wandb.agent(wandb.sweep(GIVEN), summed, count=1, directory=tmp_path / "study", observers=[], progress=False)
     assert dict(study.row(0).metrics) == {"other": 1.0, "loss": 0.25}
 
 
 def logged(tmp_path: Path, script: Callable[[], object], **sweep: object) -> list[Mapping[str, float]]:
     """Run a script as the only trial of a sweep; give what each of its reports holds."""
     given = {**GIVEN, "run_cap": 1, **sweep}
-    wandb.agent(wandb.sweep(given), script, directory=tmp_path / "s", tensorboard=False, progress=False)
+    wandb.agent(wandb.sweep(given), script, directory=tmp_path / "s", observers=[], progress=False)
     return [dict(report.metrics) for event in of_kind(tmp_path / "s", Finished) for report in event.reports]
 
 
@@ -223,9 +221,7 @@ def two_epochs(trial: object) -> None:
 
 def test_a_function_that_uses_no_agent_has_its_last_epoch_reported(tmp_path):
     sweep = {**GIVEN, "run_cap": 1}
-    study = hpsearch.search(
-        two_epochs, sweep, backend="inline", directory=tmp_path / "s", progress=False, tensorboard=False
-    )
+    study = hpsearch.search(two_epochs, sweep, backend="inline", directory=tmp_path / "s", progress=False, observers=[])
     assert study.curves()[0] == [(1, 1.0), (2, 2.0)]
 
 
@@ -268,8 +264,8 @@ def test_a_function_that_raises_has_failed_though_its_summary_holds_the_metric(t
 def test_an_agent_that_is_called_again_goes_on_with_the_sweep(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = wandb.sweep(GIVEN)
-    first = wandb.agent(name, train, count=2, tensorboard=False, progress=False)
-    again = wandb.agent(name, train, count=2, tensorboard=False, progress=False)
+    first = wandb.agent(name, train, count=2, observers=[], progress=False)
+    again = wandb.agent(name, train, count=2, observers=[], progress=False)
     assert again.directory == first.directory
     assert len({row.params["lr"] for row in again.trials}) == 4
 
@@ -282,9 +278,9 @@ def test_an_agent_that_was_interrupted_goes_on_with_the_sweep_when_it_is_called_
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt) as stopped:
-        wandb.agent(name, train, count=2, tensorboard=False, progress=False, callbacks=[interrupts])
+        wandb.agent(name, train, count=2, observers=[], progress=False, callbacks=[interrupts])
     directory = vars(stopped.value)["directory"]
-    again = wandb.agent(name, train, count=2, tensorboard=False, progress=False)
+    again = wandb.agent(name, train, count=2, observers=[], progress=False)
     assert (again.directory, again.state) == (directory, "finished")
 
 

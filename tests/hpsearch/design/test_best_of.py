@@ -21,15 +21,13 @@ def searched(folder: Path, constraints: list[str], seconds: dict[int, float], re
 
     return hpsearch.search(
         train,
-        parameters={"width": list(seconds), "epochs": 3},
-        metric="accuracy",
-        goal="maximize",
-        outcome_constraints=constraints,
+        parameters={"parameters": {"width": list(seconds), "epochs": 3}, "outcome_constraints": constraints},
+        metric={"name": "accuracy", "goal": "maximize"},
         method="grid",
         max_iter=reported,
         backend="inline",
         directory=folder / "study",
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
 

@@ -14,6 +14,7 @@ from hpsearch.integrations.trial import trial_of_one
 from hpsearch.trainable.current import set_current_trial
 from tests.hpsearch.support import lightning_trainables, transformers_trainables
 from tests.hpsearch.support.doubling import Doubling
+from tests.hpsearch.support.merged import merged
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # libraries that import others' deprecated parts
 
@@ -21,7 +22,12 @@ METRICS = {lightning_trainables: "val_loss", transformers_trainables: "eval_loss
 
 
 def search(place: Path, library: Any, early: Any = None, max_iter: int | None = None, **given: Any) -> hpsearch.Study:
-    options: dict[str, Any] = {"backend": "inline", "progress": False, "tensorboard": False, "max_failures": "none"}
+    options: dict[str, Any] = {
+        "backend": "inline",
+        "progress": False,
+        "observers": [],
+        "limits": {"max_failures": "none"},
+    }
     return hpsearch.search(
         library.train,
         parameters=given.pop("parameters", {}),
@@ -30,7 +36,7 @@ def search(place: Path, library: Any, early: Any = None, max_iter: int | None = 
         early_terminate=early,
         max_iter=max_iter,
         directory=place,
-        **(options | given),
+        **merged(options, given),
     )
 
 

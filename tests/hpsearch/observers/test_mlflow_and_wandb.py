@@ -43,7 +43,7 @@ def search(place: Path, observers: list[str], **options: Any) -> hpsearch.Study:
         parameters={"opt": {"lr": RATES}, "layers": [[1, None]]},
         method="grid",
         metric="loss",
-        max_failures="none",
+        limits={"max_failures": "none"},
         directory=place,
         backend="inline",
         observers=observers,

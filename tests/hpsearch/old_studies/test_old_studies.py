@@ -65,7 +65,7 @@ def test_an_old_study_that_was_killed_resumes_to_the_table_of_its_own_version(fo
     place = unpacked(form, name, tmp_path)
     trainable = trainables.train if name == "killed" else trainables.plain
     stored = hpsearch.load(place).sweep
-    study = hpsearch.search(trainable, stored, directory=place, backend="inline", tensorboard=False, progress=False)
+    study = hpsearch.search(trainable, stored, directory=place, backend="inline", observers=[], progress=False)
     assert_as_told(study, form, f"{name}-then-resumed")
     assert_as_told(hpsearch.load(place), form, f"{name}-then-resumed")
 
@@ -75,7 +75,7 @@ def test_an_old_study_that_is_finished_runs_nothing_again(form, name, tmp_path):
     place = unpacked(form, name, tmp_path)
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file() and path.suffix != ".lock"}
     stored = hpsearch.load(place).sweep
-    study = hpsearch.search(stored, directory=place, backend="inline", tensorboard=False, progress=False)
+    study = hpsearch.search(stored, directory=place, backend="inline", observers=[], progress=False)
     assert_as_told(study, form, name)
     assert {path: path.read_bytes() for path in before} == before
 
@@ -86,5 +86,5 @@ def test_an_old_study_takes_its_own_sweep_given_anew(form, name, tmp_path):
     trainable = trainables.train if name == "killed" else trainables.plain
     stored = hpsearch.load(place).sweep
     anew = replace(stored, parameters=hpsearch.Space(stored.parameters.declared))
-    study = hpsearch.search(trainable, anew, directory=place, backend="inline", tensorboard=False, progress=False)
+    study = hpsearch.search(trainable, anew, directory=place, backend="inline", observers=[], progress=False)
     assert_as_told(study, form, f"{name}-then-resumed")

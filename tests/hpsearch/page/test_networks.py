@@ -145,7 +145,7 @@ def searched(directory: Path, parameters: dict[str, Any], **changes: Any) -> hps
         trial.report({"loss": float(trial.number % 7)})
 
     given: dict[str, Any] = {"metric": "loss", "run_cap": 12, "max_iter": 1, "seed": 2, **changes}
-    options: dict[str, Any] = {"backend": "inline", "directory": directory, "tensorboard": False, "progress": False}
+    options: dict[str, Any] = {"backend": "inline", "directory": directory, "observers": [], "progress": False}
     return hpsearch.search(train, parameters=parameters, method="random", **given, **options)
 
 

@@ -145,7 +145,7 @@ def test_structures_are_drawn_those_of_the_best_three_that_differ(folder):
 
 def test_a_study_without_a_metric_has_no_best(folder):
     sweep = {"method": "random", "run_cap": 3, "max_iter": 2, "parameters": {"x": {"min": 0.0, "max": 1.0}}}
-    given: dict[str, Any] = {"backend": "inline", "tensorboard": False, "progress": False}
+    given: dict[str, Any] = {"backend": "inline", "observers": [], "progress": False}
     study = hpsearch.search(curve, sweep, directory=folder / "any", **given)
     reader = Reader(page_of([study]).html())
     assert "The sweep names no metric, so no trial is the best." in reader.text
@@ -274,7 +274,7 @@ def test_what_is_left_out_of_the_brackets_is_said_and_the_best_tenth_is_one_of_a
         train,
         parameters={"x": hpsearch.Uniform(0, 1)},
         early_terminate=hpsearch.Hyperband(max_iter=3, eta=3, brackets=30),
-        max_failures="none",
+        limits={"max_failures": "none"},
     )
     shown = brackets(study)
     assert shown is not None

@@ -168,7 +168,7 @@ def test_an_operation_has_one_colour_on_a_page_whichever_spaces_have_it(folder):
             max_iter=1,
             backend="inline",
             directory=folder / f"net{number}",
-            tensorboard=False,
+            observers=[],
             progress=False,
         )
         for number, names in enumerate(spaces)

@@ -16,7 +16,7 @@ from tests.hpsearch.support.compared import searched, two
 
 def test_several_goals_are_compared_by_hypervolume_from_one_point(tmp_path):
     metrics = hpsearch.Metric("loss", "minimize"), hpsearch.Metric("cost", "minimize")
-    changes: Mapping[str, Any] = {"function": two, "metric": metrics, "goal": "minimize", "max_iter": 1}
+    changes: Mapping[str, Any] = {"function": two, "metric": metrics, "max_iter": 1}
     studies = [searched(tmp_path / f"two{cap}", name=f"two{cap}", run_cap=cap, **changes) for cap in (2, 6)]
     compared = compare(*studies)
     points = [values for study in studies for row in study.trials if (values := row.values)]
@@ -57,8 +57,13 @@ def test_a_reference_is_the_worst_that_any_study_names_whichever_comes_first(tmp
             tmp_path / f"from{worst}",
             two,
             name=f"from{worst}",
-            metric=[hpsearch.Metric("loss", reference=worst), hpsearch.Metric("cost", "maximize", reference=-worst)],
-            goal="minimize",
+            metric={
+                "name": [
+                    hpsearch.Metric("loss", reference=worst),
+                    hpsearch.Metric("cost", "maximize", reference=-worst),
+                ],
+                "goal": "minimize",
+            },
             max_iter=1,
         )
         for worst in (1.0, 2.0)

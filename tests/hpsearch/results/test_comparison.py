@@ -98,7 +98,13 @@ def test_a_study_counts_once_under_whatever_path(few, folder):
 
 
 def test_studies_that_were_run_in_memory_are_compared():
-    given = {"method": "random", "metric": "loss", "directory": ":memory:", "backend": "simulated", "workers": 1}
+    given = {
+        "method": "random",
+        "metric": "loss",
+        "directory": ":memory:",
+        "backend": "simulated",
+        "resources": {"workers": 1},
+    }
     ran = [
         hpsearch.search(Falling(), parameters={"x": hpsearch.Uniform(0, 1)}, max_iter=2, run_cap=cap, **given)  # type: ignore[arg-type]
         for cap in (2, 6)
@@ -187,7 +193,10 @@ def test_one_study_of_each_has_no_interval(few, more):
 
 
 def test_what_is_maximized_is_better_above(folder):
-    studies = [searched(folder / f"up{cap}", name=f"up{cap}", goal="maximize", run_cap=cap, seed=3) for cap in (1, 6)]
+    studies = [
+        searched(folder / f"up{cap}", name=f"up{cap}", metric={"goal": "maximize"}, run_cap=cap, seed=3)
+        for cap in (1, 6)
+    ]
     (one, *_) = compare(*studies).differences
     assert one.mean == studies[1].best_value - studies[0].best_value >= 0
 
@@ -216,7 +225,7 @@ def test_studies_of_other_aims_are_refused(few, folder):
         HpsearchError, match=r"got one that is to minimize loss, of all reports of a trial the best loss;"
     ):
         compare(few[0], best)
-    other = searched(folder / "down", goal="maximize", run_cap=1)
+    other = searched(folder / "down", metric={"goal": "maximize"}, run_cap=1)
     with pytest.raises(HpsearchError, match=r"down: expected a study that is to minimize loss, as .*few0 is"):
         compare(few[0], other)
     with pytest.raises(HpsearchError, match=r"few0: expected different studies, got this one twice"):
@@ -281,7 +290,7 @@ def test_the_command_prints_and_draws(both, folder, capsys):
 def test_the_best_is_drawn_in_steps_within_its_quartiles(folder, goal):
     sides = [
         [
-            searched(folder / f"{goal}{cap}-{seed}", name=f"{cap}", goal=goal, run_cap=cap, seed=seed)
+            searched(folder / f"{goal}{cap}-{seed}", name=f"{cap}", metric={"goal": goal}, run_cap=cap, seed=seed)
             for seed in range(3)
         ]
         for cap in (4, 6)

@@ -78,8 +78,13 @@ def test_clean_leaves_what_the_best_one_needs(study, capsys):
 
 
 def test_where_all_checkpoints_are_kept_each_lies_at_its_place(tmp_path):
-    options: dict[str, Any] = {"early_terminate": None, "max_iter": 2, "run_cap": 5, "trials_per_worker": 5}
-    study = search(tmp_path / "study", ("",), keep_checkpoints="all", **options)
+    options: dict[str, Any] = {
+        "early_terminate": None,
+        "max_iter": 2,
+        "run_cap": 5,
+        "resources": {"trials_per_worker": 5},
+    }
+    study = search(tmp_path / "study", ("",), checkpoints={"keep": "all"}, **options)
     assert all((study.directory / str(row.checkpoint)).is_dir() for row in study.trials)
     assert StudyDirectory(study.directory).packs() == []
 
@@ -88,7 +93,10 @@ def test_a_sweep_that_is_stopped_writes_the_best_ones_out_and_leaves_the_others_
     def stop(row: hpsearch.TrialRow) -> None:
         raise hpsearch.StopSearch
 
-    options: dict[str, Any] = {"trials_per_worker": 5, "early_terminate": hpsearch.Hyperband(max_iter=9, eta=3)}
+    options: dict[str, Any] = {
+        "resources": {"trials_per_worker": 5},
+        "early_terminate": hpsearch.Hyperband(max_iter=9, eta=3),
+    }
     study = search(tmp_path / "study", ("",), callbacks=[stop], **options)
     place = StudyDirectory(study.directory)
     assert study.state == "stopped"

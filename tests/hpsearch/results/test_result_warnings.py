@@ -13,6 +13,7 @@ import pytest
 import hpsearch
 from hpsearch.results.result_warnings import FEWEST, all_alike
 from hpsearch.trial import TrialRow, TrialState
+from tests.hpsearch.support.merged import merged
 
 
 def rows(*came_to: tuple[float, int], params: Sequence[object] | None = None) -> list[TrialRow]:
@@ -63,7 +64,7 @@ def warned(directory: Path, loss: Callable[[dict[str, Any], int], float], **chan
     given = {"parameters": given, "metric": "loss", "method": "grid", "max_iter": 2, **changes}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        hpsearch.search(train, directory=directory, backend="inline", progress=False, tensorboard=False, **given)
+        hpsearch.search(train, directory=directory, backend="inline", progress=False, observers=[], **merged(given))
     ours = [one for one in caught if issubclass(one.category, hpsearch.HpsearchWarning)]
     assert {one.filename for one in ours} <= {__file__}
     return [str(one.message) for one in ours]
@@ -113,6 +114,6 @@ def test_a_search_without_values_says_so(tmp_path):
         raise RuntimeError("bug in user's code")
 
     told = [f"{tmp_path / 'failed'}: no trial has a value (6 failed); trial 0: RuntimeError: bug in user's code"]
-    assert warned(tmp_path / "failed", fail, max_failures="none") == told
+    assert warned(tmp_path / "failed", fail, limits={"max_failures": "none"}) == told
     told = [f"{tmp_path / 'nan'}: no trial has a value (6 complete); 6 reported NaN"]
     assert warned(tmp_path / "nan", lambda params, at: math.nan) == told

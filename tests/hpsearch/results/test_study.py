@@ -73,13 +73,12 @@ def test_best_trial_has_nested_params_and_the_path_that_the_user_reads(tmp_path)
     study = hpsearch.search(
         train,
         parameters={"model": {"x": Uniform(0.0, 1.0)}, "kind": "mlp"},
-        metric="score",
-        goal="maximize",
+        metric={"name": "score", "goal": "maximize"},
         max_iter=2,
         run_cap=4,
         directory=tmp_path / "s",
         backend="inline",
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
     best = study.best_trial
@@ -104,16 +103,14 @@ def test_with_scope_best_the_best_trial_has_its_best_value_and_the_checkpoint_of
     study = hpsearch.search(
         train,
         parameters={"x": [0, 1]},
-        metric="score",
-        goal="maximize",
-        metric_scope="best",
+        metric={"name": "score", "goal": "maximize", "scope": "best"},
         max_iter=4,
         run_cap=2,
         method="grid",
         directory=tmp_path / "s",
         backend="inline",
-        checkpoint_every=every,
-        tensorboard=False,
+        checkpoints={"every": every},
+        observers=[],
         progress=False,
     )
     best = study.best_trial
@@ -208,7 +205,7 @@ def test_any_metric_that_was_reported_has_a_curve_and_the_last_report_is_in_the_
         "max_iter": 3,
         "run_cap": 1,
         "backend": "inline",
-        "tensorboard": False,
+        "observers": [],
         "progress": False,
     }
     study = hpsearch.search(train, parameters=parameters, metric="loss", directory=tmp_path / "s", **options)
@@ -245,14 +242,14 @@ def test_only_checkpoints_that_are_kept_are_named(tmp_path):
         "max_iter": 2,
         "run_cap": 5,
         "backend": "inline",
-        "tensorboard": False,
+        "observers": [],
         "progress": False,
     }
     for keep, left in (("best", 1), ("all", 5)):
         search: dict[str, Any] = {
             "parameters": parameters,
             "metric": "loss",
-            "keep_checkpoints": keep,
+            "checkpoints": {"keep": keep},
             "directory": tmp_path / keep,
         }
         study = hpsearch.search(train, **search, **options)
@@ -310,12 +307,11 @@ def test_search_takes_the_widths_and_the_scaling(tmp_path):
             metric="loss",
             max_iter=1,
             run_cap=1,
-            max_workers_per_trial=3,
-            elastic=False,
+            resources={"max_workers_per_trial": 3, "elastic": False},
             scaling=scaling,  # type: ignore[arg-type]
             directory=tmp_path / name,
             backend="inline",
-            tensorboard=False,
+            observers=[],
             progress=False,
         )
 

@@ -37,13 +37,11 @@ def total(trial: hpsearch.RunningTrial) -> None:
 def search(directory: Path, train: Callable[..., object] = total, ballast: int = 0, **options: Any) -> Study:
     return hpsearch.search(
         train,
-        parameters={"x": hpsearch.Uniform(0.0, 1.0), "ballast": ballast},
-        metric="value",
-        goal="maximize",
+        parameters={"parameters": {"x": hpsearch.Uniform(0.0, 1.0), "ballast": ballast}, "name": "broken"},
+        metric={"name": "value", "goal": "maximize"},
         early_terminate=hpsearch.Hyperband(max_iter=9, eta=3),
         directory=directory,
-        name="broken",
-        **{"backend": "inline", "progress": False, "tensorboard": False, **options},
+        **{"backend": "inline", "progress": False, "observers": [], **options},
     )
 
 

@@ -14,6 +14,7 @@ import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trial import TrialRow, TrialState
+from tests.hpsearch.support.merged import merged
 from tests.hpsearch.support.simulations import Bowl
 
 SPACE = {"x": hpsearch.Uniform(0.0, 1.0)}
@@ -40,9 +41,8 @@ def search(path: Path, *callbacks: Callable[[TrialRow], object], **more: Any) ->
         "max_iter": 10**9,
         "backend": "inline",
     }
-    quietly: dict[str, Any] = {"tensorboard": False, "progress": False, "max_failures": "none"}
-    given |= quietly | more
-    return hpsearch.search(train, directory=path, callbacks=callbacks, **given)
+    quietly: dict[str, Any] = {"observers": [], "progress": False, "limits": {"max_failures": "none"}}
+    return hpsearch.search(train, directory=path, callbacks=callbacks, **merged(given, quietly, more))
 
 
 def test_each_trial_that_ends_is_told_once_in_order(tmp_path):
@@ -60,11 +60,11 @@ def test_trials_of_several_workers_are_told_once_as_they_end(tmp_path):
         parameters={"x": hpsearch.Uniform(0.0, 1.0)},
         metric="loss",
         early_terminate=hpsearch.SuccessiveHalving(max_iter=9, min_iter=1, eta=3, trials=9),
-        workers=4,
-        max_failures="none",
+        resources={"workers": 4},
+        limits={"max_failures": "none"},
         directory=tmp_path / "study",
         backend="simulated",
-        tensorboard=False,
+        observers=[],
         progress=False,
         callbacks=[rows.append],
     )
@@ -116,7 +116,7 @@ def test_what_a_callback_does_to_its_row_changes_nothing_of_the_search(tmp_path)
         row.params["value"] = row.value
         row.metrics["loss"] = 0.0
 
-    given = {"method": "evolution", "suggestions": {"options": {"population": 3, "sample": 2}, "ahead": False}}
+    given = {"method": "evolution", "search": {"options": {"population": 3, "sample": 2}, "ahead": False}}
     calm = search(tmp_path / "calm", run_cap=12, **given)
     study = search(tmp_path / "study", changing, run_cap=12, **given)
     assert study.state == "finished"
@@ -139,6 +139,13 @@ def test_one_that_raises_is_named_once_and_the_sweep_goes_on(tmp_path, capsys):
 def test_a_search_that_nobody_watches_takes_none(tmp_path):
     with pytest.raises(SweepError, match="callbacks must not be given with directory=':memory:'"):
         hpsearch.search(
-            Bowl, parameters=SPACE, metric="loss", run_cap=3, max_iter=3, workers=1, directory=":memory:",
-            backend="simulated", callbacks=[print],
-        )  # fmt: skip
+            Bowl,
+            parameters=SPACE,
+            metric="loss",
+            run_cap=3,
+            max_iter=3,
+            resources={"workers": 1},
+            directory=":memory:",
+            backend="simulated",
+            callbacks=[print],
+        )

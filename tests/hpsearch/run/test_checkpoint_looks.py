@@ -29,15 +29,14 @@ def test_a_look_in_the_loop_finds_what_the_segment_began_with(tmp_path: Path, ki
     study = hpsearch.search(
         train,
         parameters={"x": hpsearch.Uniform(0, 1)},
-        metric="score",
-        goal="maximize",
-        checkpoint_every=1,
+        metric={"name": "score", "goal": "maximize"},
+        checkpoints={"every": 1},
         early_terminate=hpsearch.SuccessiveHalving(max_iter=16, min_iter=4, eta=2, trials=6),
         backend="inline",
         directory=tmp_path / "study",
         progress=False,
-        tensorboard=False,
-        max_failures=1,
+        observers=[],
+        limits={"max_failures": 1},
     )
     assert study.iterations == 44  # none was run again
     assert {row.metrics["began"] for row in study.trials} == {0, 4, 8}

@@ -19,6 +19,7 @@ from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trial import Failure, TrialState
 from tests.hpsearch.support.family import Family
 from tests.hpsearch.support.lives import Life
+from tests.hpsearch.support.merged import merged
 from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.scripted import events_of, of_kind, sweep_of
 
@@ -58,12 +59,12 @@ def search(place: Path, trainable: Any, **changes: Any) -> hpsearch.Study:
         "early_terminate": Population(6, members=3, interval=2),
         "run_cap": 6,
         "backend": "inline",
-        "tensorboard": False,
+        "observers": [],
         "progress": False,
     }
     if "method" in changes:
-        given["suggestions"] = {"ahead": False}
-    return hpsearch.search(trainable, directory=place, **given | changes)
+        given["search"] = {"ahead": False}
+    return hpsearch.search(trainable, directory=place, **merged(given, changes))
 
 
 def test_training_goes_on_from_the_parents_checkpoint_at_its_iteration(tmp_path):
@@ -163,7 +164,7 @@ def test_a_fork_whose_parents_checkpoint_is_damaged_fails_and_the_sweep_goes_on(
         if source is not None:
             Path(source, "state.pt").unlink(missing_ok=True)
 
-    study = search(tmp_path / "study", training([], harm), max_failures="none")
+    study = search(tmp_path / "study", training([], harm), limits={"max_failures": "none"})
     forks = [trial for trial in study.trials if trial.parent is not None]
     assert forks
     for fork in forks:
@@ -185,7 +186,7 @@ def test_a_damaged_checkpoint_that_a_fork_reads_late_fails_it_too(tmp_path):
             trial.report({"loss": trial.params["x"]}, checkpoint={"iteration": iteration})
             assert trial.parent_checkpoint is None
 
-    study = search(tmp_path / "study", train, max_failures="none", checkpoint_every=1)
+    study = search(tmp_path / "study", train, limits={"max_failures": "none"}, checkpoints={"every": 1})
     forks = [trial for trial in study.trials if trial.parent is not None]
     assert forks
     assert {fork.state for fork in forks} == {TrialState.FAILED}
@@ -266,7 +267,7 @@ class Killed(BaseException):
 
 LEARNING = {"method": Family.kind, "early_terminate": None, "max_iter": 3}
 """Each run of it starts a process for the searcher."""
-POPULATION = {"method": "pbt", "early_terminate": hpsearch.PBT(4, population=3, interval=1), "suggestions": None}
+POPULATION = {"method": "pbt", "early_terminate": hpsearch.PBT(4, population=3, interval=1), "search": None}
 
 
 @pytest.mark.some_cases(1)

@@ -16,6 +16,7 @@ from hpsearch.space import Space
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trial import Report, StateAt, Trial
 from tests.hpsearch.searchers.test_evolution import SPACE, problem_of
+from tests.hpsearch.support.merged import merged
 from tests.hpsearch.support.scripted import of_kind
 
 OPTIONS = {"population": 4, "sample": 2, "inherit": True}
@@ -43,14 +44,14 @@ def search(place: Path, trainable: Any, **changes: Any) -> hpsearch.Study:
         "parameters": {"x": [0, 1, 2, 3, 4, 5], "y": list(range(20))},
         "metric": "loss",
         "method": "evolution",
-        "suggestions": {"ahead": False, "options": OPTIONS},
+        "search": {"ahead": False, "options": OPTIONS},
         "max_iter": 3,
         "run_cap": 14,
         "backend": "inline",
-        "tensorboard": False,
+        "observers": [],
         "progress": False,
     }
-    return hpsearch.search(trainable, directory=place, **given | changes)
+    return hpsearch.search(trainable, directory=place, **merged(given, changes))
 
 
 @pytest.mark.some_cases(1)
@@ -113,13 +114,11 @@ def test_the_checkpoints_of_the_population_are_kept_and_no_others(tmp_path):
 
 def test_a_lag_is_refused_where_children_inherit(tmp_path):
     with pytest.raises(SweepError, match=r"search\.lag.*must not be given where trials are forked"):
-        search(tmp_path / "s", learning({}), suggestions={"lag": 2, "options": OPTIONS})
+        search(tmp_path / "s", learning({}), search={"lag": 2, "options": OPTIONS})
 
 
 def test_without_the_option_nobody_inherits(tmp_path):
-    study = search(
-        tmp_path / "s", learning({}), suggestions={"ahead": False, "options": {"population": 4, "sample": 2}}
-    )
+    study = search(tmp_path / "s", learning({}), search={"ahead": False, "options": {"population": 4, "sample": 2}})
     assert all(row.parent is None for row in study.trials)
 
 

@@ -27,7 +27,7 @@ def test_a_sweep_on_ray_reports_what_uncut_training_in_this_process_does(
         "method": "grid",
         "metric": metric,
         "progress": False,
-        "tensorboard": False,
+        "observers": [],
     }
     whole = hpsearch.search(library.train, max_iter=4, backend="inline", directory=tmp_path / "whole", **given)
     early = hpsearch.SuccessiveHalving(4, eta=2)

@@ -46,7 +46,7 @@ def test_the_sweep_holds_every_fault(whole):
 
 @pytest.mark.parametrize("number", [*(pytest.param(rest, marks=pytest.mark.exhaustive) for rest in (2, 7)), "auto"])
 def test_any_number_of_trials_on_a_worker_gives_the_same_table_and_reports(whole, fused, tmp_path, number):
-    study = search(tmp_path / "study", trials_per_worker=number)
+    study = search(tmp_path / "study", resources={"trials_per_worker": number})
     assert table(study) == table(whole)
     assert results(study) == results(whole)
     most = 16 if number == "auto" else number
@@ -57,7 +57,7 @@ def test_any_number_of_trials_on_a_worker_gives_the_same_table_and_reports(whole
 
 @pytest.mark.exhaustive
 def test_a_log_holds_what_its_own_trial_printed_and_why_it_failed(whole, fused, tmp_path):
-    study = search(tmp_path / "study", trials_per_worker=7)
+    study = search(tmp_path / "study", resources={"trials_per_worker": 7})
     for row in study.trials:
         text = _log(study, row.number)
         printed = f"built with {row.params['hidden']}\n"
@@ -72,7 +72,8 @@ def test_a_log_holds_what_its_own_trial_printed_and_why_it_failed(whole, fused, 
 def test_what_training_changes_of_the_process_reaches_no_neighbour(fused, tmp_path):
     bound = {"early_terminate": None, "max_iter": 4, "run_cap": 12}
     one, many = (
-        search(tmp_path / str(number), faults=("", "turns"), trials_per_worker=number, **bound) for number in (1, 7)
+        search(tmp_path / str(number), faults=("", "turns"), resources={"trials_per_worker": number}, **bound)
+        for number in (1, 7)
     )
     assert table(many) == table(one)
     assert results(many) == results(one)
@@ -93,7 +94,7 @@ def test_hooks_of_steps_and_schedules_with_a_memory_give_the_table_of_one_trial_
             method="grid",
             early_terminate=None,
             max_iter=3,
-            trials_per_worker=number,
+            resources={"trials_per_worker": number},
         )
         for number in (1, 16)
     )
@@ -112,10 +113,10 @@ def test_hooks_of_steps_and_schedules_with_a_memory_give_the_table_of_one_trial_
 )
 def test_a_study_goes_on_with_another_number(whole, fused, tmp_path, numbers):
     first, second = numbers
-    study = search(tmp_path / "study", trials_per_worker=first, callbacks=[_stopping(10)])
+    study = search(tmp_path / "study", resources={"trials_per_worker": first}, callbacks=[_stopping(10)])
     assert study.state == "stopped"
     assert len([row for row in study.trials if row.iterations]) < len([row for row in whole.trials if row.iterations])
-    study = search(tmp_path / "study", trials_per_worker=second)
+    study = search(tmp_path / "study", resources={"trials_per_worker": second})
     assert study.state == "finished"
     assert table(study) == table(whole)
     assert results(study) == results(whole)
@@ -138,8 +139,8 @@ def _stopping(count: int) -> Any:
 
 
 def test_a_trial_over_its_timeout_leaves_and_its_neighbours_stay(tmp_path):
-    options = {"early_terminate": None, "run_cap": 6, "max_iter": 3, "trial_timeout": 2.5}
-    study = search(tmp_path / "study", ("", "slow build"), trials_per_worker=7, **options)
+    options = {"early_terminate": None, "run_cap": 6, "max_iter": 3, "limits": {"trial_timeout": 2.5}}
+    study = search(tmp_path / "study", ("", "slow build"), resources={"trials_per_worker": 7}, **options)
     kinds: dict[Any, set[Any]] = {row.params["fault"]: set() for row in study.trials}
     for row in study.trials:
         kinds[row.params["fault"]].add(None if row.failure is None else row.failure.kind)
@@ -150,7 +151,7 @@ def test_a_trial_over_its_timeout_leaves_and_its_neighbours_stay(tmp_path):
 def test_what_isnt_a_trainer_runs_one_at_a_time_and_the_sweep_says_so(tmp_path, capsys):
     options: dict[str, Any] = {"trainable": lane_trainables.function, "faults": ("",)}
     one = search(tmp_path / "one", **options)
-    more = search(tmp_path / "more", trials_per_worker=4, progress=True, **options)
+    more = search(tmp_path / "more", resources={"trials_per_worker": 4}, progress=True, **options)
     told = "trials run one at a time on a worker: only a Trainer is trained an epoch at a time"
     assert told in capsys.readouterr().out
     assert table(more) == table(one)

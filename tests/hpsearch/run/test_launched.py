@@ -101,7 +101,7 @@ def test_a_rank_of_a_trial_may_search(tmp_path, started):
 
 def test_simulations_in_memory_run_in_each_rank(started):
     started(SRUN)
-    assert search_bowl(":memory:", backend="simulated", workers=1, run_cap=2).count == 2
+    assert search_bowl(":memory:", backend="simulated", resources={"workers": 1}, run_cap=2).count == 2
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def test_a_partial_is_a_trainable_that_goes_on_with_the_same_call(
         max_iter=3,
         backend="inline",
         progress=False,
-        tensorboard=False,
+        observers=[],
         directory=tmp_path / "study",
     )
     assert [(row.iterations, row.value) for row in study.trials] == [(3, row.params["x"] * 2) for row in study.trials]

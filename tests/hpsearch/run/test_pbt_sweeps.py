@@ -16,6 +16,7 @@ from hpsearch.errors import SweepError
 from hpsearch.trial import TrialState
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.trainer import Trainer
+from tests.hpsearch.support.merged import merged
 
 
 class Toy(hpsearch.Steps):
@@ -30,19 +31,20 @@ class Toy(hpsearch.Steps):
 
 def toy(**changes: Any) -> hpsearch.Study:
     given: dict[str, Any] = {
-        "parameters": {"h0": hpsearch.Uniform(0.0, 1.0), "h1": hpsearch.Uniform(0.0, 1.0)},
-        "metric": "Q",
-        "goal": "maximize",
+        "parameters": {
+            "parameters": {"h0": hpsearch.Uniform(0.0, 1.0), "h1": hpsearch.Uniform(0.0, 1.0)},
+            "points_to_try": [{"h0": 1.0, "h1": 0.0}, {"h0": 0.0, "h1": 1.0}],
+        },
+        "metric": {"name": "Q", "goal": "maximize"},
         "method": "pbt",
-        "points_to_try": [{"h0": 1.0, "h1": 0.0}, {"h0": 0.0, "h1": 1.0}],
         "early_terminate": hpsearch.PBT(200, population=2, interval=4),
         "backend": "simulated",
-        "workers": 1,
+        "resources": {"workers": 1},
         "directory": ":memory:",
-        "tensorboard": False,
+        "observers": [],
         "progress": False,
     }
-    return hpsearch.search(Toy, **given | changes)
+    return hpsearch.search(Toy, **merged(given, changes))
 
 
 def test_a_population_reaches_what_its_members_alone_can_not():
@@ -54,14 +56,16 @@ def test_a_population_reaches_what_its_members_alone_can_not():
 
 
 def test_with_a_worker_for_each_member_those_that_end_first_are_replaced_too():
-    study = toy(workers=6, early_terminate=hpsearch.PBT(100, population=6, interval=5))
+    study = toy(resources={"workers": 6}, early_terminate=hpsearch.PBT(100, population=6, interval=5))
     assert len(study.trials) >= 6 + 10
     assert study.iterations == 600
 
 
 def test_on_one_worker_and_simulated_the_table_is_the_same_each_time():
     for workers in (1, 3):
-        one, other = (toy(workers=workers, early_terminate=hpsearch.PBT(40, population=5)) for _ in range(2))
+        one, other = (
+            toy(resources={"workers": workers}, early_terminate=hpsearch.PBT(40, population=5)) for _ in range(2)
+        )
         assert one.trials == other.trials
         assert any(row.parent is not None for row in one.trials)
 
@@ -127,7 +131,7 @@ def test_a_trainers_fork_has_its_parents_weights_and_velocities_and_rates_of_its
         early_terminate=hpsearch.PBT(6, population=4, interval=2),
         backend="inline",
         directory=tmp_path / "study",
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
     first = [step for step in Net.seen if step["parent"] is not None]
@@ -162,7 +166,7 @@ def test_at_the_end_no_checkpoint_lies_there_but_the_bests(tmp_path):
         early_terminate=hpsearch.PBT(12, population=4, interval=1),
         backend="inline",
         directory=tmp_path / "study",
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
     assert list(study.directory.rglob("state.pt")) == [study.best_trial.checkpoint]
@@ -183,10 +187,10 @@ def test_a_crashed_member_is_replaced_by_a_fork_and_one_that_always_crashes_ends
             metric="loss",
             method="pbt",
             early_terminate=hpsearch.PBT(4, population=3, interval=1),
-            max_failures="none",
+            limits={"max_failures": "none"},
             backend="inline",
             directory=tmp_path / f"{always}",
-            tensorboard=False,
+            observers=[],
             progress=False,
         )
         assert study.state == "finished"
@@ -209,6 +213,6 @@ def test_curves_that_know_no_other_params_than_their_own_are_not_forked():
             method="pbt",
             max_iter=9,
             backend="simulated",
-            workers=2,
+            resources={"workers": 2},
             directory=":memory:",
         )

@@ -63,7 +63,7 @@ def test_a_trainable_that_counts_its_epochs_on_disk_counts_what_the_plan_says(tm
         early_terminate=hpsearch.Hyperband(27, eta=3),
         directory=tmp_path / "study",
         backend="inline",
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
     plan = make_plan(study.sweep, 1)

@@ -24,6 +24,7 @@ from hpsearch.seeds import trial_seed
 from hpsearch.trial import TrialState
 from tests.hpsearch.old_studies import trainables
 from tests.hpsearch.old_studies.test_old_studies import STUDIES, unpacked
+from tests.hpsearch.support.merged import merged
 from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.scripted import (
     ScriptedBackend,
@@ -35,7 +36,7 @@ from tests.hpsearch.support.scripted import (
 )
 from tests.hpsearch.support.simulations import Bowl, bowl
 
-INLINE: dict[str, Any] = {"backend": "inline", "tensorboard": False, "progress": False}
+INLINE: dict[str, Any] = {"backend": "inline", "observers": [], "progress": False}
 
 
 def noisy(trial: hpsearch.RunningTrial) -> None:
@@ -56,7 +57,7 @@ def searched(place: Path, trainable: Any = noisy, **changes: Any) -> hpsearch.St
         "directory": place,
         **INLINE,
     }
-    return hpsearch.search(trainable, **given | changes)
+    return hpsearch.search(trainable, **merged(given, changes))
 
 
 def seeds_of(study: hpsearch.Study) -> list[int]:
@@ -142,7 +143,7 @@ def test_the_metric_is_that_of_the_study_with_its_scope(tmp_path):
             trial.report({"loss": trial.params["x"] + abs(iteration - 2)})
 
     space = {"parameters": {"x": hpsearch.Uniform(0.0, 1.0)}, "early_terminate": None, "max_iter": 5, "run_cap": 3}
-    searched(tmp_path / "s", rises, metric_scope="best", **space)
+    searched(tmp_path / "s", rises, metric={"scope": "best"}, **space)
     told = hpsearch.rerun(tmp_path / "s", top=3, seeds=2, trainable=rises, directory=tmp_path / "again", **INLINE)
     assert all(one.mean == one.params["x"] for one in told.configurations)
 
@@ -155,7 +156,12 @@ def test_equal_params_count_once_by_the_best_of_them_and_1_is_not_true(tmp_path)
     choices = {"x": hpsearch.Categorical([1, 1.0, True])}
     points = [{"x": value} for value in (1, 1.0, True, 1, 1.0, True)]
     searched(
-        tmp_path / "s", lucky, parameters=choices, early_terminate=None, max_iter=1, run_cap=6, points_to_try=points
+        tmp_path / "s",
+        lucky,
+        parameters={"parameters": choices, "points_to_try": points},
+        early_terminate=None,
+        max_iter=1,
+        run_cap=6,
     )
     told = hpsearch.rerun(tmp_path / "s", top=5, seeds=1, trainable=lucky, directory=tmp_path / "again", **INLINE)
     assert [(one.trial, repr(one.params["x"])) for one in told.former] == [(5, "True"), (4, "1.0"), (3, "1")]
@@ -333,8 +339,8 @@ def test_old_studies_are_rerun_too(form, name, tmp_path):
 
 
 def test_a_simulated_study_is_rerun_as_the_trained_one(tmp_path):
-    space = {"parameters": {"x": hpsearch.Uniform(-1.0, 1.0)}, "run_cap": 20, "max_failures": "none"}
-    virtual: dict[str, Any] = {"backend": "simulated", "workers": 2, "tensorboard": False, "progress": False}
+    space = {"parameters": {"x": hpsearch.Uniform(-1.0, 1.0)}, "run_cap": 20, "limits": {"max_failures": "none"}}
+    virtual: dict[str, Any] = {"backend": "simulated", "resources": {"workers": 2}, "observers": [], "progress": False}
     searched(tmp_path / "simulated", Bowl, **space, **{**virtual})
     searched(tmp_path / "trained", bowl, **space)
     told = [
@@ -353,7 +359,7 @@ def test_the_repetitions_of_a_table_follow_from_the_new_seeds(tmp_path, monkeypa
     pd.DataFrame(lines).to_csv("c.csv", index=False)
     described = {"table": "c.csv", "parameters": {"x": "x"}, "metrics": {"loss": "loss"}, "repetition": "rep"}
     Path("table.yaml").write_text(yaml.safe_dump(described))
-    virtual: dict[str, Any] = {"backend": "simulated", "workers": 1, "tensorboard": False, "progress": False}
+    virtual: dict[str, Any] = {"backend": "simulated", "resources": {"workers": 1}, "observers": [], "progress": False}
     sweep = {"parameters": {"x": [x / 4 for x in range(5)]}, "method": "grid", "max_iter": 1, "early_terminate": None}
     searched(tmp_path / "s", "table.yaml", **sweep, **virtual)
     told = hpsearch.rerun(tmp_path / "s", top=2, seeds=10, directory=tmp_path / "again", **virtual)

@@ -17,16 +17,15 @@ def test_a_rerun_runs_all_of_a_search_that_learned_and_ended_at_its_target(tmp_p
     former = hpsearch.search(
         train,
         parameters={"x": hpsearch.Uniform(0.0, 1.0)},
-        metric="loss",
-        metric_target=1e-3,
+        metric={"name": "loss", "target": 1e-3},
         method="tpe",
-        suggestions={"ahead": False, "startup": 3},
-        patience=40,
+        search={"ahead": False, "startup": 3},
+        limits={"patience": 40},
         max_iter=2,
         run_cap=60,
         directory=tmp_path / "study",
         backend="inline",
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
     assert former.state == "target"

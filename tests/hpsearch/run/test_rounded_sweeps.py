@@ -14,6 +14,7 @@ from torch import Tensor
 import hpsearch_trainers.lanes
 from hpsearch.results.study import Study
 from tests.hpsearch.support.lane_sweeps import results, search, table
+from tests.hpsearch.support.merged import merged
 from tests.trainers.lanes.ways import ALL_WAYS
 
 FAULTS = ("", "nan", "draws", "", "step", "")
@@ -36,8 +37,8 @@ def rounded(directory: Path, **options: Any) -> Study:
         for place, fault in enumerate(FAULTS)
     ]
     given: dict[str, Any] = {"early_terminate": None, "max_iter": 3, "points_to_try": points, "run_cap": 6}
-    given |= {"fuse": "rounding", "trials_per_worker": 4, "gpus_per_worker": 0.5}
-    return search(directory, ("", "nan", "draws", "step"), **{**given, **options})
+    given["resources"] = {"fuse": "rounding", "trials_per_worker": 4, "gpus_per_worker": 0.5}
+    return search(directory, ("", "nan", "draws", "step"), **merged(given, options))
 
 
 @ALL_WAYS
@@ -53,7 +54,7 @@ def test_a_worker_with_a_part_of_a_gpu_trains_many_and_no_row_depends_on_the_oth
 
 
 def test_with_the_bits_of_each_alone_a_gpu_has_one_trial_at_a_time(tmp_path):
-    study = rounded(tmp_path, fuse="auto", run_cap=3)
+    study = rounded(tmp_path, resources={"fuse": "auto"}, run_cap=3)
     assert {row.lanes for row in study.trials} == {1}
 
 
@@ -70,7 +71,7 @@ def test_a_worker_has_cublas_repeat_itself_and_leaves_the_environment_as_it_was(
     assert {*seen} == {":4096:8"}
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":0:0"
     seen.clear()
-    rounded(tmp_path / "exact", fuse="auto", run_cap=1)
+    rounded(tmp_path / "exact", resources={"fuse": "auto"}, run_cap=1)
     assert {*seen} == {":0:0"}
 
 

@@ -39,11 +39,14 @@ def search(directory: Path, puts: tuple[str, ...], **options: Any) -> Study:
 @pytest.mark.some_cases(1)
 @pytest.mark.parametrize("puts", ["forward", "loss"])
 def test_it_ends_at_once_and_goes_on_with_one_trial_at_a_time_to_the_table_of_that(puts, tmp_path):
-    bound: dict[str, Any] = {"early_terminate": hpsearch.Hyperband(max_iter=9, eta=3), "max_failures": "auto"}
-    one = search(tmp_path / "one", (puts,), trials_per_worker=1, **bound)
+    bound: dict[str, Any] = {
+        "early_terminate": hpsearch.Hyperband(max_iter=9, eta=3),
+        "limits": {"max_failures": "auto"},
+    }
+    one = search(tmp_path / "one", (puts,), resources={"trials_per_worker": 1}, **bound)
     with pytest.raises(hpsearch.TrainableError, match=f"{BUILDING} [0-9]+ changed .*IN_{puts.upper()}"):
-        search(tmp_path / "many", (puts,), trials_per_worker=4, **bound)
-    many = search(tmp_path / "many", (puts,), trials_per_worker=1, **bound)
+        search(tmp_path / "many", (puts,), resources={"trials_per_worker": 4}, **bound)
+    many = search(tmp_path / "many", (puts,), resources={"trials_per_worker": 1}, **bound)
     assert many.state == one.state == "finished"
     assert (table(many), results(many)) == (table(one), results(one))
 
@@ -52,8 +55,8 @@ def test_where_others_came_through_those_that_failed_are_retried_one_at_a_time(t
     # With this seed the first two put nothing: a sweep whose first trials all break its contract ends.
     bound: dict[str, Any] = {"early_terminate": None, "max_iter": 2, "run_cap": 8, "seed": 2}
     kinds = ("nothing", "loss")
-    one = search(tmp_path / "one", kinds, trials_per_worker=1, **bound)
-    many = search(tmp_path / "many", kinds, trials_per_worker=2, **bound)
+    one = search(tmp_path / "one", kinds, resources={"trials_per_worker": 1}, **bound)
+    many = search(tmp_path / "many", kinds, resources={"trials_per_worker": 2}, **bound)
     failed = [row for row in many.trials if row.failure is not None]
     assert "loss" in {row.params["puts"] for row in failed}  # and whoever was trained beside such a one
     assert 0 < len(failed) < len(many.trials)

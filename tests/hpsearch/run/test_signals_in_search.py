@@ -18,6 +18,7 @@ from hpsearch.journal.journal import Journal
 from hpsearch.results.study import Study
 from hpsearch.run.interrupts import Interrupts, passing_on
 from tests.hpsearch.support.functions import Functions
+from tests.hpsearch.support.merged import merged
 
 ENDS = {
     signal.SIGINT: KeyboardInterrupt,
@@ -49,13 +50,12 @@ def search(path: Path, at: Callable[[int], object], run_cap: int = 3, **options:
     train.__module__, train.__qualname__ = "__main__", "train"
     return hpsearch.search(
         train,
-        parameters={"x": hpsearch.Uniform(0.0, 1.0)},
         metric="loss",
         max_iter=2,
         run_cap=run_cap,
         directory=path,
         backend="inline",
-        **{"tensorboard": False, "progress": False, **options},
+        **merged({"parameters": {"x": hpsearch.Uniform(0.0, 1.0)}, "observers": [], "progress": False}, options),
     )
 
 
@@ -134,7 +134,7 @@ def test_a_mistake_that_shows_as_it_ends_does_not_hide_the_signal(tmp_path):
         raise ZeroDivisionError
 
     with pytest.raises(SystemExit):
-        search(tmp_path / "s", strike, max_failures=1)
+        search(tmp_path / "s", strike, limits={"max_failures": 1})
 
 
 def test_a_handler_of_the_callers_own_is_called_in_its_place(tmp_path):
@@ -192,7 +192,7 @@ def test_what_is_asked_of_the_sweep_ends_the_sweep_alone(tmp_path, verb, state):
             with Journal.read(tmp_path / "s" / "study.db") as journal:
                 journal.request(verb, {}, "ada@there:7")
 
-    options = {"checkpoint_every": 1}
+    options = {"checkpoints": {"every": 1}}
     assert search(tmp_path / "s", ask, run_cap=10_000, **options).state == state
 
 
@@ -260,7 +260,7 @@ def test_one_in_memory_is_not_given_in_part(tmp_path):
             metric="loss",
             max_iter=2,
             run_cap=3,
-            workers=2,
+            resources={"workers": 2},
             directory=":memory:",
             backend="simulated",
             progress=False,

@@ -18,39 +18,44 @@ from hpsearch.simulation.table import Recorded, Table
 from hpsearch.tables.trials import rows_to_csv
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.command_line import ROOT, environment
+from tests.hpsearch.support.merged import merged
 from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.simulations import LENGTH, Bowl, Walk, bowl
 
 OPTIONS: dict[str, Any] = {
     "parameters": {"x": hpsearch.Uniform(-1.0, 1.0)},
     "metric": "loss",
-    "max_failures": "none",
-    "tensorboard": False,
+    "limits": {"max_failures": "none"},
+    "observers": [],
     "progress": False,
 }
 
 SWEEPS: dict[str, dict[str, Any]] = {
     "flat": {"max_iter": LENGTH, "run_cap": 20},
     "to the end": {"run_cap": 20},
-    "best": {"max_iter": LENGTH, "run_cap": 20, "metric_scope": "best"},
+    "best": {"max_iter": LENGTH, "run_cap": 20, "metric": {"scope": "best"}},
     "hyperband": {"early_terminate": hpsearch.Hyperband(max_iter=LENGTH, eta=2), "run_cap": 30},
     "retries": {
         "early_terminate": hpsearch.SuccessiveHalving(max_iter=LENGTH, min_iter=2),
-        "max_retries": 2,
+        "limits": {"max_retries": 2},
         "run_cap": 9,
     },
 }
 
 # With one worker the order in which trials end, which these two go by, is the same after a kill.
 IN_ORDER: dict[str, dict[str, Any]] = {
-    "asha": {"early_terminate": hpsearch.ASHA(max_iter=LENGTH), "run_cap": 15, "workers": 1},
-    "pasha": {"early_terminate": hpsearch.PASHA(max_iter=LENGTH), "run_cap": 15, "workers": 1},
-    "median": {"early_terminate": hpsearch.MedianStopping(max_iter=LENGTH, min_trials=2), "run_cap": 8, "workers": 1},
+    "asha": {"early_terminate": hpsearch.ASHA(max_iter=LENGTH), "run_cap": 15, "resources": {"workers": 1}},
+    "pasha": {"early_terminate": hpsearch.PASHA(max_iter=LENGTH), "run_cap": 15, "resources": {"workers": 1}},
+    "median": {
+        "early_terminate": hpsearch.MedianStopping(max_iter=LENGTH, min_trials=2),
+        "run_cap": 8,
+        "resources": {"workers": 1},
+    },
 }
 
 
 def simulated(trainable: Any, directory: Any = ":memory:", **options: Any) -> hpsearch.Study:
-    given = {"workers": 3, **OPTIONS, **options}
+    given = merged({"resources": {"workers": 3}}, OPTIONS, options)
     return hpsearch.search(trainable, backend="simulated", directory=directory, **given)
 
 
@@ -64,9 +69,9 @@ def table(study: hpsearch.Study, times: bool = False) -> tuple[str, list[str], l
 @pytest.mark.parametrize("name", SWEEPS)
 @pytest.mark.parametrize("workers", [1, 5])
 def test_a_simulated_sweep_gives_the_table_of_the_training_that_it_stands_for(tmp_path, name, workers):
-    options = OPTIONS | SWEEPS[name]
+    options = merged(OPTIONS, SWEEPS[name])
     trained = hpsearch.search(bowl, backend="inline", directory=tmp_path / "trained", **options)
-    played = simulated(Bowl, workers=workers, **SWEEPS[name])
+    played = simulated(Bowl, resources={"workers": workers}, **SWEEPS[name])
     assert table(played) == table(trained)
     assert repr(sorted(played.curves().items())) == repr(sorted(trained.curves().items()))
     if name in ("flat", "to the end", "retries"):
@@ -87,7 +92,7 @@ def test_a_study_in_memory_is_the_one_on_disk(tmp_path):
 
 
 def test_times_are_virtual(tmp_path):
-    study = simulated(Walk, tmp_path / "s", workers=2, max_iter=100, run_cap=4)
+    study = simulated(Walk, tmp_path / "s", resources={"workers": 2}, max_iter=100, run_cap=4)
     assert all(100 <= row.seconds <= 200 for row in study.trials)
     (began, _), (_, ended) = study.times()[0], study.times()[3]
     assert ended is not None
@@ -96,20 +101,20 @@ def test_times_are_virtual(tmp_path):
 
 
 def test_the_limits_are_of_virtual_time(tmp_path):
-    study = simulated(Bowl, tmp_path / "s", workers=1, run_cap=50, max_time=30.0)
+    study = simulated(Bowl, tmp_path / "s", resources={"workers": 1}, run_cap=50, limits={"max_time": 30.0})
     assert study.state == "max_time"
     assert 0 < len(study.trials) < 10
-    resumed = simulated(Bowl, tmp_path / "s", workers=1, run_cap=50, max_time=1e6)
+    resumed = simulated(Bowl, tmp_path / "s", resources={"workers": 1}, run_cap=50, limits={"max_time": 1e6})
     assert resumed.state == "finished"
     assert table(resumed) == table(simulated(Bowl, run_cap=50))
-    late = simulated(Bowl, run_cap=20, trial_timeout=4.5)
+    late = simulated(Bowl, run_cap=20, limits={"trial_timeout": 4.5})
     assert {row.failure.kind for row in late.trials if row.failure} == {"timeout", "raised"}
     assert {row.seconds for row in late.trials if row.failure and row.failure.kind == "timeout"} == {4.5}
 
 
 def test_time_goes_on_where_a_study_is_resumed(tmp_path):
-    options = {**SWEEPS["hyperband"], "workers": 2}
-    simulated(Walk, tmp_path / "s", **options, max_time=50.0)
+    options = {**SWEEPS["hyperband"], "resources": {"workers": 2}}
+    simulated(Walk, tmp_path / "s", **options, limits={"max_time": 50.0})
     whole = simulated(Walk, tmp_path / "s", **options)
     assert all(ended is not None and ended > began for began, ended in whole.times().values())
     took = max(ended or 0.0 for _, ended in whole.times().values()) - whole.created
@@ -133,7 +138,9 @@ class Dear(Walk):
 
 def test_starts_and_checkpoints_have_their_cost():
     cheap, dear = (
-        simulated(cls, early_terminate=hpsearch.SuccessiveHalving(max_iter=4, eta=2, trials=4), workers=1)
+        simulated(
+            cls, early_terminate=hpsearch.SuccessiveHalving(max_iter=4, eta=2, trials=4), resources={"workers": 1}
+        )
         for cls in (Walk, Dear)
     )
     assert table(cheap) == table(dear)
@@ -147,10 +154,10 @@ class Endless(Walk):
 
 
 def test_trials_without_an_end_are_ended_with_the_sweep():
-    study = simulated(Endless, workers=2, run_cap=2, max_time=50.0)
+    study = simulated(Endless, resources={"workers": 2}, run_cap=2, limits={"max_time": 50.0})
     assert study.state == "max_time"
     assert all(50 <= sum(row.seconds or 0.0 for row in study.segments() if row.trial == trial) < 55 for trial in (0, 1))
-    late = simulated(Endless, workers=2, run_cap=2, trial_timeout=9.0)
+    late = simulated(Endless, resources={"workers": 2}, run_cap=2, limits={"trial_timeout": 9.0})
     assert [(row.failure.kind, row.seconds) for row in late.trials if row.failure] == [("timeout", 9.0)] * 2
 
 
@@ -197,7 +204,7 @@ def test_a_simulation_that_can_not_be_made_is_said(simulation):
 
 def test_wide_trials_are_faster_by_the_efficiency():
     one = simulated(Bowl, max_iter=4, run_cap=1, seed=1)
-    two = simulated(Bowl, max_iter=4, run_cap=1, seed=1, workers=2, workers_per_trial=2)
+    two = simulated(Bowl, max_iter=4, run_cap=1, seed=1, resources={"workers": 2, "workers_per_trial": 2})
     assert one.trials[0].seconds == 4.0
     assert two.trials[0].seconds == pytest.approx(4.0 / 1.8)
     assert two.trials[0].width == 2
@@ -230,7 +237,7 @@ def np_array(values: list[list[float]]) -> Any:
 
 def test_what_can_not_be_simulated_is_said_before_anything_is_made(tmp_path):
     with pytest.raises(SweepError, match=r"has as many workers as it is told, .*--workers 4"):
-        simulated(Bowl, tmp_path / "s", workers=None, run_cap=1)
+        simulated(Bowl, tmp_path / "s", resources={"workers": None}, run_cap=1)
     with pytest.raises(SweepError, match=r"the simulated backend trains nothing: .* What a sweep would run"):
         simulated(bowl, tmp_path / "s", run_cap=1)
     with pytest.raises(SweepError, match=r"directory=':memory:' is for the simulated backend alone, got 'inline'"):
@@ -247,15 +254,16 @@ class Wrong(hpsearch.Curves):
 
 def test_a_simulation_that_breaks_the_contract_ends_the_sweep():
     with pytest.raises(TrainableError, match=r"the sweep's metric 'loss'.*did you mean 'los'"):
-        simulated(Wrong, run_cap=5, max_failures="auto")
+        simulated(Wrong, run_cap=5, limits={"max_failures": "auto"})
 
 
 KILLED = """
 import hpsearch
 from tests.hpsearch.run.test_simulated_sweeps import IN_ORDER, OPTIONS, SWEEPS
+from tests.hpsearch.support.merged import merged
 from tests.hpsearch.support.simulations import Executioner, Walk
-options = {{"workers": 3, **OPTIONS, **(SWEEPS | IN_ORDER)[{name!r}]}}
-hpsearch.search(Walk, backend="simulated", directory={directory!r}, observers=[Executioner({seq})], **options)
+options = merged({{"resources": {{"workers": 3}}}}, OPTIONS, (SWEEPS | IN_ORDER)[{name!r}])
+hpsearch.search(Walk, backend="simulated", directory={directory!r}, **{{**options, "observers": [Executioner({seq})]}})
 """
 
 
@@ -281,7 +289,7 @@ def test_a_simulated_sweep_that_is_killed_is_resumed_to_the_same_table(tmp_path,
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_trial_whose_state_is_lost_begins_anew(tmp_path, whole):
     directory, options = tmp_path / "s", SWEEPS["hyperband"]
-    simulated(Walk, directory, **options, max_time=30.0)
+    simulated(Walk, directory, **options, limits={"max_time": 30.0})
     states = list(Path(directory, "trials").glob("*/*/*/state.pickle"))
     assert states
     for state in states:

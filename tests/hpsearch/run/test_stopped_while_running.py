@@ -12,6 +12,7 @@ from hpsearch.events import Finished, Started
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.trial import TrialState
+from tests.hpsearch.support.merged import merged
 
 
 def train(trial: hpsearch.RunningTrial) -> None:
@@ -34,10 +35,10 @@ def search(directory: Path, trainable: Callable[..., None] = train, **given: obj
         "method": "grid",
         "early_terminate": hpsearch.Bands(min_iter=3),
         "backend": "inline",
-        "tensorboard": False,
+        "observers": [],
         "progress": False,
     }
-    return hpsearch.search(trainable, directory=directory, **(asked | given))  # type: ignore[arg-type]
+    return hpsearch.search(trainable, directory=directory, **merged(asked, given))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_with_max_iter_trials_end_there(tmp_path):
 
 def test_what_a_trial_reported_before_an_interruption_counts_when_it_goes_on(tmp_path):
     asked = {"parameters": {"x": [1.0, 2.0]}, "early_terminate": hpsearch.Bands(max_iter=6, min_iter=3)}
-    ended = search(tmp_path / "study", dip, metric_target=0.5, **asked)
+    ended = search(tmp_path / "study", dip, metric={"target": 0.5}, **asked)
     assert (ended.state, ended.row(1).iterations) == ("target", 2)
     gone_on, whole = search(tmp_path / "study", dip, **asked), search(tmp_path / "whole", dip, **asked)
     assert [(row.state, row.iterations) for row in whole.trials] == [(TrialState.COMPLETE, 6)] * 2
@@ -95,7 +96,7 @@ def test_on_simulated_workers_the_same_are_stopped(tmp_path):
         metric="loss",
         method="grid",
         early_terminate=hpsearch.Bands(min_iter=3, max_iter=20),
-        workers=1,
+        resources={"workers": 1},
         directory=":memory:",
         backend="simulated",
         progress=False,

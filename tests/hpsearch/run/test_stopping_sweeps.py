@@ -17,6 +17,7 @@ from hpsearch.tables.status import status_text
 from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Message, Progress, Task
 from hpsearch.trial import Report, TrialState
+from tests.hpsearch.support.merged import merged
 from tests.hpsearch.support.scripted import (
     ScriptedBackend,
     cut_at_next_report,
@@ -36,8 +37,8 @@ FLAT: dict[str, Any] = {"early_terminate": None, "max_iter": 4}
 OPTIONS: dict[str, Any] = {
     "parameters": {"x": hpsearch.Uniform(-1.0, 1.0)},
     "metric": "loss",
-    "max_failures": "none",
-    "tensorboard": False,
+    "limits": {"max_failures": "none"},
+    "observers": [],
     "progress": False,
 }
 
@@ -221,7 +222,7 @@ def test_a_trial_that_still_ran_and_gave_a_better_value_lets_the_sweep_go_on(tmp
 
 
 def simulated(trainable: Any, directory: Any = ":memory:", **options: Any) -> hpsearch.Study:
-    given = {"workers": 3, **OPTIONS, **options}
+    given = merged({"resources": {"workers": 3}}, OPTIONS, options)
     return hpsearch.search(trainable, backend="simulated", directory=directory, **given)
 
 
@@ -240,11 +241,11 @@ def reached_in(study: hpsearch.Study, goal: float) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("name", SEARCHES)
 @pytest.mark.parametrize("workers", [1, 4])
 def test_the_trial_that_reaches_it_ends_at_that_very_report(tmp_path, name, workers):
-    options = SEARCHES[name] | {"workers": workers}
+    options = SEARCHES[name] | {"resources": {"workers": workers}}
     values = [value for curve in simulated(Bowl, **options).curves().values() for _, value in curve]
     goal = sorted(value for value in values if not math.isnan(value))[len(values) // 20]
-    study = simulated(Bowl, **options, metric_target=goal)
-    on_disk = simulated(Bowl, tmp_path / "s", **options, metric_target=goal)
+    study = simulated(Bowl, **options, metric={"target": goal})
+    on_disk = simulated(Bowl, tmp_path / "s", **options, metric={"target": goal})
     assert (study.state, study.message) == (on_disk.state, on_disk.message)
     assert study.state == "target"
     reached = reached_in(study, goal)
@@ -258,8 +259,8 @@ def test_the_trial_that_reaches_it_ends_at_that_very_report(tmp_path, name, work
 
 
 def test_inline_and_simulated_sweeps_end_alike(tmp_path):
-    options = SEARCHES["flat"] | {"workers": 1, "metric_target": 0.3}
-    trained = hpsearch.search(bowl, backend="inline", directory=tmp_path / "trained", **OPTIONS, **options)
+    options = SEARCHES["flat"] | {"resources": {"workers": 1}, "metric": {"target": 0.3}}
+    trained = hpsearch.search(bowl, backend="inline", directory=tmp_path / "trained", **merged(OPTIONS, options))
     played = simulated(Bowl, **options)
     assert trained.state == played.state == "target"
     assert trained.message == played.message
@@ -275,13 +276,13 @@ def test_inline_and_simulated_sweeps_end_alike(tmp_path):
     ],
 )
 def test_patience_counts_the_same_however_often_it_was_interrupted(tmp_path, name):
-    options = SEARCHES[name] | {"workers": 1, "patience": 12}
+    options = SEARCHES[name] | {"resources": {"workers": 1}, "limits": {"patience": 12}}
     whole = simulated(Walk, tmp_path / "whole", **options)
     time, runs = 10.0, 1
-    study = simulated(Walk, tmp_path / "s", **options, max_time=time)
+    study = simulated(Walk, tmp_path / "s", **merged(options, {"limits": {"max_time": time}}))
     while study.state == "max_time":
         time += 17.0
-        study = simulated(Walk, tmp_path / "s", **options, max_time=time)
+        study = simulated(Walk, tmp_path / "s", **merged(options, {"limits": {"max_time": time}}))
         runs += 1
     assert runs > 3
     assert (study.state, study.message) == (whole.state, whole.message)

@@ -165,10 +165,10 @@ def test_a_study_whose_time_is_used_up_goes_on_with_more_alone(tmp_path):
             metric="loss",
             max_iter=10**9,
             run_cap=1,
-            max_time=max_time,
+            limits={"max_time": max_time},
             backend="inline",
             directory=tmp_path / "study",
-            tensorboard=False,
+            observers=[],
             progress=False,
         )
         assert study.state == "max_time"

@@ -34,7 +34,7 @@ def distributions(study: hpsearch.Study) -> dict[str, object]:
     return {one.name: one.distribution for one in study.sweep.parameters.parameters}
 
 
-QUIET: dict[str, Any] = {"backend": "inline", "tensorboard": False, "progress": False}
+QUIET: dict[str, Any] = {"backend": "inline", "observers": [], "progress": False}
 
 
 def test_wandbs_dictionary_is_the_second_argument(tmp_path):
@@ -83,26 +83,44 @@ def test_a_tuple_is_neither_a_choice_nor_a_constant_in_silence():
     ("beside", "named"),
     [
         ({"run_cap": 2}, "run_cap"),
-        ({"seed": 7, "max_iter": 1}, "max_iter and seed"),
-        ({"metric": "acc", "goal": "maximize"}, "metric and goal"),
-        ({"parameters": {"x": Uniform(0.0, 1.0)}}, "parameters"),
-        ({"elastic": False}, "elastic"),
+        ({"method": "grid", "run_cap": 1}, "method and run_cap"),
+        ({"metric": "acc"}, "metric"),
     ],
 )
 def test_what_a_whole_sweep_has_itself_is_refused_beside_it(tmp_path, beside, named):
-    for sweep in (SWEEP, sweep_of(trainable="a.b:c")):
+    for sweep in (SWEEP, {"sweep": SWEEP}, sweep_of(trainable="a.b:c")):
         with pytest.raises(SweepError, match=f"search: {named} must not stand beside a whole sweep"):
             hpsearch.search(train, sweep, directory=tmp_path / "study", **beside, **QUIET)
     assert not (tmp_path / "study").exists()
 
 
+def test_what_a_dictionary_leaves_out_may_stand_beside_it(tmp_path):
+    study = hpsearch.search(train, SWEEP, seed=7, limits={"patience": 9}, directory=tmp_path / "study", **QUIET)
+    assert (study.sweep.seed, study.sweep.limits.patience) == (7, 9)
+    with pytest.raises(SweepError, match="search: limits and seed must not stand beside a whole sweep"):
+        hpsearch.search(train, sweep_of(trainable="a.b:c"), seed=7, limits={"patience": 9}, **QUIET)
+
+
+def test_keys_that_are_no_argument_stand_with_the_parameters(tmp_path):
+    parameters = {"lr": hpsearch.Uniform(0.0, 1.0), "epochs": [1, 2], "net": {"width": {"min": 1, "max": 9}}}
+    sweep = {"parameters": parameters, "constraints": "lr < 0.9", "points_to_try": [{"lr": 0.5}], "name": "kept"}
+    study = hpsearch.search(train, sweep, metric="loss", run_cap=2, directory=tmp_path / "study", **QUIET)
+    assert distributions(study)["net.width"] == IntUniform(1, 9)
+    assert study.trials[0].params["lr"] == 0.5
+    assert study.sweep.name == "kept"
+    space = hpsearch.Space.from_parameters(parameters | {"net": 1}, constraints=["lr < 0.9"])
+    for one in (space, {"parameters": space}):
+        again = hpsearch.search(train, one, metric="loss", run_cap=1, directory=tmp_path / "again", **QUIET)
+        assert again.sweep.parameters == space
+    with pytest.raises(SweepError, match="constraints: must not stand beside a Space, which has its own"):
+        hpsearch.search(train, {"parameters": space, "constraints": "lr < 0.5"}, metric="loss", **QUIET)
+
+
+def test_a_condition_in_wandbs_notation_counts():
+    parameters = {"lr": [0.1, 0.2], "epochs": 1, "momentum": {"min": 0.0, "max": 1.0, "when": "lr > 0.15"}}
+    assert hpsearch.Sweep(name="s", method="random", parameters=parameters).parameters.conditional
+
+
 def test_a_file_is_no_sweep(tmp_path):
     with pytest.raises(SweepError, match=r"got 'sweep.yaml': read a file with load_sweep"):
         hpsearch.search(train, "sweep.yaml", directory=tmp_path / "study", **QUIET)  # type: ignore[arg-type]
-
-
-def test_the_name_of_a_dictionarys_sweep_may_stand_beside_it(tmp_path):
-    study = hpsearch.search(train, SWEEP, name="other", directory=tmp_path / "study", **QUIET)
-    assert study.sweep.name == "other"
-    with pytest.raises(SweepError, match="name must not stand beside a whole sweep"):
-        hpsearch.search(train, sweep_of(trainable="a.b:c"), name="other", directory=tmp_path / "b", **QUIET)

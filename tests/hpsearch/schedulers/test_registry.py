@@ -55,7 +55,7 @@ def test_a_third_partys_scheduler_runs_is_extended_and_planned(tmp_path, capsys)
             early_terminate=Doubling(5, trials),
             directory=tmp_path / "study",
             backend="inline",
-            tensorboard=False,
+            observers=[],
             progress=False,
         )
 

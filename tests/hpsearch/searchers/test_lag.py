@@ -155,7 +155,7 @@ class Uneven(hpsearch.Curves):
 SIMULATED: dict[str, dict[str, Any]] = {
     "full length": {"max_iter": 9, "run_cap": 16},
     "hyperband": {"early_terminate": Hyperband(9), "run_cap": 24},
-    "halving": {"early_terminate": SuccessiveHalving(9, trials=9), "run_cap": 20, "max_retries": 1},
+    "halving": {"early_terminate": SuccessiveHalving(9, trials=9), "run_cap": 20, "limits": {"max_retries": 1}},
 }
 
 
@@ -167,12 +167,12 @@ def test_a_simulated_sweep_with_a_lag_gives_the_same_table_on_any_number_of_work
             parameters={"x": hpsearch.Uniform(0.0, 1.0), "c": ["a", "b"]},
             metric="loss",
             method="tpe",
-            suggestions={"lag": 4, "startup": 4},
+            search={"lag": 4, "startup": 4},
             backend="simulated",
             directory=":memory:",
-            workers=workers,
-            max_failures="none",
-            tensorboard=False,
+            resources={"workers": workers},
+            limits={"max_failures": "none"},
+            observers=[],
             progress=False,
             **SIMULATED[name],
         )
@@ -260,14 +260,14 @@ def test_a_sweep_that_is_extended_gives_the_table_of_one_that_was_as_long_from_t
             parameters={"x": hpsearch.Uniform(0.0, 1.0), "y": hpsearch.Uniform(0.0, 1.0)},
             metric="loss",
             method=method,
-            suggestions={"lag": 3},
+            search={"lag": 3},
             max_iter=4,
             run_cap=run_cap,
             backend="simulated",
             directory=tmp_path / name,
-            workers=workers,
-            max_failures="none",
-            tensorboard=False,
+            resources={"workers": workers},
+            limits={"max_failures": "none"},
+            observers=[],
             progress=False,
         )
         assert study.state == "finished"

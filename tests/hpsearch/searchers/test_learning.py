@@ -312,13 +312,13 @@ def search(path: Path, method: str, run_cap: int, backend: Literal["ray", "inlin
         parameters={"x": Uniform(0.0, 1.0)},
         metric="loss",
         method=method,
-        suggestions=Search(ahead=False),
+        search=Search(ahead=False),
         early_terminate=SuccessiveHalving(4, eta=2, trials=4),
         run_cap=run_cap,
         directory=path,
         backend=backend,
-        workers=1,
-        tensorboard=False,
+        resources={"workers": 1},
+        observers=[],
         progress=False,
     )
     assert study.state == "finished"
@@ -365,11 +365,11 @@ def test_what_goes_wrong_with_it_ends_a_simulated_sweep_with_an_error_in_its_jou
             method=Failing.kind,
             max_iter=2,
             run_cap=8,
-            max_failures="none",
+            limits={"max_failures": "none"},
             directory=tmp_path / "study",
             backend="simulated",
-            workers=1,
-            tensorboard=False,
+            resources={"workers": 1},
+            observers=[],
             progress=False,
         )
     assert hpsearch.load(tmp_path / "study").state == "error"

@@ -105,12 +105,12 @@ def test_another_search_is_another_sweep_and_refused_on_resume(tmp_path, change)
             parameters={"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)},
             metric="loss",
             method="tpe",
-            suggestions=suggestions,
+            search=suggestions,
             max_iter=1,
             run_cap=2,
             directory=tmp_path / "study",
             backend="inline",
-            tensorboard=False,
+            observers=[],
             progress=False,
         )
 

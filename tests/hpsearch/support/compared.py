@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import hpsearch
+from tests.hpsearch.support.merged import merged
 
 __all__ = ["parabola", "searched", "two"]
 
@@ -22,13 +23,18 @@ def two(trial: hpsearch.RunningTrial) -> None:
 
 
 def searched(directory: Path, function: Callable[..., Any] = parabola, **changes: Any) -> hpsearch.Study:
-    given: dict[str, Any] = {"metric": "loss", "goal": "minimize", "method": "random", "run_cap": 6, "max_iter": 3}
+    given: dict[str, Any] = {
+        "parameters": {"x": hpsearch.Uniform(0, 1), "c": 3},
+        "metric": "loss",
+        "method": "random",
+        "run_cap": 6,
+        "max_iter": 3,
+    }
     return hpsearch.search(
         function,
-        parameters={"x": hpsearch.Uniform(0, 1), "c": 3},
         backend="inline",
         directory=directory,
-        tensorboard=False,
+        observers=[],
         progress=False,
-        **{**given, **changes},
+        **merged(given, changes),
     )

@@ -10,6 +10,7 @@ import hpsearch
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.sweep.sweep import Metric
 from hpsearch.trainable.running_trial import RunningTrial
+from tests.hpsearch.support.merged import merged
 
 __all__ = ["CONSTRAINED", "JOINT", "SPACE", "TWO_GOALS", "several", "study_of_goals"]
 
@@ -35,13 +36,9 @@ def study_of_goals(directory: Path, **given: Any) -> hpsearch.Study:
     """Run nine trials by halving, of which the best get nine iterations."""
     return hpsearch.search(
         several,
-        **{
-            "parameters": SPACE,
-            "early_terminate": SuccessiveHalving(9, min_iter=1, trials=9),
-            "directory": directory,
-            "backend": "inline",
-            "tensorboard": False,
-            "progress": False,
-            **given,
-        },
+        early_terminate=SuccessiveHalving(9, min_iter=1, trials=9),
+        directory=directory,
+        backend="inline",
+        progress=False,
+        **merged({"parameters": SPACE, "observers": []}, given),
     )

@@ -53,5 +53,5 @@ def begin(study: str, faults: list[str], count: int, lanes: int, spare: int) -> 
     of_each = {"lr": 0.1, "hidden": 24}
     points = [{**of_each, "dropout": 0.1 * place, "fault": fault} for place, fault in enumerate(faults)]
     options: dict[str, Any] = {"early_terminate": None, "max_iter": 4, "points_to_try": points, "run_cap": count}
-    search(Path(study), tuple({*faults}), trainable=Greedy, trials_per_worker=lanes, **options)
+    search(Path(study), tuple({*faults}), trainable=Greedy, resources={"trials_per_worker": lanes}, **options)
     assert hpsearch.load(study).state == "finished"

@@ -25,17 +25,19 @@ def begin(study: str, method: str) -> None:
     """Run the sweep, or go on with it."""
     hpsearch.search(
         train,
-        parameters={"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)},
+        parameters={
+            "parameters": {"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)},
+            "outcome_constraints": ["bytes <= 120"],
+            "name": "killed",
+        },
         metric=[hpsearch.Metric("error", reference=2.0), hpsearch.Metric("latency", reference=2.0)],
-        outcome_constraints=["bytes <= 120"],
         method=method,
-        suggestions=Search(startup=4, lag=1),
+        search=Search(startup=4, lag=1),
         early_terminate=hpsearch.Hyperband(4, eta=2),
         run_cap=TRIALS,
         directory=study,
         backend="inline",
         progress=False,
-        name="killed",
     )
 
 

@@ -24,7 +24,9 @@ __all__ = ["begin", "begin_and_die_after_event", "begin_and_die_after_pack", "di
 def begin(study: str, lanes: int) -> None:
     """Run the sweep, or go on with it."""
     torch.set_num_threads(1)
-    search(Path(study), ("", "step"), trials_per_worker=lanes, early_terminate=hpsearch.Hyperband(9, eta=3))
+    search(
+        Path(study), ("", "step"), resources={"trials_per_worker": lanes}, early_terminate=hpsearch.Hyperband(9, eta=3)
+    )
 
 
 def begin_and_die_after_event(study: str, lanes: int, number: int) -> None:

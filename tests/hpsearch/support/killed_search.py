@@ -9,6 +9,7 @@ from typing import Any
 import hpsearch
 from hpsearch.searchers import Search
 from hpsearch.space import Cell, Choice, Derived, Ordinal, Repeat, Uniform, When
+from tests.hpsearch.support.merged import merged
 
 __all__ = ["METHODS", "begin", "train"]
 
@@ -20,7 +21,7 @@ def train(trial: hpsearch.RunningTrial) -> None:
 
 
 LEARNING: dict[str, Any] = {
-    "suggestions": Search(startup=3, lag=1),
+    "search": Search(startup=3, lag=1),
     "early_terminate": hpsearch.SuccessiveHalving(4, eta=2, trials=4),
     "run_cap": 12,
 }
@@ -34,10 +35,15 @@ STRUCTURES: dict[str, Any] = {
 }
 METHODS: dict[str, dict[str, Any]] = {
     "tpe": LEARNING,
-    "structures": {**LEARNING, "method": "tpe", "parameters": STRUCTURES, "constraints": ["width <= 6"]},
+    "structures": {
+        **LEARNING,
+        "method": "tpe",
+        "parameters": STRUCTURES,
+        "constraints": ["width <= 6"],
+    },
     "curves": LEARNING,
     "evolution": LEARNING,
-    "spectral": {**LEARNING, "suggestions": Search(startup=3, lag=1, options={"samples": 4})},
+    "spectral": {**LEARNING, "search": Search(startup=3, lag=1, options={"samples": 4})},
     "pbt": {"early_terminate": hpsearch.PBT(8, population=4, interval=1, quantile=0.25)},
 }
 
@@ -47,12 +53,14 @@ def begin(study: str, backend: Any = "inline", method: str = "tpe") -> None:
     hpsearch.search(
         train,
         metric="loss",
-        **{"method": method, "parameters": {"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)}, **METHODS[method]},
+        **merged(
+            {"method": method, "parameters": {"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)}, "name": "killed"},
+            METHODS[method],
+        ),
         directory=study,
         backend=backend,
-        tensorboard=False,
+        observers=[],
         progress=False,
-        name="killed",
     )
 
 

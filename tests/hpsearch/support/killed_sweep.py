@@ -63,16 +63,15 @@ def begin(
     """Run the sweep, or go on with it."""
     hpsearch.search(
         train(Path(study).parent / EPOCHS, die_in_epoch, prune),
-        parameters={"lr": hpsearch.LogUniform(1e-3, 1.0)},
+        parameters={"parameters": {"lr": hpsearch.LogUniform(1e-3, 1.0)}, "name": "killed"},
         metric="loss",
         early_terminate=hpsearch.Hyperband(9),
         run_cap=run_cap,
-        checkpoint_every=every,
+        checkpoints={"every": every},
         directory=study,
         backend="inline",
-        tensorboard=False,
+        observers=[],
         progress=False,
-        name="killed",
     )
 
 

@@ -14,6 +14,7 @@ from hpsearch.events import Finished, Saved
 from hpsearch.results.study import Study
 from hpsearch.tables.trials import rows_to_csv
 from tests.hpsearch.support import lane_trainables
+from tests.hpsearch.support.merged import merged
 from tests.hpsearch.support.scripted import events_of
 
 __all__ = ["packed_study", "results", "search", "table"]
@@ -31,18 +32,17 @@ def search(directory: Path, faults: tuple[str, ...] = FAULTS, **options: Any) ->
             "dropout": hpsearch.Uniform(0.0, 0.5),
             "fault": hpsearch.Categorical(faults),
         },
+        "name": "lanes",
         "metric": "loss",
         "early_terminate": hpsearch.Hyperband(max_iter=27, eta=3),
-        "max_failures": "none",
+        "limits": {"max_failures": "none"},
         "backend": "inline",
-        "workers": None,
+        "resources": {"workers": None},
         "progress": False,
-        "tensorboard": False,
-        "name": "lanes",
+        "observers": [],
     }
-    given |= options
     os.environ.pop(lane_trainables.VARIABLE, None)
-    return hpsearch.search(directory=directory, **given)
+    return hpsearch.search(directory=directory, **merged(given, options))
 
 
 def table(study: Study) -> str:
@@ -69,7 +69,12 @@ def results(study: Study) -> dict[Any, Any]:
 def packed_study(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     """Give a finished study of five trials whose checkpoints lie in one file, as if its process had been killed."""
     monkeypatch.setattr("hpsearch.run.study_run.settle", lambda *_, **__: None)
-    options: dict[str, Any] = {"early_terminate": None, "max_iter": 2, "run_cap": 5, "trials_per_worker": 5}
+    options: dict[str, Any] = {
+        "early_terminate": None,
+        "max_iter": 2,
+        "run_cap": 5,
+        "resources": {"trials_per_worker": 5},
+    }
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     study = search(directory, ("",), **options)

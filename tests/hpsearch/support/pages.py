@@ -74,7 +74,7 @@ def searched(directory: Path, function: Callable[..., Any] = curve, **changes: A
         "seed": 3,
         **changes,
     }
-    return hpsearch.search(function, backend="inline", directory=directory, tensorboard=False, progress=False, **given)
+    return hpsearch.search(function, backend="inline", directory=directory, observers=[], progress=False, **given)
 
 
 class Drawn(hpsearch.Curves):

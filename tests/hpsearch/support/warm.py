@@ -14,6 +14,7 @@ from hpsearch.results.study import Study
 from hpsearch.searchers import Past, SearcherCapabilities, Suggestion
 from hpsearch.sweep.sweep import Sweep
 from tests.hpsearch.support.climbing import Climbing
+from tests.hpsearch.support.merged import merged
 from tests.hpsearch.support.scripted import sweep_of
 
 __all__ = ["SPACE", "Recalling", "bowl", "bowl_loss", "search_bowl", "warm_sweep"]
@@ -50,10 +51,10 @@ def search_bowl(directory: Path | str, **changes: Any) -> Study:
         "run_cap": 8,
         "directory": directory,
         "backend": "inline",
-        "tensorboard": False,
+        "observers": [],
         "progress": False,
-        **changes,
     }
+    given = merged(given, changes)
     return hpsearch.search(Bowl if given["backend"] == "simulated" else bowl, **given)
 
 

@@ -57,10 +57,8 @@ def test_of_a_best_value_on_the_way_the_constraints_are_judged_by_what_was_repor
 
     hpsearch.search(
         train,
-        parameters={"x": [0, 1]},
-        metric="loss",
-        metric_scope="best",
-        outcome_constraints=["ms <= 20"],
+        parameters={"parameters": {"x": [0, 1]}, "outcome_constraints": ["ms <= 20"]},
+        metric={"name": "loss", "scope": "best"},
         method="grid",
         max_iter=3,
         directory=tmp_path / "s",

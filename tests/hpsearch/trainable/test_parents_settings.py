@@ -120,7 +120,7 @@ def forked(tmp_path: Path, load: Any) -> hpsearch.Study:
         early_terminate=hpsearch.PBT(max_iter=6, population=4, interval=2),
         backend="inline",
         directory=tmp_path / "study",
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
 

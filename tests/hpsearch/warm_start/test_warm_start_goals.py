@@ -108,8 +108,8 @@ def test_a_study_keeps_what_it_began_with(study: hpsearch.Study, kind: str, tmp_
     kept = stored_warm_start(found.to_record())
     assert repr(kept) == repr(found)  # NaN isn't itself
     given = {**KINDS[kind], "early_terminate": None, "max_iter": 2, "run_cap": 4, "method": "tpe"}
-    first = study_of_goals(tmp_path / "a", warm_start=study, suggestions={"startup": 1}, **given)
-    again = study_of_goals(tmp_path / "a", warm_start=study, suggestions={"startup": 1}, **given)
+    first = study_of_goals(tmp_path / "a", warm_start=study, search={"startup": 1}, **given)
+    again = study_of_goals(tmp_path / "a", warm_start=study, search={"startup": 1}, **given)
     assert repr(again.trials) == repr(first.trials)
     assert first.trials[0].origin == "tpe"  # what it began with saves the first draw
 

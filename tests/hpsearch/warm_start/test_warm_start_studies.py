@@ -73,7 +73,7 @@ def test_of_a_study_that_failed_what_is_left_counts(tmp_path):
         run_cap=4,
         directory=tmp_path / "study",
         backend="inline",
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
     found = begun(tmp_path / "study", max_iter=2)
@@ -197,7 +197,7 @@ def test_our_own_export_to_optuna_gives_the_same_params_back(tmp_path):
         run_cap=12,
         directory=tmp_path / "study",
         backend="inline",
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
     assert main(["export", str(tmp_path / "study")]) == 0

@@ -32,8 +32,8 @@ from tests.hpsearch.support.warm import Recalling, bowl_loss, search_bowl, warm_
 
 SOURCE = "trials.csv"
 TRAIN = "tests.hpsearch.support.warm:bowl"
-SIMULATED: dict[str, Any] = {"backend": "simulated", "workers": 1}
-INLINE: dict[str, Any] = {"backend": "inline", "workers": None}
+SIMULATED: dict[str, Any] = {"backend": "simulated", "resources": {"workers": 1}}
+INLINE: dict[str, Any] = {"backend": "inline", "resources": {"workers": None}}
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def warm(directory: Path | str, source: Any, **changes: Any) -> hpsearch.Study:
-    given = {"method": "tpe", "suggestions": Search(ahead=False), "warm_start": source, **SIMULATED, **changes}
+    given = {"method": "tpe", "search": Search(ahead=False), "warm_start": source, **SIMULATED, **changes}
     return search_bowl(directory, **given)
 
 
@@ -60,7 +60,7 @@ def test_they_are_no_trials_of_the_sweep(source, tmp_path):
     assert [row.number for row in study.trials] == list(range(8))
     assert {row.origin for row in study.trials} == {"tpe"}  # none is drawn
     assert study.best_value == min(row.value for row in study.trials if row.value is not None)
-    cold = search_bowl(tmp_path / "cold", method="tpe", suggestions=Search(ahead=False), **SIMULATED)
+    cold = search_bowl(tmp_path / "cold", method="tpe", search=Search(ahead=False), **SIMULATED)
     assert {row.origin for row in cold.trials} == {"random"}
     events = [event for event in events_of(study.directory) if isinstance(event, Asked)]
     assert [event.number for event in events] == list(range(8))
@@ -177,7 +177,7 @@ def test_a_study_that_was_exported_is_read_from_parquet_as_from_csv(tmp_path, ca
 def test_a_method_that_doesnt_learn_says_which_do(source, tmp_path, method):
     parameters = {"lr": [0.1, 0.01], "width": [1, 2]}
     with pytest.raises(SweepError, match=r"learn from results; take one of bayes, .*, tpe, or leave"):
-        warm(tmp_path / "study", source, method=method, suggestions=None, parameters=parameters)
+        warm(tmp_path / "study", source, method=method, search=None, parameters=parameters)
     assert not (tmp_path / "study").exists()
 
 
@@ -194,7 +194,7 @@ def test_a_searcher_of_ones_own_recalls_if_it_says_so(tmp_path):
             max_iter=1,
             warm_start=path,
             directory=tmp_path / name,
-            tensorboard=False,
+            observers=[],
             progress=False,
             **one,  # type: ignore[arg-type]
         )
@@ -221,7 +221,7 @@ def test_a_sweep_in_memory_begins_with_them_too():
         warm_start=pd.DataFrame(given),
         directory=":memory:",
         backend="simulated",
-        workers=1,
+        resources={"workers": 1},
     )
     assert {row.origin for row in study.trials} == {"tpe"}
     assert abs(study.best_params["x"] - 0.3) < 0.2
@@ -280,6 +280,6 @@ def test_trials_that_are_asked_for_begin_with_them_where_no_worker_ran_one(tmp_p
 def test_where_they_save_every_draw_priors_are_tried_as_a_point_alone(tmp_path, points, origins):
     former = search_bowl(tmp_path / "former", run_cap=10)
     space = {"lr": hpsearch.LogUniform(1e-4, 1.0, prior=0.5), "width": hpsearch.IntUniform(1, 64, prior=3)}
-    study = warm(tmp_path / "study", former, parameters=space, points_to_try=points, run_cap=2)
+    study = warm(tmp_path / "study", former, parameters={"parameters": space, "points_to_try": points}, run_cap=2)
     assert [row.origin for row in study.trials] == origins
     assert (study.trials[0].params == {"lr": 0.5, "width": 3}) is bool(points)

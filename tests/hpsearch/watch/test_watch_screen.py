@@ -47,11 +47,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         metric="loss",
         early_terminate=hpsearch.ASHA(max_iter=9),
         run_cap=40,
-        max_failures="none",
+        limits={"max_failures": "none"},
         backend="simulated",
-        workers=4,
+        resources={"workers": 4},
         directory=folder,
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
     assert study.state == "finished"
@@ -201,7 +201,7 @@ def test_a_row_changes_when_a_segment_is_journaled_and_so_does_the_page(live, tm
 
 def test_a_study_that_takes_the_place_of_another_is_shown_instead(source, tmp_path):
     place = tmp_path / "live"
-    other = study_of_goals(tmp_path / "other", **TWO_GOALS, backend="inline", tensorboard=False, progress=False)
+    other = study_of_goals(tmp_path / "other", **TWO_GOALS, backend="inline", observers=[], progress=False)
 
     async def script(app, pilot):
         assert "state       killed" in text(app)
@@ -289,9 +289,7 @@ def test_a_study_without_trials_and_one_without_a_metric_are_shown(source, tmp_p
     watch(tmp_path / "empty", empty)
 
     sweep = {"method": "random", "run_cap": 3, "max_iter": 2, "parameters": {"x": {"min": 0.0, "max": 1.0}}}
-    study = hpsearch.search(
-        free, sweep, directory=tmp_path / "free", backend="inline", tensorboard=False, progress=False
-    )
+    study = hpsearch.search(free, sweep, directory=tmp_path / "free", backend="inline", observers=[], progress=False)
     assert not study.sweep.objective.goals
 
     async def script(app, pilot):
@@ -310,11 +308,11 @@ def test_thousands_of_trials_make_no_more_lines_than_are_seen(tmp_path):
         metric="loss",
         max_iter=1,
         run_cap=2000,
-        max_failures="none",
+        limits={"max_failures": "none"},
         backend="simulated",
-        workers=4,
+        resources={"workers": 4},
         directory=tmp_path / "many",
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
 

@@ -12,9 +12,15 @@ from hpsearch import TrainableError, search
 from hpsearch.errors import HpsearchWarning
 from hpsearch.worker.gpus import without_gpus
 from hpsearch_trainers.digits import MLP
+from tests.hpsearch.support.merged import merged
 
 SPACE = {"lr": {"min": 0.1, "max": 0.2}}
-ONE: dict[str, Any] = {"parameters": SPACE, "metric": "value", "goal": "maximize", "max_iter": 1, "run_cap": 1}
+ONE: dict[str, Any] = {
+    "parameters": SPACE,
+    "metric": {"name": "value", "goal": "maximize"},
+    "max_iter": 1,
+    "run_cap": 1,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +45,7 @@ def reads_environment(trial: Any) -> None:
 
 
 def run(trainable: Any, tmp_path: Any, **options: Any) -> Any:
-    study = search(trainable, **ONE | options, backend="inline", name="gpus", directory=str(tmp_path / "study"))
+    study = search(trainable, **merged(ONE, options), backend="inline", directory=str(tmp_path / "study"))
     return study.trials[0]
 
 
@@ -47,7 +53,7 @@ def test_inline_trials_see_no_gpu_where_none_is_asked_for_and_later_ones_see_the
     assert run(looks, tmp_path / "without").value == 0.0
     assert "2 GPUs are here and none is used: set resources.gpus_per_worker" in "".join(capsys.readouterr())
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    assert run(looks, tmp_path / "with", gpus_per_worker=1).value == 3.0
+    assert run(looks, tmp_path / "with", resources={"gpus_per_worker": 1}).value == 3.0
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
@@ -82,7 +88,7 @@ def test_gpus_stay_hidden_until_the_last_one_who_hid_them_is_done():
 
 def test_a_trainer_refuses_gpus_that_it_wouldnt_use(tmp_path):
     with pytest.raises(TrainableError, match="gpus_per_worker: 1 and workers_per_trial: 2"):
-        run(MLP, tmp_path, gpus_per_worker=2)
+        run(MLP, tmp_path, resources={"gpus_per_worker": 2})
 
 
 def test_workers_that_share_a_gpu_have_a_part_of_its_memory_and_give_back_what_a_trial_had(tmp_path, monkeypatch):
@@ -92,13 +98,13 @@ def test_workers_that_share_a_gpu_have_a_part_of_its_memory_and_give_back_what_a
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_rng_state_all", list)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    run(looks, tmp_path / "share", gpus_per_worker=0.25)
+    run(looks, tmp_path / "share", resources={"gpus_per_worker": 0.25})
     assert asked == [0.25, "empty", "empty", 1.0]
     asked.clear()
-    run(looks, tmp_path / "whole", gpus_per_worker=1)
+    run(looks, tmp_path / "whole", resources={"gpus_per_worker": 1})
     assert asked == []
 
 
 def test_a_sweep_on_gpus_says_before_it_runs_that_its_last_digits_may_differ(tmp_path, capsys):
-    run(looks, tmp_path, gpus_per_worker=1)
+    run(looks, tmp_path, resources={"gpus_per_worker": 1})
     assert "on a GPU the same trial may end with other last digits each time" in "".join(capsys.readouterr())

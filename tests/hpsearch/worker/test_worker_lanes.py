@@ -362,11 +362,10 @@ def test_a_lanes_own_trial_is_the_current_one_while_it_is_built(tmp_path):
         method="grid",
         metric="loss",
         max_iter=1,
-        workers=1,
-        trials_per_worker=3,
+        resources={"workers": 1, "trials_per_worker": 3},
         backend="inline",
         directory=tmp_path / "study",
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
     assert [row.metrics["known"] for row in study.trials] == [0, 1, 2]

@@ -22,6 +22,7 @@ from hpsearch.tables.trials import rows_to_csv
 from hpsearch.trial import TrialState
 from tests.hpsearch.support import backend_trainables as trainables
 from tests.hpsearch.support.conditions import beside, gone, limits, wait_until
+from tests.hpsearch.support.merged import merged
 
 pytestmark = pytest.mark.ray
 
@@ -33,13 +34,12 @@ HYPERBAND = hpsearch.Hyperband(max_iter=9, eta=3)
 def search(trainable: Callable[..., object], directory: Path, **options: Any) -> Study:
     given: dict[str, Any] = {
         "parameters": {"x": hpsearch.Uniform(0.0, 1.0), "folder": str(directory.parent)},
-        "metric": "value",
-        "goal": "maximize",
+        "metric": {"name": "value", "goal": "maximize"},
         "early_terminate": HYPERBAND,
-        "workers": 2,
+        "resources": {"workers": 2},
         "progress": False,
     }
-    return hpsearch.search(trainable, directory=directory, name="test", **{**given, **options})
+    return hpsearch.search(trainable, directory=directory, **merged({"name": "test"}, given, options))
 
 
 def csv(study: Study) -> str:
@@ -54,12 +54,12 @@ def events(study: Path, *kinds: type) -> list[Any]:
 @pytest.fixture
 def expected(tmp_path: Path) -> str:
     """The table of the same sweep in this very process."""
-    return csv(search(trainables.total, tmp_path / "inline", backend="inline", workers=None))
+    return csv(search(trainables.total, tmp_path / "inline", backend="inline", resources={"workers": None}))
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_any_number_of_workers_gives_the_table_of_one_process(ray_cluster, tmp_path, expected, workers):
-    assert csv(search(trainables.total, tmp_path / "ray", workers=workers)) == expected
+    assert csv(search(trainables.total, tmp_path / "ray", resources={"workers": workers})) == expected
 
 
 def test_the_pool_serves_the_next_search_of_the_process(ray_cluster, tmp_path):
@@ -85,7 +85,9 @@ def test_a_function_of_a_notebook_reaches_the_workers(ray_cluster, tmp_path):
 
 
 def test_a_trial_that_kills_its_worker_goes_on_from_its_checkpoint(ray_cluster, tmp_path, expected):
-    study = search(trainables.kills_its_worker_once, tmp_path / "ray", checkpoint_every=2, max_retries=0)
+    study = search(
+        trainables.kills_its_worker_once, tmp_path / "ray", checkpoints={"every": 2}, limits={"max_retries": 0}
+    )
     assert csv(study) == expected
     assert events(study.directory, Lost)
     assert not events(study.directory, Failed)
@@ -99,7 +101,7 @@ def test_a_trial_that_always_kills_its_worker_fails_in_the_end(ray_cluster, tmp_
         early_terminate=None,
         run_cap=1,
         max_iter=1,
-        workers=1,
+        resources={"workers": 1},
     )
     (row,) = study.trials
     assert row.state is TrialState.FAILED
@@ -109,10 +111,10 @@ def test_a_trial_that_always_kills_its_worker_fails_in_the_end(ray_cluster, tmp_
 
 
 def test_a_trial_over_its_timeout_is_killed_with_its_children(ray_cluster, tmp_path):
-    options = {"early_terminate": None, "run_cap": 1, "max_iter": 100_000, "workers": 1}
+    options = {"early_terminate": None, "run_cap": 1, "max_iter": 100_000, "resources": {"workers": 1}}
     begun = tmp_path / "0.pids"
     for seconds in limits(1.0):
-        study = search(trainables.endless, tmp_path / f"ray-{seconds}", trial_timeout=seconds, **options)
+        study = search(trainables.endless, tmp_path / f"ray-{seconds}", limits={"trial_timeout": seconds}, **options)
         if begun.exists():
             break
     (row,) = study.trials
@@ -125,7 +127,13 @@ def test_a_trial_over_its_timeout_is_killed_with_its_children(ray_cluster, tmp_p
 @pytest.mark.exhaustive
 def test_a_worker_is_replaced_after_a_trial_that_raised(ray_cluster, tmp_path):
     study = search(
-        trainables.raises, tmp_path / "ray", early_terminate=None, run_cap=1, max_iter=1, max_retries=1, workers=1
+        trainables.raises,
+        tmp_path / "ray",
+        early_terminate=None,
+        run_cap=1,
+        max_iter=1,
+        limits={"max_retries": 1},
+        resources={"workers": 1},
     )
     assert [row.state for row in study.trials] == [TrialState.FAILED]
     failure = study.trials[0].failure
@@ -142,14 +150,14 @@ def test_no_worker_is_made_in_place_of_one_that_the_last_trial_cost(ray_cluster,
         add(pool, count)
 
     monkeypatch.setattr(WorkerPool, "_add", noted)
-    search(trainables.raises, tmp_path / "ray", early_terminate=None, run_cap=1, max_iter=1, workers=1)
+    search(trainables.raises, tmp_path / "ray", early_terminate=None, run_cap=1, max_iter=1, resources={"workers": 1})
     assert sum(count for count in asked if count > 0) == 1
 
 
 @pytest.mark.exhaustive
 def test_a_sweep_on_a_full_cluster_says_whose_workers_it_waits_for(ray_cluster, tmp_path):
-    options = {"early_terminate": None, "run_cap": 2, "max_iter": 1}
-    first = threading.Thread(target=lambda: search(trainables.waits, tmp_path / "first", **options), daemon=True)
+    short = {"early_terminate": None, "run_cap": 2, "max_iter": 1}
+    first = threading.Thread(target=lambda: search(trainables.waits, tmp_path / "first", **short), daemon=True)
     first.start()
     wait_until(lambda: StudyDirectory(tmp_path / "first").exists() and len(events(tmp_path / "first", Started)) == 2)
     program = f"""
@@ -157,9 +165,12 @@ import hpsearch, sys
 sys.path.insert(0, {str(ROOT)!r})
 from tests.hpsearch.support import backend_trainables as trainables
 hpsearch.search(trainables.total, parameters={{"x": hpsearch.Uniform(0.0, 1.0)}}, metric="value", run_cap=1, max_iter=1,
-                workers=1, directory={str(tmp_path / "second")!r}, address={ray_cluster.address!r})
+                resources={{"workers": 1}}, directory={str(tmp_path / "second")!r})
 """
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=tmp_path) as second:
+    there = {**os.environ, "RAY_ADDRESS": ray_cluster.address}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=there
+    ) as second:
         try:
             assert second.stdout is not None
             notice = next(line for line in second.stdout if "waiting for workers of other sweeps" in line)
@@ -177,7 +188,7 @@ hpsearch.search(trainables.total, parameters={{"x": hpsearch.Uniform(0.0, 1.0)}}
 
 def test_a_worker_that_no_node_can_hold_is_one_clear_error(ray_cluster, tmp_path):
     with pytest.raises(hpsearch.BackendError, match=r"needs 64 CPUs.*largest node has 2 CPUs"):
-        search(trainables.total, tmp_path / "ray", cpus_per_worker=64)
+        search(trainables.total, tmp_path / "ray", resources={"cpus_per_worker": 64})
 
 
 @pytest.mark.exhaustive
@@ -200,7 +211,7 @@ def test_three_nodes_one_blind_one_lost_give_the_same_table(ray_cluster, tmp_pat
             hold.unlink()
 
     losing = beside(lose_a_node)
-    study = search(trainables.held_total, directory, workers=4)
+    study = search(trainables.held_total, directory, resources={"workers": 4})
     losing.result()
     assert csv(study) == expected
     assert events(directory, Lost)

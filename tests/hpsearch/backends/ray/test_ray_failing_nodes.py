@@ -24,7 +24,7 @@ def search_without_end(trainable: Any, directory: Path) -> None:
         parameters={"x": hpsearch.Uniform(0.0, 1.0)},
         metric="value",
         max_iter=1_000_000,
-        max_time=300,
+        limits={"max_time": 300},
         directory=directory,
         progress=False,
     )

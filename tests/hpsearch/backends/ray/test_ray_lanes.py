@@ -21,6 +21,7 @@ from tests.hpsearch.support import killing_schedule, lane_trainables
 from tests.hpsearch.support.conditions import beside, wait_until
 from tests.hpsearch.support.driver import Driver
 from tests.hpsearch.support.lane_sweeps import FAULTS, results, search, table
+from tests.hpsearch.support.merged import merged
 from tests.hpsearch.support.scripted import events_of
 from tests.rarely import rarely
 
@@ -32,7 +33,8 @@ SHORT: dict[str, Any] = {"early_terminate": hpsearch.Hyperband(max_iter=9, eta=3
 
 
 def on_ray(directory: Path, faults: tuple[str, ...] = FAULTS, **options: Any) -> Study:
-    return search(directory, faults, **{**SHORT, "backend": "ray", "workers": 2, "trials_per_worker": 5, **options})
+    own = {**SHORT, "backend": "ray", "resources": {"workers": 2, "trials_per_worker": 5}}
+    return search(directory, faults, **merged(own, options))
 
 
 def lost(study: Study) -> list[Lost]:
@@ -47,7 +49,7 @@ KEEP_WORKERS = ("", "nan", "draws", "prints")
 @pytest.mark.parametrize(("workers", "faults"), [*rarely((1, FAULTS), (2, FAULTS)), (2, KEEP_WORKERS)])
 def test_any_number_of_workers_gives_the_table_and_the_reports_of_one_process(ray_cluster, tmp_path, workers, faults):
     whole = search(tmp_path / "whole", faults, **SHORT)
-    study = on_ray(tmp_path / "ray", faults, workers=workers)
+    study = on_ray(tmp_path / "ray", faults, resources={"workers": workers})
     assert table(study) == table(whole)
     assert results(study) == results(whole)
     assert not lost(study)
@@ -61,8 +63,7 @@ def test_what_rounds_does_so_alike_whoever_shares_its_worker_and_when_it_dies(ra
         "early_terminate": None,
         "max_iter": 3,
         "points_to_try": points,
-        "fuse": "rounding",
-        "trials_per_worker": 5,
+        "resources": {"fuse": "rounding", "trials_per_worker": 5},
     }
     kinds = ("", "nan", "draws", "kill")
     study = on_ray(tmp_path / "ray", kinds, **options, run_cap=7)
@@ -127,19 +128,21 @@ def test_a_worker_that_is_killed_while_lanes_are_fused_gives_the_same_table(ray_
     options: dict[str, Any] = {
         "trainable": killing_schedule.Fused,
         "parameters": {
-            "lr": hpsearch.LogUniform(0.001, 1.0),
-            "hidden": 24,
-            "dropout": hpsearch.Uniform(0.0, 0.8),
-            "fault": hpsearch.Categorical(("", "kills once")),
-            "folder": str(tmp_path),
+            "parameters": {
+                "lr": hpsearch.LogUniform(0.001, 1.0),
+                "hidden": 24,
+                "dropout": hpsearch.Uniform(0.0, 0.8),
+                "fault": hpsearch.Categorical(("", "kills once")),
+                "folder": str(tmp_path),
+            },
+            "points_to_try": points,
         },
         "early_terminate": None,
         "max_iter": 6,
-        "checkpoint_every": 2,
+        "checkpoints": {"every": 2},
         "run_cap": len(faults),
-        "points_to_try": points,
     }
-    killed = on_ray(tmp_path / "ray", **options, trials_per_worker=4)
+    killed = on_ray(tmp_path / "ray", **options, resources={"trials_per_worker": 4})
     fused = int((tmp_path / "killed").read_text())
     assert 1 < fused <= 4, "others were lanes of the same computation when it was killed"
     assert len({event.trial for event in lost(killed)}) >= fused
@@ -155,7 +158,7 @@ def test_a_worker_that_is_killed_while_lanes_are_fused_gives_the_same_table(ray_
 @pytest.mark.exhaustive
 def test_a_node_without_sight_of_the_study_gives_the_same_table(ray_cluster, tmp_path, blind_node):
     whole = search(tmp_path / "whole", **SHORT)
-    study = on_ray(tmp_path / "ray", workers=3)
+    study = on_ray(tmp_path / "ray", resources={"workers": 3})
     assert table(study) == table(whole)
     assert results(study) == results(whole)
     assert study.best_trial.checkpoint is not None
@@ -233,7 +236,7 @@ def test_the_trials_that_are_left_get_the_workers_that_lanes_shared(ray_cluster,
         "parameters": {"lr": hpsearch.LogUniform(0.001, 0.1), "hidden": 24, "dropout": 0.0, "fault": "slow"},
         "early_terminate": hpsearch.SuccessiveHalving(81, trials=9),  # so long that a busy machine finds the time
     }
-    study = on_ray(tmp_path / "ray", **options, max_workers_per_trial=2)
+    study = on_ray(tmp_path / "ray", **options, resources={"max_workers_per_trial": 2})
     options["parameters"]["fault"] = ""
     alone = search(tmp_path / "alone", **options)
     assert [(row.state, row.iterations) for row in study.trials] == [(r.state, r.iterations) for r in alone.trials]

@@ -116,7 +116,7 @@ def test_warm_workers_run_a_module_as_it_was_edited(ray_cluster, tmp_path, monke
             metric="value",
             run_cap=4,
             max_iter=1,
-            workers=1,
+            resources={"workers": 1},
             directory=tmp_path / f"study-{len(found)}",
             progress=False,
         )
@@ -248,10 +248,9 @@ def test_the_simulated_backend_takes_the_same_decisions_in_the_same_order(ray_cl
     study = hpsearch.search(
         trainables.total,
         parameters={"x": hpsearch.Uniform(0.0, 1.0)},
-        metric="value",
-        goal="maximize",
+        metric={"name": "value", "goal": "maximize"},
         early_terminate=hpsearch.Hyperband(max_iter=9, eta=3),
-        workers=workers,
+        resources={"workers": workers},
         directory=tmp_path / "ray",
         progress=False,
     )

@@ -78,7 +78,9 @@ def test_a_sweep_ends_though_its_last_objects_close_hangs(ray_cluster, tmp_path,
         driver.start(0, {"x": 1.0, "folder": str(tmp_path), "hangs": 0})
         driver.outcome(0)
     assert [text for text in notices(driver) if "trial 0: its close()" in text]
-    study = search(trainables.total, tmp_path / "next", early_terminate=None, run_cap=1, max_iter=1, workers=1)
+    study = search(
+        trainables.total, tmp_path / "next", early_terminate=None, run_cap=1, max_iter=1, resources={"workers": 1}
+    )
     assert study.state == "finished"
 
 
@@ -101,26 +103,28 @@ def test_a_fresh_process_runs_each_segment_and_closes_its_object(ray_cluster, tm
 def test_a_fresh_process_gives_the_same_table(ray_cluster, tmp_path):
     options = {"early_terminate": None, "run_cap": 2, "max_iter": 2}
     usual = search(trainables.total, tmp_path / "usual", **options)
-    fresh = search(trainables.total, tmp_path / "fresh", fresh_process=True, **options)
+    fresh = search(trainables.total, tmp_path / "fresh", resources={"fresh_process": True}, **options)
     assert [row.failure for row in fresh.trials] == [None] * 2
     assert csv(fresh) == csv(usual)
 
 
 def test_inline_refuses_a_fresh_process(tmp_path):
     with pytest.raises(hpsearch.SweepError, match=r"resources\.fresh_process is true, but the inline backend"):
-        search(trainables.total, tmp_path / "inline", backend="inline", workers=None, fresh_process=True)
+        search(
+            trainables.total, tmp_path / "inline", backend="inline", resources={"workers": None, "fresh_process": True}
+        )
 
 
 def test_the_table_doesnt_depend_on_which_worker_ran_a_trial_that_changed_its_process(ray_cluster, tmp_path):
     options = {"early_terminate": None, "run_cap": 6, "max_iter": 1}
-    one = search(trainables.sets_a_dtype, tmp_path / "one", workers=1, **options)
+    one = search(trainables.sets_a_dtype, tmp_path / "one", resources={"workers": 1}, **options)
     assert {int(row.value) for row in one.trials if row.value is not None} == {32}
-    assert csv(search(trainables.sets_a_dtype, tmp_path / "two", workers=2, **options)) == csv(one)
+    assert csv(search(trainables.sets_a_dtype, tmp_path / "two", resources={"workers": 2}, **options)) == csv(one)
 
 
 def test_no_trial_finds_what_another_one_changed_in_its_modules(ray_cluster, tmp_path, capsys):
     """The second reports its own parameter, though its module keeps that of the first one that it sees."""
-    options = {"early_terminate": None, "run_cap": 2, "max_iter": 1, "workers": 1, "progress": True}
+    options = {"early_terminate": None, "run_cap": 2, "max_iter": 1, "resources": {"workers": 1}, "progress": True}
     study = search(trainables.caches_its_config, tmp_path / "ray", **options)
     assert [row.value for row in study.trials] == [row.params["x"] for row in study.trials]
     name = f"{trainables.__name__}.DEFAULTS['x'] changed while trial 0 ran: trials after it would find it so"
@@ -128,7 +132,7 @@ def test_no_trial_finds_what_another_one_changed_in_its_modules(ray_cluster, tmp
 
 
 def test_a_keyboard_interrupt_of_the_trainables_own_fails_its_trial(ray_cluster, tmp_path):
-    options = {"early_terminate": None, "run_cap": 1, "max_iter": 1, "workers": 1}
+    options = {"early_terminate": None, "run_cap": 1, "max_iter": 1, "resources": {"workers": 1}}
     study = search(trainables.interrupts_itself, tmp_path / "ray", **options)
     (row,) = study.trials
     assert row.state is TrialState.FAILED
@@ -162,7 +166,7 @@ def test_a_script_that_fails_doesnt_cost_its_worker(ray_cluster, tmp_path, monke
 
 
 def test_a_workers_collector_leaves_out_what_it_has_imported(ray_cluster, tmp_path):
-    options = {"early_terminate": None, "run_cap": 1, "max_iter": 1, "workers": 1}
+    options = {"early_terminate": None, "run_cap": 1, "max_iter": 1, "resources": {"workers": 1}}
     search(trainables.tells_what_the_collector_leaves_out, tmp_path / "warm", **options)
     (row,) = search(trainables.tells_what_the_collector_leaves_out, tmp_path / "study", **options).trials
     assert row.value is not None
@@ -170,6 +174,6 @@ def test_a_workers_collector_leaves_out_what_it_has_imported(ray_cluster, tmp_pa
 
 
 def test_a_worker_that_is_to_have_no_gpu_sees_none(ray_cluster, tmp_path):
-    options = {"early_terminate": None, "run_cap": 1, "max_iter": 1, "workers": 1}
+    options = {"early_terminate": None, "run_cap": 1, "max_iter": 1, "resources": {"workers": 1}}
     (row,) = search(trainables.tells_whether_gpus_are_hidden, tmp_path / "study", **options).trials
     assert row.value == 1.0

@@ -29,11 +29,10 @@ def search(directory: Path, strategies: list[str], victims: list[int], folder: P
         metric="validation_loss",
         method="grid",
         max_iter=EPOCHS,
-        workers=WIDTH,
-        workers_per_trial=WIDTH,
-        checkpoint_every=1,
+        resources={"workers": WIDTH, "workers_per_trial": WIDTH},
+        checkpoints={"every": 1},
         directory=directory,
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
 

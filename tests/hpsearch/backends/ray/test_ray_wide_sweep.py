@@ -54,15 +54,14 @@ def test_a_node_lost_in_the_middle_of_a_wide_segment_costs_an_attempt_and_no_tri
     study = hpsearch.search(
         together,
         parameters={"x": hpsearch.Uniform(0.0, 1.0), "hold": str(hold)},
-        metric="value",
-        goal="maximize",
+        metric={"name": "value", "goal": "maximize"},
         method="random",
         max_iter=ITERATIONS,
         run_cap=4,
-        workers_per_trial=WIDTH,
-        checkpoint_every=1,
+        resources={"workers_per_trial": WIDTH},
+        checkpoints={"every": 1},
         directory=directory,
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
     losing.result()

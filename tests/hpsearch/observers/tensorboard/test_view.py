@@ -21,6 +21,7 @@ from hpsearch.observers.tensorboard.study_runs import BUSY_TAG, best, by_tag
 from hpsearch.observers.tensorboard.view import View
 from hpsearch.results.course import Moment
 from hpsearch.run.study_run import create_study
+from tests.hpsearch.support.merged import merged
 from tests.hpsearch.support.tensorboards import Board
 
 SPACE: dict[str, Any] = {"lr": hpsearch.LogUniform(1e-3, 1), "x": hpsearch.Uniform(0, 1), "c": 3}
@@ -49,8 +50,13 @@ def last(trial: hpsearch.RunningTrial) -> None:
 
 def searched(directory: Path, function: Callable[..., Any] = bowl, **changes: Any) -> hpsearch.Study:
     given: dict[str, Any] = {"metric": "loss", "method": "random", "run_cap": 6, "max_iter": 3, "parameters": SPACE}
-    fixed: dict[str, Any] = {"backend": "inline", "tensorboard": False, "progress": False, "max_failures": "none"}
-    return hpsearch.search(function, directory=directory, **fixed, **{**given, **changes})
+    fixed: dict[str, Any] = {
+        "backend": "inline",
+        "observers": [],
+        "progress": False,
+        "limits": {"max_failures": "none"},
+    }
+    return hpsearch.search(function, directory=directory, **merged(fixed, given, changes))
 
 
 def shown(folder: Path, *studies: Path, **how: Any) -> tuple[View, Board]:
