@@ -30,7 +30,7 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
 from hpsearch.space import Space
 from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Parallel, Resources, Scaling, Search, Sweep
-from hpsearch.sweep.table_name import is_table, table_and_task
+from hpsearch.sweep.table_name import is_table
 from hpsearch.trainable.trainables import unwrapped
 from hpsearch.warm_start.read import Given
 from hpsearch.worker.preflight import check_end
@@ -156,8 +156,7 @@ def search(
             )
         arguments["parameters"] = trainable
     path = None if code is None else _import_path(code)
-    name = place.path.name if place is not None else _last_name(path or "")
-    sweep = sweep_of_search(arguments, path, name, progress)
+    sweep = sweep_of_search(arguments, path, None if place is None else place.path.name, progress)
     if in_memory and (callbacks or sweep.on_end is not None):
         named = "callbacks" if callbacks else "on_end"
         raise SweepError(f"search: {named} must not be given with directory={IN_MEMORY!r}, which nobody watches")
@@ -295,11 +294,6 @@ def _import_path(trainable: str | Callable[..., Any] | Simulation | None) -> str
         )
     # What a partial adds to the function has no name by which another process could import it.
     return f"{target.__module__ if target is trainable else '__main__'}:{name}"
-
-
-def _last_name(path: str) -> str:
-    """Give the name of a trainable, or of a table's file, by its path."""
-    return Path(table_and_task(path)[0]).stem if is_table(path) else path.rpartition(":")[2].rpartition(".")[2]
 
 
 def _search_path(trainable: str | Callable[..., Any] | Simulation | None) -> tuple[str, ...]:

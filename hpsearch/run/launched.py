@@ -28,7 +28,7 @@ def check_launched_once(call: str) -> None:
         raise SweepError(
             f"{call}: must be called in one process, but this one is {rank}, and each rank would run the whole sweep. "
             "Start it without the launcher: hpsearch itself starts the ranks of each trial, as many as "
-            "resources.workers_per_trial says (search(..., resources={'workers_per_trial': 4})), on --workers of this machine or of a "
-            f"Ray cluster (--address). If only this process runs it, take {size} out of its environment: env -u {size} "
-            "python ..."
+            "resources.workers_per_trial says (search(..., resources={'workers_per_trial': 4})), on --workers of this "
+            f"machine or of a Ray cluster (--address). If only this process runs it, take {size} out of its "
+            f"environment: env -u {size} python ..."
         )

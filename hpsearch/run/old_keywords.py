@@ -34,6 +34,9 @@ _WRITTEN = {
 }
 """Keywords that are no key of a sweep file, to what is written instead."""
 
+_OF_THE_RUN = ("warm_start", "directory", "backend", "callbacks", "progress")
+"""Arguments that are no key of a sweep file."""
+
 
 def with_old_keywords(keys: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
     """Add old keywords to the arguments that they are a part of, and warn of them.
@@ -50,9 +53,8 @@ def with_old_keywords(keys: Mapping[str, Any], old: Mapping[str, Any]) -> dict[s
         if name in _WRITTEN:
             continue
         if name not in MOVED:
-            raise SweepError(
-                f"search: {name} isn't a known argument\n  {HINTS[''].get(name) or nearest(name, [*keys, *MOVED])}"
-            )
+            advice = HINTS[""].get(name) or nearest(name, [*keys, *_OF_THE_RUN, *MOVED])
+            raise SweepError(f"search: {name} isn't a known argument\n  {advice}")
         (key, *inside) = path = MOVED[name]
         former = out.get(key)
         if key == "metric" and isinstance(former, str):
@@ -73,7 +75,8 @@ def _warn(old: Mapping[str, Any], new: Mapping[str, Any], keys: Mapping[str, Any
     words += [f"{key}={_shown(value)}" for key, value in new.items() if key in keys]
     ways = [f"search(trainable, {', '.join(words)})"] if new else []
     ways += [way for name, way in _WRITTEN.items() if name in old]
-    text = f"search: {', '.join(old)} {'is' if len(old) == 1 else 'are'} deprecated; write {' and '.join(ways)}"
+    way = f"write {' and '.join(ways)}" if ways else "leave None out"
+    text = f"search: {', '.join(old)} {'is' if len(old) == 1 else 'are'} deprecated; {way}"
     warnings.warn(text, DeprecationWarning, stacklevel=4)
 
 

@@ -15,19 +15,21 @@ from hpsearch.sweep.file import sweep_from_mapping, without_wrapper
 from hpsearch.sweep.parameters import space_of
 from hpsearch.sweep.reader import command_or_line
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.sweep.table_name import is_table, table_and_task
 from hpsearch.sweep.wandb import wandb_notes
 
 __all__ = ["sweep_of_search"]
 
 
-def sweep_of_search(arguments: Mapping[str, Any], trainable: str | None, name: str, progress: bool) -> Sweep:
+def sweep_of_search(arguments: Mapping[str, Any], trainable: str | None, folder: str | None, progress: bool) -> Sweep:
     """Return the sweep of a call.
 
     Args:
         arguments: Keys of a sweep file to their values; None where nothing was passed. `parameters` may be a `Sweep`,
             or a mapping that holds such keys, too.
         trainable: The import path of the trainable; None: the sweep's own.
-        name: The sweep's name where no key says it.
+        folder: The name of the study's directory, if there is one. It is the sweep's name unless a key says another;
+            a mapping that is a sweep of its own, with a `method`, has its trainable's.
         progress: Print what means something else than at W&B.
 
     Raises:
@@ -59,6 +61,7 @@ def sweep_of_search(arguments: Mapping[str, Any], trainable: str | None, name: s
         )
     else:
         keys = {}
+    name = folder if folder is not None and "method" not in keys else _last_name(trainable or "sweep")
     keys = {"method": "random", **keys, **own, "parameters": parameters}
     if isinstance(keys.get("metric"), str):
         keys["metric"] = {"name": keys["metric"]}
@@ -80,3 +83,8 @@ def _refuse(beside: Mapping[str, Any] | list[str], way: str) -> None:
             f"search: {' and '.join(beside)} must not stand beside a whole sweep, which has its own: put it there, as "
             f"with {way}, or leave it out"
         )
+
+
+def _last_name(path: str) -> str:
+    """Return the name of a trainable, or of a table's file, by its path."""
+    return Path(table_and_task(path)[0]).stem if is_table(path) else path.rpartition(":")[2].rpartition(".")[2]

@@ -57,13 +57,7 @@ def test_a_reference_is_the_worst_that_any_study_names_whichever_comes_first(tmp
             tmp_path / f"from{worst}",
             two,
             name=f"from{worst}",
-            metric={
-                "name": [
-                    hpsearch.Metric("loss", reference=worst),
-                    hpsearch.Metric("cost", "maximize", reference=-worst),
-                ],
-                "goal": "minimize",
-            },
+            metric=[hpsearch.Metric("loss", reference=worst), hpsearch.Metric("cost", "maximize", reference=-worst)],
             max_iter=1,
         )
         for worst in (1.0, 2.0)

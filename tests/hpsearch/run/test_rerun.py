@@ -340,17 +340,17 @@ def test_old_studies_are_rerun_too(form, name, tmp_path):
 
 def test_a_simulated_study_is_rerun_as_the_trained_one(tmp_path):
     space = {"parameters": {"x": hpsearch.Uniform(-1.0, 1.0)}, "run_cap": 20, "limits": {"max_failures": "none"}}
-    virtual: dict[str, Any] = {"backend": "simulated", "resources": {"workers": 2}, "observers": [], "progress": False}
-    searched(tmp_path / "simulated", Bowl, **space, **{**virtual})
+    virtual: dict[str, Any] = {"backend": "simulated", "observers": [], "progress": False}
+    searched(tmp_path / "simulated", Bowl, **space, **virtual, resources={"workers": 2})
     searched(tmp_path / "trained", bowl, **space)
     told = [
-        hpsearch.rerun(tmp_path / "simulated", trainable=Bowl, directory=tmp_path / "1", **virtual),
+        hpsearch.rerun(tmp_path / "simulated", trainable=Bowl, directory=tmp_path / "1", workers=2, **virtual),
         hpsearch.rerun(tmp_path / "trained", trainable=bowl, directory=tmp_path / "2", **INLINE),
     ]
     assert told[0].dataframe().equals(told[1].dataframe())
     assert any(one.succeeded < 3 for one in told[0].configurations)  # some fail, by their seed
     with pytest.raises(SweepError, match="an instance of Bowl couldn't be had again"):
-        hpsearch.rerun(tmp_path / "simulated", trainable=Bowl(), **virtual)  # type: ignore[arg-type]
+        hpsearch.rerun(tmp_path / "simulated", trainable=Bowl(), workers=2, **virtual)  # type: ignore[arg-type]
 
 
 def test_the_repetitions_of_a_table_follow_from_the_new_seeds(tmp_path, monkeypatch):
@@ -359,10 +359,10 @@ def test_the_repetitions_of_a_table_follow_from_the_new_seeds(tmp_path, monkeypa
     pd.DataFrame(lines).to_csv("c.csv", index=False)
     described = {"table": "c.csv", "parameters": {"x": "x"}, "metrics": {"loss": "loss"}, "repetition": "rep"}
     Path("table.yaml").write_text(yaml.safe_dump(described))
-    virtual: dict[str, Any] = {"backend": "simulated", "resources": {"workers": 1}, "observers": [], "progress": False}
+    virtual: dict[str, Any] = {"backend": "simulated", "observers": [], "progress": False}
     sweep = {"parameters": {"x": [x / 4 for x in range(5)]}, "method": "grid", "max_iter": 1, "early_terminate": None}
-    searched(tmp_path / "s", "table.yaml", **sweep, **virtual)
-    told = hpsearch.rerun(tmp_path / "s", top=2, seeds=10, directory=tmp_path / "again", **virtual)
+    searched(tmp_path / "s", "table.yaml", **sweep, **virtual, resources={"workers": 1})
+    told = hpsearch.rerun(tmp_path / "s", top=2, seeds=10, directory=tmp_path / "again", workers=1, **virtual)
     assert {one.params["x"] for one in told.configurations} == {0.0, 0.25}
     for one in told.configurations:
         expected = {round(one.params["x"] * 4 + rep / 10, 6) for rep in range(3)}

@@ -50,6 +50,7 @@ def train(trial: Any) -> None:
         ({"limits": hpsearch.Resources()}, "limits: must be a mapping with keys such as max_time"),
         ({"early_terminate": {"type": "hyperban"}}, "early_terminate.type: must be .*\n  did you mean hyperband"),
         ({"run_capp": 1}, "search: run_capp isn't a known argument\n  did you mean run_cap"),
+        ({"directry": "x"}, "search: directry isn't a known argument\n  did you mean directory"),
         ({"eta": 1}, "search: eta isn't a known argument\n  it stands under early_terminate"),
         ({"metric": None}, r"search: metric is required: search\(train, {'lr'"),
         ({"parameters": None}, r"search: parameters is required"),

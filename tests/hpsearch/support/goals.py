@@ -36,9 +36,15 @@ def study_of_goals(directory: Path, **given: Any) -> hpsearch.Study:
     """Run nine trials by halving, of which the best get nine iterations."""
     return hpsearch.search(
         several,
-        early_terminate=SuccessiveHalving(9, min_iter=1, trials=9),
-        directory=directory,
-        backend="inline",
-        progress=False,
-        **merged({"parameters": SPACE, "observers": []}, given),
+        **merged(
+            {
+                "parameters": SPACE,
+                "early_terminate": SuccessiveHalving(9, min_iter=1, trials=9),
+                "directory": directory,
+                "backend": "inline",
+                "observers": [],
+                "progress": False,
+            },
+            given,
+        ),
     )

@@ -19,8 +19,7 @@ def merged(*calls: Mapping[str, Any]) -> dict[str, Any]:
         former = {"name": out[key]} if key == "metric" and isinstance(out.get(key), str) else out.get(key)
         both = key in _SECTIONS and isinstance(value, Mapping) and isinstance(former, Mapping)
         out[key] = {**former, **value} if both and former is not None else value
-    beside = {key: out.pop(key) for key in _BESIDE_PARAMETERS if key in out}
-    if beside:
+    if "parameters" in out and (beside := {key: out.pop(key) for key in _BESIDE_PARAMETERS if key in out}):
         given = out["parameters"]
         out["parameters"] = {**(given if "parameters" in given else {"parameters": given}), **beside}
     return out

@@ -19,6 +19,7 @@ from hpsearch.page.progress import curves, history
 from hpsearch.page.section import Section
 from hpsearch.page.trials import trials
 from hpsearch.page.workers import workers
+from tests.hpsearch.support.merged import merged
 
 VOID = {"meta", "br"}
 
@@ -72,8 +73,8 @@ def searched(directory: Path, function: Callable[..., Any] = curve, **changes: A
         "method": "random",
         "early_terminate": hpsearch.Hyperband(max_iter=9, eta=3),
         "seed": 3,
-        **changes,
     }
+    given = merged(given, changes)
     return hpsearch.search(function, backend="inline", directory=directory, observers=[], progress=False, **given)
 
 
