@@ -39,15 +39,14 @@ def test_a_child_that_says_it_is_its_parent_validates_as_its_parent_did_at_last(
         Begun,
         directory=tmp_path / "s",
         parameters={"layers": hp.Chain({"conv": conv, "skip": {}}, max=3), "batch_size": hp.Constant(512)},
-        metric="accuracy",
-        goal="maximize",
+        metric={"name": "accuracy", "goal": "maximize"},
         method="evolution",
-        suggestions={"ahead": False, "options": {"population": 3, "sample": 2, "inherit": True}},
+        search={"ahead": False, "options": {"population": 3, "sample": 2, "inherit": True}},
         max_iter=1,
         run_cap=12,
         seed=1,
         backend="inline",
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
     children = [row for row in study.trials if row.parent is not None]

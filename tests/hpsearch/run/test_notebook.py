@@ -21,7 +21,7 @@ def train(trial):
         trial.report({"value": total}, checkpoint=lambda: {"total": total})
 
 def search(directory, **options):
-    return hpsearch.search(train, parameters={"x": hpsearch.Uniform(0, 1)}, metric="value", goal="maximize",
+    return hpsearch.search(train, parameters={"x": hpsearch.Uniform(0, 1)}, metric={"name": "value", "goal": "maximize"},
                            early_terminate=hpsearch.Hyperband(max_iter=9, eta=3), directory=directory, **options)
 """
 
@@ -36,7 +36,7 @@ def test_a_search_in_a_notebook_runs_on_ray_and_in_the_kernel_itself(tmp_path: P
 
         cells = [
             TRAIN,
-            'ray_study = search("ray", workers=2)',
+            'ray_study = search("ray", resources={"workers": 2})',
             'inline_study = search("inline", backend="inline")',
             "assert ray_study.trials_dataframe().equals(inline_study.trials_dataframe())\nray_study.best_trial",
         ]
@@ -54,19 +54,19 @@ def test_a_search_in_a_notebook_runs_on_ray_and_in_the_kernel_itself(tmp_path: P
 
 SHOWN = [
     TRAIN,
-    'search("shown", backend="inline", tensorboard=False)',
+    'search("shown", backend="inline", observers=[])',
     """
 from IPython import display
 shows = display.display
 display.display = lambda *_, **__: 1 / 0
-study = search("broken", backend="inline", tensorboard=False)
+study = search("broken", backend="inline", observers=[])
 display.display = shows
 print("it went on:", study.state, len(study.trials))
 """,
     """
 import contextlib, io
 with contextlib.redirect_stdout(io.StringIO()) as text:
-    search("elsewhere", backend="inline", tensorboard=False)
+    search("elsewhere", backend="inline", observers=[])
 print("lines of its own:", "17 of 17 trials" in text.getvalue())  # the last one, and now and then one before it
 """,
     """

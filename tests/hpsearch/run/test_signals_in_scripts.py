@@ -33,7 +33,7 @@ def train(trial):
 def search(directory):
     study = hpsearch.search(
         train, parameters={"x": hpsearch.Uniform(0.0, 1.0)}, metric="loss", max_iter=2,
-        run_cap=3, workers=1, backend=sys.argv[1], directory=HERE / directory, tensorboard=False,
+        run_cap=3, resources={"workers": 1}, backend=sys.argv[1], directory=HERE / directory, observers=[],
     )
     print("went on with", study.directory.name, flush=True)
 

@@ -29,8 +29,8 @@ def train(trial):
 
 if __name__ == "__main__":
     hpsearch.search(
-        train, parameters={"x": hpsearch.Uniform(0, 1)}, metric="loss", max_iter=1, run_cap=3, workers=1,
-        directory=sys.argv[1], tensorboard=False,
+        train, parameters={"x": hpsearch.Uniform(0, 1)}, metric="loss", max_iter=1, run_cap=3,
+        resources={"workers": 1}, directory=sys.argv[1], observers=[],
     )
 """
 
