@@ -21,7 +21,7 @@ def train(trial):
         trial.report({"value": total}, checkpoint=lambda: {"total": total})
 
 def search(directory, **options):
-    return hpsearch.search(train, parameters={"x": hpsearch.Uniform(0, 1)}, metric={"name": "value", "goal": "maximize"},
+    return hpsearch.search(train, {"x": hpsearch.Uniform(0, 1)}, metric={"name": "value", "goal": "maximize"},
                            early_terminate=hpsearch.Hyperband(max_iter=9, eta=3), directory=directory, **options)
 """
 
