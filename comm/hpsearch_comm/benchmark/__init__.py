@@ -1,1 +1,1 @@
-"""How fast the collectives are, beside Gloo and Open MPI in the same processes: `python -m hpsearch_comm.benchmark`."""
+"""Speed of the collectives, alongside Gloo and Open MPI in the same processes: `python -m hpsearch_comm.benchmark`."""

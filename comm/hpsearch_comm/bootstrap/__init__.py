@@ -1,1 +1,1 @@
-"""How the ranks of a group come together: secret, addresses, proof of identity, connections."""
+"""How the ranks of a group meet: secret, addresses, proof of identity, connections."""

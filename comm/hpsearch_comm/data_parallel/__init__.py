@@ -1,4 +1,4 @@
-"""Averaging gradients while the backward pass still runs."""
+"""Averaging gradients during the backward pass."""
 
 from hpsearch_comm.data_parallel.broadcast import broadcast_optimizer_state, broadcast_parameters
 from hpsearch_comm.data_parallel.data_parallel import DataParallel

@@ -1,1 +1,1 @@
-"""How a group ends before its time: who sees it, how it is told, and what every wait looks at."""
+"""How a group ends early: who detects it, how the ranks are notified, and what every wait checks."""

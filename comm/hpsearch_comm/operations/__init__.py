@@ -1,1 +1,1 @@
-"""What a user calls: arguments checked, operations run in their order, results handed back."""
+"""The calls of a user: checked arguments, operations in order, results."""

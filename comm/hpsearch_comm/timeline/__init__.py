@@ -1,9 +1,9 @@
-"""What a rank did when: operations, their phases and the backward pass, as a trace for Chrome's viewer or Perfetto.
+"""Traces of a rank: operations, their phases and the backward pass, for Chrome's viewer or Perfetto.
 
     with Group(..., timeline="trace.json") as group: ...
 
-Each rank writes a part of its own, `trace.rank3.json` beside the path, which loads as it is, also after a crash. The
-parts of all ranks become one trace afterwards, wherever they have been copied to:
+Each rank writes its own part, `trace.rank3.json` next to the path, which is readable as it is, also after a crash. The
+parts of all ranks are merged into one trace afterwards, wherever they have been copied to:
 
     python -m hpsearch_comm.timeline merge trace.json trace.rank*.json
 """
