@@ -27,7 +27,7 @@ from hpsearch.errors import JournalError, StorageError, StudyInUseError
 from hpsearch.journal.file import is_file, no_study
 from hpsearch.journal.journal import Journal
 from hpsearch.journal.locks import Lock
-from hpsearch.trainable.addresses import PACKS, is_pack, pack_of, place_of
+from hpsearch.trainable.addresses import PACKS, is_pack, pack_of, path_of
 
 __all__ = ["JOURNAL", "OUTPUT_AT_HAND", "StudyDirectory", "hold_as_worker", "next_directory"]
 
@@ -229,16 +229,16 @@ class StudyDirectory:
         Args:
             needed: Addresses of the needed checkpoints.
         """
-        places = {place_of(address) for address in needed}
+        places = {path_of(address) for address in needed}
         in_packs = {address for address in needed if pack_of(address) is not None}
-        packs = {pack_of(address) for address in in_packs if not (self.path / place_of(address)).is_dir()}
+        packs = {pack_of(address) for address in in_packs if not (self.path / path_of(address)).is_dir()}
         found = [path for path in self.checkpoints() if str(path.relative_to(self.path)) not in places]
         return found + [path for path in self.packs() if str(path.relative_to(self.path)) not in packs]
 
     def discard(self, checkpoints: Iterable[str]) -> None:
         """Delete checkpoints at their places, and packs, as far as they are there."""
         for checkpoint in checkpoints:
-            _delete(self.path / place_of(checkpoint))
+            _delete(self.path / path_of(checkpoint))
 
     def remove_unnamed(self, kept: Collection[str]) -> None:
         """Delete what attempts that were cut off left: checkpoints that no event names, and unfiled output."""

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hpsearch.trainable.addresses import pack_of, place_of
+from hpsearch.trainable.addresses import pack_of, path_of
 
 __all__ = [
     "filesystem_of",
@@ -100,7 +100,7 @@ def flush(study: Path, addresses: Iterable[str | None]) -> None:
         OSError: The disk doesn't take them.
     """
     named = [address for address in addresses if address is not None]
-    places = {study / place for address in named for place in (pack_of(address), place_of(address)) if place}
+    places = {study / place for address in named for place in (pack_of(address), path_of(address)) if place}
     folders: set[Path] = set()
     for place in places:
         if place.exists():

@@ -17,7 +17,7 @@ from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import TERMINAL, owner_of
 from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trainable.checkpoints import write_out
+from hpsearch.trainable.checkpoints import extract
 from hpsearch.trial import TrialState
 
 __all__ = ["Parts", "parts_of", "remove", "settle", "unneeded"]
@@ -125,7 +125,7 @@ def settle(place: StudyDirectory, sweep_state: SweepState, *, durable: bool = Fa
     staying.update(row.address for row in sweep_state.leaders() if row.address is not None)
     for address in staying:
         with contextlib.suppress(CheckpointError, StorageError, UnwritableError):
-            write_out(place.path / address)
+            extract(place.path / address)
     if durable:
         flush(place.path, staying)
     place.remove_unnamed(needed)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from hpsearch.objective import Objective, is_valid
 from hpsearch.task import Company
-from hpsearch.trainable.addresses import place_of
+from hpsearch.trainable.addresses import path_of
 from hpsearch.trial import Failure, Report, Score, Segment, Trial, TrialRow, TrialState
 
 __all__ = ["DECIDED", "RollbackPoint", "TrialRecord", "TrialResult"]
@@ -295,7 +295,7 @@ class TrialRecord:
             score=self.valid_score,
             params=self.trial.params,
             origin=self.trial.origin,
-            checkpoint=None if address is None else place_of(address),
+            checkpoint=None if address is None else path_of(address),
             failure=self.failure,
             seconds=self.seconds,
             reason=self.reason,

@@ -9,7 +9,7 @@ from hpsearch.events import Started
 from hpsearch.objective import Objective
 from hpsearch.objective.fronts import Point, dominates
 from hpsearch.study.trial_record import DECIDED, TrialRecord
-from hpsearch.trainable.addresses import count_in_pack, pack_of, place_of
+from hpsearch.trainable.addresses import count_in_pack, pack_of, path_of
 from hpsearch.trial import Failure, Params, Report, Score, Segment, StateAt, TrialRow, TrialState
 
 __all__ = ["TERMINAL", "PackUsers", "SegmentReports", "TrialRecords", "owner_of"]
@@ -258,7 +258,7 @@ class TrialRecords:
 
 def owner_of(checkpoint: str) -> int:
     """Give the trial that wrote a checkpoint, as `attempt_directory` names it; another one may have been forked."""
-    return int(place_of(checkpoint).split("/")[1])
+    return int(path_of(checkpoint).split("/")[1])
 
 
 class PackUsers:

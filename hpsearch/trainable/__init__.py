@@ -1,1 +1,1 @@
-"""What a user's code holds in its hands: the trial, its checkpoints and random state, its metrics and failures."""
+"""The side of the user's code: the running trial, its checkpoints, random state, metrics and failures."""

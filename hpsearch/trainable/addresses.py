@@ -1,12 +1,12 @@
-"""Where a checkpoint lies: at a place of its own, or in a pack, one file with the checkpoints of several trials.
+"""Addresses of checkpoints: a directory, or an entry of a pack (a file with the checkpoints of several trials).
 
-The journal holds an address, relative to the study's directory. It is either the checkpoint's place,
-`trials/00012/3/hpsearch-checkpoint-9`, or a pack and behind `#` the place at which the checkpoint lies once it is
-written out, `trials/packs/00007-2-9x16.zip#trials/00012/3/hpsearch-checkpoint-9`. What lies at its place is read there,
-else it is read from the pack.
+The journal stores addresses relative to the study's directory. An address is either the path of the checkpoint's
+directory, `trials/00012/3/hpsearch-checkpoint-9`, or the path of a pack, `#`, and the path of the directory to which
+the checkpoint is extracted on demand: `trials/packs/00007-2-9x16.zip#trials/00012/3/hpsearch-checkpoint-9`. If that
+directory exists, the checkpoint is read there, otherwise from the pack.
 
-A pack's name says which checkpoint is its first and how many it holds, so that whoever has heard of some of them knows
-whether there are others.
+The name of a pack contains its first checkpoint and the number of checkpoints. So a reader of some of the addresses
+knows whether the pack contains others.
 """
 
 from __future__ import annotations
@@ -14,64 +14,64 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["PACKS", "count_in_pack", "in_pack", "is_pack", "pack_of", "pack_of_all", "place_of", "study_of"]
+__all__ = ["PACKS", "count_in_pack", "in_pack", "is_pack", "pack_of", "pack_of_all", "path_of", "study_of"]
 
 PACKS = "trials/packs"
-"""Where packs lie, relative to the study's directory."""
+"""Directory of the packs, relative to the study's directory."""
 
-_PLACE = re.compile(r"trials/(\d+)/(\d+)/hpsearch-checkpoint-(\d+)")
+_PATH = re.compile(r"trials/(\d+)/(\d+)/hpsearch-checkpoint-(\d+)")
 _NAME = r"\d+-\d+-\d+x(\d+)\.zip"
 _PACK = re.compile(rf"{_NAME}|\.{_NAME}\.part")
 _IN_PACK = re.compile(rf"(|.*/)({PACKS}/{_NAME})#(trials/\d+/\d+/hpsearch-checkpoint-\d+)", re.DOTALL)
-"""The study's directory, where there is one in front; the pack; how many it holds; the place."""
+"""The study's directory, if the address is absolute; the pack; its number of checkpoints; the directory."""
 
 
-def pack_of_all(places: Sequence[str]) -> str:
-    """Give the path of the pack that holds these checkpoints: no other has it, as no attempt runs twice.
+def pack_of_all(paths: Sequence[str]) -> str:
+    """Return the path of the pack of these checkpoints. It is unique, since no attempt runs twice.
 
     Args:
-        places: Of the checkpoints, relative to the study's directory.
+        paths: Directories of the checkpoints, relative to the study's directory.
     """
-    first = _PLACE.fullmatch(places[0])
-    assert first is not None, "a place as an attempt's directory gives it"
-    return f"{PACKS}/{'-'.join(first.groups())}x{len(places)}.zip"
+    first = _PATH.fullmatch(paths[0])
+    assert first is not None, "a path in an attempt's directory"
+    return f"{PACKS}/{'-'.join(first.groups())}x{len(paths)}.zip"
 
 
-def in_pack(pack: str, place: str) -> str:
-    """Give the address of a checkpoint in a pack."""
-    return f"{pack}#{place}"
+def in_pack(pack: str, path: str) -> str:
+    """Return the address of a checkpoint in a pack."""
+    return f"{pack}#{path}"
 
 
 def pack_of(address: str) -> str | None:
-    """Give the path of the pack that an address names, None where it names none; absolute if the address is."""
-    found = _parse(address)
-    return None if found is None else f"{found[1]}{found[2]}"
+    """Return the path of the pack of an address, or None if there is none; absolute if the address is."""
+    match = _parse(address)
+    return None if match is None else f"{match[1]}{match[2]}"
 
 
 def count_in_pack(address: str) -> int:
-    """Give how many checkpoints lie in the pack that an address names."""
-    found = _parse(address)
-    assert found is not None, "an address in a pack"
-    return int(found[3])
+    """Return the number of checkpoints in the pack of an address."""
+    match = _parse(address)
+    assert match is not None, "an address in a pack"
+    return int(match[3])
 
 
-def place_of(address: str) -> str:
-    """Give the place at which a checkpoint lies where it lies in no pack; absolute if the address is."""
-    found = _parse(address)
-    return address if found is None else f"{found[1]}{found[4]}"
+def path_of(address: str) -> str:
+    """Return the path of a checkpoint's own directory, also if it is in a pack; absolute if the address is."""
+    match = _parse(address)
+    return address if match is None else f"{match[1]}{match[4]}"
 
 
 def study_of(address: str) -> str:
-    """Give what stands in front of the pack that an address names, up to a slash: the study's directory."""
-    found = _parse(address)
-    assert found is not None, "an address in a pack"
-    return found[1]
+    """Return the study's directory, with a trailing slash, of the address of a packed checkpoint."""
+    match = _parse(address)
+    assert match is not None, "an address in a pack"
+    return match[1]
 
 
 def is_pack(name: str) -> bool:
-    """Say whether a file has the name of a pack, or of one that was begun."""
+    """Return whether a file has the name of a pack, or of an unfinished one."""
     return _PACK.fullmatch(name) is not None
 
 
 def _parse(address: str) -> re.Match[str] | None:
-    return _IN_PACK.fullmatch(address) if "#" in address else None  # a large study has a hundred thousand of them
+    return _IN_PACK.fullmatch(address) if "#" in address else None  # fast: large studies have 100,000 addresses

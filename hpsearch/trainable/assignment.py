@@ -1,4 +1,4 @@
-"""What a trainable is to run, in terms of the machine that runs it."""
+"""The assignment of a worker: the segment that its trainable runs."""
 
 from __future__ import annotations
 
@@ -18,81 +18,80 @@ UNKNOWN_END = (
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a trainable is to run, in terms of the machine that runs it."""
+    """A segment to run, with the paths of the machine that runs it."""
 
     number: int
     params: dict[str, Any]
-    """Nested as the sweep's groups are."""
+    """Nested like the sweep's groups."""
     seed: int
     directory: str
-    """The attempt's own directory, absolute."""
+    """Directory of the attempt, absolute."""
     start: int
-    """Iterations that are done."""
+    """Number of finished iterations."""
     end: int | None
-    """Last iteration to run."""
+    """Last iteration to run; None: no limit."""
     checkpoint: str | None
-    """The checkpoint to start from, absolute."""
+    """Checkpoint to start from, absolute."""
     objective: Objective
-    """Says what every report must hold, and where the segment ends because a report has reached the targets."""
+    """Names the metrics that every report must contain, and the targets at which the segment ends."""
     save_every: int | None
     """Iterations between checkpoints inside the segment."""
     rank: int = 0
-    """This worker's among those that run the segment; rank 0 reports and saves."""
+    """Rank of this worker. Rank 0 reports and saves."""
     world_size: int = 1
-    """Workers that run the segment."""
+    """Number of workers that run the segment."""
     scaling: dict[str, Any] = field(default_factory=dict)
-    """How batch and rate follow the number of workers, as the sweep has it."""
+    """The sweep's `scaling`: how batch size and learning rate depend on the number of workers."""
     parallel: dict[str, Any] = field(default_factory=dict)
-    """How the workers train it together: `strategy`, and what else the sweep says; empty where it says nothing."""
+    """The sweep's `parallel`: `strategy` and its options. Empty if the sweep has none."""
     parent: int | None = None
-    """The trial that this one is forked from, where it begins as its fork: without a checkpoint of its own."""
+    """The trial that this one is forked from, until this one has its own checkpoint."""
     parent_checkpoint: str | None = None
-    """That trial's checkpoint, absolute. Where the fork goes on at an iteration, `checkpoint` is the same."""
+    """Checkpoint of the parent, absolute. The same as `checkpoint` if the fork starts at the parent's iteration."""
     changed: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """The numbers among its parameters that differ from those of the trial that saved `parent_checkpoint`, by flat
-    name: that trial's and its own."""
+    """Numeric parameters that differ from those of `parent_checkpoint`: flat names to (parent's value, own value)."""
 
     @property
     def strategy(self) -> str:
-        """How the workers train it together."""
+        """How the workers synchronize."""
         return str(self.parallel.get("strategy", "allreduce"))
 
     @property
     def must_report(self) -> bool:
-        """Whether it has no report yet: one that is continued may find that it has nothing left to do."""
+        """Whether the trial has no report yet. A resumed trial may have nothing to do."""
         return self.start == 0 or self.parent is not None
 
     def reached(self, metrics: Mapping[str, float]) -> bool:
-        """Say whether a report reaches the targets."""
+        """Return whether a report reaches the targets."""
         return self.objective.reaches(self.objective.reported(metrics))
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as JSON, for a script; `from_json` reads it back."""
-        facts = {known.name: getattr(self, known.name) for known in fields(self)}
-        return {**facts, "objective": self.objective.to_json()}
+        """Return the assignment as JSON, for a script; `from_json` reads it."""
+        values = {known.name: getattr(self, known.name) for known in fields(self)}
+        return {**values, "objective": self.objective.to_json()}
 
     @classmethod
-    def from_json(cls, given: dict[str, Any]) -> Assignment:
-        """Read back what `to_json` gave."""
-        return cls(**{**given, "objective": Objective.from_json(given["objective"])})
+    def from_json(cls, config: dict[str, Any]) -> Assignment:
+        """Return the assignment that `to_json` wrote."""
+        return cls(**{**config, "objective": Objective.from_json(config["objective"])})
 
     def due(self, iteration: int) -> bool:
-        """Say whether a checkpoint inside the segment is due at this iteration."""
+        """Return whether a checkpoint inside the segment is due at an iteration."""
         return self.save_every is not None and iteration % self.save_every == 0
 
 
 def ignored_parallel(strategy: str) -> str:
-    """Say that a trainable trains as it pleases where the sweep names a strategy."""
+    """Return the error for a trainable that ignores the strategy of the sweep."""
     return (
-        f"the sweep has parallel.strategy {strategy}, but the trainable never looked at trial.parallel: derive it from "
+        f"the sweep has parallel.strategy {strategy}, but the trainable never read trial.parallel: derive it from "
         "hpsearch_trainers.Trainer, let it do what trial.parallel says, or take the strategy out of the sweep"
     )
 
 
 def ignored_checkpoint(trial: int, start: int) -> str:
-    """Say that a trial trains and draws as in its first segment where it should go on."""
+    """Return the error for a resumed trial that ignores its checkpoint."""
     return (
-        f"trial {trial} goes on from its checkpoint at iteration {start}, but reported without a look at "
+        f"trial {trial} resumes from its checkpoint at iteration {start}, but reported without reading "
         "trial.checkpoint and without trial.iterations(): load trial.checkpoint before the loop, and loop over "
         "trial.iterations(); or report without a checkpoint: then each promotion starts from zero"
     )

@@ -1,13 +1,13 @@
-"""Write a trial's checkpoint so that it can be read again, and read it.
+"""Writing and reading of a trial's checkpoints.
 
-A checkpoint is a directory `hpsearch-checkpoint-<iteration>` in an attempt's directory. It holds what the user saved,
-as `state.pt` (tensors and plain containers), `files/` (a directory that the user wrote) or `file/<name>` (a
-single file), beside it `random.pt`, the global random generators at the same report, and `manifest.json`, which says
-what belongs to it. It is written beside its place and moved there by one rename; what was deleted or cut short since is
-missed when it is read.
+A checkpoint is a directory `hpsearch-checkpoint-<iteration>` in an attempt's directory. It contains what the user
+saved: `state.pt` (tensors and plain containers), `files/` (a directory) or `file/<name>` (a single file). It also
+contains `random.pt`, the global random generators at the same report, and `manifest.json`, the list of its files with
+their sizes. It is written to a temporary directory, which is then renamed. Missing or truncated files are detected when
+it is read.
 
-States that are written at one time may share a file, a pack. What reads a checkpoint takes an address as its path: one
-that doesn't lie at its place is read from its pack. It is written out, to be as any other, where a user gets its path.
+States that are written together can share a file, a pack. All functions that read a checkpoint take an address as its
+path, and read a packed checkpoint from its pack. It is extracted to its own directory if a user needs a path.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from hpsearch.trainable.state_file import dump, load, load_file, save_state
 from hpsearch.trainable.storage import reading, writing
 
 __all__ = [
+    "extract",
     "name_of",
     "pack",
     "parts_of",
@@ -41,7 +42,6 @@ __all__ = [
     "unpack",
     "user_path",
     "write",
-    "write_out",
     "write_parts",
     "write_together",
 ]
@@ -55,25 +55,25 @@ _GONE = "there must be a checkpoint at {}, but there is none: was it deleted?"
 
 
 def name_of(iteration: int) -> str:
-    """Give the name of the checkpoint's directory within the attempt's."""
+    """Return the name of the checkpoint's directory in the attempt's directory."""
     return f"hpsearch-checkpoint-{iteration}"
 
 
 def write(directory: Path, iteration: int, state: object, random_state: RandomState | None) -> str:
-    """Write the checkpoint of an iteration and give its name.
+    """Write the checkpoint of an iteration, and return its name.
 
     Args:
-        directory: The attempt's directory.
-        iteration: The report that the checkpoint belongs to.
+        directory: Directory of the attempt.
+        iteration: Iteration of the report that the checkpoint belongs to.
         state: Tensors and plain containers, or the path (`str` or `Path`) of a directory or file to copy.
-        random_state: From `random_state.capture` at the same report; None where it isn't known (a script that
-            writes its own lines).
+        random_state: From `random_state.capture` at the same report; None if it is unknown (a script that writes its
+            own report lines).
 
     Raises:
-        CheckpointError: The state can't be read back with `weights_only=True`, or the path isn't there, or leads to
-            something that can't be copied.
-        UnwritableError: The system refuses it, and the storage isn't to blame.
-        StorageError: The storage is full, or out of order.
+        CheckpointError: The state cannot be read with `weights_only=True`, or the path does not exist or cannot be
+            copied.
+        UnwritableError: The checkpoint cannot be written, for a reason other than the storage.
+        StorageError: The storage is full or failing.
     """
     name = name_of(iteration)
     with _staged(directory / name) as staging:
@@ -88,29 +88,29 @@ def write(directory: Path, iteration: int, state: object, random_state: RandomSt
 
 
 def parts_of(state: object, random_state: RandomState) -> Parts:
-    """Give the files of a checkpoint, to be written later; nothing that the state becomes meanwhile is in them.
+    """Return the files of a checkpoint, to be written later. They do not change with the state.
 
     Args:
         state: Tensors and plain containers.
         random_state: From `random_state.capture` at the same report.
 
     Raises:
-        CheckpointError: The state can't be read back with `weights_only=True`.
-        UnwritableError: To make bytes of it, it asks the system for what that refuses.
+        CheckpointError: The state cannot be read with `weights_only=True`.
+        UnwritableError: Serializing the state raised an OSError.
     """
-    saved, drawn = io.BytesIO(), io.BytesIO()
+    state_file, random_file = io.BytesIO(), io.BytesIO()
     with writing("a checkpoint"):
-        save_state(state, saved)
-        dump(random_state, drawn)
-    return {_STATE: saved.getvalue(), _RANDOM: drawn.getvalue()}
+        save_state(state, state_file)
+        dump(random_state, random_file)
+    return {_STATE: state_file.getvalue(), _RANDOM: random_file.getvalue()}
 
 
 def write_parts(directory: Path, iteration: int, parts: Parts) -> str:
-    """Write the checkpoint of an iteration, as `write` does, of its files; give its name.
+    """Write the checkpoint of an iteration from the files of `parts_of`, and return its name.
 
     Raises:
-        UnwritableError: The system refuses it, and the storage isn't to blame.
-        StorageError: The storage is full, or out of order.
+        UnwritableError: The checkpoint cannot be written, for a reason other than the storage.
+        StorageError: The storage is full or failing.
     """
     name = name_of(iteration)
     with _staged(directory / name) as staging:
@@ -123,70 +123,70 @@ def write_together(study: Path, checkpoints: Mapping[str, Parts]) -> Mapping[str
 
     Args:
         study: The study's directory.
-        checkpoints: By their places, relative to it.
+        checkpoints: Files of each checkpoint, by the path of its directory relative to the study's.
 
     Returns:
-        The address of each, by its place.
+        The address of each checkpoint, by its path.
 
     Raises:
-        UnwritableError: The system refuses it, and the storage isn't to blame.
-        StorageError: The storage is full, or out of order.
+        UnwritableError: The pack cannot be written, for a reason other than the storage.
+        StorageError: The storage is full or failing.
     """
     pack = addresses.pack_of_all(tuple(checkpoints))
     write_pack(study / pack, checkpoints)
-    return {place: addresses.in_pack(pack, place) for place in checkpoints}
+    return {path: addresses.in_pack(pack, path) for path in checkpoints}
 
 
 def read_state(checkpoint: Path) -> Any:
-    """Read what the user saved: the state with its tensors on the CPU, or the path of what was copied.
+    """Return what the user saved: the state with its tensors on the CPU, or the path of the copied directory or file.
 
     Raises:
         UnreadableCheckpointError: The checkpoint is missing or damaged.
-        StorageError: The storage doesn't give it.
+        StorageError: The storage cannot be read.
     """
     if (parts := _packed(checkpoint)) is not None:
         return load(io.BytesIO(parts[_STATE]), checkpoint / _STATE)
-    path = _path_at(place := _place_of(checkpoint))
-    return load_file(path) if path == place / _STATE else path
+    path = _saved_path(directory := _directory(checkpoint))
+    return load_file(path) if path == directory / _STATE else path
 
 
 def read_random_state(checkpoint: Path) -> RandomState | None:
-    """Read the random state that stands beside the user's; None where there was none to write.
+    """Return the random state of a checkpoint; None if none was saved.
 
     Raises:
         UnreadableCheckpointError: The checkpoint is missing or damaged.
-        StorageError: The storage doesn't give it.
+        StorageError: The storage cannot be read.
     """
     state: RandomState
     if (parts := _packed(checkpoint)) is not None:
         state = load(io.BytesIO(parts[_RANDOM]), checkpoint / _RANDOM)
         return state
-    place = _place_of(checkpoint)
-    if _RANDOM not in _parts(place):
+    directory = _directory(checkpoint)
+    if _RANDOM not in _parts(directory):
         return None
-    state = load_file(place / _RANDOM)
+    state = load_file(directory / _RANDOM)
     return state
 
 
 def user_path(checkpoint: Path) -> Path:
-    """Give the path of what the user saved: the file `state.pt`, or the directory or file that was copied.
+    """Return the path of what the user saved: the file `state.pt`, or the copied directory or file.
 
-    One in a pack is written out first. All of it was found whole, as far as that shows without reading it.
+    A packed checkpoint is extracted first. Existence and sizes of all files are checked, not their content.
 
     Raises:
         UnreadableCheckpointError: The checkpoint is missing or damaged.
-        StorageError: The storage doesn't give it, or has no room to write it out.
-        UnwritableError: It can't be written out.
+        StorageError: The storage cannot be read, or is full.
+        UnwritableError: The checkpoint cannot be extracted.
     """
-    return _path_at(write_out(checkpoint))
+    return _saved_path(extract(checkpoint))
 
 
 def shown_path(checkpoint: Path) -> Path:
-    """Give what `user_path` does; where it can't be written out, its address, which says where it lies.
+    """Return the same as `user_path`; if the checkpoint cannot be extracted, a path in the pack, for display.
 
     Raises:
         UnreadableCheckpointError: The checkpoint is missing or damaged.
-        StorageError: The storage doesn't give it.
+        StorageError: The storage cannot be read.
     """
     try:
         return user_path(checkpoint)
@@ -196,52 +196,52 @@ def shown_path(checkpoint: Path) -> Path:
         return checkpoint / _STATE
 
 
-def write_out(checkpoint: Path) -> Path:
-    """Give the place of a checkpoint, after writing it there where it lies in a pack; others may do so meanwhile.
+def extract(checkpoint: Path) -> Path:
+    """Return the directory of a checkpoint; extract it first if it is packed. Safe with concurrent calls.
 
     Raises:
-        UnreadableCheckpointError: It is in a pack that is missing or damaged.
-        StorageError: The storage doesn't give it, or has no room to write it out.
-        UnwritableError: It can't be written out.
+        UnreadableCheckpointError: The pack is missing or damaged.
+        StorageError: The storage cannot be read, or is full.
+        UnwritableError: The checkpoint cannot be extracted.
     """
     try:
-        return _write_out(checkpoint)
+        return _extract(checkpoint)
     except UnwritableError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-        return _write_out(checkpoint)  # whoever runs the study took what was begun for a dead process's
+        return _extract(checkpoint)  # the study's process deleted the temporary directory as a dead process's
 
 
 def pack(checkpoint: Path) -> bytes:
-    """Give a checkpoint as bytes, for a machine that doesn't see its directory.
+    """Return a checkpoint as bytes, for a machine that cannot read its directory.
 
     Raises:
         UnreadableCheckpointError: The checkpoint is missing or damaged.
-        StorageError: The storage doesn't give it.
+        StorageError: The storage cannot be read.
     """
-    place, parts = _place_of(checkpoint), _packed(checkpoint)
+    directory, parts = _directory(checkpoint), _packed(checkpoint)
     buffer = io.BytesIO()
-    with reading(place), tarfile.open(fileobj=buffer, mode="w", dereference=True) as archive:
+    with reading(directory), tarfile.open(fileobj=buffer, mode="w", dereference=True) as archive:
         if parts is not None:
             for name, content in sorted(_with_manifest(parts).items()):
                 member = tarfile.TarInfo(name)
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
         else:
-            _parts(place)
-            for path in sorted(place.iterdir()):
+            _parts(directory)
+            for path in sorted(directory.iterdir()):
                 archive.add(path, arcname=path.name, filter=_plain)
     return buffer.getvalue()
 
 
 def unpack(packed: bytes, checkpoint: Path) -> None:
-    """Write what `pack` gave to the place of this checkpoint, in one rename; one that is there is replaced.
+    """Write the bytes that `pack` returned to the directory of a checkpoint, and replace an existing one.
 
     Raises:
-        CheckpointError: The bytes are no checkpoint, or name paths outside of it.
-        StorageError: The storage is full, or out of order.
+        CheckpointError: The bytes are not a checkpoint, or contain paths outside of it.
+        StorageError: The storage is full or failing.
     """
-    with _staged(_place_of(checkpoint)) as staging:
+    with _staged(_directory(checkpoint)) as staging:
         try:
             with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
                 archive.extractall(staging, filter="data")
@@ -249,40 +249,40 @@ def unpack(packed: bytes, checkpoint: Path) -> None:
             raise CheckpointError(f"the checkpoint sent for {checkpoint} can't be unpacked: {error}") from error
 
 
-def _write_out(checkpoint: Path) -> Path:
-    place, parts = _place_of(checkpoint), _packed(checkpoint)
+def _extract(checkpoint: Path) -> Path:
+    directory, parts = _directory(checkpoint), _packed(checkpoint)
     if parts is not None:
-        with _staged(place, shared=True) as staging:
+        with _staged(directory, shared=True) as staging:
             _fill(staging, parts)
-    return place
+    return directory
 
 
-def _place_of(checkpoint: Path) -> Path:
-    return Path(addresses.place_of(os.fspath(checkpoint)))
+def _directory(checkpoint: Path) -> Path:
+    return Path(addresses.path_of(os.fspath(checkpoint)))
 
 
 def _packed(checkpoint: Path) -> Parts | None:
-    """Read a checkpoint that lies in a pack alone; None where it is to be read at its place."""
+    """Return the files of a checkpoint that is only in a pack; None if it has its own directory."""
     address = os.fspath(checkpoint)
-    pack, place = addresses.pack_of(address), Path(addresses.place_of(address))
-    if pack is None or os.path.lexists(place):
+    pack, directory = addresses.pack_of(address), Path(addresses.path_of(address))
+    if pack is None or os.path.lexists(directory):
         return None
     try:
-        within = place.relative_to(addresses.study_of(address))
+        within = directory.relative_to(addresses.study_of(address))
         return read_pack(Path(pack), os.fspath(within), (_STATE, _RANDOM))
     except UnreadableCheckpointError:
-        if os.path.lexists(place):  # it was written out meanwhile, and the pack was no longer needed
+        if os.path.lexists(directory):  # it was extracted meanwhile, and the pack was deleted
             return None
         raise
 
 
 @contextlib.contextmanager
 def _staged(checkpoint: Path, shared: bool = False) -> Iterator[Path]:
-    """Give a directory that becomes the checkpoint at the block's end, in place of one that is there.
+    """Yield a temporary directory that is renamed to the checkpoint's directory at the end, and replaces it.
 
     Args:
-        checkpoint: Its place.
-        shared: Others may be about to put the same one there; whoever comes first does.
+        checkpoint: Directory of the checkpoint.
+        shared: Other processes may write the same checkpoint. The first one wins.
     """
     mark = f".{secrets.token_hex(4)}" if shared else ""
     staging = checkpoint.with_name(f".{checkpoint.name}{mark}.part")
@@ -312,18 +312,18 @@ def _with_manifest(parts: Parts) -> Parts:
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Leave out what is no part of a checkpoint, whatever put it there."""
+    """Return a file or directory as it is; None, which leaves the entry out, for anything else."""
     return member if member.isfile() or member.isdir() else None
 
 
 def _parts(checkpoint: Path) -> Collection[str]:
-    """Give the files of a checkpoint, relative to it, each of which was found whole."""
+    """Return the files of a checkpoint, relative to its directory, after checking that each is complete."""
     with reading(checkpoint):
         if not checkpoint.exists():
             raise UnreadableCheckpointError(_GONE.format(checkpoint))
         parts = manifest.read_parts(checkpoint)
         if _STATE in parts:
-            # Only scripts that write their own lines saved none, and they save no state.
+            # Only scripts that write their own report lines save no random state, and they save no state.pt.
             parts.setdefault(_RANDOM, None)
         elif not parts.keys() - {_RANDOM} and not (checkpoint / _DIRECTORY).is_dir():
             raise UnreadableCheckpointError(_GONE.format(checkpoint))
@@ -332,25 +332,25 @@ def _parts(checkpoint: Path) -> Collection[str]:
         return parts.keys()
 
 
-def _path_at(place: Path) -> Path:
-    """Give the path of what the user saved, as `user_path` does, of a checkpoint at its place."""
-    parts = _parts(place)
+def _saved_path(directory: Path) -> Path:
+    """Return the path of what the user saved, in the directory of a checkpoint."""
+    parts = _parts(directory)
     if _STATE in parts:
-        return place / _STATE
+        return directory / _STATE
     for part in parts:
         if part.startswith(f"{_FILE}/"):
-            return place / part
-    if (place / _DIRECTORY).is_dir():  # with or without files in it
-        return place / _DIRECTORY
-    raise UnreadableCheckpointError(_GONE.format(place))
+            return directory / part
+    if (directory / _DIRECTORY).is_dir():  # it may be empty
+        return directory / _DIRECTORY
+    raise UnreadableCheckpointError(_GONE.format(directory))
 
 
 def _copy(source: Path, staging: Path, directory: Path) -> None:
-    """Copy the user's directory or file, so that they may write to it again."""
+    """Copy the user's directory or file, so that the user may write to it again."""
     if not source.exists():
         raise CheckpointError(
-            "a checkpoint given as text is the path of a directory or file, but there is no "
-            f"{str(source)!r}: write it before the report, or put a text that is a state into a dict"
+            "a checkpoint that is a string is the path of a directory or file, but there is no "
+            f"{str(source)!r}: write it before the report, or put a string that is a state into a dict"
         )
     if directory.resolve().is_relative_to(source.resolve()):
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Copy the directory or file that a user offers as a checkpoint."""
+"""Copying of a directory or file that a user passes as a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _KINDS = {
 
 
 def copy_tree(source: Path, target: Path, above: frozenset[tuple[int, int]] = frozenset()) -> None:
-    """Copy a directory or file with all that lies below; links are followed, so that the copy stands by itself.
+    """Copy a directory or file recursively. Links are followed, so that the copy is self-contained.
 
-    `shutil.copytree` would hang at a FIFO, and put what the system refused into words.
+    `shutil.copytree` would block on a FIFO, and would turn errors of the system into text.
 
     Args:
-        source: What to copy.
-        target: Where; it isn't there yet.
-        above: The directories that are being copied around this one.
+        source: Directory or file to copy.
+        target: Path of the copy. It must not exist.
+        above: The enclosing directories that are being copied, as (device, inode).
 
     Raises:
-        CheckpointError: Something below is neither file nor directory, or a link leads nowhere or back up.
-        OSError: The system refuses to read or write something.
+        CheckpointError: An entry is neither file nor directory, or a link is broken or circular.
+        OSError: An entry cannot be read or written.
     """
     try:
-        found = source.stat()
+        status = source.stat()
     except FileNotFoundError:
         if not source.is_symlink():
             raise
         raise _refused(source, "a link that leads nowhere") from None
-    if stat.S_ISREG(found.st_mode):
+    if stat.S_ISREG(status.st_mode):
         shutil.copy2(source, target)
         return
-    if not stat.S_ISDIR(found.st_mode):
-        raise _refused(source, _KINDS.get(stat.S_IFMT(found.st_mode), "something else"))
-    identity = (found.st_dev, found.st_ino)
+    if not stat.S_ISDIR(status.st_mode):
+        raise _refused(source, _KINDS.get(stat.S_IFMT(status.st_mode), "something else"))
+    identity = (status.st_dev, status.st_ino)
     if identity in above:
         raise _refused(source, "a link to a directory that it lies in")
     target.mkdir()

@@ -1,4 +1,4 @@
-"""The trial that this process runs: one that a worker set here, or, in a script, the one that started it."""
+"""The trial that this process runs: set by a worker, or in a script, the one that started it."""
 
 from __future__ import annotations
 
@@ -28,31 +28,32 @@ if TYPE_CHECKING:
 __all__ = ["ANSWERS", "CUT", "GO_ON", "current_trial", "in_trial", "set_current_trial"]
 
 ANSWERS = "answers"
-"""Name of the file in the attempt's directory where the worker answers each report with one byte."""
+"""Name of the file in the attempt's directory in which the worker answers each report with one byte."""
 
 GO_ON, CUT = b".", b"c"
-"""What it answers: whether the segment ends with this report."""
+"""The answers: the segment continues, or ends with this report."""
 
 _LONGEST_NAP = 0.005
-"""Seconds between two looks for an answer."""
+"""Maximum seconds between two polls for an answer."""
 
 _current: RunningTrial | None = None
 
 
 def set_current_trial(trial: RunningTrial | None) -> RunningTrial | None:
-    """Say which trial this process runs now; give the one that it ran before."""
+    """Set the trial that this process runs, and return the previous one."""
     global _current
-    former, _current = _current, trial
-    return former
+    previous, _current = _current, trial
+    return previous
 
 
 def current_trial() -> RunningTrial:
-    """Give the trial that this process runs: in a script that the sweep started, or in a function or class.
+    """Return the trial that this process runs: in a script that the sweep started, or in a function or class.
 
-    In a script, the first call seeds the global generators; those of a library that is imported later, with its import.
+    In a script, the first call seeds the global random generators. Those of libraries that are imported later are
+    seeded when they are imported.
 
     Raises:
-        TrainableError: This process runs no trial.
+        TrainableError: This process does not run a trial.
     """
     if _current is not None:
         return _current
@@ -69,43 +70,43 @@ def current_trial() -> RunningTrial:
 
 
 def in_trial() -> bool:
-    """Return whether this process runs a trial, or was started by one that is a script."""
+    """Return whether this process runs a trial, or is the script of one."""
     return _current is not None or "HPSEARCH_TRIAL" in os.environ
 
 
 def _open_script_trial(assignment: Path) -> RunningTrial:
-    """Take up the trial that the worker described: seed the generators, and report through the file."""
-    facts = Assignment.from_json(json.loads(assignment.read_text("utf-8")))
+    """Start the trial of an assignment file: seed the generators, and report through the report file."""
+    config = Assignment.from_json(json.loads(assignment.read_text("utf-8")))
     lines = Path(os.environ["HPSEARCH_REPORTS"])
-    form = _join_others if facts.world_size > 1 else None
-    trial = RunningTrial(facts, _LineWriter(lines, Path(facts.directory) / ANSWERS), form)
-    random_state.seed_all(facts.seed)
-    random_state.seed_when_imported(facts.seed)
-    _tell_of_uncaught_errors(trial, lines)
+    form = _join_group if config.world_size > 1 else None
+    trial = RunningTrial(config, _LineWriter(lines, Path(config.directory) / ANSWERS), form)
+    random_state.seed_all(config.seed)
+    random_state.seed_when_imported(config.seed)
+    _report_uncaught_errors(trial, lines)
     atexit.register(_end_at_exit, trial)
     return trial
 
 
 def _end_at_exit(trial: RunningTrial) -> None:
-    """Report what the script held back until its end, and the last checkpoint."""
+    """Send the reports that were delayed until the end of the script, and the last checkpoint."""
     try:
         if trial.at_end is not None:
-            trial.at_end(getattr(sys, "last_value", None))  # what the script raised and nobody caught
+            trial.at_end(getattr(sys, "last_value", None))  # the script's uncaught error
     except SegmentEnd:
         pass
-    except HpsearchError as error:  # nobody else hears of what is raised here
+    except HpsearchError as error:  # errors in atexit handlers do not reach the excepthook
         sys.excepthook(type(error), error, error.__traceback__)
     trial.returned()
 
 
-def _join_others() -> Group:
+def _join_group() -> Group:
     from hpsearch_comm import init
 
     return init()
 
 
 class _LineWriter:
-    """Hears the trial in the script, and writes to the worker."""
+    """Listener in a script: writes the trial's messages to the report file."""
 
     def __init__(self, lines: Path, answers: Path) -> None:
         self._lines = lines
@@ -120,7 +121,7 @@ class _LineWriter:
             self._trace.reported(iteration)
 
     def cut_requested(self) -> bool:
-        """Wait for the worker's answer: a script that reports without pause would run past where it should end."""
+        """Wait for the worker's answer. A script that does not wait would run past the end of its segment."""
         nap = 0.0002
         with self._answers.open("rb") as file:
             while not (answer := os.pread(file.fileno(), 1, self._reports - 1)):
@@ -134,21 +135,21 @@ class _LineWriter:
     def saved(self, iteration: int, name: str) -> None:
         self._write("saved", iteration=iteration, checkpoint=name)
 
-    def _write(self, kind: str, **facts: object) -> None:
+    def _write(self, kind: str, **values: object) -> None:
         with writing(f"the report to {self._lines}"):
-            append_line(self._lines, {KIND: kind, **facts})
+            append_line(self._lines, {KIND: kind, **values})
 
 
-def _tell_of_uncaught_errors(trial: RunningTrial, lines: Path) -> None:
-    """Let the worker know what an uncaught error is, where that is more than an error of the script's own."""
-    former = sys.excepthook
+def _report_uncaught_errors(trial: RunningTrial, lines: Path) -> None:
+    """Report the kind of an uncaught error to the worker if the error is hpsearch's, or was caused by another rank."""
+    previous_hook = sys.excepthook
 
-    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def report_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         trial.drop_kept()
         failure = failure_of(error)
         if failure.kind == "peer" or isinstance(error, HpsearchError):
             with contextlib.suppress(OSError):
                 append_line(lines, {KIND: "failed", "kind": failure.kind, "message": failure.message})
-        former(kind, error, trace)
+        previous_hook(kind, error, trace)
 
-    sys.excepthook = tell
+    sys.excepthook = report_error

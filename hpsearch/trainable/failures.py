@@ -1,4 +1,4 @@
-"""Turn what a trainable raised into the failure that the journal keeps."""
+"""Conversion of a trainable's exception to the failure in the journal."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from hpsearch.trial import Failure
 __all__ = ["bounded", "failure_of"]
 
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
-"""The package that stands around users' code."""
+"""Folder of the package, whose frames are removed from tracebacks."""
 
 _MAX_MESSAGE = 2_000
 _MAX_TRACEBACK = 32_000
-"""Characters that the journal keeps: every look at the study reads them."""
+"""Limits in characters, since every command that reads the journal reads these texts."""
 
 _PEERS = ("CommTimeoutError", "GroupClosedError", "PeerLost", "RefusedError", "RendezvousError")
-"""Errors of hpsearch_comm by which a rank ends because of the others."""
+"""Errors of hpsearch_comm in a rank that ends because of another rank."""
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Describe an exception by the line that names it, and its traceback without our own frames."""
+    """Return the failure of an exception: kind, message, and traceback without frames of hpsearch."""
     report = traceback.TracebackException.from_exception(error)
     _drop_our_frames(report)
     text = "".join(report.format())
@@ -47,19 +47,19 @@ def failure_of(error: BaseException) -> Failure:
         return Failure("raised", str(error), text)
     if isinstance(error, (TrainableError, CheckpointError)):
         return Failure("contract", str(error), text)
-    if _is_for_want_of_room(error):
+    if _is_disk_full(error):
         return Failure("storage", f"the trainable raised {exception_line(error)}. Make room, then resume.", text)
-    if isinstance(error, HpsearchError):  # also at a script's exit, when torch can't be imported any more
+    if isinstance(error, HpsearchError):  # first, as torch cannot be imported at a script's exit
         return Failure("raised", exception_line(error), text)
-    if (told := _memory_told(error)) is not None:
-        return Failure("memory", f"{exception_line(error)}; its process had {told}", text)
-    if (lost := _loss_of_peers(error)) is not None:
-        return Failure("peer", str(lost).partition("\n")[0], text)
+    if (memory := _memory_if_exhausted(error)) is not None:
+        return Failure("memory", f"{exception_line(error)}; its process had {memory}", text)
+    if (peer_error := _peer_error(error)) is not None:
+        return Failure("peer", str(peer_error).partition("\n")[0], text)
     return Failure("raised", exception_line(error), text)
 
 
 def bounded(failure: Failure) -> Failure:
-    """Give the failure as the journal keeps it: of a long text the beginning and the end."""
+    """Return the failure with texts shortened for the journal: beginning and end of long ones."""
     message, trace = _shortened(failure.message, _MAX_MESSAGE, " ... "), failure.traceback
     if len(trace) > _MAX_TRACEBACK:
         left_out = f"\n... {len(trace) - _MAX_TRACEBACK} characters left out: the whole is in output.log ...\n"
@@ -72,22 +72,22 @@ def _shortened(text: str, limit: int, between: str) -> str:
     return text if len(text) <= limit else text[:half] + between + text[-half:]
 
 
-def _loss_of_peers(error: BaseException) -> BaseException | None:
-    """Find what a group raised behind what a trainable made of it."""
+def _peer_error(error: BaseException) -> BaseException | None:
+    """Return the error among the causes that another rank caused, if there is one."""
     if (errors := sys.modules.get("hpsearch_comm.errors")) is None:  # importing it would import torch
         return None
     kinds = tuple(getattr(errors, name) for name in _PEERS)
     return next((cause for cause in causes(error) if isinstance(cause, kinds)), None)
 
 
-def _is_for_want_of_room(error: BaseException) -> bool:
-    """Say whether a disk was full, for what the trainable wrote itself or printed: on another day it is not."""
-    refused = (cause.errno for cause in causes(error) if isinstance(cause, OSError))
-    return any(number in (errno.ENOSPC, errno.EDQUOT) for number in refused)
+def _is_disk_full(error: BaseException) -> bool:
+    """Return whether the disk was full for what the trainable itself wrote or printed."""
+    numbers = (cause.errno for cause in causes(error) if isinstance(cause, OSError))
+    return any(number in (errno.ENOSPC, errno.EDQUOT) for number in numbers)
 
 
-def _memory_told(error: BaseException) -> str | None:
-    """Say how much memory there is, where an allocator refused."""
+def _memory_if_exhausted(error: BaseException) -> str | None:
+    """Return a description of the memory if an allocator failed; else None."""
     from hpsearch_trainers.memory import is_out_of_memory, memory_told  # it imports torch
 
     return memory_told() if is_out_of_memory(error) else None

@@ -1,4 +1,4 @@
-"""Expand the macros of a sweep's `command`, as W&B's sweeps define them."""
+"""Macros of a sweep's `command`, as in W&B sweeps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpsearch.errors import TrainableError
 __all__ = ["DEFAULT_COMMAND", "MACROS", "check_command", "check_names", "expand"]
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
-"""What runs `program` where the sweep names no `command`."""
+"""The default of `command`."""
 
 _ONE_WORD = ("env", "interpreter", "program", "args_json", "args_json_file")
 _MANY_WORDS = (
@@ -28,26 +28,26 @@ _MANY_WORDS = (
     "args_override_hydra",
 )
 MACROS = (*_ONE_WORD, *_MANY_WORDS)
-"""Names of macros, but for those of environment variables."""
+"""Names of macros, without those of environment variables."""
 
 _VARIABLE = "envvar:"
 _MACRO = re.compile(r"\$\{(envvar:[^}]*|[\w./+-]+)\}")
 _OTHERS = re.compile(r"[+~]*[A-Za-z_][\w./@-]*=|.*\s")
-"""Words whose `${NAME}` somebody else may know: an override of Hydra's, `key=...`, and a line for a shell."""
+"""Words in which another program may expand `${NAME}`: an override of Hydra, `key=...`, or a shell command."""
 
 
 def check_command(command: Sequence[str], parameters: Collection[str] = ()) -> None:
-    """Check the macros of a command without running it.
+    """Check the macros of a command.
 
-    A macro that stands for several words must be a word of its own. `${NAME}` of a parameter is its value. Another
-    `${NAME}` stays as it is in a word that is Hydra's, as `run.dir=${now}`, or a shell's, with a space in it.
+    A macro that expands to several words must be a word of its own. `${NAME}` of a parameter is its value. Any other
+    `${NAME}` is kept in an override of Hydra, such as `run.dir=${now}`, and in a word with spaces, for a shell.
 
     Args:
         command: Words with macros.
-        parameters: Flat names that have values.
+        parameters: Flat names of the parameters.
 
     Raises:
-        TrainableError: A macro is unknown or stands where it can't; says which one is near.
+        TrainableError: A macro is unknown, or part of a word although it expands to several.
     """
     known = (*MACROS, *parameters)
     for word in command:
@@ -55,32 +55,32 @@ def check_command(command: Sequence[str], parameters: Collection[str] = ()) -> N
             alone = word == f"${{{name}}}"
             if name in _MANY_WORDS and not alone:
                 raise TrainableError(
-                    f"`command` holds {word!r}, but ${{{name}}} stands for several words: put it by itself"
+                    f"`command` has {word!r}, but ${{{name}}} expands to several words: make it a word of its own"
                 )
             if name not in known and not name.startswith(_VARIABLE) and (alone or not _OTHERS.match(word)):
                 nearest = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean ${{{nearest[0]}}}?" if nearest else f"there are {', '.join(MACROS)}, envvar:NAME"
-                raise TrainableError(f"`command` holds {word}, and ${{{name}}} is no macro and no parameter: {hint}")
+                raise TrainableError(f"`command` has {word}, and ${{{name}}} is no macro and no parameter: {hint}")
 
 
 def check_names(command: Sequence[str], parameters: Collection[str]) -> None:
-    """Check that nobody takes a macro for the parameter of its name, as `--env=${env}`.
+    """Check that no macro is used like a parameter of the same name, as in `--env=${env}`.
 
-    Where it stands as a word of its own that isn't the value of an option, it is the macro.
+    A word of its own that is not the value of an option is the macro.
 
     Args:
         command: Words with macros.
-        parameters: Flat names that have values.
+        parameters: Flat names of the parameters.
 
     Raises:
-        TrainableError: A macro stands where a parameter of its name is as likely meant.
+        TrainableError: It is ambiguous whether the macro or the parameter is meant.
     """
     for before, word in itertools.pairwise(("", *command)):
         for name in _MACRO.findall(word):
             valued = word != f"${{{name}}}" or before.startswith("--")
             if valued and name in _ONE_WORD and name in parameters:
                 raise TrainableError(
-                    f"`command` holds {word!r}, but ${{{name}}} is a macro, and a parameter has its name: "
+                    f"`command` has {word!r}, but ${{{name}}} is a macro, and a parameter has its name: "
                     "rename the parameter, or pass it by ${args}"
                 )
 
@@ -93,20 +93,20 @@ def expand(
     json_file: Path,
     environment: Mapping[str, str],
 ) -> list[str]:
-    """Give the words to run.
+    """Return the words of the command with macros expanded.
 
-    Values are written as Python writes them, as W&B does: `True`, `None`, `['a', 1]`. Only `${args_json}` is JSON.
+    Values are written in Python's notation, as W&B does: `True`, `None`, `['a', 1]`. Only `${args_json}` is JSON.
 
     Args:
         command: Words with macros.
         program: The sweep's `program`.
-        flat: The parameters by their flat names: `--optimizer.lr=0.1`.
-        nested: The parameters as the sweep's groups nest them, for `${args_json}`.
-        json_file: Where to write them for `${args_json_file}`, where that is used.
-        environment: What `${envvar:NAME}` refers to.
+        flat: Flat names to values, for `--optimizer.lr=0.1`.
+        nested: Nested params, for `${args_json}`.
+        json_file: The file to write for `${args_json_file}`, if that is used.
+        environment: Environment variables, for `${envvar:NAME}`.
 
     Raises:
-        TrainableError: A macro is no good, or its environment variable isn't set.
+        TrainableError: See `check_command`; or an environment variable is not set.
     """
     check_command(command, flat)
     meanings = {
@@ -145,7 +145,7 @@ def expand(
 def _variable(name: str, environment: Mapping[str, str]) -> str:
     if name not in environment:
         raise TrainableError(
-            f"`command` holds ${{envvar:{name}}}, but {name} isn't set where the trial runs: "
+            f"`command` has ${{envvar:{name}}}, but {name} isn't set where the trial runs: "
             "set it there, or take it out of `command`"
         )
     return environment[name]

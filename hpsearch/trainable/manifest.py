@@ -1,6 +1,6 @@
-"""What a checkpoint consists of: the files in it and their sizes, written down beside them.
+"""The manifest of a checkpoint: its files and their sizes.
 
-So a part that was deleted or cut short since is missed before anything is made of the others.
+So a missing or truncated file is detected before the others are used.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ NAME = "manifest.json"
 
 
 def write_manifest(checkpoint: Path) -> None:
-    """Write down every file that lies in the checkpoint's directory now."""
+    """Write the manifest of the files in the checkpoint's directory."""
     sizes = {part: (checkpoint / part).stat().st_size for part in _find_parts(checkpoint)}
     (checkpoint / NAME).write_text(text_of(sizes), encoding="utf-8")
 
 
 def text_of(sizes: Mapping[str, int]) -> str:
-    """Give the manifest of files with these sizes in bytes."""
+    """Return the manifest of files with these sizes in bytes."""
     return json.dumps({"bytes": dict(sorted(sizes.items()))})
 
 
 def read_parts(checkpoint: Path) -> dict[str, int | None]:
-    """Give the checkpoint's files, relative to it, and their sizes in bytes.
+    """Return the checkpoint's files, relative to its directory, and their sizes in bytes.
 
     Returns:
-        Of a version that wrote no manifest: the files that are there, with None for their sizes.
+        Paths to sizes. Without a manifest: the files in the directory, with None as sizes.
 
     Raises:
-        OSError: The system doesn't give it.
-        UnreadableCheckpointError: The manifest isn't what was written.
+        OSError: The manifest cannot be read.
+        UnreadableCheckpointError: The manifest is damaged.
     """
     path = checkpoint / NAME
     try:
@@ -55,26 +55,26 @@ def read_parts(checkpoint: Path) -> dict[str, int | None]:
 
 
 def check_part(path: Path, size: int | None) -> None:
-    """See that a part is there, whole, and can be opened.
+    """Check that a file exists, has its size, and can be opened.
 
-    Opened, because the user's own code may be the one that reads it, and its errors are its own.
+    It is opened because the user's code may read it later, and would raise its own error.
 
     Raises:
-        OSError: The system doesn't give it.
-        UnreadableCheckpointError: It is no file, or has another size.
+        OSError: The file cannot be opened.
+        UnreadableCheckpointError: It is not a file, or has another size.
     """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):  # to open a FIFO would wait for whoever writes to it
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):  # opening a FIFO would block
         raise UnreadableCheckpointError(f"the checkpoint is damaged: {path} must be a file, but is something else")
-    if size is not None and found.st_size != size:
+    if size is not None and status.st_size != size:
         raise UnreadableCheckpointError(
-            f"the checkpoint is damaged: {path} must have {size} bytes, but has {found.st_size}"
+            f"the checkpoint is damaged: {path} must have {size} bytes, but has {status.st_size}"
         )
     path.open("rb").close()
 
 
 def _find_parts(checkpoint: Path) -> list[str]:
-    """Give what lies in a checkpoint's directory and isn't a directory itself, relative to it."""
+    """Return the sorted paths of the files in a checkpoint's directory, relative to it."""
     return sorted(os.path.relpath(path, checkpoint) for path in _files(checkpoint))
 
 

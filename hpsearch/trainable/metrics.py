@@ -1,4 +1,4 @@
-"""Check what a report is given."""
+"""Validation of the arguments of a report."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _NO_STEP = "no step, as each call is the end of the next iteration"
 
 
 def to_numbers(metrics: object, names: tuple[str, ...]) -> dict[str, float]:
-    """Give the metrics of a report as plain floats.
+    """Return the metrics of a report as plain floats.
 
     Args:
-        metrics: What the trainable reported: names to numbers, NumPy's and torch's scalars included.
-        names: The sweep's metrics, which every report must hold.
+        metrics: The reported metrics: names to numbers, including NumPy and torch scalars.
+        names: The sweep's metrics, which every report must contain.
 
     Raises:
-        TrainableError: Not a mapping, an entry that isn't a number, or one of the sweep's metrics isn't there.
+        TrainableError: `metrics` is not a mapping, a value is not a number, or one of the sweep's metrics is missing.
     """
     if not isinstance(metrics, Mapping):
         raise TrainableError(
@@ -30,19 +30,19 @@ def to_numbers(metrics: object, names: tuple[str, ...]) -> dict[str, float]:
     numbers = {_checked_name(name): _to_number(name, value) for name, value in metrics.items()}
     missing = next((name for name in names if name not in numbers), None)
     if missing is not None:
-        raise TrainableError(f"every report must hold {lacking(missing, numbers, 'this one holds')}")
+        raise TrainableError(f"every report must have {lacking(missing, numbers, 'this one has')}")
     return numbers
 
 
 def refuse_keywords(others: Collection[str], names: tuple[str, ...]) -> None:
-    """See that a report is given nothing by keyword but a checkpoint, as metrics and a step are elsewhere.
+    """Check that a report has no further keyword arguments, such as metrics or a step in other libraries.
 
     Args:
-        others: What else it is given.
+        others: Names of the further keyword arguments.
         names: The sweep's metrics.
 
     Raises:
-        TrainableError: There is something.
+        TrainableError: There are further keyword arguments.
     """
     if others:
         raise TrainableError(
@@ -52,7 +52,7 @@ def refuse_keywords(others: Collection[str], names: tuple[str, ...]) -> None:
 
 
 def refuse_step(checkpoint: object) -> None:
-    """See that a report isn't given a step where its checkpoint goes.
+    """Check that the checkpoint of a report is not a step number.
 
     Raises:
         TrainableError: The checkpoint is a number.
@@ -65,17 +65,17 @@ def refuse_step(checkpoint: object) -> None:
 
 
 def example(names: tuple[str, ...], value: str = "0.9") -> str:
-    """Write what a report holds at least, as an example."""
+    """Return an example of a minimal report."""
     return "{" + ", ".join(f'"{name}": {value}' for name in names) + "}"
 
 
-def lacking(metric: str, reported: Iterable[str], told: str) -> str:
-    """Say that a metric of the sweep isn't there, what is there instead, and which of that was probably meant.
+def lacking(metric: str, reported: Iterable[str], lead_in: str) -> str:
+    """Return a message that a metric of the sweep is missing, what was reported, and which name was probably meant.
 
     Args:
-        metric: Its name.
-        reported: The names that are there.
-        told: What stands before these.
+        metric: Name of the missing metric.
+        reported: The reported names.
+        lead_in: Words before the reported names, such as `this one has`.
     """
     reported = list(reported)
     names = ", ".join(map(repr, reported)) or "nothing"
@@ -83,7 +83,7 @@ def lacking(metric: str, reported: Iterable[str], told: str) -> str:
     hint = (
         f"did you mean {nearest[0]!r}? Rename one of the two" if nearest else "report it, or name another in the sweep"
     )
-    return f"the sweep's metric {metric!r}, but {told} {names}: {hint}"
+    return f"the sweep's metric {metric!r}, but {lead_in} {names}: {hint}"
 
 
 def _checked_name(name: object) -> str:
@@ -100,8 +100,8 @@ def _to_number(name: object, value: object) -> float:
             number = value.item()  # type: ignore[attr-defined]
         except (AttributeError, RuntimeError, TypeError, ValueError):
             if getattr(value, "shape", None) == ():
-                raise  # what computed this scalar on a GPU went wrong, and is heard of only now
-            number = None  # no scalar
+                raise  # a scalar: an asynchronous error of the GPU that surfaces here
+            number = None  # not a scalar
     if not isinstance(number, float | int):
         raise TrainableError(
             f"the metric {name!r} must be a number, but is {_described(value)}: report a plain number or a "

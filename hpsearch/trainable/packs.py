@@ -1,7 +1,7 @@
-"""One file with the checkpoints of several trials: a zip archive of what lies below a study's directory otherwise.
+"""Packs: files with the checkpoints of several trials.
 
-Nothing in it is compressed, and zip keeps a checksum of each part. To unpack it in the study's directory, by whatever
-means, puts each checkpoint at its place.
+A pack is an uncompressed zip archive with a checksum of each file. Its paths are relative to the study's directory, so
+that any zip tool can extract the checkpoints there.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ Parts = Mapping[str, bytes]
 
 
 def write_pack(pack: Path, checkpoints: Mapping[str, Parts]) -> None:
-    """Write a pack beside its place, and move it there by one rename.
+    """Write a pack to a temporary file, then rename it.
 
     Args:
-        pack: Its path.
-        checkpoints: By their places, relative to the study's directory.
+        pack: Path of the pack.
+        checkpoints: Files of each checkpoint, by the path of its directory relative to the study's.
 
     Raises:
-        UnwritableError: The system refuses it, and the storage isn't to blame.
-        StorageError: The storage is full, or out of order.
+        UnwritableError: The pack cannot be written, for a reason other than the storage.
+        StorageError: The storage is full or failing.
     """
-    buffer = io.BytesIO()  # many small writes to a file take longer
+    buffer = io.BytesIO()  # faster than many small writes to a file
     with zipfile.ZipFile(buffer, "w") as archive:
-        for place, parts in checkpoints.items():
+        for path, parts in checkpoints.items():
             for name, content in parts.items():
-                archive.writestr(zipfile.ZipInfo(f"{place}/{name}"), content)
+                archive.writestr(zipfile.ZipInfo(f"{path}/{name}"), content)
     staging = pack.with_name(f".{pack.name}.part")
     with writing(f"the checkpoints {pack}"):
         try:
@@ -50,31 +50,31 @@ def write_pack(pack: Path, checkpoints: Mapping[str, Parts]) -> None:
                 staging.unlink(missing_ok=True)
 
 
-def read_pack(pack: Path, place: str, names: Iterable[str]) -> Parts:
-    """Read a checkpoint.
+def read_pack(pack: Path, checkpoint: str, names: Iterable[str]) -> Parts:
+    """Return the files of a checkpoint in a pack.
 
     Args:
-        pack: The pack.
-        place: Of the checkpoint, relative to the study's directory.
-        names: Of all its parts.
+        pack: Path of the pack.
+        checkpoint: Path of the checkpoint's directory, relative to the study's.
+        names: Names of the files to read.
 
     Raises:
-        UnreadableCheckpointError: The pack is missing or damaged, or doesn't hold them.
-        StorageError: The storage doesn't give it.
+        UnreadableCheckpointError: The pack is missing or damaged, or lacks a file.
+        StorageError: The storage cannot be read.
     """
     with reading(pack):
         try:
             check_part(pack, None)
             with pack.open("rb") as file, zipfile.ZipFile(file) as archive:
-                return {name: archive.read(f"{place}/{name}") for name in names}
+                return {name: archive.read(f"{checkpoint}/{name}") for name in names}
         except FileNotFoundError as error:
             raise UnreadableCheckpointError(
-                f"there must be the checkpoint {place} in {pack}, but there is no such file: was it deleted?"
+                f"there must be the checkpoint {checkpoint} in {pack}, but there is no such file: was it deleted?"
             ) from error
         except (MemoryError, UnreadableCheckpointError):
-            raise  # of the former it may be whole
+            raise  # after a MemoryError, the pack may be intact
         except Exception as error:  # zipfile raises BadZipFile, KeyError, NotImplementedError, struct.error and others
-            # A damaged directory of the archive leads to places before the file's beginning.
+            # EINVAL: a damaged directory of the archive has negative offsets.
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
-            raise UnreadableCheckpointError(f"the checkpoint {place} in {pack} is damaged: {error}") from error
+            raise UnreadableCheckpointError(f"the checkpoint {checkpoint} in {pack} is damaged: {error}") from error

@@ -1,4 +1,4 @@
-"""Find a parent's settings in what a fork saves first: it was trained with these, and not with its own parameters."""
+"""Detection of forks that train with the optimizer settings of their parent instead of their own parameters."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ __all__ = ["check_own_settings"]
 
 _MAX_DEPTH = 20
 _STORED = (".pt", ".pth", ".ckpt", ".bin")
-"""Ends of the names of files that torch may have saved."""
+"""Extensions of files that torch may have saved."""
 
 
 def check_own_settings(state: object, assignment: Assignment) -> None:
-    """See that the optimizers and schedulers that a fork saves in its first segment have the fork's own settings.
+    """Check that the optimizers and schedulers that a fork saves in its first segment have the fork's own settings.
 
-    A setting is taken for the parent's where it is called like a parameter that the two trials have different values
-    of, has the parent's value, had it in the parent's checkpoint at the same place, and no setting that is called so
-    has the fork's value. A schedule may come by the parent's value, and other code may have the same constant.
+    A setting counts as the parent's if its name is that of a parameter that differs between the two trials, it has the
+    parent's value both here and in the same entry of the parent's checkpoint, and no setting of that name has the
+    fork's value. All of this is required because a schedule may pass the parent's value, and other code may use the
+    same constant.
 
     Args:
         state: What is saved: a state, or the path of a directory or file.
@@ -37,16 +38,16 @@ def check_own_settings(state: object, assignment: Assignment) -> None:
         return
     settings, before = dict(_settings_of(state)), None
     for name, (theirs, own) in assignment.changed.items():
-        called_so = {place: value for place, value in settings.items() if _is_called(name, place[1])}
-        if any(_is(value, own) for value in called_so.values()):
+        candidates = {entry: value for entry, value in settings.items() if _is_named(name, entry[1])}
+        if any(_is_close(value, own) for value in candidates.values()):
             continue
-        for place in [place for place, value in called_so.items() if _is(value, theirs)]:
+        for entry in [entry for entry, value in candidates.items() if _is_close(value, theirs)]:
             if before is None:
                 before = dict(_settings_of(read_state(Path(assignment.parent_checkpoint))))
-            if _is(before.get(place, math.nan), theirs):
+            if _is_close(before.get(entry, math.nan), theirs):
                 raise CheckpointError(
                     f"a fork must train with its own {name}, {own:g}, got {theirs:g}, its parent's: load optimizers "
-                    f"and schedulers by hpsearch.restore(optimizer, state). {place[0]} of its checkpoint is as in that "
+                    f"and schedulers by hpsearch.restore(optimizer, state). {entry[0]} of its checkpoint is as in that "
                     f"of trial {assignment.parent}, where it began, as optimizer.load_state_dict leaves it"
                 )
 
@@ -61,14 +62,14 @@ def _settings_of(saved: object) -> Iterator[tuple[tuple[str, str], float]]:
 
 
 def _stored_in(path: Path) -> Iterator[tuple[str, object]]:
-    """Yield the states in the files of a checkpoint that a user wrote, as far as they can be read."""
+    """Yield the states in the files of a user's checkpoint, as far as torch can read them."""
     import torch
 
     files = sorted(file for file in path.iterdir() if file.suffix in _STORED) if path.is_dir() else [path]
     for file in files:
         try:
             yield file.name, torch.load(file, weights_only=True, mmap=True, map_location="cpu")
-        except Exception:  # it isn't torch's, or holds more than plain states
+        except Exception:  # not a file of torch, or not a plain state
             continue
 
 
@@ -97,23 +98,23 @@ def _of_group(path: str, group: Mapping[Any, Any]) -> Iterator[tuple[tuple[str, 
     for name, value in group.items():
         if name == "betas" and isinstance(value, list | tuple):
             yield from _numbers(((f'{path}["betas"][{at}]', f"beta{at + 1}"), beta) for at, beta in enumerate(value))
-        elif name in ("initial_lr", "max_lr"):  # a scheduler's, which sets `lr` from it
+        elif name in ("initial_lr", "max_lr"):  # a scheduler computes `lr` from it
             yield from _numbers([((f'{path}["{name}"]', "lr"), value)])
         elif isinstance(name, str) and not (name == "lr" and "initial_lr" in group):
             yield from _numbers([((f'{path}["{name}"]', name), value)])
 
 
 def _numbers(values: Any) -> Iterator[tuple[tuple[str, str], float]]:
-    for place, value in values:
+    for entry, value in values:
         if isinstance(value, int | float) or (getattr(value, "shape", None) == () and hasattr(value, "item")):
-            yield place, float(value)
+            yield entry, float(value)
 
 
-def _is_called(parameter: str, setting: str) -> bool:
-    """Say whether a parameter's name is a setting's, as a whole or at its end: `optimizer.lr`, `head_lr`."""
+def _is_named(parameter: str, setting: str) -> bool:
+    """Return whether a parameter has the name of a setting, or ends with it: `optimizer.lr`, `head_lr`."""
     name = f".{parameter.lower()}".replace("-", "_").replace("learning_rate", "lr").replace("beta_", "beta")
     return name.endswith((f".{setting}", f"_{setting}"))
 
 
-def _is(value: float, other: float) -> bool:
-    return math.isclose(value, other, rel_tol=1e-6)  # as float32 has it
+def _is_close(value: float, other: float) -> bool:
+    return math.isclose(value, other, rel_tol=1e-6)  # float32 precision

@@ -1,8 +1,8 @@
-"""Seed, capture and restore the global random generators of Python, NumPy and torch.
+"""Seeding, capture and restoration of the global random generators of Python, NumPy and torch.
 
-Only libraries that are loaded are touched: a script without torch doesn't pay for importing it, and a worker
-imports torch before its first segment so that every segment finds the same generators. CUDA's generators
-count once CUDA is initialised; before that, a seed waits for it.
+Only imported libraries are used, so that a script without torch does not import it. A worker imports torch before its
+first segment, so that all segments have the same generators. CUDA's generators are captured once CUDA is initialized.
+Before that, torch stores a seed until then.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["RandomState", "capture", "from_json", "restore", "seed_all", "seed_when_imported", "to_json"]
 
 RandomState = Mapping[str, Any]
-"""Plain containers and tensors, as `torch.load(weights_only=True)` reads them."""
+"""Plain containers and tensors, which `torch.load(weights_only=True)` can read."""
 
 
 def seed_all(seed: int) -> None:
-    """Seed every global generator that is loaded; 0 <= seed < 2**32, NumPy's range."""
+    """Seed the global generators of all imported libraries; 0 <= seed < 2**32, the range of NumPy."""
     random.seed(seed)
     for library, seed_library in _SEEDERS.items():
         if (module := sys.modules.get(library)) is not None:
@@ -35,7 +35,7 @@ def seed_all(seed: int) -> None:
 
 
 def seed_when_imported(seed: int) -> None:
-    """Let NumPy and torch be seeded at the end of their import, where they aren't imported yet."""
+    """Install an import hook that seeds NumPy and torch when they are imported."""
     sys.meta_path.insert(0, _SeedingFinder(seed))
 
 
@@ -44,33 +44,33 @@ def _seed_numpy(numpy: Any, seed: int) -> None:
 
 
 def _seed_torch(torch: Any, seed: int) -> None:
-    # torch.manual_seed also formats the call stack for each kind of device, at 0.1 ms a call.
+    # Not torch.manual_seed, which also formats the call stack for each type of device, 0.1 ms per call.
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(seed)  # before CUDA is initialised it is kept until then
+        torch.cuda.manual_seed_all(seed)  # torch stores it until CUDA is initialized
 
 
 _SEEDERS: Mapping[str, Callable[[Any, int], None]] = {"numpy": _seed_numpy, "torch": _seed_torch}
 
 
 class _SeedingFinder(MetaPathFinder):
-    """Finds the libraries with generators as the finders behind it do, and lets their loaders seed them."""
+    """Finds the libraries with generators by the next finders, and wraps their loaders to seed them."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Give the spec of a library with a generator; None for all others."""
+        """Return the spec of a library with a generator; None for all others."""
         if name not in _SEEDERS:
             return None
-        behind = sys.meta_path[sys.meta_path.index(self) + 1 :]
-        found = (finder.find_spec(name, path, target) for finder in behind)
-        spec = next((spec for spec in found if spec is not None), None)
+        next_finders = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        specs = (finder.find_spec(name, path, target) for finder in next_finders)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             loader, load = spec.loader, spec.loader.exec_module
 
             def load_and_seed(module: ModuleType) -> None:
-                del loader.exec_module  # the loader's own again
+                del loader.exec_module  # restores the loader's own method
                 load(module)
                 _SEEDERS[name](module, self._seed)
 
@@ -79,7 +79,7 @@ class _SeedingFinder(MetaPathFinder):
 
 
 def capture() -> RandomState:
-    """Take down where the global generators stand; draws nothing from them."""
+    """Return the state of the global generators, without drawing from them."""
     import torch
 
     version, words, gauss_next = random.getstate()
@@ -95,9 +95,9 @@ def capture() -> RandomState:
 
 
 def restore(state: RandomState) -> None:
-    """Put the global generators back to where `capture` found them.
+    """Restore the global generators to a state that `capture` returned.
 
-    CUDA's are restored as far as this process has as many devices as the one that captured them.
+    CUDA's generators are restored for as many devices as this process has.
     """
     import torch
 
@@ -110,13 +110,13 @@ def restore(state: RandomState) -> None:
 
         numpy.random.set_state(_with_arrays(state["numpy"]))
     if "cuda" in state and torch.cuda.is_available():
-        # Else a seed that still waits for CUDA would come after this state.
+        # Otherwise a stored seed would overwrite this state when CUDA is initialized.
         torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
 
 
 def to_json(state: Any) -> Any:
-    """Give a captured state as plain containers that JSON carries."""
+    """Return a captured state as plain containers for JSON."""
     if isinstance(state, Mapping):
         return {name: to_json(value) for name, value in state.items()}
     if isinstance(state, list):
@@ -144,7 +144,7 @@ def _tensor(words: array[int]) -> Tensor:
 
 
 def _with_tensors(state: Any) -> Any:
-    """Give NumPy's state with a tensor of bytes for each array: `weights_only` reads no NumPy."""
+    """Return NumPy's state with arrays as tensors of bytes, since `weights_only` does not allow NumPy."""
     import numpy
     import torch
 

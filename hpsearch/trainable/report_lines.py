@@ -1,17 +1,17 @@
-"""The file through which a script reports: one JSON object per line.
+"""The report file of a script: one JSON object per line.
 
-Any program writes its metrics by name, and may add `"iteration"` (which must be the next one) and
-`"checkpoint"` (the path of a directory or file, relative to the attempt's directory):
+Any program can write its metrics by name. It may add `"iteration"` (which must be the next one) and `"checkpoint"` (the
+path of a directory or file, relative to the attempt's directory):
 
     {"accuracy": 0.91, "checkpoint": "model-3"}
 
-`hpsearch.current_trial()` writes lines that say under `"hpsearch"` what they are: there, the trial object in
-the script has checked the metrics, and saved what was to be saved.
+`hpsearch.current_trial()` writes lines with their type under `"hpsearch"`. For these, the trial object in the script
+has already checked the metrics and written the checkpoint.
 
     {"hpsearch": "report", "iteration": 3, "seconds": 0.2, "metrics": {"accuracy": 0.91}}
     {"hpsearch": "saved", "iteration": 3, "checkpoint": "hpsearch-checkpoint-3"}
     {"hpsearch": "cut"}
-    {"hpsearch": "failed", "kind": "contract", "message": "every report must hold ..."}
+    {"hpsearch": "failed", "kind": "contract", "message": "every report must have ..."}
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from hpsearch.errors import TrainableError
 __all__ = ["KIND", "LineReader", "append_line"]
 
 KIND = "hpsearch"
-"""Key under which our own lines say what they are."""
+"""Key of the type of a line that hpsearch wrote."""
 
 _BEGINNING = 256
-"""Bytes by which a file that was written over is known."""
+"""Number of first bytes that are compared to detect that the file was overwritten."""
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
@@ -41,7 +41,7 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
 
 
 class LineReader:
-    """Reads the lines that are appended to a file, as they come."""
+    """Reads lines while they are appended to a file."""
 
     def __init__(self, path: Path) -> None:
         self._file: BinaryIO = path.open("rb")
@@ -54,13 +54,13 @@ class LineReader:
         self._file.close()
 
     def read(self, ended: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Give the lines that are whole, with their numbers from 1.
+        """Yield the new complete lines, with their numbers from 1.
 
         Args:
-            ended: Nothing will be appended any more, so the last line counts without its line feed, too.
+            ended: Nothing more will be appended, so the last line needs no line feed.
 
         Raises:
-            TrainableError: A line isn't a JSON object; names it. Or lines that were read are gone.
+            TrainableError: A line is not a JSON object, or the file was overwritten.
         """
         appended = self._file.read()
         if os.pread(self._file.fileno(), len(self._beginning), 0) != self._beginning:
@@ -79,17 +79,17 @@ class LineReader:
                 yield self._number, self._parsed(line)
 
     def _parsed(self, line: bytes) -> dict[str, Any]:
-        value, why = None, ""
+        value, reason = None, ""
         try:
             value = parse_json(line)
         except (json.JSONDecodeError, UnicodeDecodeError):
-            pass  # the line itself says it better
+            pass  # the message shows the line, which is clearer
         except ValueError as error:
-            why = f": {error}"
+            reason = f": {error}"
         if not isinstance(value, dict):
             text = line.decode("utf-8", "backslashreplace").strip()
             raise TrainableError(
                 f"line {self._number} of $HPSEARCH_REPORTS must be a JSON object such as "
-                f'{{"accuracy": 0.9}}, but is {text if len(text) <= 80 else text[:77] + "..."!r}{why}'
+                f'{{"accuracy": 0.9}}, but is {text if len(text) <= 80 else text[:77] + "..."!r}{reason}'
             )
         return value

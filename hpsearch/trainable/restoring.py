@@ -1,4 +1,4 @@
-"""Load an optimizer or a scheduler as a fork has to: with the state of its parent's, and settings of its own."""
+"""Loading of optimizers and schedulers in forks: the parent's state with the fork's own settings."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 __all__ = ["restore"]
 
 _MADE = "_hpsearch_made_lr"
-"""Attribute of an optimizer: the rates that it was made with, until a scheduler begins there."""
+"""Attribute of an optimizer: the learning rates it was created with, until a scheduler is restored."""
 
 
 def restore(target: Optimizer | LRScheduler, state: Mapping[str, Any]) -> None:
-    """Load the saved state of an optimizer, or of a scheduler of its rate, as `target.load_state_dict(state)` does.
+    """Load the saved state of an optimizer or a learning rate scheduler, like `target.load_state_dict(state)`.
 
-    In a fork that begins with its parent's checkpoint, the settings (`lr`, `weight_decay`, `gamma`, ...) stay those
-    that `target` was made with: the optimizer takes over moments and velocities alone, and the scheduler is stepped as
-    often as the parent's was. A ReduceLROnPlateau begins anew.
+    In a fork that starts from its parent's checkpoint, `target` keeps the settings it was created with (`lr`,
+    `weight_decay`, `gamma`, ...). An optimizer only loads moments and velocities. A scheduler is stepped as often as
+    the parent's was; a ReduceLROnPlateau starts anew.
 
     Args:
-        target: An optimizer, or a scheduler of torch's, as the trial's own parameters make it. Make schedulers before
-            their optimizer is restored, and restore them after it.
-        state: What its `state_dict()` gave.
+        target: A torch optimizer or scheduler, created from the trial's own parameters. Create schedulers before their
+            optimizer is restored, and restore them after it.
+        state: What its `state_dict()` returned.
 
     Raises:
         TrainableError: `target` is something else.
@@ -42,14 +42,14 @@ def restore(target: Optimizer | LRScheduler, state: Mapping[str, Any]) -> None:
     forked = in_trial() and current_trial().parent is not None
     if isinstance(target, LRScheduler):
         if forked:
-            _begin_as_made(target.optimizer)
+            _reset_rates(target.optimizer)
             replay(target, state)
         else:
             target.load_state_dict(dict(state))
     elif isinstance(target, Optimizer):
-        inner = getattr(target, "optimizer", target)  # a DistributedOptimizer's
+        inner = getattr(target, "optimizer", target)  # the optimizer in a DistributedOptimizer
         if forked:
-            _take_over(inner, state)
+            _load_moments(inner, state)
         else:
             load_exactly(inner, state)
     else:
@@ -59,22 +59,22 @@ def restore(target: Optimizer | LRScheduler, state: Mapping[str, Any]) -> None:
         )
 
 
-def _take_over(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+def _load_moments(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     from hpsearch_trainers.forks import take_over
 
-    begins = take_over(optimizer, state)
-    if begins > 0:
-        print(f"the optimizer's state begins anew for {begins} parameters: the one forked from had another")
+    fresh = take_over(optimizer, state)
+    if fresh > 0:
+        print(f"the optimizer's state begins anew for {fresh} parameters: the one forked from had another")
     setattr(optimizer, _MADE, [group["lr"] for group in optimizer.param_groups])
     for group, other in zip(optimizer.param_groups, state["param_groups"], strict=False):
-        if "initial_lr" in other:  # a scheduler set the rate: let it stand as far from its beginning as it did there
+        if "initial_lr" in other:  # a scheduler set the rate: apply the same factor to the initial rate
             own, theirs = group.setdefault("initial_lr", group["lr"]), float(other["initial_lr"])
             if theirs != 0:
                 group["lr"] = own * (float(other["lr"]) / theirs)
 
 
-def _begin_as_made(optimizer: Optimizer) -> None:
-    """Let an optimizer that was restored have the rates that it was made with, once: schedulers set them anew."""
+def _reset_rates(optimizer: Optimizer) -> None:
+    """Reset a restored optimizer to the rates it was created with, once: schedulers set them again."""
     made = optimizer.__dict__.pop(_MADE, None)
     for group, rate in zip(optimizer.param_groups, made or (), strict=False):
         group["lr"] = rate

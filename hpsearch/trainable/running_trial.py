@@ -1,4 +1,4 @@
-"""The `trial` object that a trainable sees while it runs."""
+"""The `trial` object that is passed to a trainable."""
 
 from __future__ import annotations
 
@@ -30,54 +30,54 @@ __all__ = [
 _NO_METRICS: Mapping[str, Any] = MappingProxyType({})
 
 _OWN_LOOP = "own_loop"
-"""Key beside the generators' states: the trainable hasn't called `iterations()`."""
+"""Key in a random state: whether the trainable did not call `iterations()`."""
 
 
 class SegmentEnd(SystemExit):
-    """Ends a trainable that runs a loop of its own, from within `report`, where its segment ends.
+    """Raised by `report` to end a trainable with its own loop at the end of its segment.
 
-    A `SystemExit`, so that `except Exception` lets it pass and a script ends with status 0.
+    It is a `SystemExit`, so that `except Exception` does not catch it, and a script exits with status 0.
     """
 
 
 class Listener(Protocol):
-    """Hears what a running trial reports."""
+    """Receives the messages of a running trial."""
 
     def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
-        """Take the report of an iteration."""
+        """Handle the report of an iteration."""
 
     def cut_requested(self) -> bool:
-        """Say whether the segment is to end at the report just taken."""
+        """Return whether the segment should end at the last report."""
 
     def was_cut(self) -> None:
-        """Take note that the segment ends at the report just taken, as it was requested."""
+        """Handle the end of the segment at the last report, after a request."""
 
     def saved(self, iteration: int, name: str) -> None:
-        """Take note of a checkpoint in the attempt's directory; it comes after its report."""
+        """Handle a new checkpoint in the attempt's directory; called after its report."""
 
 
 class RunningTrial:
-    """One trial as its trainable sees it: what to run, from where, and whom to report to.
+    """The trial that a trainable runs: its parameters, checkpoint, and methods to report.
 
     Attributes:
-        number: Position in the order of creation, from 0.
-        params: The parameters, nested as the sweep's groups are; a copy that is yours to change.
-        seed: The trial's own; Python's, NumPy's and torch's global generators are seeded with it already.
-        start: Iterations that are done; the first report is that of iteration `start + 1`.
-        end: Last iteration of this segment; None where the sweep names no `max_iter`.
-        rank: This worker's number among those that run the segment, from 0; rank 0's reports count.
-        world_size: Workers that run the segment; it may change from one segment to the next.
-        scaling: The sweep's `scaling`: how batch and rate follow the number of workers.
-        parent: The number of the trial that this one was forked from, where it begins from that one's checkpoint: as
-            long as it has none of its own. Else None.
+        number: Number of the trial, from 0, in order of creation.
+        params: The parameters, nested like the sweep's groups; a copy that you may modify.
+        seed: Seed of the trial. The global generators of Python, NumPy and torch are already seeded with it.
+        start: Number of finished iterations. The first report is that of iteration `start + 1`.
+        end: Last iteration of this segment; None if the sweep has no `max_iter`.
+        rank: Rank of this worker, from 0, among those that run the segment. Only the reports of rank 0 count.
+        world_size: Number of workers that run the segment. It may differ between segments.
+        scaling: The sweep's `scaling`: how batch size and learning rate depend on the number of workers.
+        parent: Number of the trial that this one was forked from, while it starts from that trial's checkpoint; None
+            once it has its own checkpoint, or if it is not a fork.
     """
 
     def __init__(self, assignment: Assignment, listener: Listener, form: Callable[[], Group] | None = None) -> None:
-        """Begin a segment of a trial; called by the worker.
+        """Start a segment of a trial; called by the worker.
 
         Args:
             assignment: The segment.
-            listener: Who hears of it.
+            listener: Receives the trial's messages.
             form: Forms the group of a wide segment; called once, when the group is first needed.
         """
         self.number = assignment.number
@@ -90,61 +90,61 @@ class RunningTrial:
         self._form = _group_of_one if form is None else form
         self._group: Group | None = None
         self.generators = random_state.capture
-        """Tells where the trial's generators stand; they aren't the process's where others run in turn with it."""
+        """Returns the state of the trial's generators. Not those of the process if trials take turns in it."""
         self.write_checkpoint = checkpoints.write
-        """Writes a checkpoint, and gives its name; it may wait for those of others that run in turn with this one."""
+        """Writes a checkpoint and returns its name. It may wait for other trials that take turns with this one."""
         self.at_end: Callable[[BaseException | None], None] | None = None
-        """Called by the worker when a function ends, with what it raised: reports what was held back until then."""
+        """Called by the worker when a function ends, with its exception: sends delayed reports."""
         self.assign(assignment, listener, None)
 
     def assign(self, assignment: Assignment, listener: Listener, saved: RandomState | None) -> None:
-        """Begin another segment of this same trial, which is as wide; called by the worker.
+        """Start another segment of this trial with the same number of workers; called by the worker.
 
         Args:
             assignment: The segment.
-            listener: Who hears of it.
-            saved: The random state at the segment's checkpoint, where it's at hand; None: read it from there.
+            listener: Receives the trial's messages.
+            saved: The random state of the segment's checkpoint, if it is in memory; None: read it from there.
         """
         self.parent = assignment.parent
         self.start = assignment.start
         self.end = assignment.end
         self.random_state = saved
-        """At the last checkpoint that was written or read."""
+        """Random state of the last checkpoint that was written or read."""
         self._assignment = assignment
         self._listener = listener
         self._state: Any = None
         self._iteration = assignment.start
         self._step: int | None = None
         self._kept: tuple[int, str] | None = None
-        """(this process, the name of the last report's checkpoint), where nobody was told of it."""
+        """(process id, name) of the last report's checkpoint, if it was not sent to the listener."""
         self._looped = False
-        self._looked = False
+        self._has_read_checkpoint = False
         self._ended = False
         self._clock = time.perf_counter()
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """The metrics that every report must hold."""
+        """The metrics that every report must contain."""
         return self._assignment.objective.names
 
     @property
     def group(self) -> Group:
-        """The workers that run this segment, a `hpsearch_comm.Group`: a group of one where there is but one.
+        """The workers that run this segment, as a `hpsearch_comm.Group`; a group of one if there is only one.
 
-        It is closed for you. Every rank calls its operations, `iterations()` and `report()` in the same order.
+        It is closed automatically. All ranks must call its operations, `iterations()` and `report()` in the same order.
 
         Raises:
-            hpsearch_comm.CommError: The ranks didn't come together.
+            hpsearch_comm.CommError: The group could not be formed.
         """
         if self._group is None:
             self._group = self._form()
         return self._group
 
     def leave_group(self, error: BaseException | None = None) -> None:
-        """Close the group, where there is one; called by the worker.
+        """Close the group if there is one; called by the worker.
 
         Args:
-            error: Why this rank ends early, which the others are told.
+            error: The reason if this rank ends early. It is sent to the other ranks.
         """
         group, self._group = self._group, None
         if group is not None:
@@ -152,20 +152,20 @@ class RunningTrial:
 
     @property
     def parallel(self) -> dict[str, Any]:
-        """How several workers are to train it: `strategy`, and what else the sweep says; empty where it says nothing.
+        """The sweep's `parallel`: `strategy` and its options, which set how several workers train; may be empty.
 
-        A sweep may compare strategies: a trainable that reports without a look at this has failed, unless `strategy` is
-        `allreduce`.
+        Unless `strategy` is `allreduce`, a trial fails if it reports without reading this property, since its result
+        would be attributed to a strategy that it did not use.
         """
         self._parallel_is_known = True
         return dict(self._assignment.parallel)
 
     @property
     def directory(self) -> Path:
-        """A directory of this attempt's own, for any files; it is made when it is asked for.
+        """The directory of this attempt, for any files. It is created when it is first used.
 
         Raises:
-            StorageError: It can't be made.
+            StorageError: It cannot be created.
         """
         directory = Path(self._assignment.directory)
         with writing(f"the attempt's directory {directory}"):
@@ -174,59 +174,60 @@ class RunningTrial:
 
     @property
     def checkpoint(self) -> Any:
-        """What the trial saved at the end of iteration `start`; None where it starts from zero.
+        """What the trial saved at the end of iteration `start`; None if it starts from scratch.
 
-        Of a fork that goes on at an iteration, without a checkpoint of its own, it is what its parent saved. Load
-        optimizers and schedulers by `hpsearch.restore`, which keeps the fork's own settings.
+        A fork without its own checkpoint gets its parent's. Load optimizers and schedulers with `hpsearch.restore`,
+        which keeps the fork's own settings.
 
-        A state has its tensors on the CPU; of a directory or file it is the path, not to be written to. It is read at
-        the first look: later ones give the same object until the segment ends, with what was changed of it.
+        A state has its tensors on the CPU. A directory or file is returned as its path; do not write to it. The
+        checkpoint is read on first access. Later accesses return the same object until the segment ends.
 
-        Where a loop of its own saved it, without `iterations()`, each look at it before the first report puts Python's,
-        NumPy's and torch's global generators back to where they stood there: look at it last before the loop.
+        If the checkpoint was saved by a trainable that does not use `iterations()`, each access before the first report
+        restores the global generators of Python, NumPy and torch to their state at that checkpoint. In this case,
+        access it directly before the loop.
 
         Raises:
-            UnreadableCheckpointError: It is missing or damaged.
-            StorageError: The storage doesn't give it.
+            UnreadableCheckpointError: The checkpoint is missing or damaged.
+            StorageError: The storage cannot be read.
         """
         state = self._read(self._assignment.checkpoint)
-        self._restore_random_state(at_a_read=True)
+        self._restore_random_state(on_access=True)
         return state
 
     @property
     def parent_checkpoint(self) -> Any:
-        """What the trial that this one was forked from had saved, as `checkpoint` gives it; None in all other cases.
+        """What the parent of this fork saved, in the same form as `checkpoint`; None if this trial is not a fork.
 
-        Also once the trial has a checkpoint of its own, which is to hold what it took over.
+        It is None as soon as the trial has its own checkpoint, which should contain what it took from the parent's.
 
         Raises:
-            UnreadableCheckpointError: It is missing or damaged.
-            StorageError: The storage doesn't give it.
+            UnreadableCheckpointError: The checkpoint is missing or damaged.
+            StorageError: The storage cannot be read.
         """
         return self._read(self._assignment.parent_checkpoint)
 
     def drop_state(self) -> None:
-        """Let go of the checkpoint's state, as an object has taken over what is in it; called by the worker."""
+        """Release the checkpoint's state after an object has loaded it; called by the worker."""
         self._state = None
 
     @property
     def ignores_checkpoint(self) -> bool:
-        """Whether it goes on from a checkpoint that nobody has looked at."""
-        return self.start > 0 and self._assignment.checkpoint is not None and not self._looked
+        """Whether the trial resumes from a checkpoint that was not read."""
+        return self.start > 0 and self._assignment.checkpoint is not None and not self._has_read_checkpoint
 
     @property
     def iteration(self) -> int:
-        """The last iteration that was reported; `start` before the first report."""
+        """The last reported iteration; `start` before the first report."""
         return self._iteration
 
     def iterations(self) -> Iterator[int]:
-        """Give the numbers of the iterations to run, from `start + 1` to `end`; report once in each step.
+        """Yield the numbers of the iterations to run, from `start + 1` to `end`. Report once in each step.
 
-        Where the trial continues from a checkpoint, Python's, NumPy's and torch's global generators are put
-        back to where they stood there, just before the first step. Ends early where the sweep asks for it.
+        If the trial resumes from a checkpoint, the global generators of Python, NumPy and torch are restored to their
+        state at the checkpoint before the first step. The loop ends early if the sweep requests it.
 
         Raises:
-            TrainableError: A step didn't report, or the sweep names no `max_iter`.
+            TrainableError: A step did not report, or the sweep has no `max_iter`.
         """
         if self.end is None:
             raise TrainableError(UNKNOWN_END)
@@ -246,30 +247,29 @@ class RunningTrial:
             self._step = None
 
     def report(self, metrics: Mapping[str, Any] = _NO_METRICS, checkpoint: object = None, **others: Never) -> None:
-        """Report the metrics at the end of an iteration; this may end the segment.
+        """Report the metrics of an iteration. This may end the segment.
 
-        The last thing in an iteration: what comes after it, up to the next step, isn't in the checkpoint. That is
-        written here or not at all: at the segment's end, where `checkpoints.every` asks for it, and where the segment
-        is cut. Where the sweep names no `max_iter` every report may be the last, so each one writes it, in place of
-        the one before.
+        Call it last in an iteration: changes after the report are not in the checkpoint. A checkpoint is written at the
+        end of the segment, when `checkpoints.every` is due, and when the segment is cut. If the sweep has no
+        `max_iter`, every report may be the last, so each one writes a checkpoint that replaces the previous one.
 
-        In a wide segment every rank reports. Rank 0's metrics count, and its checkpoint; the segment ends on all
-        ranks where it ends on rank 0, and all go on from rank 0's random state.
+        In a segment with several workers, every rank must report. Metrics and checkpoint of rank 0 are used. The
+        segment ends on all ranks when it ends on rank 0, and all ranks continue with the random state of rank 0.
 
         Args:
-            metrics: Names to numbers (NumPy's and torch's scalars too); the sweep's metrics among them.
-            checkpoint: What continues the trial from here: tensors and plain containers; or the path of a
-                directory or file, which is copied; or a function of no arguments that gives one of these,
-                called only when a checkpoint is needed. None: the trial can't be continued from here.
-            others: None are taken; metrics or a step that are given by keywords, as elsewhere, are told so.
+            metrics: Names to numbers (or NumPy or torch scalars). Must contain the sweep's metrics.
+            checkpoint: The state to resume from: tensors and plain containers; or the path of a directory or file,
+                which is copied; or a function without arguments that returns one of these, called only when a
+                checkpoint is written. None: the trial cannot be resumed from here.
+            others: Not allowed. Metrics or a step as keywords raise an error that explains the call.
 
         Raises:
-            TrainableError: The metrics aren't numbers, lack one of the sweep's metrics, or come out of turn; the
-                checkpoint is a number, as a step would be; or there are other keywords.
-            CheckpointError: The checkpoint couldn't be read again.
-            UnwritableError: The system refuses to write the checkpoint.
-            StorageError: The storage is full, or out of order.
-            SegmentEnd: The segment ends here, and the trainable runs a loop of its own.
+            TrainableError: The metrics are not numbers, lack one of the sweep's metrics, or are reported at the wrong
+                time; the checkpoint is a number; or there are other keywords.
+            CheckpointError: The checkpoint could not be read again.
+            UnwritableError: The checkpoint cannot be written, for a reason other than the storage.
+            StorageError: The storage is full or failing.
+            SegmentEnd: The segment ends, and the trainable has its own loop.
         """
         seconds = time.perf_counter() - self._clock
         self._check_turn()
@@ -284,7 +284,7 @@ class RunningTrial:
         self._ended = cut or self._iteration == self.end
         self.drop_kept()
         if checkpoint is not None and self.rank == 0:
-            import torch  # noqa: F401 (at the first offer: what it may draw must not depend on what is saved when)
+            import torch  # noqa: F401 (now, so that random numbers do not depend on when a checkpoint is written)
 
             if self._ended or self._assignment.due(self._iteration):
                 if (name := self._write(checkpoint)) is not None:
@@ -296,29 +296,29 @@ class RunningTrial:
         self._clock = time.perf_counter()
 
     def took(self, seconds: float) -> None:
-        """Let the next report say that its iteration took so long; called where others ran in turn with it."""
+        """Set the time of the iteration so far; called if trials take turns in this process."""
         self._clock = time.perf_counter() - seconds
 
     def returned(self) -> None:
-        """Tell of the checkpoint of the last report, which proved to be the last; called by the worker.
+        """Send the checkpoint of the last report, which turned out to be the last; called by the worker.
 
-        Not of one that would have to be made now: state and generators may have moved on since that report.
+        A checkpoint is not written now, since state and generators may have changed after that report.
         """
         kept, self._kept = self._kept, None
-        if kept is not None and kept[0] == os.getpid():  # a forked child that returns speaks for nobody
+        if kept is not None and kept[0] == os.getpid():  # not in a forked child that returns
             self._listener.saved(self._iteration, kept[1])
 
     def drop_kept(self) -> None:
-        """Delete the checkpoint that was kept in case its report was the last; called by the worker, too."""
+        """Delete the checkpoint that was kept in case its report was the last; also called by the worker."""
         kept, self._kept = self._kept, None
         if kept is not None and kept[0] == os.getpid():
             shutil.rmtree(Path(self._assignment.directory, kept[1]), ignore_errors=True)
 
-    def _write(self, offered: object) -> str | None:
-        """Write a checkpoint of this report; None where the function that was offered gives no state."""
-        # Taken first and put back at the end: what is saved, and whether, must not change what comes after.
+    def _write(self, checkpoint: object) -> str | None:
+        """Write a checkpoint of this report, and return its name; None if `checkpoint` is a function without result."""
+        # Captured first and restored at the end, so that saving does not change the random numbers that follow.
         saved = {**self.generators(), _OWN_LOOP: not self._looped}
-        state = offered() if callable(offered) and not _is_module(offered) else offered
+        state = checkpoint() if callable(checkpoint) and not _is_module(checkpoint) else checkpoint
         if state is None:
             return None
         check_own_settings(state, self._assignment)
@@ -328,20 +328,18 @@ class RunningTrial:
         return name
 
     def _is_cut(self, numbers: Mapping[str, float]) -> bool:
-        """Say whether the segment ends early; all ranks get rank 0's answer, and its random state with it.
+        """Return whether the segment ends early: on request, or because this report reaches the sweep's target.
 
-        It does where it was asked to, and where this report reaches the sweep's target: a later one could be worse.
-
-        Else a checkpoint, which holds one state, would continue a rank that drew otherwise from another point than
-        where it stood.
+        Rank 0 decides and sends its random state, since a checkpoint contains only one: without this, the other ranks
+        would continue with other random numbers after a resume.
         """
         if self.world_size == 1:
             return self._listener.cut_requested() or self._assignment.reached(numbers)
-        word = None
+        message = None
         if self.rank == 0:
             cut = self._listener.cut_requested() or self._assignment.reached(numbers)
-            word = [cut, random_state.to_json(random_state.capture())]
-        cut, state = self.group.broadcast_object(word)
+            message = [cut, random_state.to_json(random_state.capture())]
+        cut, state = self.group.broadcast_object(message)
         if self.rank > 0:
             random_state.restore(random_state.from_json(state))
         return bool(cut)
@@ -349,32 +347,33 @@ class RunningTrial:
     def _read(self, path: str | None) -> Any:
         if path is None:
             return None
-        self._looked = True
+        self._has_read_checkpoint = True
         if self._state is None:
             self._state = checkpoints.read_state(Path(path))
         return self._state
 
-    def _restore_random_state(self, at_a_read: bool = False) -> None:
-        """Go on where the generators stood at the checkpoint.
+    def _restore_random_state(self, on_access: bool = False) -> None:
+        """Restore the generators to their state at the checkpoint.
 
         Args:
-            at_a_read: The checkpoint was read: then only a loop of its own, which doesn't come by `iterations()`, goes
-                on there. What others draw between the two is the same in each segment: how they split data, for one.
+            on_access: Called because the checkpoint was accessed. Then the generators are only restored for a trainable
+                that does not use `iterations()`. Others may draw between the two, such as to split data, and these
+                random numbers must be the same in each segment.
         """
         path = self._assignment.checkpoint
-        if path is None or self._iteration != self.start or (at_a_read and self._looped):
+        if path is None or self._iteration != self.start or (on_access and self._looped):
             return
         if path == self._assignment.parent_checkpoint:
-            return  # a fork's random numbers are its own
+            return  # a fork has its own random numbers
         if self.random_state is None:
             self.random_state = checkpoints.read_random_state(Path(path))
         saved = self.random_state
-        if saved is not None and (not at_a_read or saved.get(_OWN_LOOP, False)):
+        if saved is not None and (not on_access or saved.get(_OWN_LOOP, False)):
             random_state.restore(saved)
 
     def _check_turn(self) -> None:
         if self.ignores_checkpoint and not self._looped:
-            # Its generators stand where they did in the segment before, so it would draw the same numbers again.
+            # Its generators are in the state of the first segment, so it would draw the same numbers again.
             raise TrainableError(ignored_checkpoint(self.number, self.start))
         if not self._parallel_is_known:
             raise TrainableError(ignored_parallel(self._assignment.strategy))
@@ -398,6 +397,6 @@ def _group_of_one() -> Group:
     return Group(0, 1)
 
 
-def _is_module(offered: object) -> bool:
-    """Say whether this has a state but isn't one: callable as it may be, it is for `write` to refuse."""
-    return callable(getattr(offered, "state_dict", None))
+def _is_module(checkpoint: object) -> bool:
+    """Return whether a value has a `state_dict`. It may be callable, and `write` raises an error for it."""
+    return callable(getattr(checkpoint, "state_dict", None))

@@ -1,4 +1,4 @@
-"""Write a state so that `torch.load(weights_only=True)` reads it, and read it."""
+"""Writing and reading of states with `torch.save` and `torch.load(weights_only=True)`."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ import errno
 import io
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from hpsearch.errors import CheckpointError, UnreadableCheckpointError
-from hpsearch.trainable.plain_state import is_plain
 from hpsearch.trainable.storage import os_error_behind, reading
 from hpsearch.trainable.unreadable import refuse_unreadable
 
-__all__ = ["dump", "load", "load_file", "save_state"]
+__all__ = ["dump", "is_plain", "load", "load_file", "save_state"]
+
+_LARGEST_PLAIN = 2**63
+"""Larger integers are pickled differently."""
 
 
 def save_state(state: object, target: Path | io.BytesIO) -> None:
-    """Save a state that can be read back, or refuse it naming the entry that can't be.
+    """Save a state, and check that it can be read.
 
     Args:
-        state: What the user offers as a state.
-        target: A file, or a buffer.
+        state: The state that the user passed.
+        target: A file or a buffer.
 
     Raises:
-        CheckpointError: It can't be read back with `weights_only=True`.
-        OSError: The system refuses it.
+        CheckpointError: The state cannot be read with `weights_only=True`. Names the entry.
+        OSError: The file cannot be written.
     """
     import torch
 
@@ -40,24 +43,24 @@ def save_state(state: object, target: Path | io.BytesIO) -> None:
     outer = sys.exception()
     try:
         dump(state, target)
-        if not is_plain(state):  # of what is, reading it back would take as long as writing it
+        if not is_plain(state):  # plain states need no check, which takes as long as writing
             if isinstance(target, Path):
-                # Mapped, so that reading back a large state checks its structure without copying its tensors.
+                # With mmap, a large state is checked without copying its tensors.
                 torch.load(target, weights_only=True, mmap=True, map_location="cpu")
             else:
                 target.seek(0)
                 torch.load(target, weights_only=True, map_location="cpu")
     except Exception as error:  # pickle raises whatever an object's reduction raises
-        if (refused := os_error_behind(error, outer)) is not None:
-            raise refused from None
+        if (os_error := os_error_behind(error, outer)) is not None:
+            raise os_error from None
         refuse_unreadable(state, error)
 
 
 def dump(state: object, target: Path | io.BytesIO) -> None:
-    """Save what is known to be read back.
+    """Save a state that is known to be readable.
 
     Raises:
-        OSError: The system refuses it.
+        OSError: The file cannot be written.
     """
     import torch
 
@@ -65,82 +68,132 @@ def dump(state: object, target: Path | io.BytesIO) -> None:
     try:
         with _checksums():
             if isinstance(target, Path):
-                with target.open("wb") as file:  # a path of its own costs torch.save five times as long
+                with target.open("wb") as file:  # with a path, torch.save takes five times as long
                     torch.save(state, file)
             else:
                 torch.save(state, target)
-    except RuntimeError as error:  # torch's, which may stand on top of the system's
-        if (refused := os_error_behind(error, outer)) is not None:
-            raise refused from None
+    except RuntimeError as error:  # torch may raise it on top of an OSError
+        if (os_error := os_error_behind(error, outer)) is not None:
+            raise os_error from None
         raise
 
 
 @contextmanager
 def _checksums() -> Iterator[None]:
-    """Have torch.save write them, by which `load_file` goes, whatever the user's code has set."""
+    """Make torch.save write checksums, which `load_file` verifies, whatever the user's code has set."""
     import torch
 
-    if not hasattr(torch.serialization, "set_crc32_options"):  # before torch 2.6 it always does
+    if not hasattr(torch.serialization, "set_crc32_options"):  # torch before 2.6 always writes them
         yield
         return
-    asked = torch.serialization.get_crc32_options()
+    previous = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(True)
     try:
         yield
     finally:
-        torch.serialization.set_crc32_options(asked)
+        torch.serialization.set_crc32_options(previous)
 
 
 def load_file(path: Path) -> Any:
-    """Load what a file holds, with its tensors on the CPU, and see that all of it is what was written.
+    """Return the state in a file, with its tensors on the CPU, after verifying its checksums.
 
-    torch.save writes a checksum of each tensor, and torch.load doesn't look at them: to do so takes a quarter to a half
-    of its time.
+    torch.save writes a checksum of each tensor, and torch.load does not verify them. This adds a quarter to a half of
+    the time of torch.load.
 
     Raises:
         UnreadableCheckpointError: The file is missing or damaged.
-        StorageError: The storage doesn't give it.
+        StorageError: The storage cannot be read.
     """
     with reading(path.parent), path.open("rb") as file:
-        state = load(file, path)  # first: zipfile takes what the storage doesn't give for damage
+        state = load(file, path)  # first, as zipfile reports a failing storage as damage
         if (damage := _damage(file)) is not None:
             raise UnreadableCheckpointError(f"the checkpoint {path} is damaged: {damage}; an earlier one may be whole")
         return state
 
 
 def _damage(file: BinaryIO) -> str | None:
-    """Say what in a file of torch.save's isn't what was written, by its checksums; None: nothing."""
+    """Return what is wrong with a file of torch.save, by its checksums; None if nothing is."""
     outer = sys.exception()
     try:
         with zipfile.ZipFile(file) as archive:
-            other = archive.testzip()
+            damaged = archive.testzip()
     except MemoryError:
         raise
     except Exception as error:  # zipfile raises BadZipFile, zlib.error, struct.error and others
-        refused = os_error_behind(error, outer)
-        if refused is not None and refused.errno != errno.EINVAL:  # that is of places before the file's beginning
-            raise refused from error
+        os_error = os_error_behind(error, outer)
+        if os_error is not None and os_error.errno != errno.EINVAL:  # EINVAL: a damaged archive has negative offsets
+            raise os_error from error
         return str(error)
-    return None if other is None else f"{other} in it has another checksum than what was written"
+    return None if damaged is None else f"{damaged} in it has another checksum than what was written"
 
 
 def load(file: BinaryIO, path: Path) -> Any:
-    """Load what lies at a path, and is open or was read already, with its tensors on the CPU.
+    """Return the state in an open file or a buffer, with its tensors on the CPU.
+
+    Args:
+        file: The file or buffer.
+        path: Its path, for errors.
 
     Raises:
-        UnreadableCheckpointError: It is damaged.
-        OSError: The system doesn't give it.
+        UnreadableCheckpointError: The file is damaged.
+        OSError: The file cannot be read.
     """
     import torch
 
     outer = sys.exception()
     try:
-        # On the CPU: the device that saved it may not exist here, and load_state_dict copies to its own.
+        # On the CPU, since the device that saved it may not exist here. load_state_dict copies to the model's device.
         return torch.load(file, weights_only=True, map_location="cpu")
     except MemoryError:
-        raise  # it may be whole
+        raise  # the file may be intact
     except Exception as error:  # torch.load raises RuntimeError, UnpicklingError, EOFError and others
-        if (refused := os_error_behind(error, outer)) is not None:
-            raise refused from error
+        if (os_error := os_error_behind(error, outer)) is not None:
+            raise os_error from error
         line = str(error).strip().partition("\n")[0]
         raise UnreadableCheckpointError(f"the checkpoint {path} can't be read: {line}") from error
+
+
+def is_plain(state: object) -> bool:
+    """Return whether a state contains only tensors, numbers, strings, and lists, tuples and dictionaries of these.
+
+    `torch.load(weights_only=True)` can read all of these, and only some other types.
+    """
+    try:
+        return _plain(state, set())
+    except RecursionError:  # nested too deeply
+        return False
+
+
+def _all_plain(values: Iterable[Any], above: set[int]) -> bool:
+    return all(_plain(value, above) for value in values)
+
+
+def _plain(value: Any, above: set[int]) -> bool:
+    """Return whether a value is plain. `above` has the ids of its containers: a container of itself is not plain."""
+    kind = type(value)
+    if kind in (float, bool, str, type(None)):
+        return True
+    if kind is int:
+        return bool(-_LARGEST_PLAIN <= value < _LARGEST_PLAIN)
+    if kind not in (dict, OrderedDict, list, tuple):
+        return _is_plain_tensor(value)
+    if id(value) in above:
+        return False
+    within = above | {id(value)}
+    if kind in (list, tuple):
+        return _all_plain(value, within)
+    own = vars(value).values() if kind is OrderedDict else ()  # the state_dict of a module has the attribute _metadata
+    return _all_plain(value, within) and _all_plain(value.values(), within) and _all_plain(own, within)
+
+
+def _is_plain_tensor(value: Any) -> bool:
+    import torch
+
+    return (
+        type(value) in (torch.Tensor, torch.nn.Parameter)
+        and not vars(value)
+        and value.layout is torch.strided
+        and not value.is_neg()
+        and value.device.type in ("cpu", "cuda")
+        and value.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool)
+    )

@@ -1,8 +1,8 @@
-"""Whose fault an error of the operating system is, where a checkpoint is written or read.
+"""Classification of OSErrors when a checkpoint is written or read.
 
-The storage's: no trial is to blame, the sweep ends and can be resumed. Else, in writing, the trial's own: it offered
-what can't be copied, or has used up what its process may have. In reading, the checkpoint's, where something is gone
-or something else is in its place: its trial starts again from zero.
+- A storage error is not the fault of a trial: the sweep ends and can be resumed.
+- Another error in writing is the trial's fault: its checkpoint cannot be copied, or a limit of its process is reached.
+- A missing or replaced file in reading means that the checkpoint is damaged: its trial starts again from scratch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _OF_STORAGE = _FULL | {
     errno.EIO,
     errno.EROFS,
-    # What stands behind a network file system has gone.
+    # The server of a network file system is gone.
     errno.ESTALE,
     errno.EREMOTEIO,
     errno.ENOTCONN,
@@ -31,20 +31,19 @@ _OF_STORAGE = _FULL | {
 }
 
 _OF_CHECKPOINT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
-"""A part is gone, or another kind of thing is there. Whatever else the system says in reading, it may say of a
-checkpoint that is whole (it may not be read, its server is away, this process has too many files open), so it is
-for someone to look at."""
+"""A file is missing or replaced. Other errors in reading do not mean that the checkpoint is damaged (permissions, an
+unreachable server, too many open files), so that the user has to look at them."""
 
 
 @contextlib.contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Turn what the system refuses inside the context into our own errors.
+    """Convert an OSError in the context.
 
     Args:
-        what: What is being written, to begin the message with.
+        what: What is written, the beginning of the message.
 
     Raises:
-        StorageError: The storage is full, or out of order.
+        StorageError: The storage is full or failing.
         UnwritableError: For any other reason.
     """
     try:
@@ -59,11 +58,11 @@ def writing(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(checkpoint: Path) -> Iterator[None]:
-    """Turn what the system refuses inside the context into our own errors.
+    """Convert an OSError in the context.
 
     Raises:
-        StorageError: The storage doesn't give the checkpoint, which may be whole.
-        UnreadableCheckpointError: A part is missing, or something else is in its place.
+        StorageError: The storage cannot be read. The checkpoint may be intact.
+        UnreadableCheckpointError: A file of the checkpoint is missing or replaced.
     """
     try:
         yield
@@ -76,11 +75,11 @@ def reading(checkpoint: Path) -> Iterator[None]:
 
 
 def os_error_behind(error: BaseException, outer: BaseException | None) -> OSError | None:
-    """Find the system's error behind torch's: closing a file that is full raises another one on top.
+    """Return the OSError among the causes of an error of torch, which raises another one when it closes a full file.
 
     Args:
-        error: What was raised.
-        outer: What was being handled before, by whoever called us: it has nothing to do with this.
+        error: The error.
+        outer: The exception that the caller was already handling, which is unrelated.
     """
-    behind = itertools.takewhile(lambda cause: cause is not outer, causes(error))
-    return next((cause for cause in behind if isinstance(cause, OSError)), None)
+    related = itertools.takewhile(lambda cause: cause is not outer, causes(error))
+    return next((cause for cause in related if isinstance(cause, OSError)), None)

@@ -1,6 +1,7 @@
-"""Record what the first step of each iteration begins with, so that two runs of one trial can be compared.
+"""Records the inputs of the first optimizer step of each iteration, so that two runs of a trial can be compared.
 
-A hook of torch sees each optimizer's first step: its parameters, state and options; another one the batch before it.
+One torch hook records each optimizer's parameters, state and options before its first step. Another one records the
+batch before it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 __all__ = ["TRACE", "Trace", "digest", "read_trace"]
 
 TRACE = "HPSEARCH_TRACE"
-"""Environment variable: the file to which a script's trace is written, if it is set."""
+"""Environment variable with the path of a script's trace file."""
 
 
 class Trace:
@@ -29,18 +30,18 @@ class Trace:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._batch: list[Any] = []
-        """What a module was last called with."""
+        """The last input of a module."""
         self._data: str | None = None
         self._optimizers: dict[int, tuple[Any, dict[str, Any]]] = {}
-        """By identity: the optimizer, and what its first step of this iteration began with."""
+        """By id: the optimizer, and its record before the first step of this iteration."""
         self._hooks: list[Any] = []
         self._begin()
 
     def reported(self, iteration: int) -> None:
-        """End an iteration, and begin the next one."""
+        """Write the record of an iteration, and start the next one."""
         line = {
             "iteration": iteration,
-            "complete": bool(self._hooks),  # not in a script that has imported torch since
+            "complete": bool(self._hooks),  # False if the script imported torch during the iteration
             "data": self._data,
             "optimizers": [before | {"after": _options(one)} for one, before in self._optimizers.values()],
         }
@@ -57,24 +58,24 @@ class Trace:
     def _begin(self) -> None:
         self.close()
         self._batch, self._data, self._optimizers = [], None, {}
-        if "torch" not in sys.modules:  # of a script that doesn't use it, or imports it later
+        if "torch" not in sys.modules:  # the script does not use it, or imports it later
             return
         from torch.nn.modules.module import register_module_forward_pre_hook
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-        self._data_hook = register_module_forward_pre_hook(self._take_batch)
-        self._hooks = [self._data_hook, register_optimizer_step_pre_hook(self._take_step)]
+        self._data_hook = register_module_forward_pre_hook(self._record_batch)
+        self._hooks = [self._data_hook, register_optimizer_step_pre_hook(self._record_step)]
 
-    def _take_batch(self, module: Any, inputs: Any) -> None:
+    def _record_batch(self, module: Any, inputs: Any) -> None:
         import torch
 
         if torch.compiler.is_compiling():
             return
         tensors = [value for value in _leaves(inputs) if isinstance(value, torch.Tensor)]
-        if tensors and not any(tensor.requires_grad for tensor in tensors):  # else a module computed it
+        if tensors and not any(tensor.requires_grad for tensor in tensors):  # otherwise the output of a module
             self._batch = tensors
 
-    def _take_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
+    def _record_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
         if id(optimizer) in self._optimizers:
             return
         if not self._optimizers:
@@ -95,7 +96,7 @@ class Trace:
 
 
 def read_trace(path: Path) -> dict[int, dict[str, Any]]:
-    """Return what was recorded, by iteration; nothing where there is no such file."""
+    """Return the records by iteration; empty if there is no such file."""
     with contextlib.suppress(FileNotFoundError):
         lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
         return {line["iteration"]: line for line in lines}
@@ -103,7 +104,7 @@ def read_trace(path: Path) -> dict[int, dict[str, Any]]:
 
 
 def digest(values: Iterable[Any]) -> str | None:
-    """Return a digest of tensors and plain values; None where the bytes of a tensor can't be read."""
+    """Return a digest of tensors and plain values; None if the bytes of a tensor cannot be read."""
     torch = sys.modules.get("torch")
     hashed = blake2b(digest_size=8)
     try:
@@ -114,13 +115,13 @@ def digest(values: Iterable[Any]) -> str | None:
                 hashed.update(memoryview(plain.numpy()))
             else:
                 hashed.update(value if isinstance(value, bytes) else repr(value).encode("utf-8", "replace"))
-    except Exception:  # sparse, fake and batched tensors refuse it, each in its own way
+    except Exception:  # sparse, fake and batched tensors raise different errors
         return None
     return hashed.hexdigest()
 
 
 def _options(optimizer: Any) -> list[dict[str, Any]]:
-    """Return the options of each group of parameters, such as `lr`, as far as they are numbers or text."""
+    """Return the options of each parameter group that are numbers or strings, such as `lr`."""
     return [
         {name: number for name, value in group.items() if name != "params" and (number := _plain(value)) is not None}
         for group in optimizer.param_groups

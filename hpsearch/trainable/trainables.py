@@ -1,4 +1,4 @@
-"""Follow an import path to a trainable, and check that it can be one."""
+"""Importing and validation of trainables."""
 
 from __future__ import annotations
 
@@ -17,28 +17,27 @@ Trainable = Callable[..., Any]
 
 
 def unwrapped(target: Any) -> Any:
-    """Return the function or class that a `functools.partial` calls; what is none is returned as it is."""
+    """Return the function or class that a `functools.partial` calls; other values are returned unchanged."""
     while isinstance(target, functools.partial):
         target = target.func
     return target
 
 
 def class_of(target: Any) -> type | None:
-    """Return the class that a trainable makes objects of; None: it is a function."""
+    """Return the class of a trainable, or None if it is a function."""
     target = unwrapped(target)
     return target if inspect.isclass(target) else None
 
 
 def resolve_trainable(spec: str | Trainable, search_path: Sequence[str] = ()) -> Trainable:
-    """Import `package.module:name`, or take the function or class itself; check its shape.
+    """Return the trainable of an import path, or the function or class itself, after checking its signature.
 
     Args:
-        spec: The import path, or what it would lead to.
-        search_path: Folders put in front of `sys.path`, and left there: what a trainable imports later must
-            be found as well.
+        spec: `package.module:name`, or a function or class.
+        search_path: Folders that are prepended to `sys.path`. They stay there for later imports of the trainable.
 
     Raises:
-        TrainableError: Names the part that can't be followed, and the nearest one that could.
+        TrainableError: The path cannot be imported, or the object is not a trainable.
     """
     if not isinstance(spec, str):
         return _checked(spec, getattr(unwrapped(spec), "__qualname__", repr(spec)))
@@ -63,7 +62,7 @@ def _checked(target: Any, named: str) -> Trainable:
         inspect.signature(trainable).bind(None)
     except TypeError as error:
         what = f"{named}(self, trial)" if class_of(target) else f"{named}(trial)"
-        raise TrainableError(f"`trainable` is called as {what}, but {named} doesn't fit: {error}") from error
+        raise TrainableError(f"`trainable` is called as {what}, but {named} doesn't match: {error}") from error
     except ValueError:
         pass  # a builtin without a signature
     if (kind := class_of(target)) is not None:
@@ -74,13 +73,13 @@ def _checked(target: Any, named: str) -> Trainable:
 def _check_class(target: type, named: str) -> None:
     if not callable(getattr(target, "step", None)):
         raise TrainableError(
-            f"a class as `trainable` must have step(self), which runs one iteration and gives its metrics, "
+            f"a class as `trainable` must have step(self), which runs one iteration and returns its metrics, "
             f"but {named} has none: add it"
         )
     saves, loads = (callable(getattr(target, name, None)) for name in ("state_dict", "load_state_dict"))
     if saves != loads:
         has, lacks = ("state_dict", "load_state_dict") if saves else ("load_state_dict", "state_dict")
         raise TrainableError(
-            f"a class that is to be continued needs state_dict(self) and load_state_dict(self, state), but "
+            f"a class that is to be resumed needs state_dict(self) and load_state_dict(self, state), but "
             f"{named} has {has} only: add {lacks}, or remove {has} to do without checkpoints"
         )

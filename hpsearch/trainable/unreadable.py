@@ -1,4 +1,4 @@
-"""Name the entry of a checkpoint that can't be read back, and what to save in its place."""
+"""The error for a state that cannot be read again: names the entry, and what to save instead."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _MAX_DEPTH = 50
 
 
 def refuse_unreadable(state: object, cause: Exception) -> NoReturn:
-    """Raise the error for a state that couldn't be saved and read back.
+    """Raise the error for a state that could not be saved and read again.
 
-    Descends from container to container into the first entry that can't be read back by itself, so it costs a
-    save of every entry on the way; it runs only when a checkpoint is refused.
+    Descends into the first entry of each container that cannot be read on its own. This saves every entry on the way,
+    but only runs when a checkpoint is refused.
 
     Raises:
-        CheckpointError: Always; names the entry, e.g. `state["scaler"]`, its type, and what to do.
+        CheckpointError: Always. Names the entry, such as `state["scaler"]`, its type, and what to do.
     """
     path, entry = _offender("state", state, 0)
     raise CheckpointError(
@@ -43,7 +43,7 @@ def _offender(path: str, value: object, depth: int) -> tuple[str, object]:
     for child_path, child in _children(path, value) if depth < _MAX_DEPTH else ():
         if not _is_readable(child):
             return _offender(child_path, child, depth + 1)
-    return path, value  # a plain value, or a container of readable entries that is itself of a refused type
+    return path, value  # a value, or a container of a refused type whose entries are readable
 
 
 def _children(path: str, value: object) -> Iterator[tuple[str, object]]:
@@ -79,7 +79,7 @@ def _quoted(key: object) -> str:
 
 
 def _type_name(entry: object) -> str:
-    """Give the name as users import it: `sklearn.preprocessing.StandardScaler`, without private modules."""
+    """Return the public name of a type, without private modules: `sklearn.preprocessing.StandardScaler`."""
     kind = type(entry)
     modules = [part for part in kind.__module__.split(".") if not part.startswith("_")]
     if modules in ([], ["builtins"]):
@@ -88,14 +88,14 @@ def _type_name(entry: object) -> str:
 
 
 def _advice(entry: object) -> str:
-    """Say what to save in place of an entry: a form of it that was saved and read back, where there is one."""
+    """Return what to save instead of an entry: a converted form that can be read, if there is one."""
     for form, convert in _forms(entry):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch's, of memory that can't be written to
+                warnings.simplefilter("ignore")  # of torch, about memory that is not writable
                 if _is_readable(convert(entry)):
                     return f"save {form}"
-        except Exception:  # whatever the conversion raises: this form can't be had
+        except Exception:  # the conversion failed
             continue
     if isinstance(entry, type):
         return "save its name"
@@ -105,7 +105,7 @@ def _advice(entry: object) -> str:
 
 
 def _forms(entry: object) -> Iterator[tuple[str, Callable[[Any], object]]]:
-    """Yield the forms that suit the entry's type: code that makes it, and a function that does."""
+    """Yield the possible conversions of an entry by its type: code to show, and a function."""
     import numpy
     import torch
 

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from hpsearch.errors import Interrupted, StorageError, UnwritableError
 from hpsearch.task import Result
 from hpsearch.trainable import random_state
-from hpsearch.trainable.addresses import PACKS, place_of
+from hpsearch.trainable.addresses import PACKS, path_of
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.current import set_current_trial
 from hpsearch.trainable.failures import bounded
@@ -217,7 +217,7 @@ class Lanes:
         """Build a segment's object, or continue with the parked one of its checkpoint."""
         assignment = lane.assignment
         standing = self._parked.take(assignment.number)
-        begins_at = None if assignment.checkpoint is None else place_of(assignment.checkpoint)
+        begins_at = None if assignment.checkpoint is None else path_of(assignment.checkpoint)
         if standing is not None and standing.at == begins_at:
             lane.standing, lane.settings = standing, standing.settings
             lane.trial = standing.trial

@@ -24,7 +24,7 @@ from hpsearch.events import Saved
 from hpsearch.journal.directory import OUTPUT_AT_HAND, hold_as_worker
 from hpsearch.journal.locks import Lock
 from hpsearch.task import Result
-from hpsearch.trainable.addresses import PACKS, place_of
+from hpsearch.trainable.addresses import PACKS, path_of
 from hpsearch.trainable.checkpoints import pack, unpack
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Report, Segment
@@ -218,7 +218,7 @@ class RayWorker:
         except HpsearchError as error:
             return self._undone(segment, error)
         if result.checkpoint is not None:
-            result = replace(result, checkpoint=place_of(result.checkpoint))  # it arrives there as a file of its own
+            result = replace(result, checkpoint=path_of(result.checkpoint))  # it arrives there as a file of its own
         log = _end_of_log(self._root / attempt_directory(segment, rank))
         shutil.rmtree(self._root / attempt_directory(segment), ignore_errors=True)
         log_of_lanes = _end_of_log(self._root / PACKS)

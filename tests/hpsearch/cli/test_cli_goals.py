@@ -311,7 +311,7 @@ def test_what_is_never_reported_ends_the_sweep_with_the_key_and_the_line(here, h
     assert answer.code == 1
     line = line_of(here / "sweep.yaml", key)
     assert f"sweep.yaml:{line}: {key}: " in answer.err
-    assert f"every report must hold the sweep's metric '{name}', but this one holds 'loss', 'acc', 'ms'" in answer.err
+    assert f"every report must have the sweep's metric '{name}', but this one has 'loss', 'acc', 'ms'" in answer.err
     assert not any(row.state is TrialState.COMPLETE for row in hpsearch.load("s").trials)
 
 
@@ -365,7 +365,7 @@ def test_who_tells_must_tell_of_each_metric(here, hpsearch_command):
     for told, missed in ((["loss=1", "acc=1"], "ms"), (["loss=1", "ms=1"], "acc"), (["acc=1", "ms=1"], "loss")):
         answer = hpsearch_command("tell", "s", 0, *told)
         assert answer.code == 1
-        assert f"every report must hold the sweep's metric {missed!r}" in answer.err
+        assert f"every report must have the sweep's metric {missed!r}" in answer.err
     assert [str(row.state) for row in hpsearch.load("s").trials] == ["running"]
     assert hpsearch_command("tell", "s", 0, "loss=1", "acc=1", "ms=1").code == 0
     assert hpsearch.load("s").trials[0].values == (1.0, 1.0)

@@ -239,7 +239,7 @@ def test_a_metric_that_is_never_reported_names_line_and_nearest_name(here, hpsea
     for command in (("run", "sweep.yaml", "--dir", "study"), ("resume", "study")):
         answer = hpsearch_command(*command, *INLINE)
         assert answer.code == 1
-        assert "sweep.yaml:3: metric.name: every report must hold the sweep's metric 'loss'" in answer.err
+        assert "sweep.yaml:3: metric.name: every report must have the sweep's metric 'loss'" in answer.err
         assert "did you mean 'los'?" in answer.err
         assert "go on with: hpsearch resume study" in answer.err
         assert hpsearch.load("study").state == "error"

@@ -517,7 +517,7 @@ def test_what_is_needed_can_be_read_after_it_and_nothing_else_is_there(
         checkpoints.write((study.path / of).parent, 3, {"of": of}, random_state.capture())
         addresses[of] = of
     for of in written_out:
-        checkpoints.write_out(study.path / addresses[of])
+        checkpoints.extract(study.path / addresses[of])
     wanted = {addresses[of] for of in needed}
     for _ in range(2):  # there is nothing more to do the second time
         study.remove_unnamed(wanted)

@@ -12,7 +12,7 @@ import pytest
 import hpsearch
 from hpsearch.events import Dropped, Finished
 from hpsearch.journal.directory import StudyDirectory
-from hpsearch.trainable.addresses import pack_of, place_of
+from hpsearch.trainable.addresses import pack_of, path_of
 from tests.hpsearch.support.files import files_below
 from tests.hpsearch.support.fork_server import ForkServer
 from tests.hpsearch.support.lane_sweeps import results, table
@@ -40,7 +40,7 @@ def told(path: Path) -> Told:
     study = hpsearch.load(path)
     assert study.state == "finished"
     kept = {str(row.checkpoint) for row in study.trials if row.checkpoint is not None}
-    needed = {place_of(address) for address in study._journaled.records.checkpoints()}
+    needed = {path_of(address) for address in study._journaled.records.checkpoints()}
     assert kept <= needed
     assert not StudyDirectory(path).packs()
     assert {str(place.relative_to(path)) for place in StudyDirectory(path).checkpoints()} == needed

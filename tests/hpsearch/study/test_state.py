@@ -18,7 +18,7 @@ from hpsearch.study.extension import extended, extension
 from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import owner_of
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trainable.addresses import place_of
+from hpsearch.trainable.addresses import path_of
 from hpsearch.trial import Failure, Report, TrialRow, TrialState
 from tests.hpsearch.support.lives import OPENED, Life, lives, sweeps
 from tests.hpsearch.support.scripted import sweep_of
@@ -88,7 +88,7 @@ def test_no_checkpoint_goes_that_is_needed_and_in_the_end_those_of_the_best_and_
             if row.state not in ENDED - {TrialState.FAILED} or row == best:
                 expected = checkpoint_of(life, row)
                 assert row.address == (None if expected in life.damaged_ones else expected)
-                assert row.checkpoint == (row.address and place_of(row.address))
+                assert row.checkpoint == (row.address and path_of(row.address))
             if row.state is not TrialState.FAILED:
                 assert row.value == value_of(life, row.number)
         best = best_of(rows, life.sweep)

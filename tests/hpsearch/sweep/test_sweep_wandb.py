@@ -380,7 +380,7 @@ def test_parameters_may_be_named_as_hydra_has_them(load, name):
         ("hydra.run.dir=runs/${run_name}", None),
         ("echo ${HOME}", None),
         ("${args_no_equals}", None),
-        ("--counts=${counts}", "`command` holds --counts=${counts}, and ${counts} is no macro and no parameter"),
+        ("--counts=${counts}", "`command` has --counts=${counts}, and ${counts} is no macro and no parameter"),
         ("${interpereter}", "did you mean ${interpreter}?"),
         ("--epochs=${epoch}", "did you mean ${epochs}?"),
     ],

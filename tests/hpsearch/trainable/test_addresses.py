@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch.trainable.addresses import count_in_pack, in_pack, is_pack, pack_of, pack_of_all, place_of
+from hpsearch.trainable.addresses import count_in_pack, in_pack, is_pack, pack_of, pack_of_all, path_of
 
 PLACE = "trials/00012/3/hpsearch-checkpoint-9"
 OTHERS = ["trials/00013/1/hpsearch-checkpoint-9", "trials/00014/1/hpsearch-checkpoint-1"]
@@ -21,8 +21,8 @@ def places() -> st.SearchStrategy[str]:
 def test_an_address_says_the_pack_and_the_place():
     address = in_pack(PACK, PLACE)
     assert address == "trials/packs/00007-2-9x3.zip#trials/00012/3/hpsearch-checkpoint-9"
-    assert (pack_of(address), place_of(address)) == (PACK, PLACE)
-    assert (pack_of(PLACE), place_of(PLACE)) == (None, PLACE)
+    assert (pack_of(address), path_of(address)) == (PACK, PLACE)
+    assert (pack_of(PLACE), path_of(PLACE)) == (None, PLACE)
 
 
 def test_a_packs_name_says_its_first_checkpoint_and_how_many_it_holds():
@@ -41,9 +41,9 @@ ROOTS = st.one_of(
 def test_a_study_may_lie_anywhere(root: str, first: str, place: str):
     pack = pack_of_all([first, place])
     address = f"{root}/{in_pack(pack, place)}"
-    assert (pack_of(address), place_of(address)) == (f"{root}/{pack}", f"{root}/{place}")
+    assert (pack_of(address), path_of(address)) == (f"{root}/{pack}", f"{root}/{place}")
     plain = f"{root}/{place}"
-    assert (pack_of(plain), place_of(plain)) == (None, plain)
+    assert (pack_of(plain), path_of(plain)) == (None, plain)
 
 
 @pytest.mark.parametrize(

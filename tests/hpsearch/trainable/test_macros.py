@@ -79,7 +79,7 @@ def test_what_a_value_holds_is_no_macro(tmp_path: Path) -> None:
     [
         ("${arg}", "did you mean ${args}?"),
         ("${qqqqqq}", "there are env, interpreter, program, args_json"),
-        ("--all=${args}", "${args} stands for several words: put it by itself"),
+        ("--all=${args}", "${args} expands to several words: make it a word of its own"),
     ],
 )
 def test_a_macro_that_is_no_good_is_refused(word: str, says: str) -> None:

@@ -77,9 +77,9 @@ def test_a_name_that_is_no_text_is_refused() -> None:
 @pytest.mark.parametrize(
     ("reported", "says"),
     [
-        ({"acuracy": 1.0, "loss": 2.0}, "holds 'acuracy', 'loss': did you mean 'acuracy'?"),
-        ({"loss": 1.0}, "holds 'loss': report it"),
-        ({}, "holds nothing: report it"),
+        ({"acuracy": 1.0, "loss": 2.0}, "has 'acuracy', 'loss': did you mean 'acuracy'?"),
+        ({"loss": 1.0}, "has 'loss': report it"),
+        ({}, "has nothing: report it"),
     ],
 )
 def test_a_report_without_the_sweeps_metric_is_refused_with_the_nearest_name(

@@ -73,7 +73,7 @@ def test_each_is_read_from_the_pack_as_it_is_read_alone(tmp_path: Path) -> None:
 def test_what_is_written_out_is_to_the_byte_what_one_alone_writes(tmp_path: Path) -> None:
     checkpoint = packed(tmp_path / "together")[1]
     for _ in range(2):  # the second finds it there
-        written = checkpoints.write_out(checkpoint)
+        written = checkpoints.extract(checkpoint)
         assert written == tmp_path / "together" / place(1)
         assert files_below(written) == files_below(alone(tmp_path / "alone"))
     assert checkpoints.user_path(checkpoint) == written / "state.pt"
@@ -99,7 +99,7 @@ def test_what_lies_at_its_place_is_read_there(tmp_path: Path) -> None:
 
 def test_what_was_written_out_needs_no_pack(tmp_path: Path) -> None:
     first, second, _ = packed(tmp_path)
-    checkpoints.write_out(first)
+    checkpoints.extract(first)
     (tmp_path / "trials" / "packs" / "00000-1-3x3.zip").unlink()
     assert same(checkpoints.read_state(first), state_of(0))
     for read in READ:
@@ -117,7 +117,7 @@ def test_one_that_is_written_out_while_it_is_looked_for_is_found(
 
     def late(pack: Path, *given: Any) -> Any:
         monkeypatch.setattr("hpsearch.trainable.checkpoints.read_pack", packs.read_pack)
-        checkpoints.write_out(checkpoint)
+        checkpoints.extract(checkpoint)
         pack.unlink()
         return packs.read_pack(pack, *given)
 
@@ -139,7 +139,7 @@ def test_bytes_for_another_machine_are_made_without_a_file(tmp_path: Path) -> No
 
 def write_out_at(checkpoint: Path, barrier: Any, answers: Any) -> None:
     barrier.wait()
-    answers.put(str(checkpoints.write_out(checkpoint)))
+    answers.put(str(checkpoints.extract(checkpoint)))
 
 
 def test_many_may_write_it_out_at_once(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_what_was_begun_and_is_cleared_away_is_begun_again(tmp_path: Path, monke
             path.rmdir()
 
     monkeypatch.setattr(Path, "mkdir", made_and_cleared)
-    assert checkpoints.write_out(checkpoint) == tmp_path / place(0)
+    assert checkpoints.extract(checkpoint) == tmp_path / place(0)
     assert same(checkpoints.read_state(checkpoint), state_of(0))
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hpsearch.trainable.plain_state import is_plain
+from hpsearch.trainable.state_file import is_plain
 
 TENSORS = st.builds(
     lambda dtype, shape: torch.ones(shape).to(dtype),

@@ -119,7 +119,7 @@ def test_a_step_is_no_checkpoint(assignment: Assignment, step: Any) -> None:
         ([0.3, 3], {}, 'a report must be a mapping of names to numbers, but is .*0.3: write {"loss": 0.9}'),
         ([0.3], {}, "a report must be a mapping of names to numbers"),
         (["loss", 0.3], {}, "a report must be a mapping of names to numbers"),
-        ([], {}, "every report must hold the sweep's metric 'loss', but this one holds nothing"),
+        ([], {}, "every report must have the sweep's metric 'loss', but this one has nothing"),
     ],
 )
 def test_a_report_as_other_libraries_take_it_is_told_how_it_is_written_here(

@@ -18,7 +18,7 @@ from hpsearch.events import Saved
 from hpsearch.objective import Metric, Objective
 from hpsearch.task import Result
 from hpsearch.trainable import random_state
-from hpsearch.trainable.addresses import in_pack, place_of
+from hpsearch.trainable.addresses import in_pack, path_of
 from hpsearch.trainable.checkpoints import read_random_state, read_state, user_path
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
@@ -153,7 +153,7 @@ def test_a_state_that_cant_be_saved_fails_its_own_trial(tmp_path: Path) -> None:
 def test_a_trial_that_fails_at_its_end_is_in_no_file(tmp_path: Path) -> None:
     ended = run(tmp_path, [2, 2, 2], ("", "step", ""))
     assert ended[1].failure is not None
-    assert place_of(str(ended[2].checkpoint)) == place(2)
+    assert path_of(str(ended[2].checkpoint)) == place(2)
     with pytest.raises(Exception, match=r"00000-1-2x2\.zip is damaged"):
         read_state(tmp_path / in_pack(pack(2), place(1)))
 
@@ -213,7 +213,7 @@ def test_a_trial_that_goes_on_finds_its_object_by_its_place(tmp_path: Path, alon
         enter(many, number, 1)
     first = rounds(many, 1)
     (tmp_path / "study" / "trials" / "packs" / "00000-1-1x3.zip").unlink()
-    formers = [str(first[0].checkpoint), place_of(str(first[1].checkpoint)), f"{first[2].checkpoint}"]
+    formers = [str(first[0].checkpoint), path_of(str(first[1].checkpoint)), f"{first[2].checkpoint}"]
     for number, former in enumerate(formers):
         enter(many, number, 2, former=former, start=1)
     second = rounds(many, 1)

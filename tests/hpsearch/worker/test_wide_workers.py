@@ -76,7 +76,7 @@ def test_a_loop_that_ignores_the_strategy_has_failed_on_all_ranks(tmp_path: Path
     with Workers(tmp_path, trainables.leaves_a_mark, strategies=strategies_of("pipeline")) as workers:
         results = workers.run(wide(0, 1))
         assert kinds(results) == ["contract", "contract"]
-        assert "never looked at trial.parallel" in str(results[0].failure)
+        assert "never read trial.parallel" in str(results[0].failure)
 
 
 def test_each_rank_has_a_directory_of_its_own(tmp_path: Path) -> None:

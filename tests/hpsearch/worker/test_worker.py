@@ -498,7 +498,7 @@ def saves_an_object(trial: RunningTrial) -> None:
     [
         (raises, "raised", "ValueError: the rate must be positive"),
         (exits, "raised", "SystemExit: enough"),
-        (forgets_the_metric, "contract", "the sweep's metric 'loss', but this one holds 'accuracy'"),
+        (forgets_the_metric, "contract", "the sweep's metric 'loss', but this one has 'accuracy'"),
         (reports_nothing, "contract", "must report at least once in a segment"),
         (returns_its_loss, "contract", "returned without, and its result, 0.25, isn't read: call trial.report("),
         (saves_an_object, "contract", 'state["rng"]: random.Random can\'t be read back'),

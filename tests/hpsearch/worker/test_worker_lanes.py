@@ -20,7 +20,7 @@ import hpsearch_trainers.lanes
 from hpsearch.events import Saved
 from hpsearch.objective import Metric, Objective
 from hpsearch.task import Result
-from hpsearch.trainable.addresses import place_of
+from hpsearch.trainable.addresses import path_of
 from hpsearch.trainable.checkpoints import read_random_state, read_state, user_path
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
@@ -86,7 +86,7 @@ def told(root: Path, heard: Heard, result: Result) -> Any:
 
     failure = result.failure and (result.failure.kind, result.failure.message)
     saves = [(iteration, checkpoint, plain(reports)) for iteration, checkpoint, reports in heard.saves]
-    place = result.checkpoint and place_of(result.checkpoint)
+    place = result.checkpoint and path_of(result.checkpoint)
     ended = (result.iteration, place, plain(result.reports), result.cut, failure, result.changed)
     return plain(heard.reports), saves, ended
 
