@@ -1,1 +1,1 @@
-"""Values that users write, wherever they write them: checks of single values, settings, import paths, strict JSON."""
+"""Validation of user input: values, settings, import paths, strict JSON."""

@@ -1,4 +1,4 @@
-"""Checks that every part of a sweep shares, and the one error they raise: it knows which key is wrong."""
+"""Validation of single values of a sweep, and its errors, which name the key."""
 
 from __future__ import annotations
 
@@ -33,17 +33,25 @@ KeyPath = tuple[str | int, ...]
 """Keys and list positions from the top of a sweep: `("points_to_try", 0, "lr")`."""
 
 Add = tuple[KeyPath, str]
-"""A section and the line that is missing in it: `(("early_terminate",), "max_iter: 27")`."""
+"""A section and the line to add to it: `(("early_terminate",), "max_iter: 27")`."""
 
 _INT64 = 2**63
 _DEEPEST_VALUE = 20
 
 
 class InvalidKey(SweepError):
-    """One key of a sweep is wrong; whoever knows where it was written adds the file and the line."""
+    """A key of a sweep is wrong. The reader of the file adds the file and the line.
+
+    Args:
+        key: The key.
+        problem: What must hold, and what the value is.
+        advice: What to do.
+        add: The line to add to a section.
+        subject: What the key belongs to, for an error outside of a sweep: the name of a class.
+    """
 
     def __init__(self, key: KeyPath, problem: str, advice: str = "", add: Add | None = None, subject: str = "") -> None:
-        super().__init__(key, problem, advice, add, subject)  # all of them, so that it can be pickled
+        super().__init__(key, problem, advice, add, subject)  # all arguments, so that it can be pickled
         self.key = key
         self.problem = problem
         self.advice = advice
@@ -51,7 +59,7 @@ class InvalidKey(SweepError):
         self.subject = subject
 
     def under(self, prefix: KeyPath) -> InvalidKey:
-        """Give the same error as seen from a section further up."""
+        """Return the same error with a prefix added to its keys."""
         add = None if self.add is None else (prefix + self.add[0], self.add[1])
         return InvalidKey(prefix + self.key, self.problem, self.advice, add)
 
@@ -78,14 +86,14 @@ class InvalidKeys(SweepError):
 
 
 class Mistakes:
-    """Collects mistakes, so that a person hears of all at once."""
+    """Collects errors, so that all of them are reported at once."""
 
     def __init__(self) -> None:
         self.found: list[InvalidKey] = []
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Go on behind a mistake."""
+        """Collect an error that is raised in the context."""
         try:
             yield
         except InvalidKeys as error:
@@ -94,11 +102,11 @@ class Mistakes:
             self.found.append(error)
 
     def refuse(self) -> None:
-        """Raise what was found, if anything was.
+        """Raise the collected errors, if there are any.
 
         Raises:
             InvalidKey: One key is wrong.
-            InvalidKeys: Several are.
+            InvalidKeys: Several keys are wrong.
         """
         if len(self.found) == 1:
             raise self.found[0]
@@ -107,32 +115,32 @@ class Mistakes:
 
 
 def key_text(path: KeyPath) -> str:
-    """Write a key path as people do: `points_to_try[0].lr`."""
+    """Return a key path as text: `points_to_try[0].lr`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part or repr(part)}" for part in path).removeprefix(
         "."
     )
 
 
 def shown(value: object) -> str:
-    """Write a value for an error, short and on one line."""
+    """Return a value as text for an error, short and on one line."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, int) and abs(value) >= _INT64:
-        return "an integer beyond 64 bits"  # thousands of digits can't even be printed
+        return "an integer beyond 64 bits"  # Python refuses to print thousands of digits
     out = repr(value) if not isinstance(value, list | tuple) else f"a list of {len(value)}"
     return out if len(out) <= 60 else f"{out[:57]}..."
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Say which known word was probably meant, one like it or the one that it abbreviates, or list them all."""
+    """Return a hint for an unknown word: the known word that is similar or starts with it, or all known words."""
     words = list(known)
     lower = [w.lower() for w in words]
     close = difflib.get_close_matches(word.lower(), lower, n=1)
-    begun = [w for w in lower if w.startswith(word.lower())]
-    if not close and len(begun) == 1:
-        close = begun
+    completions = [w for w in lower if w.startswith(word.lower())]
+    if not close and len(completions) == 1:
+        close = completions
     for candidate in words:
         if close and candidate.lower() == close[0]:
             return f"did you mean {candidate}?"
@@ -140,7 +148,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def integer(value: object, key: KeyPath) -> int:
-    """Take an integer of 64 bits, no bool and no float."""
+    """Return a 64-bit integer. Booleans and floats are refused."""
     value = _unwrapped(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidKey(key, f"must be an integer, got {shown(value)}")
@@ -150,7 +158,7 @@ def integer(value: object, key: KeyPath) -> int:
 
 
 def boolean(value: object, key: KeyPath) -> bool:
-    """Take true or false, and nothing that only means it."""
+    """Return a boolean. Numbers and strings are refused."""
     value = _unwrapped(value)
     if not isinstance(value, bool):
         raise InvalidKey(key, f"must be true or false, got {shown(value)}")
@@ -158,7 +166,7 @@ def boolean(value: object, key: KeyPath) -> bool:
 
 
 def number(value: object, key: KeyPath) -> float:
-    """Take a finite number as a float."""
+    """Return a finite number as a float."""
     value = _unwrapped(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidKey(key, f"must be a number, got {shown(value)}")
@@ -172,7 +180,7 @@ def number(value: object, key: KeyPath) -> float:
 
 
 def text(value: object, key: KeyPath) -> str:
-    """Take a string that isn't empty, on one line."""
+    """Return a non-empty string on one line."""
     if not isinstance(value, str):
         advice = "" if value is None or isinstance(value, Mapping | list) else "put it in quotes"
         raise InvalidKey(key, f"must be a string, got {shown(value)}", advice)
@@ -183,7 +191,7 @@ def text(value: object, key: KeyPath) -> str:
 
 
 def at_least(lowest: float, read: Callable[[object, KeyPath], Any], value: object, key: KeyPath) -> Any:
-    """Take what `read` takes, where it isn't below `lowest`."""
+    """Return a value that `read` accepts and that is not below `lowest`."""
     out = read(value, key)
     if out < lowest:
         raise InvalidKey(key, f"must be at least {lowest}, got {out}")
@@ -191,7 +199,7 @@ def at_least(lowest: float, read: Callable[[object, KeyPath], Any], value: objec
 
 
 def one_of(choices: Sequence[str], value: object, key: KeyPath) -> str:
-    """Take one of these words."""
+    """Return one of these words."""
     if not isinstance(value, str) or value not in choices:
         hint = nearest(value, choices) if isinstance(value, str) else ""
         advice = hint if hint.startswith("did") else ""
@@ -200,10 +208,10 @@ def one_of(choices: Sequence[str], value: object, key: KeyPath) -> str:
 
 
 def plain(value: object, key: KeyPath = (), depth: int = 0) -> Value:
-    """Give a value as JSON would give it back: plain Python, NumPy scalars unwrapped, tuples as lists.
+    """Return a value with the types of JSON: NumPy scalars are unwrapped, tuples become lists.
 
     Raises:
-        InvalidKey: The value isn't a bool, int, float, string, None, or a list or mapping of these.
+        InvalidKey: The value is not a bool, int, float, string, None, or a list or mapping of these.
     """
     value = _unwrapped(value)
     if depth > _DEEPEST_VALUE:
@@ -217,7 +225,7 @@ def plain(value: object, key: KeyPath = (), depth: int = 0) -> Value:
     if isinstance(value, str):
         return _plain_string(value, key)
     if isinstance(value, list | tuple):
-        return [plain(item, (*key, place), depth + 1) for place, item in enumerate(value)]
+        return [plain(item, (*key, index), depth + 1) for index, item in enumerate(value)]
     if isinstance(value, Mapping):
         return {_plain_name(name, key): plain(item, (*key, str(name)), depth + 1) for name, item in value.items()}
     raise InvalidKey(
@@ -229,7 +237,7 @@ def plain(value: object, key: KeyPath = (), depth: int = 0) -> Value:
 
 
 def _unwrapped(value: object) -> object:
-    """Unwrap NumPy's scalars and arrays, without importing NumPy."""
+    """Return a NumPy scalar or array as plain Python, without importing NumPy; other values unchanged."""
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return value.tolist()
     return value

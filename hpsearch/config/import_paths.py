@@ -1,4 +1,4 @@
-"""Follow an import path, and say which part of it can't be followed."""
+"""Import paths such as `package.module:name`: importing, and checking without import."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ __all__ = ["check_importable", "check_named", "import_object", "is_import_path"]
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
-def is_import_path(given: str) -> bool:
-    """Say whether a text has the form `package.module:name`."""
-    return _IMPORT_PATH.fullmatch(given) is not None
+def is_import_path(text: str) -> bool:
+    """Return whether a text has the form `package.module:name`."""
+    return _IMPORT_PATH.fullmatch(text) is not None
 
 
 def import_object(spec: str, key: str, error_type: type[HpsearchError], search_path: Sequence[str] = ()) -> Any:
-    """Import what `package.module:name` leads to.
+    """Import and return the object of an import path.
 
     Args:
         spec: The import path.
-        key: The sweep's key that holds it, for errors.
-        error_type: What is raised.
-        search_path: Folders put in front of `sys.path`, and left there: what is imported later must be found as well.
+        key: The key of the sweep, for errors.
+        error_type: Type of the errors.
+        search_path: Folders that are prepended to `sys.path`. They stay there for later imports of the object.
 
     Raises:
-        HpsearchError: Of the type asked for; names the part that can't be followed, and the nearest one that could.
+        HpsearchError: Of type `error_type`. Names the part that cannot be imported, and the most similar one.
     """
     module_name, attribute = _split(spec, key, error_type)
     sys.path[:0] = [folder for folder in search_path if folder not in sys.path]
@@ -47,10 +47,10 @@ def import_object(spec: str, key: str, error_type: type[HpsearchError], search_p
 
 
 def check_importable(spec: str, key: str, error_type: type[HpsearchError], search_path: Sequence[str] = ()) -> None:
-    """See that the outermost package of an import path is there, without importing it.
+    """Check that the top-level package of an import path exists, without importing it.
 
     Raises:
-        HpsearchError: Of the type asked for: it isn't.
+        HpsearchError: Of type `error_type`: the package does not exist.
     """
     outermost = _split(spec, key, error_type)[0].partition(".")[0]
     with _searched_first(search_path):
@@ -59,32 +59,33 @@ def check_importable(spec: str, key: str, error_type: type[HpsearchError], searc
 
 
 def check_named(spec: str, key: str, error_type: type[HpsearchError], search_path: Sequence[str] = ()) -> None:
-    """See that an import path leads to a module whose source has the name in it, without importing anything.
+    """Check that the module of an import path exists and that its source contains the name, without importing it.
 
-    What only importing would tell passes: names that a module makes or takes over from elsewhere, compiled modules.
+    Names that can only be checked by importing are accepted: those that a module defines dynamically or imports with
+    `*`, and those of compiled modules.
 
     Raises:
-        HpsearchError: Of the type asked for: it doesn't.
+        HpsearchError: Of type `error_type`: the module or the name does not exist.
     """
     check_importable(spec, key, error_type, search_path)
     module_name, attribute = _split(spec, key, error_type)
     with _searched_first(search_path):
         outermost, *inner = module_name.split(".")
         try:
-            found = importlib.util.find_spec(outermost)
-        except ValueError:  # of `__main__`, whose name leads nowhere
+            module = importlib.util.find_spec(outermost)
+        except ValueError:  # for `__main__`, which has no spec
             return
         for depth, part in enumerate(inner, 1):
-            folders = None if found is None else found.submodule_search_locations
+            folders = None if module is None else module.submodule_search_locations
             if folders is None:
                 return
-            # By its last part alone: of a package without __init__.py the parent would have to be imported.
-            found = PathFinder.find_spec(part, list(folders))
-            if found is None:
+            # By its last part: with the full name, the parent of a namespace package would have to be imported.
+            module = PathFinder.find_spec(part, list(folders))
+            if module is None:
                 path = ".".join([outermost, *inner[:depth]])
-                nearest = _nearest([module.name for module in pkgutil.iter_modules(list(folders))], part)
+                nearest = _nearest([known.name for known in pkgutil.iter_modules(list(folders))], part)
                 raise error_type(f"`{key}: {spec}` names the module {path!r}, which isn't there{nearest}")
-    source = Path(found.origin) if found is not None and found.origin is not None else Path()
+    source = Path(module.origin) if module is not None and module.origin is not None else Path()
     if source.suffix != ".py" or not source.is_file():
         return
     text, name = source.read_text(encoding="utf-8", errors="replace"), attribute.partition(".")[0]
@@ -145,7 +146,7 @@ def _import_mistake(module_name: str, named: str, error: BaseException) -> str:
     where = f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     if isinstance(error, SyntaxError):
         where = f", at {error.filename}:{error.lineno}"
-    return f"{named} can't be had: importing {module_name!r} raised {exception_line(error)}{where}"
+    return f"{named} can't be imported: importing {module_name!r} raised {exception_line(error)}{where}"
 
 
 def _nearest_module(missing: str) -> str:

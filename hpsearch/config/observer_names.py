@@ -1,6 +1,6 @@
-"""The names of observers that a sweep may give.
+"""The names of the built-in observers.
 
-A new observer is its own file in `observers/` and a line here.
+To add an observer, add its file to `observers/` and a line here.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ KNOWN_OBSERVERS: Mapping[str, str] = {
     "tensorboard": "hpsearch.observers.tensorboard.observer:TensorBoardObserver",
     "wandb": "hpsearch.observers.wandb_runs:WandbObserver",
 }
-"""Names to what makes each: called with the `Observed`. Imported when it is asked for."""
+"""Names to import paths of factories, which are called with the `Observed`. They are imported when they are used."""
 
 OPTIONAL = frozenset({"mlflow", "wandb"})
-"""Those that need the package of the same name, which hpsearch installs only as the extra of that name."""
+"""Observers that need the package, and the extra of hpsearch, of the same name."""
 
 
 def check_observer(name: object, key: KeyPath) -> str:
-    """Take the name of an observer, or an import path; the path itself is followed when the sweep is run.
+    """Return the name or import path of an observer. The path is imported when the sweep runs.
 
     Raises:
-        InvalidKey: It is neither.
+        InvalidKey: The value is neither.
     """
     if isinstance(name, str) and (name in KNOWN_OBSERVERS or _is_path(name)):
         return name
@@ -38,15 +38,15 @@ def check_observer(name: object, key: KeyPath) -> str:
 
 
 def check_once(names: Sequence[object], key: KeyPath) -> None:
-    """See that no observer is named twice: each would write where the other does.
+    """Check that no observer is named twice, since both would write to the same files.
 
     Raises:
-        InvalidKey: One is.
+        InvalidKey: An observer is named twice.
     """
-    for place, name in enumerate(names):
-        if isinstance(name, str) and name in names[:place]:
+    for index, name in enumerate(names):
+        if isinstance(name, str) and name in names[:index]:
             raise InvalidKey(
-                (*key, place), f"must be another than those before it, but {name} is one of them", "once is enough"
+                (*key, index), f"must differ from those before it, but {name} is one of them", "once is enough"
             )
 
 

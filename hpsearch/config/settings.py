@@ -1,8 +1,7 @@
-"""A section of a sweep as a frozen dataclass: from its fields it is checked, read from a file, compared and described.
+"""Sections of a sweep as frozen dataclasses, whose fields define validation, parsing, comparison and JSON schema.
 
-A field is an int, a float, a bool, a str, several of these (`tuple[str, ...]`), a mapping or a `Literal` of words, a
-number or such words, or one of these or None;
-`Annotated` adds its bound, and whether it is about how a sweep is run rather than about what.
+A field is an int, float, bool, str, `tuple[str, ...]`, a mapping, a `Literal` of words, a number or a `Literal`, or one
+of these or None. `Annotated` adds a bound (`AtLeast`), or marks a field that may change in a resumed study (`HOW`).
 """
 
 from __future__ import annotations
@@ -31,25 +30,25 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """A number's lower bound."""
+    """Lower bound of a number."""
 
     bound: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Duration:
-    """Seconds, more than 0; in a file also as text such as 90m."""
+    """Seconds, more than 0; in a file also a text such as 90m."""
 
 
 @dataclass(frozen=True, slots=True)
 class _How:
-    """About how a sweep is run: a study that has begun may be resumed with another value."""
+    """A setting of how a sweep runs, not of what it searches: a study can be resumed with another value."""
 
 
 HOW = _How()
 
 NONE = "none"
-"""Says of a setting what null says: `--set limits.patience=none`."""
+"""Means the same as null: `--set limits.patience=none`."""
 
 _Check = Callable[[object, KeyPath], Any]
 
@@ -62,7 +61,7 @@ _UNIT_SECONDS = (86_400.0, 3_600.0, 60.0, 1.0)
 
 @dataclass(frozen=True)
 class Settings:
-    """Base of the sections."""
+    """Base class of the sections."""
 
     def __post_init__(self) -> None:
         for name, known in settings_fields(type(self)).items():
@@ -70,47 +69,47 @@ class Settings:
         self.check()
 
     def check(self) -> None:
-        """Check what must hold between fields.
+        """Check the fields against each other.
 
         Raises:
-            InvalidKey: It doesn't.
+            InvalidKey: A field contradicts another one.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsField:
-    """One key of a section."""
+    """A key of a section."""
 
     check: _Check
-    """Takes a value as Python gives it."""
+    """Validates a Python value."""
     read: _Check
-    """Takes a value as a file gives it."""
+    """Validates a value of a sweep file."""
     schema: Mapping[str, Any]
-    """As JSON Schema describes it."""
+    """JSON schema of the values."""
     default: Any
-    """MISSING where it must be given."""
+    """MISSING if the key is required."""
     how: bool = False
     none_is_word: bool = False
-    """The word none is one of its values, which null says as well."""
+    """Whether the word none is one of its values. Null means the same."""
 
     @property
     def required(self) -> bool:
-        """Whether it must be given."""
+        """Whether the key is required."""
         return self.default is MISSING
 
 
 def settings_fields(settings: type[Settings]) -> Mapping[str, SettingsField]:
-    """Give the keys that a section takes, in order.
+    """Return the keys of a section, in order.
 
     Raises:
-        TypeError: A field is of a type that no sweep file could give.
+        TypeError: The type of a field is not supported.
     """
     hints = get_type_hints(settings, include_extras=True)
     return {known.name: _field(known, hints[known.name]) for known in fields(settings)}
 
 
 def _field(known: Field[Any], hint: Any) -> SettingsField:
-    """Build a field by its type, from the inside out."""
+    """Return the field of a type hint. Nested hints are built from the inside out."""
     inside = get_args(hint)
     if get_origin(hint) is Annotated:
         field = _field(known, inside[0])
@@ -125,7 +124,7 @@ def _field(known: Field[Any], hint: Any) -> SettingsField:
             field = replace(_around(field, partial(_word_or, words), schema), none_is_word=NONE in words)
         if type(None) in inside:
             kinds = field.schema.get("anyOf", [field.schema])
-            # A text, or one of several words, may be this very word.
+            # A text, or one of several words, may be the word none itself.
             none = {"type": "null"} if one is str or get_origin(one) is Literal else {"enum": [None, NONE]}
             wrap = _unless_null if "type" in none else _unless_none
             field = _around(field, wrap, {"anyOf": [*kinds, none]})
@@ -152,7 +151,7 @@ def _marked(field: SettingsField, mark: object) -> SettingsField:
 
 
 def _around(field: SettingsField, wrap: Callable[..., Any], schema: Mapping[str, Any]) -> SettingsField:
-    """Give the field with another check around its own."""
+    """Return the field with its check wrapped by another one."""
     return replace(field, check=partial(wrap, field.check), read=partial(wrap, field.read), schema=schema)
 
 
@@ -165,7 +164,7 @@ def _mapping(value: object, key: KeyPath) -> Mapping[str, Any]:
 def _texts(value: object, key: KeyPath) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         raise InvalidKey(key, f"must be a list, got {shown(value)}")
-    return tuple(text(item, (*key, place)) for place, item in enumerate(value))
+    return tuple(text(item, (*key, index)) for index, item in enumerate(value))
 
 
 _PLAIN: Mapping[Any, tuple[_Check, str]] = {
@@ -204,7 +203,7 @@ def _positive(read: _Check, value: object, key: KeyPath) -> float:
 
 
 def read_duration(value: object, key: KeyPath) -> float:
-    """Take a time in seconds: a number, or text such as 90m, 1h30m or 45s."""
+    """Return a time in seconds: of a number, or a text such as 90m, 1h30m or 45s."""
     if not isinstance(value, str):
         return number(value, key)
     match = _DURATION.fullmatch(value.strip())

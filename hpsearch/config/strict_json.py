@@ -1,4 +1,4 @@
-"""JSON and numbers that people and programs hand us: what Python would bend in silence is refused."""
+"""Strict parsing of JSON and numbers: raises an error where Python would silently accept or change a value."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:inf|infini
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Read JSON, with the `NaN` and `Infinity` that many write.
+    """Return the value of a JSON text. `NaN` and `Infinity` are accepted, since many programs write them.
 
     Raises:
-        ValueError: It isn't JSON, an object names something twice, or a number is beyond what a float holds.
+        ValueError: The text is not JSON, an object has a duplicate key, or a number is too large for a float.
     """
     try:
         return json.loads(text, object_pairs_hook=_object, parse_float=parse_number)
@@ -25,10 +25,10 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_number(text: str) -> float:
-    """Read a number as JSON or YAML 1.2 has it, `inf` and `nan`.
+    """Return the number of a text, in the notation of JSON or YAML 1.2, or `inf` or `nan`.
 
     Raises:
-        ValueError: It is none, or beyond what a float holds.
+        ValueError: The text is not a number, or the number is too large for a float.
     """
     text = text.strip()
     if not _NUMBER.fullmatch(text):
@@ -40,9 +40,9 @@ def parse_number(text: str) -> float:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"an object must name each thing once, but names {twice!r} twice")
-    return made
+    return unique
