@@ -269,7 +269,7 @@ def offered(tmp_path: Path) -> Path:
 
 
 def without_manifest(checkpoint: Path) -> Path:
-    """Make of it what a version wrote that knew no manifests."""
+    """Leave of it what `unzip` writes out of a pack."""
     (checkpoint / "manifest.json").unlink()
     return checkpoint
 

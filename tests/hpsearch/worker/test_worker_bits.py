@@ -160,17 +160,6 @@ def test_a_loop_that_neither_looks_at_its_checkpoint_nor_calls_iterations_has_fa
     assert "trial.checkpoint and without trial.iterations()" in rest.failure.message
 
 
-def test_a_checkpoint_of_an_earlier_version_is_gone_on_from_as_that_version_did(tmp_path: Path) -> None:
-    first = run(worker_on(tmp_path, own_loop), segment(0, 1))
-    assert first.checkpoint is not None
-    state = torch.load(tmp_path / first.checkpoint / "random.pt")
-    del state["own_loop"]
-    torch.save(state, tmp_path / first.checkpoint / "random.pt")
-    (tmp_path / first.checkpoint / "manifest.json").unlink()
-    rest = run(worker_on(tmp_path, own_loop), segment(1, 2, first.checkpoint, attempt=2))
-    assert rest.reports[0].metrics["drawn"] == first.reports[0].metrics["drawn"]
-
-
 @pytest.mark.parametrize("trainable", [train, Train, own_loop])
 def test_warm_cold_and_uninterrupted_runs_give_the_same_bits(tmp_path: Path, trainable: Any) -> None:
     whole = [run(worker_on(tmp_path, trainable), segment(0, 6))]
