@@ -44,8 +44,8 @@ def design_network_arguments(command: argparse.ArgumentParser) -> None:
 
 def design_network(args: argparse.Namespace) -> int:
     """Design a network, or resume a design."""
-    from hpsearch.design.asked import Asked, read_limits, read_seconds
     from hpsearch.design.design import Surroundings, design, resume  # torch takes seconds
+    from hpsearch.design.request import DesignRequest, read_limits, read_seconds
 
     check_launched_once("hpsearch design")
     around = Surroundings(
@@ -65,7 +65,7 @@ def design_network(args: argparse.Namespace) -> int:
             report = resume(folder, around, seconds)
         else:
             folder = args.output or Path("runs") / f"design-{_named(args.data)}"
-            asked = Asked(
+            asked = DesignRequest(
                 source=os.path.abspath(args.data.expanduser()),  # noqa: PTH100 - a link's name says what it is
                 target=args.target,
                 goal=args.goal,

@@ -14,13 +14,13 @@ from typing import Any
 
 from hpsearch.backends import BackendName, make_backend
 from hpsearch.config.checks import nearest
-from hpsearch.design.asked import Asked
 from hpsearch.design.data_sets import DataSetError, prepare
 from hpsearch.design.folder import DesignFolder
 from hpsearch.design.last_fit import best_of, deliver
 from hpsearch.design.pace import ENOUGH_EPOCHS, SCORING, STARTING, Clock, check_latency, pace, search_seconds
 from hpsearch.design.prepared_rows import PreparedRows, read_rows
-from hpsearch.design.report import Report
+from hpsearch.design.report import DesignReport
+from hpsearch.design.request import DesignRequest
 from hpsearch.design.scores import SCORES
 from hpsearch.design.scoring import tested
 from hpsearch.design.search_space import search_space
@@ -65,7 +65,7 @@ class Surroundings:
     """End before the search, so that the sweep can be changed."""
 
 
-def design(asked: Asked, folder: Path, around: Surroundings) -> Report | None:
+def design(asked: DesignRequest, folder: Path, around: Surroundings) -> DesignReport | None:
     """Design a network for a data set.
 
     Args:
@@ -92,7 +92,7 @@ def design(asked: Asked, folder: Path, around: Surroundings) -> Report | None:
         raise
 
 
-def resume(folder: Path, around: Surroundings, seconds: float | None = None) -> Report | None:
+def resume(folder: Path, around: Surroundings, seconds: float | None = None) -> DesignReport | None:
     """Resume a design, or return its report.
 
     The split stays: rows are read from the folder, not from the data set.
@@ -107,11 +107,11 @@ def resume(folder: Path, around: Surroundings, seconds: float | None = None) -> 
     """
     place = DesignFolder(folder)
     record = place.read()
-    asked = Asked.from_json(record["asked"]).with_seconds(seconds)
+    asked = DesignRequest.from_json(record["asked"]).with_seconds(seconds)
     more = asked.seconds > record["asked"]["seconds"]
     if place.report.is_file() and not more:
         around.say(f"{folder}: this design is finished")
-        return Report.from_json(_json(place.report))
+        return DesignReport.from_json(_json(place.report))
     clock = Clock(asked.seconds, record["spent"], around.began)
     record["asked"] = asked.to_json()
     try:
@@ -130,7 +130,9 @@ def resume(folder: Path, around: Surroundings, seconds: float | None = None) -> 
         place.write(place.record, record)
 
 
-def _look(place: DesignFolder, record: dict[str, Any], asked: Asked, clock: Clock, around: Surroundings) -> None:
+def _look(
+    place: DesignFolder, record: dict[str, Any], asked: DesignRequest, clock: Clock, around: Surroundings
+) -> None:
     """Split and prepare the rows, see what trees and a usual network do with them, and write the sweep."""
     for left in (place.data, place.model):  # of a run that ended in the middle of it
         shutil.rmtree(left, ignore_errors=True)
@@ -206,7 +208,7 @@ def _look(place: DesignFolder, record: dict[str, Any], asked: Asked, clock: Cloc
 
 
 def _searched(
-    place: DesignFolder, record: Mapping[str, Any], asked: Asked, clock: Clock, around: Surroundings
+    place: DesignFolder, record: Mapping[str, Any], asked: DesignRequest, clock: Clock, around: Surroundings
 ) -> Study | None:
     """Run the sweep for the time that there is; None where it was interrupted."""
     sweep = load_sweep(place.sweep)
@@ -250,8 +252,8 @@ def _own_seconds(sweep: Sweep, record: Mapping[str, Any]) -> float | None:
 
 
 def _finished(
-    place: DesignFolder, record: dict[str, Any], asked: Asked, study: Study, clock: Clock, around: Surroundings
-) -> Report:
+    place: DesignFolder, record: dict[str, Any], asked: DesignRequest, study: Study, clock: Clock, around: Surroundings
+) -> DesignReport:
     if not study.leaders:
         own = _own_seconds(load_sweep(place.sweep), record)
         where = locate(place.sweep, "limits.max_time")
@@ -310,7 +312,7 @@ def _goal(asked: str | None, rows: PreparedRows) -> str:
     return asked or able[0]
 
 
-def _workers(asked: Asked) -> int:
+def _workers(asked: DesignRequest) -> int:
     return asked.workers or len(os.sched_getaffinity(0))
 
 

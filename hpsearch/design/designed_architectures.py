@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import nn
 
-from hpsearch.design.prepared_rows import Task
+from hpsearch.design.prepared_rows import PredictionTask
 from hpsearch_trainers.architectures import network
 
 __all__ = ["architecture", "designed"]
 
 
-def architecture(params: Mapping[str, Any], task: Task) -> dict[str, Any]:
+def architecture(params: Mapping[str, Any], task: PredictionTask) -> dict[str, Any]:
     """Return the arguments of `architectures.network`, and of `standalone`, for a task.
 
     Rows: `depth` (2; 0 is a linear model) dense layers of `width` (128) features with `activation` ("relu"), `norm`
@@ -28,7 +28,7 @@ def architecture(params: Mapping[str, Any], task: Task) -> dict[str, Any]:
     return {"value": body[0], "inputs": task.inputs, "outputs": task.outputs, "stem": body[1], "head": body[2]}
 
 
-def designed(params: Mapping[str, Any], task: Task) -> nn.Module:
+def designed(params: Mapping[str, Any], task: PredictionTask) -> nn.Module:
     """Make the network.
 
     Raises:

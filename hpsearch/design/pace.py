@@ -13,7 +13,7 @@ import torch
 
 from hpsearch.design.designed_architectures import designed
 from hpsearch.design.designed_network import DesignedNetwork
-from hpsearch.design.prepared_rows import Task
+from hpsearch.design.prepared_rows import PredictionTask
 from hpsearch.errors import DesignError
 from hpsearch.tables.wording import duration, number
 from hpsearch_trainers.measures import latency
@@ -123,7 +123,7 @@ def pace(params: Mapping[str, Any], clock: Clock, workers: int, starting: float)
     return Pace(epochs, round(min(0.4 * left, max(0.1 * left, 4 * fit * epochs)), 1))
 
 
-def check_latency(params: Mapping[str, Any], task: Task, limits: Mapping[str, float]) -> None:
+def check_latency(params: Mapping[str, Any], task: PredictionTask, limits: Mapping[str, float]) -> None:
     """Check that a network can satisfy the limit on latency.
 
     Args:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["PreparedRows", "Task", "read_rows", "read_task"]
+__all__ = ["PredictionTask", "PreparedRows", "read_rows", "read_task"]
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PredictionTask:
     """The inputs and targets of a prediction."""
 
     kind: Literal["classes", "numbers"]
@@ -43,7 +43,7 @@ class Task:
 class PreparedRows:
     """Rows to train on, or to test with; never written to."""
 
-    task: Task
+    task: PredictionTask
     inputs: NDArray[np.generic]
     """float32 (rows, features), or uint8 or float32 (rows, channels, height, width)."""
     targets: NDArray[np.generic]
@@ -51,7 +51,7 @@ class PreparedRows:
 
 
 @lru_cache(maxsize=4)
-def read_task(folder: Path) -> Task:
+def read_task(folder: Path) -> PredictionTask:
     """Read `task.json`.
 
     Raises:
@@ -74,7 +74,7 @@ def read_task(folder: Path) -> Task:
             f"{path}: must say kind numbers, or classes with at least two labels, and inputs of one side or three; got "
             f"kind {kind!r}, {len(classes)} classes and inputs {list(inputs)}"
         )
-    return Task(kind, classes, inputs, *unit, channels)
+    return PredictionTask(kind, classes, inputs, *unit, channels)
 
 
 @lru_cache(maxsize=2)

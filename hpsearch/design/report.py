@@ -10,14 +10,14 @@ from typing import Any
 
 from hpsearch.tables.wording import counted, duration, number
 
-__all__ = ["Report", "TestScore"]
+__all__ = ["DesignReport", "TestScore"]
 
 _NAMES = (
     *("goal", "better", "test", "all_scores", "baseline", "baseline_is", "trees", "trees_are", "validation"),
     *("trees_validation", "trees_win", "trial", "trials", "epochs", "params", "cost", "broken", "search_rows"),
     *("test_rows", "notes", "seconds"),
 )
-"""Names in report.json of the fields of `Report`, in their order."""
+"""Names in report.json of the fields of `DesignReport`, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TestScore:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DesignReport:
     """Results; scores are those of `goal`."""
 
     goal: str
@@ -74,7 +74,7 @@ class Report:
         return dict(zip(_NAMES, asdict(self).values(), strict=True))
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Report:
+    def from_json(cls, given: Mapping[str, Any]) -> DesignReport:
         """Read back what `to_json` gave."""
         scores = {name: _read(given[name]) for name in ("test", "baseline", "trees")}
         lists = {name: tuple(given[name]) for name in ("broken", "notes")}

@@ -13,11 +13,11 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch.design.asked import Asked
 from hpsearch.design.folder import DesignFolder
 from hpsearch.design.last_fit import Best
-from hpsearch.design.prepared_rows import PreparedRows, Task, read_rows
-from hpsearch.design.report import Report, TestScore
+from hpsearch.design.prepared_rows import PredictionTask, PreparedRows, read_rows
+from hpsearch.design.report import DesignReport, TestScore
+from hpsearch.design.request import DesignRequest
 from hpsearch.design.scores import SCORES, interval, score
 from hpsearch.design.trees import KINDS, Trees, predicted
 from hpsearch.errors import DesignError
@@ -38,9 +38,9 @@ def tested(
     best: Best,
     cost: Mapping[str, float],
     trees: Trees | None,
-    asked: Asked,
+    asked: DesignRequest,
     expected: NDArray[np.float64],
-) -> Report:
+) -> DesignReport:
     """Score the delivered network, the trees and a baseline on the test rows.
 
     The network's score is that of the delivered predict.py on the original test rows. `expected` are the trained
@@ -62,7 +62,7 @@ def tested(
         for name, bound in asked.limits.items()
         if name in cost and cost[name] > bound
     ]
-    return Report(
+    return DesignReport(
         goal=goal,
         better=SCORES[goal].goal,
         test=_scored(goal, given, test),
@@ -89,7 +89,7 @@ def tested(
     )
 
 
-def predictions_of(place: DesignFolder, task: Task, rows: int) -> NDArray[np.float64]:
+def predictions_of(place: DesignFolder, task: PredictionTask, rows: int) -> NDArray[np.float64]:
     """Run the delivered predict.py on the original test rows, in a process of its own, without hpsearch.
 
     Returns:

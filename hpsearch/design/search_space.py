@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpsearch.design.designed_network import flops, parameter_count
-from hpsearch.design.prepared_rows import Task
+from hpsearch.design.prepared_rows import PredictionTask
 from hpsearch.design.scores import SCORES
 from hpsearch.errors import DesignError
 
@@ -38,7 +38,7 @@ class SearchSpace:
 
 
 def search_space(
-    task: Task, rows: int, goal: str, constants: Mapping[str, Any], limits: Mapping[str, float]
+    task: PredictionTask, rows: int, goal: str, constants: Mapping[str, Any], limits: Mapping[str, float]
 ) -> SearchSpace:
     """Make the space.
 
@@ -79,7 +79,7 @@ def search_space(
 Sizes = dict[str, list[Any]]
 
 
-def _rows(task: Task) -> tuple[Sizes, dict[str, Any], list[dict[str, Any]]]:
+def _rows(task: PredictionTask) -> tuple[Sizes, dict[str, Any], list[dict[str, Any]]]:
     sizes: Sizes = {"depth": [0, 1, 2, 3, 4], "width": [8, 16, 32, 64, 128, 256]}
     other: dict[str, Any] = {
         "norm": {"values": ["none", "batch", "layer"]},
@@ -105,7 +105,7 @@ def _rows(task: Task) -> tuple[Sizes, dict[str, Any], list[dict[str, Any]]]:
     return sizes, other, points
 
 
-def _images(task: Task) -> tuple[Sizes, dict[str, Any], list[dict[str, Any]]]:
+def _images(task: PredictionTask) -> tuple[Sizes, dict[str, Any], list[dict[str, Any]]]:
     side = min(task.inputs[1:])
     stages = max(1, min(4, side.bit_length() - 2))
     first = [1] if stages == 1 else list(range(min(2, stages), stages + 1))

@@ -19,7 +19,7 @@ from sklearn.ensemble import (
 )
 
 from hpsearch.design.folds import assign_folds
-from hpsearch.design.prepared_rows import PreparedRows, Task
+from hpsearch.design.prepared_rows import PredictionTask, PreparedRows
 from hpsearch.design.scores import SCORES, score
 
 __all__ = ["KINDS", "Trees", "best_trees", "fitted_trees", "predicted", "read_trees"]
@@ -100,7 +100,7 @@ def best_trees(
     return Trees(best, scores, tuple(left_out))
 
 
-def predicted(model: Any, inputs: NDArray[np.generic], task: Task) -> NDArray[np.float64]:
+def predicted(model: Any, inputs: NDArray[np.generic], task: PredictionTask) -> NDArray[np.float64]:
     """Return probabilities (rows, classes), in the order of the task's classes, or numbers (rows,)."""
     flat = inputs.reshape(len(inputs), -1)
     if task.kind == "numbers":

@@ -17,9 +17,9 @@ import numpy as np
 from sklearn import datasets
 from sklearn.model_selection import KFold, StratifiedKFold
 
-from hpsearch.design.asked import Asked
 from hpsearch.design.design import Surroundings, design
 from hpsearch.design.prepared_rows import read_rows
+from hpsearch.design.request import DesignRequest
 from hpsearch.design.scores import SCORES, score
 from hpsearch.design.trees import KINDS, fitted_trees, predicted
 from tests.benchmarks.figures import Figure, machine, render
@@ -111,7 +111,7 @@ def _run(
     parts = {"x_train": inputs[search], "y_train": targets[search], "x_test": inputs[test], "y_test": targets[test]}
     np.savez(source, **parts)
     goal = "rmse" if kind == "numbers" else "accuracy"
-    asked = Asked(str(source), goal=goal, seconds=seconds, seed=seed)
+    asked = DesignRequest(str(source), goal=goal, seconds=seconds, seed=seed)
     report = design(asked, folder / "design", Surroundings(say=lambda text: None))
     assert report is not None
     rows, held = (read_rows(folder / "design/data" / f"{name}.npz") for name in ("search", "test"))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hpsearch.design.data_sets.preprocessing import BOOLEANS, LARGEST, MISSING, Values, bent, parse
 from hpsearch.design.data_sets.reading import DataSetError
 
-__all__ = ["Column", "fit", "is_number", "look"]
+__all__ = ["SourceColumn", "fit", "is_number", "look"]
 
 _MOST_CATEGORIES = 64
 """Most categories of a column with their own feature; the others share one."""
@@ -36,7 +36,7 @@ _LEAST_NUMBERS = 0.9
 
 
 @dataclass
-class Column:
+class SourceColumn:
     """A column's type and statistics."""
 
     name: str
@@ -57,13 +57,13 @@ def is_number(text: str) -> bool:
     return "_" not in text
 
 
-def look(name: str, cells: Sequence[str] | Values, place: Callable[[int], str]) -> Column:
+def look(name: str, cells: Sequence[str] | Values, place: Callable[[int], str]) -> SourceColumn:
     """Detect a column's type, and parse it.
 
     Raises:
         DataSetError: Its type is ambiguous; the message names a row.
     """
-    column = Column(name)
+    column = SourceColumn(name)
     if isinstance(cells, np.ndarray):
         column.fitted = {"name": name, "kind": "number"}
         if cells.dtype.kind in "iu" and max(abs(int(cells.min())), abs(int(cells.max()))) > _EXACT:
@@ -83,7 +83,7 @@ def look(name: str, cells: Sequence[str] | Values, place: Callable[[int], str]) 
     return column
 
 
-def _see_too_large(column: Column, cells: Sequence[str] | Values) -> None:
+def _see_too_large(column: SourceColumn, cells: Sequence[str] | Values) -> None:
     """Report finite numbers that are taken as missing because their squares would be infinite."""
     if column.fitted["kind"] != "number":
         return
@@ -105,7 +105,7 @@ def _see_too_large(column: Column, cells: Sequence[str] | Values) -> None:
         column.warning = "; ".join(filter(None, [column.warning, told]))
 
 
-def _see_kind(column: Column, present: Counter[str], where: Callable[[str], str]) -> None:
+def _see_kind(column: SourceColumn, present: Counter[str], where: Callable[[str], str]) -> None:
     name, total = column.name, present.total()
     odd = [text for text in present if not is_number(text)]
     column.fitted = {"name": name, "kind": "number"}
@@ -143,7 +143,7 @@ def _see_kind(column: Column, present: Counter[str], where: Callable[[str], str]
             column.left_out = f"it holds {len(present)} different texts in {total} rows, as ids and sentences do"
 
 
-def _see_dates(column: Column, present: Counter[str], where: Callable[[str], str]) -> bool:
+def _see_dates(column: SourceColumn, present: Counter[str], where: Callable[[str], str]) -> bool:
     zones: dict[bool, str] = {}
     for text in present:
         for zoned in (False, True):
@@ -164,7 +164,7 @@ def _see_dates(column: Column, present: Counter[str], where: Callable[[str], str
     return True
 
 
-def _see_use(column: Column, cells: Sequence[str] | Values) -> None:
+def _see_use(column: SourceColumn, cells: Sequence[str] | Values) -> None:
     """Drop constant columns, and columns that only identify rows."""
     values = column.values
     if column.fitted["kind"] == "category":
@@ -186,7 +186,7 @@ def _counts(values: NDArray[np.float64]) -> bool:
     return bool((values == np.floor(values)).all()) and len(np.unique(values)) == len(values)
 
 
-def fit(column: Column, rows: NDArray[np.int64]) -> None:
+def fit(column: SourceColumn, rows: NDArray[np.int64]) -> None:
     """Fit what makes features of a column, on the rows that the search may see."""
     fitted, values = column.fitted, column.values[rows]
     if fitted["kind"] == "category":

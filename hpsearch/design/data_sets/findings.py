@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch.design.data_sets.columns import Column
+from hpsearch.design.data_sets.columns import SourceColumn
 from hpsearch.design.data_sets.preprocessing import Values
 from hpsearch.design.data_sets.split import Split, equal_rows
 from hpsearch.design.data_sets.targets import Targets
@@ -19,7 +19,7 @@ _MOST_NAMES = 5
 _PLURALS = {"number": "numbers", "category": "categories", "boolean": "booleans", "date": "dates"}
 
 
-def column_lines(columns: Sequence[Column]) -> list[str]:
+def column_lines(columns: Sequence[SourceColumn]) -> list[str]:
     """Describe the columns' types, missing values, and dropped columns."""
     used = [column for column in columns if not column.left_out]
     kinds = Counter(column.fitted["kind"] for column in used)
@@ -81,7 +81,7 @@ def split_lines(split: Split, groups: NDArray[np.int64]) -> tuple[list[str], lis
     return lines, [f"{shared} of the {len(split.test)} test rows have the same inputs as one that the search sees"]
 
 
-def leaks(columns: Sequence[Column], targets: Targets) -> list[str]:
+def leaks(columns: Sequence[SourceColumn], targets: Targets) -> list[str]:
     """Return the columns that determine the target."""
     said = []
     answers = equal_rows([targets.values])

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpsearch.design.data_sets.arrays import Array
-from hpsearch.design.data_sets.columns import Column, fit, look
+from hpsearch.design.data_sets.columns import SourceColumn, fit, look
 from hpsearch.design.data_sets.findings import column_lines, leaks, split_lines, target_line
 from hpsearch.design.data_sets.preprocessing import features
 from hpsearch.design.data_sets.reading import DataSetError
@@ -106,7 +106,7 @@ def prepare(
     name = examples.target or "labels"
     targets = see_targets(name, examples.targets, goal, examples.place, examples.labelled)
     cells = dict(examples.columns)
-    columns: list[Column] = []
+    columns: list[SourceColumn] = []
     if examples.images is None:
         columns = _look(examples, targets, look_up)
         used = [column for column in columns if not column.left_out]
@@ -161,7 +161,7 @@ def prepare(
     )
 
 
-def _look(examples: Examples, targets: Targets, look_up: Callable[[], object]) -> list[Column]:
+def _look(examples: Examples, targets: Targets, look_up: Callable[[], object]) -> list[SourceColumn]:
     """Detect the columns' types, and keep the rows with a target."""
     columns = []
     for name in list(examples.columns):

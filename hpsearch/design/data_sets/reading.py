@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, TextIO
 
-__all__ = ["TABLE_ENDINGS", "DataSetError", "Table", "read_table"]
+__all__ = ["TABLE_ENDINGS", "DataSetError", "TextTable", "read_table"]
 
 _CSV_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 _PARQUET_ENDINGS = (".parquet", ".pq")
@@ -32,7 +32,7 @@ class DataSetError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TextTable:
     """Columns of cells, all of one length."""
 
     path: Path
@@ -48,7 +48,7 @@ class Table:
         return f"{self.path}, {self.unit} {self.places[row]}"
 
 
-def read_table(path: Path, only: Sequence[str] | None = None) -> Table:
+def read_table(path: Path, only: Sequence[str] | None = None) -> TextTable:
     """Read a table.
 
     Args:
@@ -74,7 +74,7 @@ def read_table(path: Path, only: Sequence[str] | None = None) -> Table:
         raise DataSetError(f"{path}: must be a CSV or Parquet file, but can't be read: {error}") from error
 
 
-def _read_csv(path: Path, file: TextIO, only: Sequence[str] | None) -> Table:
+def _read_csv(path: Path, file: TextIO, only: Sequence[str] | None) -> TextTable:
     delimiter = _delimiter([line for _, line in zip(range(_LINES_LOOKED_AT), file, strict=False)])
     file.seek(0)
     rows = _numbered_rows(path, csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True))
@@ -105,7 +105,7 @@ def _read_csv(path: Path, file: TextIO, only: Sequence[str] | None) -> Table:
             store()
     if chunk:
         store()
-    return Table(path, dict(zip([header[place] for place in kept], columns, strict=True)), places, "line")
+    return TextTable(path, dict(zip([header[place] for place in kept], columns, strict=True)), places, "line")
 
 
 def _numbered_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -163,7 +163,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _read_parquet(path: Path, only: Sequence[str] | None) -> Table:
+def _read_parquet(path: Path, only: Sequence[str] | None) -> TextTable:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -185,7 +185,7 @@ def _read_parquet(path: Path, only: Sequence[str] | None) -> Table:
         rows = file.metadata.num_rows
     except pyarrow.ArrowException as error:
         raise DataSetError(f"{path}: must be a Parquet file, but can't be read: {error}") from error
-    return Table(path, columns, range(1, rows + 1), "row")
+    return TextTable(path, columns, range(1, rows + 1), "row")
 
 
 def _texts(path: Path, name: str, values: list[Any], kind: str) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from hpsearch.cli.parser import build_parser
 from hpsearch.design.folder import DesignFolder
-from hpsearch.design.report import Report
+from hpsearch.design.report import DesignReport
 from hpsearch.errors import DesignError
 from tests.hpsearch.support.command_line import Call, write_sweep
 
@@ -117,7 +117,7 @@ def test_those_of_a_design_that_has_ended(folder: Path):
     words = {"goal": "accuracy", "better": "maximize", "baseline_is": "a class", "trees_are": "a forest"}
     rest = {"trees_win": False, "all_scores": {"accuracy": 0.9}, "params": {}, "broken": (), "notes": ()}
     cost = {"cost": {"parameters": 1.0, "latency_ms": 1.0}, "seconds": 1.0}
-    report = Report.from_json({**counts, **scores, **words, **rest, **cost})
+    report = DesignReport.from_json({**counts, **scores, **words, **rest, **cost})
     (folder / STUDY / "study").mkdir(parents=True)
     found = check(report.text(Path(STUDY)))
     assert found == [["predict", STUDY, "NEW"], ["trials", f"{STUDY}/study"]]

@@ -19,9 +19,9 @@ import torch
 import yaml
 
 import hpsearch
-from hpsearch.design.asked import Asked
 from hpsearch.design.designed_network import DesignedNetwork
 from hpsearch.design.folder import DesignFolder
+from hpsearch.design.request import DesignRequest
 from hpsearch.journal.history import seconds_spent
 from hpsearch.journal.journal import Journal
 from hpsearch.sweep.file import load_sweep
@@ -264,8 +264,8 @@ def test_a_design_whose_time_is_spent_on_looking_at_the_data_ends_there(here, ca
     assert not (here / "out/data").exists()  # it didn't begin to
 
 
-def asked_for(source: Path) -> Asked:
-    return Asked(source=str(source), target="answer", goal=None, limits={}, seconds=600.0, workers=1)
+def asked_for(source: Path) -> DesignRequest:
+    return DesignRequest(source=str(source), target="answer", goal=None, limits={}, seconds=600.0, workers=1)
 
 
 @pytest.mark.exhaustive

@@ -11,7 +11,7 @@ from hpsearch.config.checks import InvalidKey, nearest
 from hpsearch.config.settings import read_duration
 from hpsearch.errors import DesignError
 
-__all__ = ["BOUNDED", "Asked", "read_limits", "read_seconds"]
+__all__ = ["BOUNDED", "DesignRequest", "read_limits", "read_seconds"]
 
 BOUNDED = ("parameters", "flops", "latency_ms")
 """Quantities of the delivered network that `--limit` bounds; `flops` and `latency_ms` are for one row."""
@@ -19,11 +19,11 @@ BOUNDED = ("parameters", "flops", "latency_ms")
 LEAST_SECONDS = 5.0
 
 _NAMES = ("source", "target", "goal", "limits", "seconds", "workers", "seed", "test_share")
-"""Names in design.json of the fields of `Asked`, in their order."""
+"""Names in design.json of the fields of `DesignRequest`, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DesignRequest:
     """The request of a design.
 
     Raises:
@@ -57,11 +57,11 @@ class Asked:
         return dict(zip(_NAMES, astuple(self), strict=True))
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Asked:
+    def from_json(cls, given: Mapping[str, Any]) -> DesignRequest:
         """Read back what `to_json` gave."""
         return cls(*(given[name] for name in _NAMES))
 
-    def with_seconds(self, seconds: float | None) -> Asked:
+    def with_seconds(self, seconds: float | None) -> DesignRequest:
         """Return it with another time; None keeps the time."""
         return self if seconds is None else replace(self, seconds=seconds)
 
