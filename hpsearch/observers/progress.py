@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -13,13 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hpsearch.observers.display import LONG_WAIT, MOST_FAILURES, Display, Snapshot
-from hpsearch.observers.rung_rows import RungRow, rung_rows
 from hpsearch.observers.waiting import Waiting
+from hpsearch.schedulers.base import RungView
 from hpsearch.tables.wording import by_state, by_width, counted, duration, front_line, params_line, shortened
 from hpsearch.task import Workers
 from hpsearch.trial import TrialState
 
-__all__ = ["LiveTable", "PlainLines", "line_of", "trials_of", "work_of"]
+__all__ = ["LiveTable", "PlainLines", "RungRow", "line_of", "rung_rows", "trials_of", "work_of"]
 
 MOST_RUNG_ROWS = 12
 LINE_EVERY = 10.0
@@ -281,3 +284,66 @@ def _of(what: str, done: int, total: int | None) -> str:
     if total is None or done > total:
         return counted(done, what) + ("" if total is None else f" ({total:,} planned)")
     return f"{done:,} of {counted(total, what)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RungRow:
+    """One line: a rung, or the sum of several."""
+
+    bracket: str
+    rung: str
+    until: str
+    started: int
+    finished: int
+    size: int | None
+    """Trials that will run there; None where no bound is known."""
+
+
+def rung_rows(rungs: Sequence[RungView], most: int) -> list[RungRow]:
+    """Return at most `most` lines for all rungs.
+
+    Finished brackets become one line. If the others are still too many, they are summed by the last iteration of their
+    rungs, and finally the rest into one line.
+    """
+    if len(rungs) <= most:
+        return [_row([rung]) for rung in rungs]
+    brackets = _grouped(rungs, lambda rung: rung.bracket)
+    done = [rung for bracket in brackets if _is_done(bracket) for rung in bracket]
+    open_ = [rung for bracket in brackets if not _is_done(bracket) for rung in bracket]
+    room = most - (1 if done else 0)
+    groups = [[rung] for rung in open_]
+    if len(groups) > room:
+        groups = _grouped(open_, lambda rung: math.inf if rung.until is None else rung.until)
+    if len(groups) > room:
+        groups = [*groups[: room - 1], [rung for group in groups[room - 1 :] for rung in group]]
+    return [_row(group) for group in ([done, *groups] if done else groups)]
+
+
+def _grouped(rungs: Iterable[RungView], key: Callable[[RungView], float]) -> list[list[RungView]]:
+    """Return the rungs of equal keys together, in the order of the keys."""
+    return [list(group) for _, group in groupby(sorted(rungs, key=key), key)]
+
+
+def _is_done(bracket: Iterable[RungView]) -> bool:
+    return all(rung.size is not None and rung.finished >= rung.size for rung in bracket)
+
+
+def _row(rungs: Sequence[RungView]) -> RungRow:
+    sizes = [rung.size for rung in rungs]
+    return RungRow(
+        bracket=_span([rung.bracket for rung in rungs]),
+        rung=_span([rung.rung for rung in rungs]),
+        until=_span([rung.until for rung in rungs]),
+        started=sum(rung.started for rung in rungs),
+        finished=sum(rung.finished for rung in rungs),
+        size=None if None in sizes else sum(size for size in sizes if size is not None),
+    )
+
+
+def _span(numbers: Iterable[int | None]) -> str:
+    """Format numbers: `3`, or `0 to 7`, or `end` for None."""
+    known = [number for number in numbers if number is not None]
+    if not known:
+        return "end"
+    low, high = min(known), max(known)
+    return str(low) if low == high else f"{low} to {high}"
