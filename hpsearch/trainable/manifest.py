@@ -33,8 +33,8 @@ def read_parts(checkpoint: Path) -> dict[str, int | None]:
     """Return the checkpoint's files, relative to its directory, and their sizes in bytes.
 
     Returns:
-        Paths to sizes. Without a manifest, as in a pack that `unzip` wrote out: the files in the directory, with None as
-        sizes.
+        Paths to sizes. Without a manifest, as in a pack that `unzip` wrote out: the files in the directory, with None
+        as sizes.
 
     Raises:
         OSError: The manifest cannot be read.
