@@ -248,7 +248,6 @@ def _go_on(
     sweep_state = SweepState(stored, calls_of, warm_start.past, current=sweep)
     with closing(sweep_state), _observers(place, sweep, record, run) as threads:
         replayed = list(records_of(sweep_state.resume(history)))
-        sweep_state.obsolete()
         with run.interrupts as interrupts:  # before Ray is imported, which takes seconds
             if run.starting:
                 run.display.wait(run.starting)

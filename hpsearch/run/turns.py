@@ -169,7 +169,6 @@ class Turns:
         self.since.clear()
         for entry in sweep_state.resume(history):
             self._remember(entry.event, entry.time)
-        sweep_state.obsolete()
         self._end = journal.end
         return Turn(sweep_state, bool(history) and history[-1].event == Ended("finished")), more
 
@@ -179,7 +178,6 @@ class Turns:
             for (_, when), event in zip(journal.append(events, followed), events, strict=True):
                 self._remember(event, when)
             turn.noted.clear()
-            turn.sweep_state.obsolete()  # it names nothing that lies in the study's directory
             self._end = journal.end
         turn.touched = False
 

@@ -69,7 +69,7 @@ class SweepState:
         """What new trials take before anything is suggested."""
         self._exhausted = False
         self._place = 0  # in the searcher's order, which has no gaps, of what it suggests next
-        self._gone: list[str] = []  # checkpoints that `obsolete` hasn't given yet
+        self._gone: list[str] = []  # checkpoints that `obsolete` hasn't returned yet
         resources = self.sweep.resources
         self.widths = Widths(
             resources.workers_per_trial,
@@ -165,6 +165,7 @@ class SweepState:
                 raise _misfit(event, f"this sweep says: {error}") from error
             yield event, followed
         self._suggestions.replaying = False
+        self._gone.clear()  # who opens the study deletes what isn't named any more
         for trial in sorted({*self.records.running, *self._journaled.requeued}):  # heard as they came, in that process
             for report in self._reports.up_to(trial, self.records.of(trial).result.iterations):
                 self._scheduler.watch(report)

@@ -111,7 +111,6 @@ def test_the_journal_of_an_elastic_sweep_replays_and_goes_on_from_anywhere(
     events = events_of(path)
     sweep_state = SweepState(sweep)
     assert [event for event, _ in sweep_state.replay(events)] == events
-    sweep_state.obsolete()
     assert sweep_state.rows() == load(path).trials
 
     # the same journal, cut off somewhere

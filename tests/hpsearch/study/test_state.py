@@ -120,12 +120,10 @@ def test_replaying_any_prefix_gives_what_living_through_it_gave(life, data):
         sweep_state = SweepState(life.sweep)
         replayed = list(sweep_state.replay(life.events[:length]))
         assert [event for event, _ in replayed] == life.events[:length]
-        sweep_state.obsolete()
         if length:
             assert state(sweep_state) == states[length - 1]
         # and it goes on from there as the first life did
         list(sweep_state.replay(life.events[length:]))
-        sweep_state.obsolete()
         assert state(sweep_state) == state(life.sweep_state)
 
 
@@ -154,7 +152,6 @@ def test_resuming_on_another_number_of_workers_ends_with_the_same_table(life, wo
     resumed = live(Life(life.sweep, life.seed + 1, workers, 0.0, life.saves))
     resumed.find(former)
     list(resumed.sweep_state.replay(former.events))
-    resumed.sweep_state.obsolete()
     resumed.take(OPENED)
     resumed.run()
 
@@ -304,7 +301,6 @@ def test_an_extension_that_the_sweep_accepts_is_one_that_its_course_can_take_at_
     assert len(life.sweep_state.rows()) >= before
     replayed = SweepState(first)
     list(replayed.replay(life.events))
-    replayed.obsolete()
     assert state(replayed) == state(life.sweep_state)
 
 
