@@ -30,7 +30,7 @@ from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.simulation.table_file import table_digest
 from hpsearch.sweep.document import read_document
 from hpsearch.sweep.file import sweep_from_mapping
-from hpsearch.sweep.reader import Kind, Table, listed
+from hpsearch.sweep.reader import KeyReader, Kind, listed
 from hpsearch.sweep.sweep import Limits, Resources, Sweep
 from hpsearch.sweep.table_name import table_and_task
 
@@ -189,7 +189,7 @@ def load_suite(path: Path, data: Path | None = None) -> Suite:
         "max_iter": "max_iter: 27",
     }
     try:
-        keys = Table(document.value, (), tuple(kinds))
+        keys = KeyReader(document.value, (), tuple(kinds))
         return keys.build(Suite, **{"name": path.stem, "path": str(path), "data": data, **keys.read(kinds, required)})
     except (InvalidKey, InvalidKeys) as error:
         raise document.located(error) from None

@@ -11,7 +11,7 @@ from typing import Literal
 from hpsearch.check.differences import Difference, TrialRun, differences
 from hpsearch.check.messages import SegmentRun
 from hpsearch.check.module_state import ModuleState, changes
-from hpsearch.check.workers import FailedRun, Limits, Scratch, Workers, scratch
+from hpsearch.check.workers import FailedRun, Scratch, TimeLimits, Workers, scratch
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.events import Started
 from hpsearch.objective import without_targets
@@ -114,7 +114,7 @@ class _Check:
         self._iterations = min(2, sweep.iterations or 2)
         limits = sweep.limits
         deadline = None if limits.max_time is None else time.monotonic() + limits.max_time
-        self._limits = Limits(limits.trial_timeout, deadline)
+        self._limits = TimeLimits(limits.trial_timeout, deadline)
         self._attempts = 0
         self._trials = _trials_of(sweep)
         self._fresh: ModuleState = {}

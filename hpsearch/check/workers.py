@@ -26,7 +26,7 @@ from hpsearch.worker.guardian import MARK, kill_marked, start_guardian
 from hpsearch.worker.job import Job
 from hpsearch.worker.shapes import Shapes
 
-__all__ = ["FailedRun", "Limits", "Scratch", "Workers", "scratch"]
+__all__ = ["FailedRun", "Scratch", "TimeLimits", "Workers", "scratch"]
 
 _LOG_TAIL = 4_000
 """Characters of a dead process's output that are shown."""
@@ -41,7 +41,7 @@ class FailedRun(Exception):
 
 
 @dataclass(frozen=True)
-class Limits:
+class TimeLimits:
     """When a segment is ended."""
 
     segment: float | None
@@ -114,7 +114,7 @@ class Workers:
         FailedRun: To import it ended the process, or ran over a limit.
     """
 
-    def __init__(self, job: Job, folder: Scratch, limits: Limits, width: int = 1) -> None:
+    def __init__(self, job: Job, folder: Scratch, limits: TimeLimits, width: int = 1) -> None:
         self._job, self._scratch, self._limits = job, folder, limits
         self._processes: list[_Process] = []
         try:

@@ -89,29 +89,29 @@ class Mistakes:
     """Collects errors, so that all of them are reported at once."""
 
     def __init__(self) -> None:
-        self.found: list[InvalidKey] = []
+        self.errors: list[InvalidKey] = []
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def collect(self) -> Iterator[None]:
         """Collect an error that is raised in the context."""
         try:
             yield
         except InvalidKeys as error:
-            self.found += error.mistakes
+            self.errors += error.mistakes
         except InvalidKey as error:
-            self.found.append(error)
+            self.errors.append(error)
 
-    def refuse(self) -> None:
+    def raise_collected(self) -> None:
         """Raise the collected errors, if there are any.
 
         Raises:
             InvalidKey: One key is wrong.
             InvalidKeys: Several keys are wrong.
         """
-        if len(self.found) == 1:
-            raise self.found[0]
-        if self.found:
-            raise InvalidKeys(self.found)
+        if len(self.errors) == 1:
+            raise self.errors[0]
+        if self.errors:
+            raise InvalidKeys(self.errors)
 
 
 def key_text(path: KeyPath) -> str:

@@ -15,8 +15,7 @@ from hpsearch.simulation.recorded_arrays import recorded_arrays
 from hpsearch.simulation.recorded_columns import recorded_columns
 from hpsearch.simulation.table import Table
 from hpsearch.sweep.document import read_document
-from hpsearch.sweep.reader import Kind, listed
-from hpsearch.sweep.reader import Table as Keys
+from hpsearch.sweep.reader import KeyReader, Kind, listed
 from hpsearch.sweep.table_name import table_and_task
 
 __all__ = ["read_table", "table_digest"]
@@ -89,7 +88,7 @@ def _read(value: object) -> Description:
         "checkpoint_seconds": _duration,
         "efficiency": _efficiency,
     }
-    keys = Keys(value, (), tuple(kinds))
+    keys = KeyReader(value, (), tuple(kinds))
     required = {
         "table": "table: curves.parquet",
         "parameters": "parameters: {lr: learning_rate}",
@@ -139,7 +138,7 @@ def _quantity(known: Sequence[str], value: object, key: KeyPath) -> Quantity:
     """
     if isinstance(value, str):
         return Quantity(key, text(value, key))
-    table = Keys(value, key, known)
+    table = KeyReader(value, key, known)
     kinds: Mapping[str, Kind[Any]] = {
         "name": text,
         "scale": number,

@@ -1,6 +1,6 @@
-"""A W&B sweep file made to run: what it can't mean as it stands is written as it was meant, each with a comment.
+"""Conversion of a W&B sweep file that does not run here.
 
-The text is edited where that is wrong, and nowhere else: comments, order and quotes of the rest stay.
+Only the wrong parts of the text are edited, each with a comment. Other comments, the order and quotes are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GOALS |= {goal: goal for goal in ("maximize", "minimize")}
 _KEYS = ("run_cap", "early_terminate")
 
 _UNDERSCORED = re.compile(r"[-+]?[0-9][0-9_]*\.?[0-9_]*(?:[eE][-+]?[0-9]+)?")
-"""A number of YAML 1.1 with underscores in it."""
+"""A number of YAML 1.1 with underscores."""
 
 _FLOAT_OF_INTEGER = re.compile(r"[-+]?[0-9]+\.0*")
 _WHOLE = ("min", "max")
@@ -36,15 +36,15 @@ _WHOLE = ("min", "max")
 _CONTINUOUS = (None, "uniform", "log_uniform", "log_uniform_values", "inv_log_uniform", "inv_log_uniform_values")
 
 _ALIKE = 0.75
-"""From how alike to one of ours on a key is taken for a misspelt one."""
+"""Minimum similarity of an unknown key to a known one to count as misspelt."""
 
 _POINTS = 10
-"""Of a range in a grid, where the file says nothing of how many."""
+"""Number of points of a range in a grid, if the file does not say."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One place of the text that is written otherwise."""
+    """An edit of the text."""
 
     start: int
     end: int
@@ -55,14 +55,14 @@ class Change:
 
 
 def converted(text: str, name: str) -> tuple[str, list[Change]]:
-    """Give the text of the file that runs, and what was changed, in the order of the lines.
+    """Return the text of a file that runs, and the changes in the order of lines.
 
     Args:
-        text: Of a W&B sweep file.
-        name: The file, for errors.
+        text: Text of a W&B sweep file.
+        name: Name of the file, for errors.
 
     Raises:
-        SweepError: It isn't YAML.
+        SweepError: The text is not YAML.
     """
     try:
         top = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -75,28 +75,28 @@ def converted(text: str, name: str) -> tuple[str, list[Change]]:
 
 
 def origins(text: str, changes: Sequence[Change]) -> list[int]:
-    """Return, of each line that `converted` wrote, the number of the line in the file that it belongs to.
+    """Return for each line that `converted` returned the number of its line in the original file.
 
     Args:
-        text: Of the file.
-        changes: What was changed in it.
+        text: Text of the original file.
+        changes: Its changes.
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for line in range(1, text.count("\n") + 2):
         here = [change for change in changes if change.line == line]
-        comments_and_added = len(here) + sum(change.text.count("\n") for change in here)
-        found += [line] * (comments_and_added + 1)
-    return found
+        added = len(here) + sum(change.text.count("\n") for change in here)
+        numbers += [line] * (added + 1)
+    return numbers
 
 
 def _commented(text: str, changes: list[Change]) -> str:
-    """Put a comment above each line that was changed."""
+    """Return the text with a comment above each changed line."""
     lines = text.split("\n")
     for count, change in reversed(list(enumerate(changes))):
-        place = change.line - 1 + sum(before.text.count("\n") for before in changes[:count])
-        here = lines[place]
-        indent = here[: len(here) - len(here.lstrip())]
-        lines.insert(place, f"{indent}# hpsearch convert: {change.why}")
+        index = change.line - 1 + sum(before.text.count("\n") for before in changes[:count])
+        line = lines[index]
+        indent = line[: len(line) - len(line.lstrip())]
+        lines.insert(index, f"{indent}# hpsearch convert: {change.why}")
     return "\n".join(lines)
 
 
@@ -109,7 +109,7 @@ def _changes(top: yaml.Node | None, text: str) -> Iterator[Change]:
         return
     sections = {key.value: value for key, value in top.value}
     yield from _repeated(top, text)
-    if "parameters" in sections:  # else the sweep itself may stand below one of the keys
+    if "parameters" in sections:  # otherwise the sweep itself may be below one of the keys
         yield from _unknown(top, text)
     yield from _numbers(top)
     metric, parameters, command = (sections.get(key) for key in ("metric", "parameters", "command"))
@@ -177,7 +177,7 @@ def _is_whole(inside: dict[str, yaml.Node]) -> bool:
 
 
 def _words(line: str) -> list[str]:
-    """Part a command as a shell does, but for one whose quotes don't close."""
+    """Split a command like a shell; at spaces if its quotes are not closed."""
     try:
         return shlex.split(line)
     except ValueError:
@@ -191,12 +191,12 @@ def _macros(command: yaml.SequenceNode) -> Iterator[Change]:
             continue
         close = difflib.get_close_matches(found[1], MACROS, n=1)
         if close:
-            # In quotes: within braces or brackets it means something else without.
+            # In quotes, which are needed within braces or brackets.
             yield _written(word, json.dumps(f"${{{close[0]}}}"), f"{word.value} is no macro")
 
 
 def _numbers(node: yaml.Node) -> Iterator[Change]:
-    """Write numbers of YAML 1.1 as all versions read them."""
+    """Yield changes of numbers of YAML 1.1 to a notation that all versions read."""
     if isinstance(node, yaml.ScalarNode):
         numeric = node.style is None and node.tag.endswith((":int", ":float"))
         if numeric and "_" in node.value and _UNDERSCORED.fullmatch(node.value):
@@ -210,16 +210,16 @@ def _numbers(node: yaml.Node) -> Iterator[Change]:
 
 
 def _unknown(top: yaml.MappingNode, text: str) -> Iterator[Change]:
-    """Take out what W&B doesn't read either, and nobody can have meant for a key of ours."""
+    """Yield changes that comment out unknown keys, which W&B ignores, unless they are misspelt known keys."""
     if top.flow_style:
         return
-    for place, (key, value) in enumerate(top.value):
+    for index, (key, value) in enumerate(top.value):
         word = key.value
         if not isinstance(word, str) or word in TOP_KEYS or word in HINTS[""] or word.startswith("x-"):
             continue
         if word.replace("-", "_") in TOP_KEYS or difflib.get_close_matches(word.lower(), TOP_KEYS, n=1, cutoff=_ALIKE):
-            continue  # a mistake, which is told of
-        following = top.value[place + 1 :]
+            continue  # a mistake, which is reported as an error
+        following = top.value[index + 1 :]
         last = following[0][0].start_mark.line if following else value.end_mark.line + (value.end_mark.column > 0)
         for line in range(key.start_mark.line, last):
             start = _start_of(text, line)
@@ -229,27 +229,27 @@ def _unknown(top: yaml.MappingNode, text: str) -> Iterator[Change]:
 
 
 def _repeated(node: yaml.Node, text: str) -> Iterator[Change]:
-    """Take out keys that stand again below, where W&B takes the last one; those on lines of their own."""
+    """Yield changes that comment out keys that are repeated below, since W&B uses the last one."""
     if not isinstance(node, yaml.MappingNode):
         return
-    last = {key.value: place for place, (key, _) in enumerate(node.value) if isinstance(key, yaml.ScalarNode)}
-    for place, (key, value) in enumerate(node.value):
-        again = last.get(key.value, place)
-        if again == place:
+    last = {key.value: index for index, (key, _) in enumerate(node.value) if isinstance(key, yaml.ScalarNode)}
+    for index, (key, value) in enumerate(node.value):
+        again = last.get(key.value, index)
+        if again == index:
             yield from _repeated(value, text)
         elif not node.flow_style:
             below = node.value[again][0].start_mark.line + 1
-            following = node.value[place + 1][0].start_mark
+            following = node.value[index + 1][0].start_mark
             for line in range(key.start_mark.line, following.line):
                 start = _start_of(text, line)
-                why = f"{key.value} stands again below, which counts" if line == key.start_mark.line else ""
+                why = f"{key.value} is repeated below, which counts" if line == key.start_mark.line else ""
                 if text[start:].split("\n", 1)[0].strip():
                     yield Change(start, start, "# ", line + 1, why or f"(line {below})")
 
 
 def _start_of(text: str, line: int) -> int:
-    """Give the place where a line begins, lines counted from 0."""
-    return sum(len(one) + 1 for one in text.split("\n")[:line])
+    """Return the offset of the start of a line, counted from 0."""
+    return sum(len(before) + 1 for before in text.split("\n")[:line])
 
 
 def _written(node: yaml.Node, text: str, why: str) -> Change:
@@ -261,7 +261,7 @@ def _source(node: yaml.Node, text: str) -> str:
 
 
 def _is_written(node: yaml.ScalarNode) -> bool:
-    """Say whether something stands there, on one line: `command:` alone is null."""
+    """Return whether a scalar is on one line and not empty: `command:` alone is null."""
     return bool(node.value) and _on_one_line(node)
 
 

@@ -1,4 +1,4 @@
-"""What makes two sweeps, given as JSON, different ones."""
+"""Differences between two sweeps, as JSON."""
 
 from __future__ import annotations
 
@@ -19,58 +19,56 @@ _ABSENT = object()
 _HOW = {
     name: {key for key, field in settings_fields(section).items() if field.how} for name, section in SECTIONS.items()
 }
-"""By section, the keys that say how a sweep is run."""
+"""By section, the keys of how a sweep runs."""
 
 
 def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """List what differs between a study's sweep and a new one: `"seed: 0 in the study, 1 here"`.
+    """Return the differences between a study's sweep and a new one: `"seed: 0 in the study, 1 here"`.
 
-    What says how it is run, and the source, don't count.
+    Settings of how it runs, and the source, are not compared.
     """
     lines = [f"{key}: {one} in the study, {other} here" for key, (one, other) in differing(stored, new).items()]
-    places = [
+    paths = [
         {".".join(item["path"]): item["path"] for item in sweep["parameters"] if "path" in item}
         for sweep in (stored, new)
     ]
     lines += [
-        f"parameters.{name}: {_placed(path)} in the study, {_placed(places[1][name])} here"
-        for name, path in places[0].items()
-        if name in places[1] and places[1][name] != path
+        f"parameters.{name}: {_path_text(path)} in the study, {_path_text(paths[1][name])} here"
+        for name, path in paths[0].items()
+        if name in paths[1] and paths[1][name] != path
     ]
     if lines:
         return lines
-    # The order of parameters decides what a grid tries when, and how the table's columns stand.
-    orders = [", ".join(names) for names in places]
+    # The order of parameters determines the order of a grid, and of columns.
+    orders = [", ".join(names) for names in paths]
     return [] if orders[0] == orders[1] else [f"parameters: {orders[0]} in the study, {orders[1]} here"]
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Give the keys that two sweeps differ in, with what each has there, in words; what counts as in `difference`."""
-    width_counts = _trains_as_wide_as_it_is(one) or _trains_as_wide_as_it_is(other)
-    there, here = (_leaves(sweep, width_counts) for sweep in (one, other))
-    pairs = {key: (there.get(key, _ABSENT), here.get(key, _ABSENT)) for key in [*there, *here]}
-    return {
-        key_text(key): (_said(left), _said(right)) for key, (left, right) in pairs.items() if not _same(left, right)
-    }
+    """Return the keys in which two sweeps differ, with both values as text; compares the same as `difference`."""
+    width_counts = _depends_on_width(one) or _depends_on_width(other)
+    first, second = (_leaves(sweep, width_counts) for sweep in (one, other))
+    pairs = {key: (first.get(key, _ABSENT), second.get(key, _ABSENT)) for key in [*first, *second]}
+    return {key_text(key): (_text(a), _text(b)) for key, (a, b) in pairs.items() if not _same(a, b)}
 
 
 def _leaves(sweep: Mapping[str, Any], width_counts: bool) -> dict[KeyPath, Value]:
-    """Flatten what counts to key paths and values; what a parameter may be is a value, however deep.
+    """Return the compared values by key path. The keys of a parameter are not flattened further.
 
     Args:
-        sweep: As JSON.
-        width_counts: The number of a trial's workers is among it.
+        sweep: The sweep as JSON.
+        width_counts: Whether the number of workers of a trial is compared.
     """
     out: dict[KeyPath, Value] = {}
-    for section, given in sweep.items():
+    for section, content in sweep.items():
         if section in ("parameters", "points_to_try", "observers", "on_end", "source"):
             continue
-        how = _how(section, given, width_counts)
-        leaves: dict[KeyPath, Value] = {(section,): given}
-        if isinstance(given, Mapping):
-            leaves = {(section, key): value for key, value in given.items()}
-        elif section == "metric" and given is not None:
-            leaves = {(section, place, key): v for place, one in enumerate(given) for key, v in one.items()}
+        how = _how(section, content, width_counts)
+        leaves: dict[KeyPath, Value] = {(section,): content}
+        if isinstance(content, Mapping):
+            leaves = {(section, key): value for key, value in content.items()}
+        elif section == "metric" and content is not None:
+            leaves = {(section, index, key): v for index, goal in enumerate(content) for key, v in goal.items()}
         out |= {path: value for path, value in leaves.items() if value is not None and path[-1] not in how}
     constraints = [item["constraint"] for item in sweep["parameters"] if "constraint" in item]
     if constraints:
@@ -79,30 +77,30 @@ def _leaves(sweep: Mapping[str, Any], width_counts: bool) -> dict[KeyPath, Value
         if "path" in item:
             name = ".".join(item["path"])
             out |= {("parameters", name, key): value for key, value in item.items() if key != "path"}
-    for place, point in enumerate(sweep["points_to_try"]):
-        key: KeyPath = ("points_to_try", place)
+    for index, point in enumerate(sweep["points_to_try"]):
+        key: KeyPath = ("points_to_try", index)
         out |= {(*key, name): value for name, value in point.items()} if point else {key: {}}
     return out
 
 
-def _how(section: str, given: Any, width_counts: bool) -> Collection[str]:
-    """Give the keys of a section that say how a sweep is run."""
+def _how(section: str, content: Any, width_counts: bool) -> Collection[str]:
+    """Return the keys of a section that are not compared, as they only affect how a sweep runs."""
     how = _HOW.get(section, set())
     if section != "resources":
         return how
-    # Computations of so many trials round as so many do.
-    rounded = {"trials_per_worker"} if given.get("fuse") == "rounding" else set()
+    # With fuse: rounding, results depend on the number of trials in a computation.
+    rounded = {"trials_per_worker"} if content.get("fuse") == "rounding" else set()
     return how - rounded - ({"workers_per_trial"} if width_counts else set())
 
 
-def _trains_as_wide_as_it_is(sweep: Mapping[str, Any]) -> bool:
-    """Say whether trials may train by another strategy than allreduce: on more workers they are other trainings."""
-    named = (sweep.get("parallel") or {}).get("strategy", "allreduce")
-    return named != "allreduce" or STRATEGY in _names(sweep["parameters"])
+def _depends_on_width(sweep: Mapping[str, Any]) -> bool:
+    """Return whether results may depend on the number of workers of a trial: with strategies other than allreduce."""
+    strategy = (sweep.get("parallel") or {}).get("strategy", "allreduce")
+    return strategy != "allreduce" or STRATEGY in _names(sweep["parameters"])
 
 
 def _names(parameters: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Give the flat names at the top, and in groups there."""
+    """Yield the flat names of parameters at the top level and in groups."""
     for item in parameters:
         if "path" in item:
             name = ".".join(item["path"])
@@ -111,16 +109,16 @@ def _names(parameters: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _same(one: object, other: object) -> bool:
-    # 1 == 1.0 == True in Python; as a parameter's value they are three.
+    # As JSON, since 1 == 1.0 == True in Python, but they are different values of a parameter.
     if one is _ABSENT or other is _ABSENT:
         return one is other
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _placed(path: Sequence[str]) -> str:
+def _path_text(path: Sequence[str]) -> str:
     *groups, name = path
     return f"{name} in the group {'.'.join(groups)}" if groups else f"the name {name}"
 
 
-def _said(value: object) -> str:
+def _text(value: object) -> str:
     return "not given" if value is _ABSENT else repr(value)

@@ -1,17 +1,17 @@
-"""One parameter of a sweep file: W&B's keys and distribution names to our distributions.
+"""Reading of a single parameter in a sweep file, with W&B's keys and distribution names.
 
-What differs from W&B, or goes beyond it:
+Differences from W&B, and extensions:
 
-- A `q` may stand with every range; values are its multiples inside [min, max], integers where it is one. Where the
-  bounds are exponents, they are the multiples from the nearest to e^min to the nearest to e^max, as at W&B.
-- `log_int_uniform` draws integers whose logarithm is uniform; W&B's way, `q_log_uniform_values` with `q: 1`,
-  gives integers too, but half as much weight to both ends.
+- `q` is allowed with every range. Values are its multiples in [min, max], integers if `q` is one. If the bounds are
+  exponents, these are the multiples from the nearest to e^min to the nearest to e^max, like W&B's.
+- `log_int_uniform` samples log-uniform integers. W&B's `q_log_uniform_values` with `q: 1` also gives integers, but both
+  ends have half the weight.
 - `points` spaces a grid.
-- `prior` is a value that is believed to be good, also where the bounds are exponents.
-- `ordered` says of listed values that neighbours in the list are alike.
+- `prior` is a value that is believed to be good, also if the bounds are exponents.
+- `ordered` means that neighbours in the list of values are similar.
 - `derived` is an expression over other parameters.
-- `inv_log_uniform_values` is `log_uniform_values` (a logarithm is uniform when its negative is), and
-  `inv_log_uniform` is `log_uniform` with the exponents negated.
+- `inv_log_uniform_values` is `log_uniform_values` (a logarithm is uniform if its negative is), and `inv_log_uniform` is
+  `log_uniform` with negated exponents.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ from hpsearch.space import (
     Ordinal,
     Uniform,
 )
-from hpsearch.sweep.reader import Table
+from hpsearch.sweep.reader import KeyReader
 from hpsearch.sweep.wandb import REFUSED_DISTRIBUTIONS
 
 __all__ = ["PARAMETER_FORMS", "RANGE_BOUNDS", "is_whole_range", "read_distribution"]
 
 RANGE_BOUNDS = ("min", "max", "q")
-"""Keys whose numbers, where no distribution is named, say whether a range is one of integers or of floats."""
+"""Keys whose types decide whether a range without a `distribution` is one of integers or floats."""
 
 
 def read_distribution(value: object, path: KeyPath) -> Distribution:
-    """Read one parameter, without its condition.
+    """Read a parameter, without its condition.
 
     Raises:
-        InvalidKey: It is wrong.
+        InvalidKey: A key or value is wrong.
     """
     if not isinstance(value, Mapping):
         kind = "values" if isinstance(value, list) else "value"
         raise InvalidKey(
             path, f"must be a mapping, such as {{{kind}: ...}} or {{min: ..., max: ...}}, got {shown(value)}"
         )
-    table = Table(value, path, _PARAMETER_KEYS, _hints(value), renamed={"step": "q", "expression": "derived"})
-    if value.get("distribution") in [*REFUSED_DISTRIBUTIONS]:  # else its own keys would be told of, and not why
+    table = KeyReader(value, path, _PARAMETER_KEYS, _hints(value), renamed={"step": "q", "expression": "derived"})
+    if value.get("distribution") in [*REFUSED_DISTRIBUTIONS]:  # first: otherwise its keys would be the error
         table.get("distribution", _form_name)
-    table.mistakes.refuse()
+    table.mistakes.raise_collected()
     name = table.get("distribution", _form_name) if table.has("distribution") else _inferred(table, value)
     form = _FORMS[name]
     unused = next((key for key in value if key not in (*form.keys, "distribution", "when")), None)
     if unused is not None:
-        advice = "mu says where good values are believed to be" if unused == "prior" and "mu" in form.keys else ""
+        advice = "mu is where good values are believed to be" if unused == "prior" and "mu" in form.keys else ""
         raise InvalidKey((*path, unused), f"has no meaning for {name}, which takes {', '.join(form.keys)}", advice)
     for key, example in form.required.items():
         table.require(key, f"{key}: {example}")
@@ -73,18 +73,18 @@ def read_distribution(value: object, path: KeyPath) -> Distribution:
 
 
 def _hints(value: Mapping[object, object]) -> dict[str, str]:
-    """Say what to write for the keys of other libraries, and for a group without its `parameters`."""
+    """Return advice for keys of other libraries, and for a group without the key `parameters`."""
     hints = {"step": "q is the step here, and the values are its multiples"}
-    for key, given in value.items():
-        if isinstance(key, str) and isinstance(given, Mapping):
+    for key, content in value.items():
+        if isinstance(key, str) and isinstance(content, Mapping):
             near = nearest(key, _PARAMETER_KEYS)
-            inside = f"a group holds its parameters under parameters: {{parameters: {{{key}: ...}}}}"
+            inside = f"a group has its parameters under parameters: {{parameters: {{{key}: ...}}}}"
             hints[key] = near if near.startswith("did you mean") else inside
     return hints
 
 
 _RENAMED = {"q": "step", "derived": "expression"}
-"""Keys to the arguments that they are."""
+"""Keys to arguments of the distributions."""
 
 
 def _form_name(value: object, path: KeyPath) -> str:
@@ -95,8 +95,8 @@ def _form_name(value: object, path: KeyPath) -> str:
     raise InvalidKey(path, f"must be a known distribution, got {shown(value)}", advice)
 
 
-def _inferred(table: Table, value: Mapping[str, object]) -> str:
-    """Name the distribution as W&B infers it from the keys and the types of min and max."""
+def _inferred(table: KeyReader, value: Mapping[str, object]) -> str:
+    """Return the distribution that W&B infers from the keys and the types of min and max."""
     if "derived" in value:
         return "derived"
     if "value" in value:
@@ -106,20 +106,20 @@ def _inferred(table: Table, value: Mapping[str, object]) -> str:
     if "min" in value or "max" in value:
         return "int_uniform" if is_whole_range(value) else "uniform"
     if "mu" in value or "sigma" in value:
-        problem = "is required beside mu and sigma"
+        problem = "is required with mu and sigma"
         raise InvalidKey((*table.path, "distribution"), problem, add=(table.path, "distribution: normal"))
     raise InvalidKey(table.path, "must have value, values, min and max, or a distribution, got none of them")
 
 
 def is_whole_range(value: Mapping[str, object]) -> bool:
-    """Say whether a range is one of integers by how its numbers are written, as in W&B."""
+    """Return whether all bounds of a range are integers, as W&B infers it."""
     bounds = [value[key] for key in RANGE_BOUNDS if key in value]
     return all(isinstance(bound, int) for bound in bounds)
 
 
-def _from_exponents(name: str, inverse: bool = False, **given: Any) -> LogUniform:
-    """Build what W&B bounds by exponents of e; `inverse` negates them."""
-    low, high = (number(given.pop(key), (key,)) for key in ("min", "max"))
+def _from_exponents(name: str, inverse: bool = False, **arguments: Any) -> LogUniform:
+    """Return the distribution whose bounds are exponents of e in W&B's notation; `inverse` negates them."""
+    low, high = (number(arguments.pop(key), (key,)) for key in ("min", "max"))
     advice = f"min and max of {name} are exponents of e; {name}_values takes the bounds themselves"
     if high <= low:
         raise InvalidKey(("max",), f"must be greater than min ({low}), got {high}", advice)
@@ -128,9 +128,9 @@ def _from_exponents(name: str, inverse: bool = False, **given: Any) -> LogUnifor
             raise InvalidKey((key,), f"must be an exponent between -700 and 700, got {exponent}", advice)
     if inverse:
         low, high = -high, -low
-    low, high = _with_nearest_multiples(math.exp(low), math.exp(high), given.get("step"))
+    low, high = _with_nearest_multiples(math.exp(low), math.exp(high), arguments.get("step"))
     try:
-        return LogUniform(low, high, **given)
+        return LogUniform(low, high, **arguments)
     except InvalidKey as error:
         if error.key[:1] != ("prior",):
             raise
@@ -139,9 +139,9 @@ def _from_exponents(name: str, inverse: bool = False, **given: Any) -> LogUnifor
 
 
 def _with_nearest_multiples(low: float, high: float, step: object) -> tuple[float, float]:
-    """Widen a range to the multiples of a step that are nearest to its ends, which W&B draws as well.
+    """Widen a range to the multiples of a step that are nearest to its ends, as W&B does.
 
-    Exponents are logarithms that people round: e^5.545 is 255.96, and its multiples of 8 should reach 256.
+    Exponents are rounded logarithms: e^5.545 is 255.96, and the multiples of 8 should include 256.
     """
     if isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step <= high:
         return low, high
@@ -151,11 +151,11 @@ def _with_nearest_multiples(low: float, high: float, step: object) -> tuple[floa
 
 @dataclass(frozen=True)
 class _Form:
-    """What one distribution name takes, and what it makes of it."""
+    """The keys of a distribution name, and how to build the distribution."""
 
     make: Callable[..., Distribution]
     required: Mapping[str, str]
-    """Keys that must be given, and what could stand there."""
+    """Required keys, with examples of values."""
     optional: tuple[str, ...] = ()
 
     @property
@@ -171,15 +171,15 @@ def _bell(make: Callable[..., Distribution]) -> _Form:
     return _Form(make, {}, ("mu", "sigma", "q", "points"))
 
 
-def _listed(values: object, ordered: object = False, **given: Any) -> Categorical:
+def _listed(values: object, ordered: object = False, **arguments: Any) -> Categorical:
     if not isinstance(ordered, bool):
         raise InvalidKey(("ordered",), f"must be true or false, got {shown(ordered)}")
-    return (Ordinal if ordered else Categorical)(values, **given)  # type: ignore[arg-type]
+    return (Ordinal if ordered else Categorical)(values, **arguments)  # type: ignore[arg-type]
 
 
 _CHOICE = _Form(_listed, {"values": "[1, 2]"}, ("probabilities", "prior", "ordered"))
 
-# W&B's quantized distributions round to integers unless told otherwise.
+# W&B's quantized distributions round to integers by default.
 _FORMS: Mapping[str, _Form] = {
     "constant": _Form(Constant, {"value": "1"}),
     "derived": _Form(Derived, {"derived": "width * depth"}),
@@ -202,7 +202,7 @@ _FORMS: Mapping[str, _Form] = {
 }
 
 PARAMETER_FORMS: Mapping[str, tuple[str, ...]] = {name: form.keys for name, form in _FORMS.items()}
-"""The names that `distribution` may have, and the keys that each takes."""
+"""The values of `distribution`, and the keys of each."""
 
 _PARAMETER_KEYS = (
     "value",

@@ -1,9 +1,9 @@
-"""A YAML file as plain values, with the place of every key, so that errors can name file and line.
+"""Parsing of YAML files into plain values, with the location of every key for errors.
 
-PyYAML's SafeLoader decides the types, except that numbers follow YAML 1.2's core schema: `1e-4` and `-.5` are
-floats, `010` is ten. What only YAML 1.1 takes for a number (`1_000`, `0b11`, and `1:30` for 90) would become a text
-without a word, and is refused. Booleans stay as W&B's users know them, `yes` and `off` among them. Nothing in a file
-can make this slow or large: size, depth and the number of values (aliases counted) are bounded.
+Types are those of PyYAML's SafeLoader, except that numbers follow the core schema of YAML 1.2: `1e-4` and `-.5` are
+floats, `010` is ten. Numbers of YAML 1.1 only (`1_000`, `0b11`, and `1:30` for 90) would silently become strings, and
+are refused. Booleans include `yes` and `off`, as in W&B. Size, depth and the number of values (including aliases) are
+limited, so that no file takes long or much memory.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _NUMBERS = {
 class _Loader(yaml.SafeLoader):
     """The SafeLoader, with the numbers of YAML 1.2's core schema."""
 
-    # In front, so that they decide first; what then still looks like a number did so in YAML 1.1 alone.
-    yaml_implicit_resolvers = {  # noqa: RUF012 (as the base class has it)
+    # First, so that they take precedence. What only the other resolvers match is a number of YAML 1.1 only.
+    yaml_implicit_resolvers = {  # noqa: RUF012 (the base class defines it)
         first: [
             *_NUMBERS.items(),
             *((_FORMER_NUMBER if tag in _NUMBERS else tag, pattern) for tag, pattern in resolvers),
@@ -50,7 +50,7 @@ class _Loader(yaml.SafeLoader):
     }
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
-        """Take an integer, where PyYAML's own would read 010 as an octal."""
+        """Return an integer. PyYAML's own method would read 010 as octal."""
         value = str(self.construct_scalar(node))
         if not _NUMBERS[_INT].match(value):
             raise ValueError(f"got {shown(value)}")
@@ -62,12 +62,12 @@ _Loader.add_constructor(_INT, _Loader.construct_integer)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a key stands."""
+    """Location of a key."""
 
     line: int
     """From 1."""
     indent: int | None
-    """Column of the keys inside, from 0; None where it isn't a mapping in block style."""
+    """Column of the keys inside, from 0; None if the value is not a block mapping."""
 
 
 @dataclass
@@ -75,42 +75,46 @@ class Document:
     """A parsed file."""
 
     name: str
-    """The file as the user named it."""
+    """Name of the file as the user wrote it."""
     value: object
     marks: dict[KeyPath, Mark] = field(default_factory=dict)
 
     def mark(self, path: KeyPath) -> Mark:
-        """Give the place of a key, or of the nearest section around it that the file holds."""
+        """Return the location of a key, or of the nearest enclosing section in the file."""
         while path and path not in self.marks:
             path = path[:-1]
         return self.marks.get(path, Mark(1, None))
 
     def located(self, error: InvalidKey | InvalidKeys) -> SweepError:
-        """Give the error with the file and the line of each mistake."""
+        """Return the error with the file and the line of each mistake."""
         mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
         return SweepError("\n".join(f"{self.name}:{self.mark(mistake.key).line}: {mistake}" for mistake in mistakes))
 
 
 def read_document(path: Path, what: str = "sweep") -> Document:
-    """Read and parse a file, which describes such a thing.
+    """Read and parse a file.
+
+    Args:
+        path: Path of the file.
+        what: What the file describes, for errors.
 
     Raises:
-        SweepError: It can't be read, isn't YAML, or holds what no sweep can; the text names file and line.
+        SweepError: The file cannot be read or is not valid YAML. Names file and line.
     """
     return _parse(read_text(path, what), str(path), what=what)
 
 
 def read_text(path: Path, what: str = "sweep") -> str:
-    """Read a file as text.
+    """Return the text of a file.
 
     Raises:
-        SweepError: It can't be read, or is too long for what it should be.
+        SweepError: The file cannot be read, or is too large.
     """
     name = str(path)
     try:
         if not path.is_file():
-            found = "is a directory" if path.is_dir() else "isn't a file" if path.exists() else "doesn't exist"
-            raise SweepError(f"{name}: must be a {what} file, but it {found}")
+            status = "is a directory" if path.is_dir() else "isn't a file" if path.exists() else "doesn't exist"
+            raise SweepError(f"{name}: must be a {what} file, but it {status}")
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -144,7 +148,7 @@ def _parse(text: str, name: str, empty_is_null: bool = False, what: str = "sweep
         line = text[: error.position].count("\n") + 1
         raise SweepError(f"{name}:{line}: must be text, got the character {error.character:#04x}") from None
     except yaml.MarkedYAMLError as error:
-        raise SweepError(f"{name}:{_line(error)}: must be valid YAML: {_said(error)}") from None
+        raise SweepError(f"{name}:{_line(error)}: must be valid YAML: {_message(error)}") from None
     except RecursionError:
         raise SweepError(f"{name}:1: must not be nested deeper than {_DEEPEST} levels") from None
     except InvalidKey as error:
@@ -160,15 +164,15 @@ def _line(error: yaml.MarkedYAMLError) -> int:
     return 1 if mark is None else mark.line + 1
 
 
-def _said(error: yaml.MarkedYAMLError) -> str:
+def _message(error: yaml.MarkedYAMLError) -> str:
     if isinstance(error, yaml.composer.ComposerError) and error.context == "expected a single document in the stream":
-        return "a second document begins here, and a file holds one"
+        return "a second document begins here, but a file must have one"
     parts = [part for part in (error.context, error.problem) if part]
     return ", ".join(parts).replace("\n", " ")
 
 
 class _Builder:
-    """Turns YAML's node graph into plain values and notes where each key stands."""
+    """Converts the node graph of YAML to plain values, and records the location of each key."""
 
     def __init__(self, loader: _Loader, document: Document) -> None:
         self._loader = loader
@@ -191,7 +195,7 @@ class _Builder:
         self._open.add(id(node))
         try:
             if kind == "seq":
-                return [self.build(item, (*path, place)) for place, item in enumerate(node.value)]
+                return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
             return self._mapping(node, path)
         finally:
             self._open.discard(id(node))
@@ -202,7 +206,7 @@ class _Builder:
             raise InvalidKey(path, f"must hold at most {_MOST_VALUES:,} values, aliases counted")
 
     def _refused(self, node: yaml.Node, path: KeyPath, problem: str, advice: str = "") -> InvalidKey:
-        """Give the error of a key whose line is this node's, and not where the key was first seen."""
+        """Return the error of a key at this node's line, instead of where the key was first seen."""
         self._marks[path] = Mark(node.start_mark.line + 1, None)
         return InvalidKey(path, problem, advice)
 
@@ -211,7 +215,7 @@ class _Builder:
         for name, key, value in self._pairs(node, path):
             if name in out:
                 first = self._marks[(*path, name)].line
-                raise self._refused(key, (*path, name), f"must stand there once, got it again (first in line {first})")
+                raise self._refused(key, (*path, name), f"must not be repeated, got it again (first in line {first})")
             out[name] = self._entry(key, value, (*path, name))
         for name, key, value in self._merged(node, path, 0):
             if name not in out:
@@ -223,7 +227,7 @@ class _Builder:
         return self.build(value, path)
 
     def _pairs(self, node: yaml.Node, path: KeyPath) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        """Give the mapping's own keys, each a string."""
+        """Yield the mapping's own keys, each a string."""
         for key, value in node.value:
             if key.tag == _MERGE:
                 continue
@@ -234,7 +238,7 @@ class _Builder:
             yield name, key, value
 
     def _merged(self, node: yaml.Node, path: KeyPath, depth: int) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        """Give the keys that `<<` brings in; where two bring the same one, the first counts."""
+        """Yield the keys that `<<` merges; of equal keys the first counts."""
         if depth > _DEEPEST:
             raise InvalidKey(path, f"must not merge (<<) more than {_DEEPEST} levels deep")
         for key, value in node.value:
@@ -258,14 +262,14 @@ class _Builder:
             )
         try:
             return self._loader.construct_object(node)
-        except (ValueError, OverflowError, LookupError, AttributeError) as error:  # a date with a 13th month
+        except (ValueError, OverflowError, LookupError, AttributeError) as error:  # such as a date with month 13
             kind = node.tag.rsplit(":", 1)[-1]
             reason = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
             raise self._refused(node, path, f"must be a valid {kind} or a string in quotes; {reason}") from None
 
 
 def _indent(node: yaml.Node) -> int | None:
-    """Give the column of a block mapping's keys."""
+    """Return the column of the keys of a block mapping; None for other values."""
     if not isinstance(node, yaml.MappingNode) or node.flow_style or not node.value:
         return None
     column: int = node.value[0][0].start_mark.column

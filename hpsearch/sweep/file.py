@@ -1,7 +1,7 @@
-"""Sweep files: YAML with W&B's keys and ours, read into a `Sweep`.
+"""Reading of sweep files: YAML with W&B's keys and further ones, read into a `Sweep`.
 
-Every mistake is one `SweepError` with file, line, key, what was expected and what stands there. The rules
-themselves live in `Sweep` and its parts; this module says which key each one came from.
+All mistakes are reported in one `SweepError` with file, line, key, what was expected and what was found. The rules are
+those of `Sweep` and its sections. This module adds the locations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hpsearch.sweep.document import Document, read_document
 from hpsearch.sweep.overrides import Override, apply_overrides, dotted_path
 from hpsearch.sweep.parameters import read_constraints, read_parameters
 from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Resources, Scaling, Search
-from hpsearch.sweep.reader import Kind, Table, command_or_line, listed, observer_names, or_none, section, words
+from hpsearch.sweep.reader import KeyReader, Kind, command_or_line, listed, observer_names, or_none, section, words
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
 from hpsearch.sweep.wandb import BAND_KEYS, HINTS, IGNORED, METRIC_IGNORED, as_bands, wandb_notes
@@ -46,16 +46,16 @@ _REQUIRED = {
     "method": "method: random",
     "parameters": "parameters: {lr: {min: 0.001, max: 0.1}}",
 }
-"""Keys at the top that a file must have, and the line to add."""
+"""Required top-level keys, and the line to add."""
 
 WRAPPER = "sweep"
-"""Key under which some projects keep the whole sweep."""
+"""Key under which some projects put the whole sweep."""
 
 _LIKELY_SPAN = 27
-"""Iterations of three rungs by 3."""
+"""Ratio of max_iter to min_iter for three rungs with eta 3."""
 
 _EPOCHS = re.compile(r"(?:n_?|nb_?|num_?|max_?|total_?|train_?|training_?)*(?:epochs?|iterations?)", re.IGNORECASE)
-"""Names of parameters that say how long a trial trains."""
+"""Names of parameters that set how long a trial trains."""
 
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = (), *, runs: bool = True) -> Sweep:
@@ -63,14 +63,14 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = (), *, runs: bool = 
 
     Args:
         path: The file.
-        overrides: `KEY=VALUE`, a dotted key and a value in YAML, each put in place of what the file says.
-        runs: It must say what runs a trial; False: its trials are asked for and told of.
+        overrides: `KEY=VALUE`, a dotted key and a value in YAML, which overrides the file.
+        runs: The sweep must have a trainable or a script; False: it is used with ask and tell.
 
     Raises:
-        SweepError: The file, or an override, isn't right; the text starts with the path.
+        SweepError: The file or an override is invalid. The message starts with the path.
     """
     document = _read(path)
-    given = apply_overrides(document, overrides)
+    applied = apply_overrides(document, overrides)
     try:
         sweep = sweep_from_mapping(document.value, source=str(path), name=_default_name(Path(path)))
         if runs:
@@ -79,20 +79,20 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = (), *, runs: bool = 
     except (InvalidKey, InvalidKeys) as error:
         mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
         ordered = sorted(mistakes, key=lambda mistake: document.mark(dotted_path(document.value, mistake.key)).line)
-        raise SweepError("\n".join(_located(mistake, document, given) for mistake in ordered)) from None
+        raise SweepError("\n".join(_located(mistake, document, applied) for mistake in ordered)) from None
 
 
 def sweep_notes(path: str | Path, overrides: Sequence[str] = ()) -> list[str]:
-    """Say what a file that `load_sweep` has read means otherwise here than at W&B, whose keys it has."""
+    """Return notes on keys of a valid sweep file that have another meaning than in W&B."""
     document = _read(path)
     apply_overrides(document, overrides)
     return wandb_notes(document.value)
 
 
 def locate(path: str | Path, key: str) -> str:
-    """Say where a key stands, for an error that shows up later: `"sweep.yaml:12"`.
+    """Return the location of a key for a later error: `"sweep.yaml:12"`.
 
-    Gives the section around a key that isn't there, and the path alone of a file that is gone or broken.
+    If the key is not in the file, this is the location of its section. If the file cannot be read, it is the path.
     """
     try:
         document = _read(path)
@@ -102,7 +102,7 @@ def locate(path: str | Path, key: str) -> str:
 
 
 def _read(path: str | Path) -> Document:
-    """Read a sweep file, and take what stands under a lone `sweep:` for the sweep."""
+    """Read a sweep file, or the sweep under its only key `sweep`."""
     document = read_document(Path(path))
     value = document.value
     if isinstance(value, Mapping) and (inside := without_wrapper(value)) is not value:
@@ -112,7 +112,7 @@ def _read(path: str | Path) -> Document:
 
 
 def without_wrapper(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the mapping under `sweep:` where nothing stands beside it but anchors; else the mapping itself."""
+    """Return the mapping under `sweep` if it is the only key except for anchors; otherwise the mapping itself."""
     inside = value.get(WRAPPER) if {key for key in value if not str(key).startswith("x-")} == {WRAPPER} else None
     return inside if isinstance(inside, Mapping) else value
 
@@ -120,46 +120,46 @@ def without_wrapper(value: Mapping[str, Any]) -> Mapping[str, Any]:
 def sweep_from_mapping(
     value: object, source: str | None = None, name: str = "sweep", trainable: str | None = None
 ) -> Sweep:
-    """Read a sweep as a file holds it, already parsed: the same keys, the same rules.
+    """Return the sweep of a mapping with the keys of a sweep file.
 
     Args:
         value: The mapping. Its sections may also be a `Space`, `Limits`, `Hyperband`, ... as Python builds them.
-        source: Kept with the sweep.
-        name: Its name where the mapping names none.
-        trainable: Replaces the one that the mapping names.
+        source: Path of the file, kept with the sweep.
+        name: Default of the sweep's name.
+        trainable: Replaces the trainable of the mapping.
 
     Raises:
-        InvalidKey, InvalidKeys: Keys are wrong: a `SweepError` that knows which.
+        InvalidKey, InvalidKeys: Keys are wrong. Both are `SweepError`s that know their keys.
     """
-    if isinstance(value, Mapping):  # anchors are kept under keys that begin with x-
-        value = {key: given for key, given in without_wrapper(value).items() if not str(key).startswith("x-")}
-    table = Table(value, (), TOP_KEYS, HINTS[""])
+    if isinstance(value, Mapping):  # keys with the prefix x- are for anchors
+        value = {key: item for key, item in without_wrapper(value).items() if not str(key).startswith("x-")}
+    table = KeyReader(value, (), TOP_KEYS, HINTS[""])
     kinds: dict[str, Kind[Any]] = {
         **_READERS,
         "early_terminate": or_none(functools.partial(_early_terminate, table)),
         "parameters": functools.partial(_parameters, table),
     }
-    given = table.read(kinds, _REQUIRED)
-    if "loggers" in given:
-        if "observers" in given:
-            both = InvalidKey(("loggers",), "is another word for observers, which stands here, too", "keep one of them")
-            table.mistakes.found.append(both)
-        given["observers"] = given.pop("loggers")
+    values = table.read(kinds, _REQUIRED)
+    if "loggers" in values:
+        if "observers" in values:
+            both = InvalidKey(("loggers",), "is another word for observers, which is here, too", "keep one of them")
+            table.mistakes.errors.append(both)
+        values["observers"] = values.pop("loggers")
     if trainable is not None:
-        given["trainable"] = trainable
-    sweep = table.build(Sweep, **{"name": name, "source": source, **given})
-    try:  # not of a study that was begun so: it goes on
+        values["trainable"] = trainable
+    sweep = table.build(Sweep, **{"name": name, "source": source, **values})
+    try:  # not in Sweep, so that an existing study can be resumed
         check_names(sweep.command or (), sweep.parameters.some_names())
     except TrainableError as error:
         raise InvalidKey(("command",), f"must be a command that can be run: {error}") from None
     return sweep
 
 
-def _parameters(top: Table, value: object, path: KeyPath) -> Space:
-    """Read the section, and the constraints that stand beside it."""
+def _parameters(top: KeyReader, value: object, path: KeyPath) -> Space:
+    """Read the section `parameters`, with the section `constraints`."""
     if isinstance(value, Space):
         if top.has("constraints"):
-            problem = "must not stand beside a Space, which has its own"
+            problem = "must not be given with a Space, which has its own"
             raise InvalidKey(("constraints",), problem, "pass them to Space.from_parameters(..., constraints=[...])")
         return value
     return read_parameters(value, path, top.get("constraints", read_constraints) if top.has("constraints") else ())
@@ -176,26 +176,26 @@ def _import_path(value: object, path: KeyPath) -> str:
 def _metric(value: object, path: KeyPath) -> Metric | tuple[Metric, ...]:
     """Read one metric, or a list of several."""
 
-    def read(one: object, path: KeyPath) -> Metric:
-        if isinstance(one, Mapping):
-            one = {key: given for key, given in one.items() if key not in METRIC_IGNORED}
-        return section(Metric, one, path, HINTS["metric"], example=lambda key, table: "loss")
+    def read(metric: object, path: KeyPath) -> Metric:
+        if isinstance(metric, Mapping):
+            metric = {key: item for key, item in metric.items() if key not in METRIC_IGNORED}
+        return section(Metric, metric, path, HINTS["metric"], example=lambda key, table: "loss")
 
     if not isinstance(value, list | tuple):
         return read(value, path)
     mistakes = Mistakes()
-    found: list[Metric] = []
-    for place, one in enumerate(value):
-        with mistakes.kept():
-            found.append(read(one, (*path, place)))
-    mistakes.refuse()
-    return tuple(found)
+    metrics: list[Metric] = []
+    for index, metric in enumerate(value):
+        with mistakes.collect():
+            metrics.append(read(metric, (*path, index)))
+    mistakes.raise_collected()
+    return tuple(metrics)
 
 
 def _outcome_constraints(value: object, path: KeyPath) -> tuple[str, ...]:
     """Read constraints on reported metrics: a list, or a single one."""
-    given = [value] if isinstance(value, str) else listed(value, path)
-    return tuple(text(one, (*path, place)) for place, one in enumerate(given))
+    constraints = [value] if isinstance(value, str) else listed(value, path)
+    return tuple(text(constraint, (*path, index)) for index, constraint in enumerate(constraints))
 
 
 def _method(value: object, path: KeyPath) -> str:
@@ -207,14 +207,14 @@ def _method(value: object, path: KeyPath) -> str:
     return name
 
 
-def _early_terminate(top: Table, value: object, path: KeyPath) -> EarlyTerminate:
+def _early_terminate(top: KeyReader, value: object, path: KeyPath) -> EarlyTerminate:
     """Read the section; its `type` decides which keys it may have."""
     if isinstance(value, EarlyTerminate):
         return value
     if (bands := as_bands(value)) is not None:
         return _wandbs_hyperband(bands, path)
     keys = tuple(value) if isinstance(value, Mapping) else ("type", "max_iter", "eta")
-    kind = Table(value, path, keys).get("type", text, "type: hyperband")
+    kind = KeyReader(value, path, keys).get("type", text, "type: hyperband")
     try:
         settings = settings_named(kind)
     except InvalidKey as error:
@@ -227,48 +227,48 @@ def _early_terminate(top: Table, value: object, path: KeyPath) -> EarlyTerminate
 
 
 def _wandbs_hyperband(bands: dict[str, Any], path: KeyPath) -> Bands:
-    """Read what W&B calls hyperband; mistakes name the keys that stand there."""
-    there = {ours: wandbs for wandbs, ours in BAND_KEYS.items()}
+    """Read W&B's hyperband as `Bands`. Mistakes name W&B's keys."""
+    wandbs_keys = {ours: wandbs for wandbs, ours in BAND_KEYS.items()}
     try:
         return section(Bands, bands, path)
     except (InvalidKey, InvalidKeys) as error:
         mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
         raise InvalidKeys(
             [
-                InvalidKey((*one.key[:-1], there.get(str(one.key[-1]), one.key[-1])), one.problem, one.advice)
-                for one in mistakes
+                InvalidKey(
+                    (*error.key[:-1], wandbs_keys.get(str(error.key[-1]), error.key[-1])), error.problem, error.advice
+                )
+                for error in mistakes
             ]
         ) from None
 
 
-def _likely(top: Table, key: str, table: Table) -> str:
-    """Guess what a file should say that lacks a setting: as long as its own parameters or `max_iter` say.
-
-    Where none of them does, it is three rungs above min_iter.
-    """
+def _likely(top: KeyReader, key: str, table: KeyReader) -> str:
+    """Return an example value for a missing key. For `max_iter`, it follows from parameters or from the other keys."""
     if key != "max_iter":
         return "..."
     if (epochs := _epochs(top.value.get("parameters"))) is not None:
         return str(epochs)
-    for place, wanted in ((top, "max_iter"), (table, "min_iter")):
-        given = place.value.get(wanted)
-        if isinstance(given, int) and given >= 1:
-            return str(given if place is top else given * _LIKELY_SPAN)
-    return str(_LIKELY_SPAN)
+    iterations, least = top.value.get("max_iter"), table.value.get("min_iter")
+    if isinstance(iterations, int) and iterations >= 1:
+        return str(iterations)
+    return str(least * _LIKELY_SPAN if isinstance(least, int) and least >= 1 else _LIKELY_SPAN)
 
 
 def _epochs(parameters: object) -> int | None:
-    """Give the most epochs that the parameters may ask for; None where none of them is called so."""
+    """Return the largest number of epochs among the parameters; None if no parameter has such a name."""
     if not isinstance(parameters, Mapping):
         return None
-    for name, given in parameters.items():
-        if not isinstance(given, Mapping):
+    for name, config in parameters.items():
+        if not isinstance(config, Mapping):
             continue
-        if "parameters" in given and (inside := _epochs(given["parameters"])) is not None:
+        if "parameters" in config and (inside := _epochs(config["parameters"])) is not None:
             return inside
-        values = given.get("values")
-        found = [given.get("value"), given.get("max"), *(values if isinstance(values, list) else [])]
-        numbers = [one for one in found if isinstance(one, int) and not isinstance(one, bool) and one >= 1]
+        values = config.get("values")
+        candidates = [config.get("value"), config.get("max"), *(values if isinstance(values, list) else [])]
+        numbers = [
+            value for value in candidates if isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        ]
         if numbers and _EPOCHS.fullmatch(str(name).rsplit(".", 1)[-1].replace("-", "_")):
             return max(numbers)
     return None
@@ -276,10 +276,10 @@ def _epochs(parameters: object) -> int | None:
 
 def _points_to_try(value: object, path: KeyPath) -> tuple[Params, ...]:
     points: list[Params] = []
-    for place, point in enumerate(listed(value, path)):
+    for index, point in enumerate(listed(value, path)):
         if not isinstance(point, Mapping):
-            raise InvalidKey((*path, place), f"must be a mapping of names to values, got {shown(point)}")
-        points.append(plain(point, (*path, place)))
+            raise InvalidKey((*path, index), f"must be a mapping of names to values, got {shown(point)}")
+        points.append(plain(point, (*path, index)))
     return tuple(points)
 
 
@@ -305,37 +305,37 @@ _READERS: Mapping[str, Kind[Any]] = {
     "loggers": observer_names,
     "on_end": command_or_line,
 }
-"""How each key at the top is read that says all by itself."""
+"""Readers of the top-level keys that do not depend on other keys."""
 
-_TOGETHER = ("parameters", "constraints", "early_terminate")
-"""Those that hang on others."""
+_DEPENDENT = ("parameters", "constraints", "early_terminate")
+"""Top-level keys that depend on other keys."""
 
-TOP_KEYS = tuple(dict.fromkeys(("metric", "method", *_TOGETHER, *_READERS, *IGNORED)))
-"""All that may stand at the top, but for those that begin with `x-`."""
+TOP_KEYS = tuple(dict.fromkeys(("metric", "method", *_DEPENDENT, *_READERS, *IGNORED)))
+"""All top-level keys, except those with the prefix `x-`."""
 
 
 def _default_name(path: Path) -> str:
-    """Make the file's stem fit to be a name."""
+    """Return the stem of the file, as a valid name of a sweep."""
     stem = re.sub(r"[^\w .+-]", "_", path.stem).lstrip(".").strip()[:60]
     return stem or "sweep"
 
 
-def _located(error: InvalidKey, document: Document, given: Sequence[Override]) -> str:
-    """Write an error with file and line, or with the `--set` that it comes from."""
+def _located(error: InvalidKey, document: Document, overrides: Sequence[Override]) -> str:
+    """Return the text of an error with file and line, or with the `--set` that caused it."""
     key = dotted_path(document.value, error.key)
-    override = next((item for item in reversed(given) if key[: len(item.path)] == item.path), None)
+    override = next((item for item in reversed(overrides) if key[: len(item.path)] == item.path), None)
     if override is not None:
-        place = f"{document.name}: --set {override.text}"
+        location = f"{document.name}: --set {override.text}"
     else:
-        place = f"{document.name}:{document.mark(key).line}"
-    told = f"{place}: {InvalidKey(key, error.problem, error.advice)}"
+        location = f"{document.name}:{document.mark(key).line}"
+    message = f"{location}: {InvalidKey(key, error.problem, error.advice)}"
     if error.add is None:
-        return told
-    return f"{told}\n{_line_to_add(dotted_path(document.value, error.add[0]), error.add[1], document)}"
+        return message
+    return f"{message}\n{_line_to_add(dotted_path(document.value, error.add[0]), error.add[1], document)}"
 
 
 def _line_to_add(section: KeyPath, line: str, document: Document) -> str:
-    """Write out the line that is missing, indented as it must be."""
+    """Return the advice to add a line, with its indentation."""
     if not section:
         return f"  add at the top level:\n{' ' * (document.mark(()).indent or 0)}{line}"
     mark = document.mark(section)

@@ -1,4 +1,4 @@
-"""What decides in a sweep, and who can search and schedule by it."""
+"""Checks of a sweep's metrics, and of methods and schedulers that use them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.searchers import Searcher
 
-__all__ = ["check_forks", "check_who_ranks", "checked_metric", "checked_outcome_constraints"]
+__all__ = ["check_forks", "check_ranking", "checked_metric", "checked_outcome_constraints"]
 
-_INSTEAD = {"metric": "one metric", "outcome_constraints": "left out"}
-"""Keys that somebody may not take, to what must be there."""
+_REQUIRED = {"metric": "one metric", "outcome_constraints": "left out"}
+"""Keys that a method or scheduler may not support, and what they must be instead."""
 
 
-def checked_metric(given: object) -> Metric | tuple[Metric, ...] | None:
-    """Take one metric, or several, or none; a list of one is that one.
+def checked_metric(metric: object) -> Metric | tuple[Metric, ...] | None:
+    """Return one metric, several, or None. A list of one becomes that metric.
 
     Raises:
-        InvalidKey: It is something else, or they can't decide together.
+        InvalidKey: A value is not a metric, or metrics cannot be combined.
     """
-    if given is None:
+    if metric is None:
         return None
-    goals = tuple(given) if isinstance(given, list | tuple) else (given,)
+    goals = tuple(metric) if isinstance(metric, list | tuple) else (metric,)
     if not goals:
         raise InvalidKey(("metric",), "must hold at least one metric, got none")
-    for place, goal in enumerate(goals):
-        key: KeyPath = ("metric", place) if isinstance(given, list | tuple) else ("metric",)
+    for index, goal in enumerate(goals):
+        key: KeyPath = ("metric", index) if isinstance(metric, list | tuple) else ("metric",)
         if not isinstance(goal, Metric):
             raise InvalidKey(key, f"must be a Metric, got {shown(goal)}", "write hpsearch.Metric('loss', 'minimize')")
-        if any(goal.name == other.name for other in goals[:place]):
+        if any(goal.name == other.name for other in goals[:index]):
             raise InvalidKey((*key, "name"), f"must be another one than those before it, got {goal.name} again")
         if len(goals) > 1 and goal.scope != "last":
             problem = "must be last where several metrics decide: the best reports of a trial would be several"
@@ -43,27 +43,26 @@ def checked_metric(given: object) -> Metric | tuple[Metric, ...] | None:
     return goals if len(goals) > 1 else goals[0]
 
 
-def checked_outcome_constraints(given: Sequence[object]) -> tuple[str, ...]:
-    """Take constraints on reported metrics, each once and in one form of writing.
+def checked_outcome_constraints(constraints: Sequence[object]) -> tuple[str, ...]:
+    """Return constraints on reported metrics in a standard notation, without duplicates.
 
     Raises:
-        InvalidKey: One isn't a constraint, or two leave no value.
+        InvalidKey: A value is not a constraint, or two constraints exclude each other.
     """
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise InvalidKey(("outcome_constraints",), f"must be a list of constraints, got {shown(given)}")
-    found: list[OutcomeConstraint] = []
+    if isinstance(constraints, str) or not isinstance(constraints, Sequence):
+        raise InvalidKey(("outcome_constraints",), f"must be a list of constraints, got {shown(constraints)}")
+    parsed: list[OutcomeConstraint] = []
     mistakes = Mistakes()
-    for place, one in enumerate(given):
-        with mistakes.kept():
-            found.append(_beside(found, one, ("outcome_constraints", place)))
-    mistakes.refuse()
-    return tuple(map(str, dict.fromkeys(found)))
+    for index, constraint in enumerate(constraints):
+        with mistakes.collect():
+            parsed.append(_parsed_constraint(constraint, parsed, ("outcome_constraints", index)))
+    mistakes.raise_collected()
+    return tuple(map(str, dict.fromkeys(parsed)))
 
 
-def _beside(others: Sequence[OutcomeConstraint], given: object, key: KeyPath) -> OutcomeConstraint:
-    """Take a constraint that may stand beside others."""
+def _parsed_constraint(value: object, others: Sequence[OutcomeConstraint], key: KeyPath) -> OutcomeConstraint:
     try:
-        constraint = OutcomeConstraint.parse(given)
+        constraint = OutcomeConstraint.parse(value)
     except InvalidKey as error:
         raise error.under(key) from None
     if any(constraint.excludes(other) for other in others):
@@ -72,37 +71,37 @@ def _beside(others: Sequence[OutcomeConstraint], given: object, key: KeyPath) ->
     return constraint
 
 
-def _check_nobody_ranks(
+def _check_without_metric(
     objective: Objective, method: str, searcher: type[Searcher] | None, early: EarlyTerminate | None
 ) -> None:
-    """Check that nothing asks which trials are better, where no metric says so."""
+    """Check that nothing in the sweep needs a metric."""
     learns = searcher is not None and searcher.capabilities.learns
-    for wants, why in (
+    for needs_metric, why in (
         (learns, f"method is {method}, which goes by it"),
         (early is not None, "trials are terminated early, by it"),
-        (bool(objective.constraints), "outcome_constraints stand: trials that keep them are ranked by it"),
+        (bool(objective.constraints), "there are outcome_constraints: trials that keep them are ranked by it"),
     ):
-        if wants:
+        if needs_metric:
             raise InvalidKey(("metric",), f"is required where {why}", add=((), "metric: {name: loss, goal: minimize}"))
 
 
-def check_who_ranks(
+def check_ranking(
     objective: Objective, method: str, searcher: type[Searcher] | None, early: EarlyTerminate | None
 ) -> None:
-    """Check that whoever compares trials has a number to do so by, and can do so by more than one.
+    """Check that method and scheduler have the metric they need, and support several metrics and constraints if used.
 
     Raises:
-        InvalidKey: One can't.
+        InvalidKey: A metric is missing, or a key is not supported.
     """
     if not objective.goals:
-        _check_nobody_ranks(objective, method, searcher, early)
+        _check_without_metric(objective, method, searcher, early)
     key = None if searcher is None else searcher.capabilities.unsupported_key(objective)
     if key is not None:
         learning = {name: known.capabilities for name, known in SEARCHERS.items() if known.capabilities.learns}
         able = [name for name, capabilities in learning.items() if not capabilities.unsupported_key(objective)]
         raise InvalidKey(
             (key,),
-            f"must be {_INSTEAD[key]} where method is {method}, which learns from one number",
+            f"must be {_REQUIRED[key]} where method is {method}, which learns from one number",
             f"take one of {', '.join(able)}, or a method that doesn't learn, such as random",
         )
     key = None if early is None else early.capabilities.unsupported_key(objective)
@@ -110,7 +109,7 @@ def check_who_ranks(
         able = [kind for kind, known in SCHEDULERS.items() if not known.capabilities.unsupported_key(objective)]
         raise InvalidKey(
             (key,),
-            f"must be {_INSTEAD[key]} where early_terminate is of type {early.kind}, which compares single numbers",
+            f"must be {_REQUIRED[key]} where early_terminate is of type {early.kind}, which compares single numbers",
             f"take one of {', '.join(able)}",
         )
 
@@ -118,10 +117,10 @@ def check_who_ranks(
 def check_forks(
     objective: Objective, method: str, searcher: type[Searcher] | None, early: EarlyTerminate | None
 ) -> None:
-    """Check that there are parameters for forks, and forks for a searcher that is made for them.
+    """Check that a scheduler that forks trials has a searcher that explores, and the other way round.
 
     Raises:
-        InvalidKey: There aren't.
+        InvalidKey: They do not match.
     """
     forks = early is not None and early.capabilities.forks
     if forks and searcher is not None and not searcher.capabilities.explores:

@@ -1,7 +1,7 @@
-"""`--set KEY=VALUE`: values put in place of what a sweep file says.
+"""Overrides of a sweep file by `--set KEY=VALUE`.
 
-What kind a parameter is follows from how its numbers are written, so a new one doesn't change it: put in place of a
-float a number is a float, and a range of integers takes only integers.
+An override does not change the type of a parameter, which follows from how its numbers are written: an integer that
+replaces a float becomes a float, and a range of integers only accepts integers.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ __all__ = ["Override", "apply_overrides", "dotted_path"]
 
 
 _INSIDE = {"parameters": "name", "choice": "branch", "repeat": "key", "chain": "branch", "cell": "branch"}
-"""Keys of a parameter that holds others, and what stands inside of them: names of parameters, names of branches, or a
-parameter's own keys."""
+"""Keys of a parameter that contain other parameters, and the keys inside: names of parameters, names of branches, or
+the keys of a parameter."""
 
-_BESIDE = ("min", "max", "length", "nodes", "each", "inputs", "when")
-"""Keys that stand beside those of a structure."""
+_OPTIONS = ("min", "max", "length", "nodes", "each", "inputs", "when")
+"""Other keys of a structure."""
 
 
 @dataclass(frozen=True)
 class Override:
-    """One `--set`."""
+    """An option `--set`."""
 
     text: str
-    """As given: `KEY=VALUE`."""
+    """`KEY=VALUE`."""
     path: KeyPath
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> list[Override]:
-    """Change the document's value in place.
+    """Change the value of a document in place.
 
     Raises:
-        SweepError: An override isn't `KEY=VALUE`, or its key leads into something that has no keys.
+        SweepError: An override is not `KEY=VALUE`, or a part of its key is not a mapping or list.
     """
     out = []
     ranges: dict[KeyPath, str] = {}
-    for given in overrides:
-        prefix = f"{document.name}: --set {given}"
-        key, equals, value = given.partition("=")
+    for override in overrides:
+        prefix = f"{document.name}: --set {override}"
+        key, equals, value = override.partition("=")
         if not equals or not all(key.split(".")):
             raise SweepError(f"{prefix}: must be KEY=VALUE, such as early_terminate.max_iter=81")
         path = dotted_path(document.value, key)
@@ -57,17 +57,17 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> list[Overri
             ranges[path[:-1]] = prefix
         for inside in [known for known in document.marks if known[: len(path)] == path]:
             del document.marks[inside]
-        out.append(Override(given, path))
+        out.append(Override(override, path))
     for path, prefix in ranges.items():
         _check_still_whole(document.value, path, prefix)
     return out
 
 
 def dotted_path(value: object, key: str | KeyPath) -> KeyPath:
-    """Follow a key into a sweep as a file holds it.
+    """Return the full path of a key in the value of a sweep file.
 
-    A parameter's name may hold dots itself, and the `parameters` that nest a group may be left out, as the keys of
-    structures may: `parameters.optimizer.lr.max` finds `parameters -> optimizer -> parameters -> lr -> max`.
+    Names of parameters may contain dots. The keys `parameters` of groups, and those of structures, may be left out:
+    `parameters.optimizer.lr.max` finds `parameters -> optimizer -> parameters -> lr -> max`.
     """
     rest = list(key) if not isinstance(key, str) else _parts(key)
     out: list[str | int] = []
@@ -82,7 +82,7 @@ def _parts(key: str) -> list[str | int]:
 
 
 def _follow(value: object, rest: list[str | int], out: list[str | int]) -> tuple[object, int]:
-    """Take one step along a key: append to `out`, give what stands there and how many parts it took."""
+    """Follow the next part of a key: append to `out`, and return the value and the number of parts used."""
     first = rest[0]
     if isinstance(value, list) and isinstance(first, int):
         out.append(first)
@@ -94,51 +94,51 @@ def _follow(value: object, rest: list[str | int], out: list[str | int]) -> tuple
                 out.append(name)
                 return value[name], used
         holder = next((key for key in _INSIDE if isinstance(value.get(key), Mapping)), None)
-        inside = holder == "parameters" or first not in _BESIDE
+        inside = holder == "parameters" or first not in _OPTIONS
         if holder is not None and inside and len(out) > 1 and out[0] == "parameters":
             out.append(holder)
-            # Copies and edges have numbers where a file says once what they are.
+            # Numbers of copies and edges are skipped, since a file describes them once.
             return value[holder], int(str(first)[:1].isdecimal())
     out.append(first if isinstance(value, list) else str(first))
     return None, 1
 
 
 def _put(document: Document, path: KeyPath, value: object, prefix: str) -> None:
-    place: Any = document.value
+    container: Any = document.value
     for depth, part in enumerate(path):
-        if isinstance(place, dict):
-            former = place.get(part)
-        elif isinstance(place, list) and isinstance(part, int) and part < len(place):
-            former = place[part]
+        if isinstance(container, dict):
+            former = container.get(part)
+        elif isinstance(container, list) and isinstance(part, int) and part < len(container):
+            former = container[part]
         else:
-            raise SweepError(f"{prefix}: {key_text(path[:depth]) or 'the file'} {_no_keys(place)}")
+            raise SweepError(f"{prefix}: {key_text(path[:depth]) or 'the file'} {_no_keys(container)}")
         if depth == len(path) - 1:
-            place[part] = _as_written(former, value, path)
-        elif former is None and isinstance(place, dict):
-            place[part] = {}
-        place = place[part]
+            container[part] = _as_written(former, value, path)
+        elif former is None and isinstance(container, dict):
+            container[part] = {}
+        container = container[part]
 
 
 def _as_written(former: object, value: object, path: KeyPath) -> object:
-    """Give a number that takes the place of a parameter's float as a float."""
+    """Return the new value; an integer that replaces a float of a parameter becomes a float."""
     if path[0] == "parameters" and isinstance(former, float) and type(value) is int:
-        with suppress(OverflowError):  # a number that no float holds is refused where it is read
+        with suppress(OverflowError):  # the reader of the value refuses an integer that is too large
             return float(value)
     return value
 
 
 def _is_whole_range(value: object, path: KeyPath) -> bool:
-    """Say whether a key is a bound of what the file has as a range of integers, by its numbers alone."""
+    """Return whether a key is a bound of a range of integers without a `distribution`."""
     *parameter, key = path
-    # A mapping that is itself a value may have a min and a max, too.
+    # A mapping that is the value of a parameter may also have a min and a max.
     if key not in RANGE_BOUNDS or not _is_parameter(parameter):
         return False
-    given = _unnamed_at(value, parameter)
-    return {"min", "max"} <= set(given) and is_whole_range(given)
+    config = _inferred_range(value, parameter)
+    return {"min", "max"} <= set(config) and is_whole_range(config)
 
 
 def _is_parameter(path: Sequence[str | int]) -> bool:
-    """Say whether a path leads to a parameter, by the keys on its way that hold others."""
+    """Return whether a path is that of a parameter, by its keys that contain other parameters."""
     if not path or path[0] != "parameters":
         return False
     expected = "name"
@@ -150,24 +150,24 @@ def _is_parameter(path: Sequence[str | int]) -> bool:
 
 
 def _check_still_whole(value: object, path: KeyPath, prefix: str) -> None:
-    given = _unnamed_at(value, path)
+    config = _inferred_range(value, path)
     for key in RANGE_BOUNDS:
-        if isinstance(given.get(key), float):
+        if isinstance(config.get(key), float):
             where = key_text((*path, key))
             raise SweepError(
-                f"{prefix}: {where}: must be an integer, as the file has a range of integers here, got {given[key]}\n"
+                f"{prefix}: {where}: must be an integer, as the file has a range of integers here, got {config[key]}\n"
                 f"  for a range of floats add --set {shlex.quote(key_text((*path, 'distribution')))}=uniform"
             )
 
 
-def _unnamed_at(value: object, path: Sequence[str | int]) -> Mapping[str, Any]:
-    """Give the parameter at a path if it names no distribution; empty where there is none such."""
+def _inferred_range(value: object, path: Sequence[str | int]) -> Mapping[str, Any]:
+    """Return the parameter at a path if it has no `distribution`; otherwise an empty mapping."""
     for part in path:
         value = value.get(part) if isinstance(value, Mapping) else None
     return value if isinstance(value, Mapping) and value.get("distribution") is None else {}
 
 
-def _no_keys(place: object) -> str:
-    if isinstance(place, list):
-        return f"must be followed by a position below {len(place)}"
-    return f"must be a mapping, got {shown(place)}"
+def _no_keys(value: object) -> str:
+    if isinstance(value, list):
+        return f"must be followed by a position below {len(value)}"
+    return f"must be a mapping, got {shown(value)}"

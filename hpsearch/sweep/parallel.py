@@ -1,4 +1,4 @@
-"""How several workers train one trial: a sweep's section `parallel`, and a trial's parameters of that name over it."""
+"""How several workers train one trial: the section `parallel` of a sweep, and parameters named `parallel.*`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECTION = "parallel"
 _PREFIX = f"{SECTION}."
 
 STRATEGY = f"{SECTION}.strategy"
-"""Flat name of the parameter that says which strategy a trial has."""
+"""Flat name of the parameter that selects the strategy of a trial."""
 
 _Strategy = Literal[
     "allreduce", "parameter_server", "downpour", "local_sgd", "average_once", "hogwild", "locked", "pipeline", "tensor"
@@ -41,15 +41,15 @@ KEYS: Mapping[str, Sequence[str]] = {
     "pipeline": ("micro_batches", "schedule"),
     "tensor": (),
 }
-"""By strategy, the keys that are its own. Trainers read them; here they are checked before anything runs."""
+"""The keys of each strategy. Trainers read them; they are checked here before anything runs."""
 
 ASYNCHRONOUS = frozenset({"downpour", "hogwild", "locked"})
-"""Strategies whose ranks don't wait for each other: the same trial gives other numbers each time."""
+"""Strategies whose ranks do not wait for each other, so that results are not reproducible."""
 
 
 @dataclass(frozen=True)
 class Parallel(Settings):
-    """How several workers train one trial. A Trainer keeps to it; other trainables find it as `trial.parallel`."""
+    """How several workers train one trial. A Trainer implements it; other trainables read `trial.parallel`."""
 
     strategy: _Strategy = "allreduce"
     """[How the workers of a trial synchronize](parallel.md), and whose weights count."""
@@ -74,19 +74,19 @@ class Parallel(Settings):
 
 
 @dataclass(frozen=True)
-class _Given:
-    """A parameter of a sweep that says how a trial is parallel."""
+class _ParallelParameter:
+    """A parameter `parallel.*` of a sweep."""
 
     path: KeyPath
-    """In the sweep."""
+    """Path in the sweep."""
     key: str
     strategy: str | None
-    """Of which it is the branch; None: it stands for all."""
+    """The strategy in whose branch it is; None: it applies to all."""
     holds: Distribution | Structure
 
     @property
     def values(self) -> Sequence[Value]:
-        """All that it may be, or the least and the greatest; none where it follows from others."""
+        """All values, or the smallest and the largest; empty for a derived value."""
         if isinstance(self.holds, Choice):
             return list(self.holds.branches)
         assert isinstance(self.holds, Distribution)
@@ -98,74 +98,74 @@ class _Given:
 
 @dataclass(frozen=True)
 class Strategies:
-    """How the trials of a sweep are parallel: the section, and over it the parameters `parallel.*`.
+    """The strategies of a sweep's trials: the section, overridden by parameters `parallel.*`.
 
-    A group of that name is the user's own where there is neither the section nor `parallel.strategy`.
+    Without the section and without `parallel.strategy`, a group of that name is an ordinary group.
     """
 
     section: Parallel | None
     parameters: Space
 
     @cached_property
-    def _given(self) -> Sequence[_Given]:
-        found = list(_given(self.parameters.declared, ()))
-        return found if self.section is not None or any(one.key == "strategy" for one in found) else ()
+    def _own_parameters(self) -> Sequence[_ParallelParameter]:
+        own = list(_parallel_parameters(self.parameters.declared, ()))
+        return own if self.section is not None or any(one.key == "strategy" for one in own) else ()
 
     @property
     def named(self) -> bool:
-        """Whether the sweep says anything of it."""
-        return self.section is not None or bool(self._given)
+        """Whether the sweep has the section or such parameters."""
+        return self.section is not None or bool(self._own_parameters)
 
     @cached_property
     def possible(self) -> Sequence[str]:
         """The strategies that trials may have, in the order of the docs."""
-        found = {str(value) for one in self._given if one.key == "strategy" for value in one.values}
+        possible = {str(value) for one in self._own_parameters if one.key == "strategy" for value in one.values}
         if STRATEGY not in self.parameters.columns(()):
-            found.add((self.section or Parallel()).strategy)
-        return [strategy for strategy in KEYS if strategy in found]
+            possible.add((self.section or Parallel()).strategy)
+        return [strategy for strategy in KEYS if strategy in possible]
 
     @cached_property
     def asynchronous(self) -> Sequence[str]:
-        """Those of them that give other numbers each time."""
+        """The possible strategies whose results are not reproducible."""
         return [strategy for strategy in self.possible if strategy in ASYNCHRONOUS]
 
     @cached_property
     def fixed(self) -> Sequence[str]:
-        """Those of them that train on a fixed number of workers, which is part of the result."""
+        """The possible strategies with a fixed number of workers, on which results depend."""
         return [strategy for strategy in self.possible if strategy != "allreduce"]
 
     def of(self, params: Params) -> dict[str, Any]:
-        """Give what one trial is told, the strategy and what else is given; empty where the sweep says nothing.
+        """Return the strategy of a trial and its options; empty if the sweep sets none.
 
         Args:
-            params: The trial's, by flat names.
+            params: Flat names to values.
         """
         if not self.named:
             return {}
-        told: dict[str, Any] = asdict(self.section or Parallel())
+        options: dict[str, Any] = asdict(self.section or Parallel())
         own = {name[len(_PREFIX) :]: value for name, value in params.items() if name.startswith(_PREFIX)}
-        told |= {key: value for key, value in own.items() if "." not in key}
-        branch = f"strategy.{told['strategy']}."
-        told |= {key.removeprefix(branch): value for key, value in own.items() if key.startswith(branch)}
-        return {key: value for key, value in told.items() if value is not None}
+        options |= {key: value for key, value in own.items() if "." not in key}
+        branch = f"strategy.{options['strategy']}."
+        options |= {key.removeprefix(branch): value for key, value in own.items() if key.startswith(branch)}
+        return {key: value for key, value in options.items() if value is not None}
 
     def is_asynchronous(self, params: Params) -> bool:
-        """Say whether a trial gives other numbers each time."""
+        """Return whether the results of a trial are not reproducible."""
         return bool(self.asynchronous) and self.of(params).get("strategy") in ASYNCHRONOUS
 
     def check(self, width: int, widest: int, early: EarlyTerminate | None) -> None:
-        """Check that every strategy that trials may have can be used beside the rest of the sweep.
+        """Check that every possible strategy is compatible with the rest of the sweep.
 
         Args:
-            width: How many workers a trial has, at least.
-            widest: How many it may get.
-            early: What ends some of them early.
+            width: Minimum number of workers of a trial.
+            widest: Maximum number of workers of a trial.
+            early: The scheduler that terminates trials early, if there is one.
 
         Raises:
-            InvalidKey: One can't, or a key has no meaning.
+            InvalidKey: A strategy is not compatible, or a key has no meaning.
         """
-        for one in sorted(self._given, key=lambda one: one.key != "strategy"):  # what others mean hangs on it
-            self._check_one(one)
+        for parameter in sorted(self._own_parameters, key=lambda one: one.key != "strategy"):  # the strategy first
+            self._check_parameter(parameter)
         if not self.named:
             return
         for key, value in asdict(self.section or Parallel()).items():
@@ -176,30 +176,31 @@ class Strategies:
         if early is not None and "average_once" in self.possible:
             raise InvalidKey(
                 ("early_terminate",),
-                f"must not stand where {STRATEGY} may be average_once, got {early.kind}: workers are averaged once, at "
-                "the end, which a trial that ends early doesn't reach",
+                f"must be left out where {STRATEGY} may be average_once, got {early.kind}: workers are averaged once, "
+                "at the end, which a trial that ends early doesn't reach",
                 "remove it, or take another strategy, such as local_sgd",
             )
 
-    def _check_one(self, given: _Given) -> None:
+    def _check_parameter(self, parameter: _ParallelParameter) -> None:
+        path, key, holds = parameter.path, parameter.key, parameter.holds
         known = settings_fields(Parallel)
-        if given.key not in known or (given.strategy is not None and given.key == "strategy"):
-            raise InvalidKey(given.path, f"isn't a known key of {SECTION}", nearest(given.key, known))
-        if isinstance(given.holds, Structure) and not (given.key == "strategy" and isinstance(given.holds, Choice)):
-            raise InvalidKey(given.path, f"must be a parameter with one value, got a {given.holds.kind}")
-        if given.key == "strategy" and isinstance(given.holds, Derived):
-            raise InvalidKey(given.path, "must say which strategies there may be, got a derived value", "give values")
-        for value in given.values:
+        if key not in known or (parameter.strategy is not None and key == "strategy"):
+            raise InvalidKey(path, f"isn't a known key of {SECTION}", nearest(key, known))
+        if isinstance(holds, Structure) and not (key == "strategy" and isinstance(holds, Choice)):
+            raise InvalidKey(path, f"must be a parameter with one value, got a {holds.kind}")
+        if key == "strategy" and isinstance(holds, Derived):
+            raise InvalidKey(path, "must say which strategies there may be, got a derived value", "give values")
+        for value in parameter.values:
             try:
-                known[given.key].check(value, given.path)
+                known[key].check(value, path)
             except InvalidKey as error:
-                own = "a parameter of your own must be called otherwise" if given.key == "strategy" else ""
+                own = "a parameter of your own must be called otherwise" if key == "strategy" else ""
                 raise InvalidKey(error.key, error.problem, error.advice or own) from None
-        if given.key != "strategy":
-            self._check_meaning(given.path, given.key, self.possible if given.strategy is None else [given.strategy])
+        if key != "strategy":
+            self._check_meaning(path, key, self.possible if parameter.strategy is None else [parameter.strategy])
 
     def _check_meaning(self, path: KeyPath, key: str, strategies: Sequence[str]) -> None:
-        """Check that one of these strategies has this key."""
+        """Check that one of the strategies has a key."""
         if not any(key in KEYS[strategy] for strategy in strategies):
             owners = " and ".join(strategy for strategy, keys in KEYS.items() if key in keys)
             problem = f"has no meaning where {STRATEGY} is {' or '.join(strategies)}"
@@ -217,34 +218,34 @@ class Strategies:
         if widest > width:
             raise InvalidKey(
                 ("resources", "max_workers_per_trial"),
-                f"must not be given where {STRATEGY} may be {' or '.join(self.fixed)}: only allreduce goes on with "
+                f"must not be given where {STRATEGY} may be {' or '.join(self.fixed)}: only allreduce can resume with "
                 f"another number of workers; got {widest}",
                 "remove it",
             )
 
     def _most_servers(self, strategy: str) -> int:
-        """Give how many servers a trial of this strategy may have."""
+        """Return the maximum number of servers of a trial with a strategy."""
         if "servers" not in KEYS[strategy]:
             return 0
-        own = [one for one in self._given if one.key == "servers" and one.strategy in (None, strategy)]
+        own = [one for one in self._own_parameters if one.key == "servers" and one.strategy in (None, strategy)]
         searched = [value for one in own for value in one.values if isinstance(value, int)]
         section = None if self.section is None else self.section.servers
         return max([*searched, section or 1])
 
 
-def _given(declared: Sequence[Declared], around: KeyPath) -> Iterator[_Given]:
-    """Give the parameters `parallel.*` among what was declared at the top, and in groups there."""
+def _parallel_parameters(declared: Sequence[Declared], prefix: KeyPath) -> Iterator[_ParallelParameter]:
+    """Yield the parameters `parallel.*` at the top level and in groups."""
     for one in declared:
-        path = (*around, *one.path)
+        path = (*prefix, *one.path)
         first, *rest = ".".join(map(str, path)).split(".")
         if first != SECTION:
             continue
         if isinstance(one.holds, ParameterGroup):
-            yield from _given(one.holds.declared, path)
+            yield from _parallel_parameters(one.holds.declared, path)
         elif rest:
-            yield _Given(("parameters", *path), ".".join(rest), None, one.holds)
+            yield _ParallelParameter(("parameters", *path), ".".join(rest), None, one.holds)
             if rest == ["strategy"] and isinstance(one.holds, Choice):
                 for branch, inside in one.holds.branches.items():
                     for inner in inside:
                         here = ("parameters", *path, branch, *inner.path)
-                        yield _Given(here, ".".join(inner.path), branch, inner.holds)
+                        yield _ParallelParameter(here, ".".join(inner.path), branch, inner.holds)

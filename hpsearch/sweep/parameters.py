@@ -1,4 +1,4 @@
-"""The `parameters` of a sweep file, and what stands beside them: groups, conditions, structures, constraints."""
+"""Reading of the section `parameters` of a sweep file: groups, conditions, structures; and of `constraints`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpsearch.space.declarations import When, declare, is_wandbs
 from hpsearch.space.expressions import Expression
 from hpsearch.space.parameter import Declared, ParameterGroup, Structure
 from hpsearch.sweep.distributions import read_distribution
-from hpsearch.sweep.reader import Table, listed
+from hpsearch.sweep.reader import KeyReader, listed
 
 __all__ = ["STRUCTURE_FORMS", "SpaceField", "read_constraints", "read_parameters", "space_of"]
 
@@ -23,32 +23,32 @@ def read_parameters(value: object, path: KeyPath, constraints: tuple[Expression,
     """Read the section `parameters`.
 
     Raises:
-        InvalidKey: A parameter is wrong, or a constraint.
+        InvalidKey: A parameter or a constraint is wrong.
     """
     mistakes = Mistakes()
-    found = _group(value, path, mistakes)
-    mistakes.refuse()
-    return _space(found, constraints, path)
+    declared = _group(value, path, mistakes)
+    mistakes.raise_collected()
+    return _space(declared, constraints, path)
 
 
 def space_of(parameters: object, constraints: object = ()) -> Space:
-    """Give the space that Python writes, in which a parameter may also stand in W&B's notation.
+    """Return the space of a Python mapping, in which parameters may also be in W&B's notation.
 
     Args:
-        parameters: As `Space.from_parameters` takes them, with such as `{"min": 0, "max": 1}` among them.
+        parameters: The same as for `Space.from_parameters`, or parameters such as `{"min": 0, "max": 1}`.
         constraints: A list of expressions, or a single one.
 
     Raises:
-        InvalidKey: A parameter is wrong, or a constraint.
+        InvalidKey: A parameter or a constraint is wrong.
     """
     path: KeyPath = ("parameters",)
-    kept = read_constraints(constraints, ("constraints",))
-    found = declare(_with_distributions(parameters, path) if isinstance(parameters, Mapping) else parameters, path)
-    return _space(found, kept, path)
+    expressions = read_constraints(constraints, ("constraints",))
+    declared = declare(_with_distributions(parameters, path) if isinstance(parameters, Mapping) else parameters, path)
+    return _space(declared, expressions, path)
 
 
 class SpaceField:
-    """A field of a dataclass that holds a space, and may be set to the mapping that `space_of` takes."""
+    """A dataclass field of type `Space` that can be set to a mapping, which `space_of` converts."""
 
     @overload
     def __get__(self, holder: None, owner: type) -> Never: ...
@@ -56,7 +56,7 @@ class SpaceField:
     def __get__(self, holder: object, owner: type) -> Space: ...
     def __get__(self, holder: object | None, owner: type) -> Space:
         if holder is None:
-            raise AttributeError  # by which the dataclass knows that the field has no default
+            raise AttributeError  # tells the dataclass that the field has no default
         return cast("Space", vars(holder)[self._name])
 
     def __set__(self, holder: object, value: Space | Mapping[str, Any]) -> None:
@@ -66,42 +66,42 @@ class SpaceField:
         self._name = name
 
 
-def _space(found: tuple[Declared, ...], constraints: tuple[Expression, ...], path: KeyPath) -> Space:
+def _space(declared: tuple[Declared, ...], constraints: tuple[Expression, ...], path: KeyPath) -> Space:
     try:
-        return Space(found, constraints)
+        return Space(declared, constraints)
     except InvalidKey as error:
         raise error if error.key[:1] == ("constraints",) else error.under(path) from None
 
 
 def _with_distributions(parameters: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
-    """Make distributions of what stands in W&B's notation.
+    """Return parameters with those in W&B's notation converted to distributions.
 
-    A mapping is in that notation where it has one of its keys, and holds no distribution and no structure.
+    A mapping is in that notation if it has one of its keys, and contains no distribution and no structure.
     """
     out: dict[str, Any] = {}
-    for name, given in parameters.items():
+    for name, config in parameters.items():
         here = (*path, name)
-        if not isinstance(given, Mapping):
-            out[name] = given
-        elif not is_wandbs(given):
-            out[name] = _with_distributions(given, here)
-        elif isinstance(given.get("parameters"), Mapping):
-            Table(given, here, ("parameters",)).mistakes.refuse()
-            out[name] = _with_distributions(given["parameters"], (*here, "parameters"))
+        if not isinstance(config, Mapping):
+            out[name] = config
+        elif not is_wandbs(config):
+            out[name] = _with_distributions(config, here)
+        elif isinstance(config.get("parameters"), Mapping):
+            KeyReader(config, here, ("parameters",)).mistakes.raise_collected()
+            out[name] = _with_distributions(config["parameters"], (*here, "parameters"))
         else:
-            read, condition = read_distribution(given, here), given.get("when")
-            out[name] = read if condition is None else When(condition, read)
+            distribution, condition = read_distribution(config, here), config.get("when")
+            out[name] = distribution if condition is None else When(condition, distribution)
     return out
 
 
 def read_constraints(value: object, path: KeyPath) -> tuple[Expression, ...]:
-    """Read the section `constraints`: expressions that every point makes true.
+    """Read the section `constraints`: expressions that must be true for every configuration.
 
     Raises:
-        InvalidKey: One isn't an expression.
+        InvalidKey: A value is not an expression.
     """
-    given = [value] if isinstance(value, str) else listed(value, path)
-    return tuple(_expression(text, (*path, place)) for place, text in enumerate(given))
+    texts = [value] if isinstance(value, str) else listed(value, path)
+    return tuple(_expression(text, (*path, index)) for index, text in enumerate(texts))
 
 
 def _group(value: object, path: KeyPath, mistakes: Mistakes, may_be_empty: bool = False) -> tuple[Declared, ...]:
@@ -119,17 +119,17 @@ def _declared(
 ) -> Iterator[Declared]:
     if len(names) > _DEEPEST_GROUP:
         raise InvalidKey(path, f"must not be nested deeper than {_DEEPEST_GROUP} groups")
-    for name, given in value.items():
+    for name, config in value.items():
         if not isinstance(name, str):
             raise InvalidKey(path, f"must have strings as keys, got {shown(name)}")
         here, own = (*path, name), (*names, name)
-        with mistakes.kept():
-            when = _expression(given["when"], (*here, "when")) if _says(given, "when") else None
-            if not _says(given, "parameters"):
-                yield Declared(own, _read_one(given, here), when)
+        with mistakes.collect():
+            when = _expression(config["when"], (*here, "when")) if _has(config, "when") else None
+            if not _has(config, "parameters"):
+                yield Declared(own, _read_parameter(config, here), when)
                 continue
-            Table(given, here, ("parameters", "when")).mistakes.refuse()
-            inside, beneath = given["parameters"], (*here, "parameters")
+            KeyReader(config, here, ("parameters", "when")).mistakes.raise_collected()
+            inside, beneath = config["parameters"], (*here, "parameters")
             if when is not None:
                 yield Declared(own, ParameterGroup(_group(inside, beneath, mistakes)), when)
             elif not isinstance(inside, Mapping) or not inside:
@@ -138,8 +138,8 @@ def _declared(
                 yield from _declared(inside, beneath, own, mistakes)
 
 
-def _says(given: object, key: str) -> TypeGuard[Mapping[str, object]]:
-    return isinstance(given, Mapping) and given.get(key) is not None
+def _has(config: object, key: str) -> TypeGuard[Mapping[str, object]]:
+    return isinstance(config, Mapping) and config.get(key) is not None
 
 
 def _expression(value: object, path: KeyPath) -> Expression:
@@ -150,31 +150,31 @@ def _expression(value: object, path: KeyPath) -> Expression:
         raise InvalidKey(path, problem, error.advice) from None
 
 
-def _read_one(given: object, path: KeyPath) -> Distribution | Structure:
-    """Read one parameter, or a structure, without its condition."""
-    kinds = [kind for kind in _STRUCTURES if _says(given, kind)]
+def _read_parameter(config: object, path: KeyPath) -> Distribution | Structure:
+    """Read a parameter or a structure, without its condition."""
+    kinds = [kind for kind in _STRUCTURES if _has(config, kind)]
     if not kinds:
-        return read_distribution(given, path)
-    assert isinstance(given, Mapping)
+        return read_distribution(config, path)
+    assert isinstance(config, Mapping)
     kind = kinds[0]
     form = _STRUCTURES[kind]
-    unused = next((key for key in given if key not in (kind, "when", *form.keys)), None)
+    unused = next((key for key in config if key not in (kind, "when", *form.keys)), None)
     if unused is not None:
         takes = f", which takes {', '.join(form.keys)}" if form.keys else ""
         raise InvalidKey(
             (*path, unused), f"has no meaning beside {kind}{takes}", nearest(str(unused), form.keys or [kind])
         )
     mistakes = Mistakes()
-    inside = form.read(given[kind], (*path, kind), mistakes)
-    mistakes.refuse()
-    table = Table(given, path, (kind, "when", *form.keys))
+    inside = form.read(config[kind], (*path, kind), mistakes)
+    mistakes.raise_collected()
+    table = KeyReader(config, path, (kind, "when", *form.keys))
     for key, example in form.required.items():
         table.require(key, f"{key}: {example}")
-    keys = {key: given[key] for key in form.keys if table.has(key)}
+    keys = {key: config[key] for key in form.keys if table.has(key)}
     if "length" not in keys:
         return table.build(form.make, inside, **keys)
     if len(keys) > 1:
-        raise InvalidKey((*path, "length"), "must not stand beside min or max", "remove the one or the others")
+        raise InvalidKey((*path, "length"), "must not be given with min or max", "remove length, or min and max")
     length = at_least(1, integer, keys["length"], (*path, "length"))
     try:
         return form.make(inside, min=length, max=length)
@@ -192,7 +192,7 @@ def _branches(value: object, path: KeyPath, mistakes: Mistakes) -> Mapping[str, 
 
 
 def _operations(value: object, path: KeyPath, mistakes: Mistakes) -> tuple[Declared, ...]:
-    """Read a set of operations: a list, or a mapping of names to parameters of their own."""
+    """Read a set of operations: a list, or a mapping of names to their parameters."""
     try:
         if isinstance(value, Mapping):
             return (Declared((), Choice(_branches(value, path, mistakes))),)
@@ -202,28 +202,28 @@ def _operations(value: object, path: KeyPath, mistakes: Mistakes) -> tuple[Decla
 
 
 def _block(value: object, path: KeyPath, mistakes: Mistakes) -> tuple[Declared, ...]:
-    """Read what is repeated: one parameter, or a group of them under `parameters`."""
-    if _says(value, "when"):
-        raise InvalidKey((*path, "when"), "must not stand with a block", "put it beside repeat")
-    if _says(value, "parameters"):
-        Table(value, path, ("parameters",)).mistakes.refuse()
+    """Read a repeated block: one parameter, or a group under `parameters`."""
+    if _has(value, "when"):
+        raise InvalidKey((*path, "when"), "must not be given in a block", "put it next to repeat")
+    if _has(value, "parameters"):
+        KeyReader(value, path, ("parameters",)).mistakes.raise_collected()
         return _group(value["parameters"], (*path, "parameters"), mistakes)
     if _is_bare_group(value):
         names = ", ".join(map(str, value))
         raise InvalidKey(path, "must be one parameter, or hold a group", f"put {names} under a key parameters")
-    return (Declared((), _read_one(value, path)),)
+    return (Declared((), _read_parameter(value, path)),)
 
 
 def _is_bare_group(value: object) -> TypeGuard[Mapping[str, object]]:
-    """Say whether somebody wrote names of parameters where one parameter is wanted."""
-    if not isinstance(value, Mapping) or any(_says(value, kind) for kind in _STRUCTURES):
+    """Return whether a value is a group without the key `parameters`."""
+    if not isinstance(value, Mapping) or any(_has(value, kind) for kind in _STRUCTURES):
         return False
     return bool(value) and all(isinstance(inside, Mapping) for inside in value.values())
 
 
 @dataclass(frozen=True)
 class _StructureForm:
-    """What stands beside the key that names a structure, and what it makes of it."""
+    """The other keys of a structure, and how to read and build it."""
 
     make: Callable[..., Structure]
     read: Callable[[object, KeyPath, Mistakes], Any]
@@ -237,7 +237,7 @@ _STRUCTURES: Mapping[str, _StructureForm] = {
     Chain.kind: _StructureForm(Chain, _operations, ("min", "max", "length")),
     Cell.kind: _StructureForm(Cell, _operations, ("nodes", "each", "inputs"), {"nodes": "4"}),
 }
-"""Structures, by the key that names each."""
+"""Structures by their key."""
 
 STRUCTURE_FORMS: Mapping[str, tuple[str, ...]] = {kind: form.keys for kind, form in _STRUCTURES.items()}
-"""The keys that name structures, and those that may stand beside each."""
+"""The keys of structures, with the other keys of each."""

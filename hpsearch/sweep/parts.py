@@ -1,4 +1,4 @@
-"""The parts of a sweep besides its space: metric, resources, scaling, parallel, limits, checkpoints."""
+"""The sections of a sweep: metric, resources, scaling, parallel, limits, checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpsearch.sweep.parallel import Parallel
 __all__ = ["SECTIONS", "Checkpoints", "Limits", "MaxFailures", "Metric", "Parallel", "Resources", "Scaling", "Search"]
 
 _LANES = 16
-"""A core is busy with so many small networks: more of them gain nothing."""
+"""Number of lanes with `auto`. A core is busy with so many small networks; more do not help."""
 
 MaxFailures = Count | Literal["auto", "none"]
 
@@ -51,7 +51,7 @@ class Resources(Settings):
     number; [required](lanes.md#on-a-gpu) for lanes on a GPU."""
 
     def check(self) -> None:
-        """Check that the widths fit each other, and that a worker's GPUs can be had."""
+        """Check the numbers of workers against each other, the lanes, and the number of GPUs."""
         least, most, gpus = self.workers_per_trial, self.max_workers_per_trial, self.gpus_per_worker
         if most is not None and most < least:
             problem = f"must be at least workers_per_trial ({least}), got {most}"
@@ -68,7 +68,7 @@ class Resources(Settings):
             raise InvalidKey(("gpus_per_worker",), f"must be a fraction up to 1 or a whole number, got {gpus}")
 
     def _check_lanes(self) -> None:
-        """Check that nothing else asks for whole workers."""
+        """Check that no other setting needs whole workers."""
         problem = f"must be 1 where {{}}, got {self.trials_per_worker}"
         if (least := self.workers_per_trial) > 1:
             needs = f"workers_per_trial is {least}, so that a trial has all of a worker"
@@ -81,7 +81,7 @@ class Resources(Settings):
 
     @property
     def lanes(self) -> int:
-        """Trials that a worker trains beside each other, at most."""
+        """Maximum number of trials that a worker trains concurrently."""
         if self.trials_per_worker != "auto":
             return self.trials_per_worker
         whole = self.cpus_per_worker > 1 or self.gpus_per_worker > 0 or self.workers_per_trial > 1 or self.fresh_process
@@ -89,7 +89,7 @@ class Resources(Settings):
 
     @property
     def widest(self) -> int:
-        """Workers that a trial may get."""
+        """Maximum number of workers of a trial."""
         return (self.max_workers_per_trial or self.workers_per_trial) if self.elastic else self.workers_per_trial
 
 
@@ -116,7 +116,7 @@ class Scaling(Settings):
     """With `per_worker`: a widened trial goes back if its metric is worse than before by more than this share."""
 
     def for_trainers(self) -> dict[str, Any]:
-        """Give what a trial gets to see."""
+        """Return the settings for `trial.scaling`."""
         return {key: value for key, value in asdict(self).items() if key != "tolerance"}
 
 
@@ -161,4 +161,4 @@ SECTIONS: Mapping[str, type[Settings]] = {
     "limits": Limits,
     "checkpoints": Checkpoints,
 }
-"""The keys of a sweep that hold settings, with what may stand inside."""
+"""The sections of a sweep, with their settings."""

@@ -1,6 +1,6 @@
-"""The sweep file described: as JSON Schema, for editors, and as the tables of its documentation.
+"""The JSON schema of sweep files, for editors, and the tables of keys in the documentation.
 
-`python -m hpsearch.sweep.schema docs` writes both to the pages there.
+`python -m hpsearch.sweep.schema docs` writes both to the folder `docs`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hpsearch.sweep.wandb import IGNORED, METRIC_IGNORED
 __all__ = ["json_schema", "with_key_tables"]
 
 _DOTTED = ("resources", "limits", "checkpoints")
-"""Sections that the documentation shows together, so that their keys need a prefix."""
+"""Sections in a common table of the documentation, whose keys need a prefix."""
 
 _WHEN = {"type": ["string", "boolean", "null"]}
 
@@ -34,10 +34,10 @@ _VALUE = {"type": ["boolean", "number", "string", "null", "array", "object"]}
 
 
 def json_schema() -> dict[str, Any]:
-    """Describe a sweep file.
+    """Return the JSON schema of a sweep file.
 
-    Looser than the reader, which also knows what must hold between keys: what it refuses may pass here, but nothing
-    that it takes is refused, but for a sweep that stands under a key `sweep`.
+    It accepts every valid sweep file, except a sweep under a key `sweep`. It also accepts files that the reader refuses
+    because of conflicts between keys.
     """
     text, whole = {"type": "string"}, {"type": "integer"}
     properties: dict[str, Any] = {
@@ -87,30 +87,30 @@ def json_schema() -> dict[str, Any]:
 
 
 def with_key_tables(page: str) -> str:
-    """Give a page of the documentation with the tables that it asks for, by `<!-- keys of limits -->`."""
+    """Return a page of the documentation with its tables of keys updated, at `<!-- keys of limits -->`."""
 
-    def table(found: re.Match[str]) -> str:
-        name = found[2]
+    def table(match: re.Match[str]) -> str:
+        name = match[2]
         settings = SECTIONS.get(name) or KNOWN[name]
-        return f"{found[1]}\n{_key_table(settings, f'{name}.' if name in _DOTTED else '')}\n"
+        return f"{match[1]}\n{_key_table(settings, f'{name}.' if name in _DOTTED else '')}\n"
 
     return re.sub(r"(<!-- keys of (\w+) -->\n)\n(?:\|[^\n]*\n)*\n?", table, page)
 
 
 def _key_table(settings: type[Settings], prefix: str) -> str:
-    told = _meanings(settings)
+    docs = _field_docs(settings)
     rows = [
-        f"| `{prefix}{name}` | {_default(field)} | {told[name]} |" for name, field in settings_fields(settings).items()
+        f"| `{prefix}{name}` | {_default(field)} | {docs[name]} |" for name, field in settings_fields(settings).items()
     ]
     return "\n".join(["| key | default | meaning |", "| --- | --- | --- |", *rows]) + "\n"
 
 
 def _object(settings: type[Settings]) -> dict[str, Any]:
-    told = _meanings(settings)
+    docs = _field_docs(settings)
     fields = settings_fields(settings)
     return {
         "type": "object",
-        "properties": {name: {**field.schema, "description": told[name]} for name, field in fields.items()},
+        "properties": {name: {**field.schema, "description": docs[name]} for name, field in fields.items()},
         "required": [name for name, field in fields.items() if field.required],
         "additionalProperties": False,
     }
@@ -123,7 +123,7 @@ def _metric() -> dict[str, Any]:
 
 
 def _wandbs_hyperband() -> dict[str, Any]:
-    """Describe W&B's section, which names its bands otherwise than ours."""
+    """Return the schema of W&B's hyperband, whose keys differ from those of `Bands`."""
     whole = {"type": "integer", "minimum": 1}
     keys: dict[str, dict[str, Any]] = dict.fromkeys(("min_iter", "max_iter", "s"), whole)
     keys |= {"eta": {"type": "number"}, "strict": {"type": "boolean"}}
@@ -172,7 +172,7 @@ def _structure(kind: str) -> dict[str, Any]:
 
 
 def _holding(kind: str, inside: dict[str, Any], beside: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Describe what holds other parameters under this key."""
+    """Return the schema of a parameter that contains others under a key."""
     return {
         "type": "object",
         "properties": {kind: inside, **(beside or {}), "when": _WHEN},
@@ -191,19 +191,19 @@ def _default(field: SettingsField) -> str:
     return "none" if field.default is None else f"`{json.dumps(field.default).strip(chr(34))}`"
 
 
-def _meanings(settings: type[Settings]) -> dict[str, str]:
-    """Give what the text behind each field says; a class derived from another says it behind its own fields alone."""
-    found: dict[str, str] = {}
+def _field_docs(settings: type[Settings]) -> dict[str, str]:
+    """Return the docstring after each field, of base classes too."""
+    docs: dict[str, str] = {}
     for cls in reversed(settings.__mro__):
         if issubclass(cls, Settings):
             (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
             assert isinstance(tree, ast.ClassDef)
-            for field, behind in zip(tree.body, tree.body[1:], strict=False):
+            for field, following in zip(tree.body, tree.body[1:], strict=False):
                 if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                    match behind:
+                    match following:
                         case ast.Expr(value=ast.Constant(value=str(text))):
-                            found[field.target.id] = " ".join(text.split())
-    return found
+                            docs[field.target.id] = " ".join(text.split())
+    return docs
 
 
 def _write(docs: Path) -> None:

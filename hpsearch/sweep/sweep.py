@@ -1,4 +1,4 @@
-"""A sweep: everything that decides what is tried and for how long, checked as it is built."""
+"""A sweep: all settings of a search, validated when it is built."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from hpsearch.searchers import Problem, Searcher, searcher_named
 from hpsearch.seeds import SEED_LIMIT
 from hpsearch.space import Broken, Space
 from hpsearch.sweep.difference import difference
-from hpsearch.sweep.goals import check_forks, check_who_ranks, checked_metric, checked_outcome_constraints
+from hpsearch.sweep.goals import check_forks, check_ranking, checked_metric, checked_outcome_constraints
 from hpsearch.sweep.parallel import Parallel, Strategies
 from hpsearch.sweep.parameters import SpaceField
 from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Resources, Scaling, Search
 from hpsearch.sweep.reader import command_or_line
-from hpsearch.sweep.stored import BEFORE, DRAWS
 from hpsearch.trainable.macros import check_command
 from hpsearch.trial import Params, Value
 
@@ -39,72 +38,77 @@ __all__ = [
     "Sweep",
 ]
 
+DRAWS = 2
+"""Version of samples and grids. A study with another version cannot be resumed."""
+
+_DEFAULTS: Mapping[str, Any] = {"parallel": None, "search": {}, "on_end": None, "outcome_constraints": ()}
+"""Keys that a recorded sweep may lack."""
+
 _REHEARSED = 20
-"""Points that are drawn when a sweep is checked."""
+"""Number of configurations that are sampled to validate a sweep."""
 
 _REHEARSED_DRAWS = 10_000
-"""Draws of each before that is an error. Trials have ten times as many: a sweep that passes doesn't fail later."""
+"""Maximum attempts for each. Trials have ten times as many, so that a valid sweep does not fail later."""
 
 _REHEARSED_CALLS = 500
-"""The same where a function has to be called for each."""
+"""The same, if each attempt calls a function."""
 
-_WRITTEN = {
+_EXAMPLES = {
     "parameters": "hpsearch.Space.from_parameters({...})",
     "early_terminate": "such as hpsearch.Hyperband(max_iter=27), or hpsearch.ASHA(max_iter=27)",
 }
-"""How Python writes the parts that have no section's name."""
+"""Python examples of parts whose class is not named like their section."""
 
 Method = str
-"""A known word such as `random` or `tpe`, or the import path of a searcher of one's own or of a sampler of Optuna's."""
+"""A method such as `random` or `tpe`, or the import path of a custom searcher or an Optuna sampler."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A whole sweep. Errors name the key as it stands in a sweep file.
+    """A sweep. Errors name the key as in a sweep file.
 
     Raises:
-        SweepError: A value, or a combination of them, can't be run.
+        SweepError: A value, or a combination of values, is invalid.
     """
 
     name: str
     trainable: str | None = None
-    """Import path `package.module:name`. Exactly one of this and a script is given, or none where trials are asked for
-    and told of."""
+    """Import path `package.module:name`. Either this or a script is required, except with ask and tell."""
     program: str | None = None
     """Path of a script, for `command`."""
     command: tuple[str, ...] | None = None
     """Words with W&B's macros. None with a `program`: W&B's `${env} ${interpreter} ${program} ${args}`."""
     metric: Metric | tuple[Metric, ...] | None = None
-    """What decides: one metric, or several; None: nothing does, and no trial is the best."""
+    """One metric to optimize, or several; None: trials are not ranked."""
     method: Method
     search: Search = field(default_factory=Search)
-    """How a `method` that learns is asked."""
+    """Options of a `method` that learns."""
     parameters: SpaceField = SpaceField()  # noqa: RUF009 (a descriptor, and no default)
-    """What is tried: a `Space`, or a mapping of names to distributions and structures."""
+    """The search space: a `Space`, or a mapping of names to distributions and structures."""
     outcome_constraints: tuple[str, ...] = ()
-    """Bounds on reported metrics, such as `"latency_ms <= 20"`: trials that break them rank behind all others."""
+    """Bounds on reported metrics, such as `"latency_ms <= 20"`. Trials that break them rank after all others."""
     early_terminate: EarlyTerminate | None = None
     max_iter: int | None = None
-    """Iterations of every trial where nothing terminates early."""
+    """Iterations of every trial, without early termination."""
     run_cap: int | None = None
-    """Most trials that are created."""
+    """Maximum number of trials."""
     points_to_try: tuple[Params, ...] = ()
-    """Flat names to values, tried first. With `random`, what a point leaves out is drawn."""
+    """Configurations to try first, by flat names. With `random`, missing parameters are sampled."""
     resources: Resources = field(default_factory=Resources)
     scaling: Scaling = field(default_factory=Scaling)
     parallel: Parallel | None = None
-    """How several workers train one trial; `strategies` joins it with the parameters of that name."""
+    """How several workers train one trial; `strategies` combines it with parameters `parallel.*`."""
     limits: Limits = field(default_factory=Limits)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     seed: int = 0
     observers: tuple[str, ...] = ("tensorboard",)
-    """Who watches: names of observers, or import paths `package.module:Class`. Changes no result."""
+    """Names of observers, or import paths `package.module:Class`. Do not affect results."""
     on_end: str | tuple[str, ...] | None = None
-    """A command for the end of each run: words, or a line for the shell. Changes no result."""
+    """A command to run at the end of each run: words, or a shell command line. Does not affect results."""
     source: str | None = None
-    """Where the sweep was read from."""
+    """Path of the sweep file."""
     read_back: InitVar[bool] = False
-    """It was checked when it was stored: its searcher needn't be there until it is run."""
+    """The sweep was validated when it was recorded. Its searcher need not be importable until it runs."""
 
     def __post_init__(self, read_back: bool) -> None:
         self._check_parts()
@@ -120,16 +124,16 @@ class Sweep:
         object.__setattr__(self, "seed", integer(self.seed, ("seed",)))
         if not 0 <= self.seed < SEED_LIMIT:
             raise InvalidKey(("seed",), f"must be between 0 and {SEED_LIMIT - 1}, got {self.seed}")
-        is_implied = self._take_halving(searcher)
+        is_implied = self._set_default_scheduler(searcher)
         self._check_how_long(searcher)
         self.strategies.check(self.resources.workers_per_trial, self.resources.widest, self.early_terminate)
-        check_who_ranks(self.objective, self.method, searcher, self.early_terminate)
+        check_ranking(self.objective, self.method, searcher, self.early_terminate)
         check_forks(self.objective, self.method, searcher, self.early_terminate)
         if searcher is not None:
             self._check_search(searcher, is_implied)
             if not read_back:
                 self._check_options(searcher)
-                self._rehearse()  # first: checks of a searcher draw as well
+                self._rehearse()  # first, as checks of a searcher also sample
                 searcher.check(self.problem)
         observers = [check_observer(name, ("observers", i)) for i, name in enumerate(self.observers)]
         if not read_back:
@@ -139,18 +143,18 @@ class Sweep:
             object.__setattr__(self, "on_end", command_or_line(self.on_end, ("on_end",)))
         partial = searcher is None or searcher.capabilities.completes_points
         points = tuple(
-            # Derived values of what is read back aren't asked for again: their functions may need files that are gone.
+            # Derived values of a recorded sweep are not computed again: their functions may need files that are gone.
             dict(point) if read_back else self._checked_point(("points_to_try", i), point, partial)
             for i, point in enumerate(self.points_to_try)
         )
         object.__setattr__(self, "points_to_try", points)
         if not read_back and partial:
-            for place, point in enumerate(points):
-                self._check_completed(("points_to_try", place), point, place)
+            for index, point in enumerate(points):
+                self._check_completed(("points_to_try", index), point, index)
 
     @property
     def searcher(self) -> type[Searcher]:
-        """What `method` names."""
+        """The class of the searcher that `method` names."""
         return searcher_named(self.method)
 
     @property
@@ -161,34 +165,34 @@ class Sweep:
 
     @property
     def problem(self) -> Problem:
-        """What its searcher is built for."""
+        """The arguments of the searcher."""
         return Problem(self.parameters, self.objective, self.seed, self.search)
 
     @cached_property
     def objective(self) -> Objective:
-        """What makes one of its trials better than another."""
-        constraints = (OutcomeConstraint.parse(given) for given in self.outcome_constraints)
+        """The metrics and outcome constraints, by which trials are ranked."""
+        constraints = (OutcomeConstraint.parse(constraint) for constraint in self.outcome_constraints)
         return Objective(self.metric, tuple(constraints))
 
     @cached_property
     def strategies(self) -> Strategies:
-        """What its trials may be told of how they are parallel."""
+        """The possible strategies of trials with several workers."""
         return Strategies(self.parallel, self.parameters)
 
     @property
     def unbounded(self) -> bool:
-        """Whether trials are created for as long as the sweep runs."""
+        """Whether the number of trials is unlimited."""
         early = self.early_terminate
         is_endless = early is None or early.capabilities.endless
         return self.run_cap is None and is_endless and not self.searcher.capabilities.finite
 
     @property
     def iterations(self) -> int | None:
-        """Most iterations that a trial may get; None: until the trainable returns."""
+        """Maximum number of iterations of a trial; None: until the trainable returns."""
         return self.max_iter if self.early_terminate is None else self.early_terminate.max_iter
 
     def _rehearse(self) -> None:
-        """Draw some points, to see that constraints can be kept, and that expressions make sense for their values."""
+        """Sample some configurations, to check that constraints can be kept and expressions evaluated."""
         for number in range(_REHEARSED):
             try:
                 self.parameters.draw(self.seed, number, self._rehearsed_draws)
@@ -200,15 +204,15 @@ class Sweep:
         return _REHEARSED_CALLS if self.parameters.calls else _REHEARSED_DRAWS
 
     def added_point(self, key: KeyPath, point: Params, number: int) -> dict[str, Value]:
-        """Check a point that is to be tried beside those of `points_to_try`, by the same rules; give it by flat names.
+        """Return a validated configuration with flat names, by the rules of `points_to_try`.
 
         Args:
-            key: What errors call it.
+            key: Key of the configuration, for errors.
             point: Names to values, flat or nested.
-            number: Of the trial that may take it.
+            number: Number of the trial that may use it.
 
         Raises:
-            InvalidKey: It isn't a point of the space.
+            InvalidKey: The configuration is not in the space.
         """
         checked = self._checked_point(key, point, self.searcher.capabilities.completes_points)
         if self.searcher.capabilities.completes_points:
@@ -216,7 +220,7 @@ class Sweep:
         return checked
 
     def _check_completed(self, key: KeyPath, point: Params, number: int) -> None:
-        """See that what a point leaves out can be drawn so that constraints are kept."""
+        """Check that the missing params of a configuration can be sampled so that constraints are kept."""
         try:
             self.parameters.complete(point, self.seed, number, self._rehearsed_draws)
         except InvalidKey as error:
@@ -234,19 +238,19 @@ class Sweep:
         sections = {key: kind for key, kind in SECTIONS.items() if key != "metric"}
         kinds: dict[str, type] = {"parameters": Space, "early_terminate": EarlyTerminate, **sections}
         for key, kind in kinds.items():
-            given = getattr(self, key)
-            if not isinstance(given, kind) and (key not in ("early_terminate", "parallel") or given is not None):
+            part = getattr(self, key)
+            if not isinstance(part, kind) and (key not in ("early_terminate", "parallel") or part is not None):
                 article = "an" if kind is EarlyTerminate else "a"
-                how = _WRITTEN.get(key, f"hpsearch.{kind.__name__}(...)")
-                raise InvalidKey((key,), f"must be {article} {kind.__name__}, got {shown(given)}", f"write {how}")
+                example = _EXAMPLES.get(key, f"hpsearch.{kind.__name__}(...)")
+                raise InvalidKey((key,), f"must be {article} {kind.__name__}, got {shown(part)}", f"write {example}")
 
     def _check_what_runs(self) -> None:
         if self.command is not None:
             if not self.command:
                 raise InvalidKey(("command",), "must hold at least one word, got none")
-            for place, word in enumerate(self.command):
-                if not isinstance(plain(word, ("command", place)), str):
-                    raise InvalidKey(("command", place), f"must be a string, got {shown(word)}")
+            for index, word in enumerate(self.command):
+                if not isinstance(plain(word, ("command", index)), str):
+                    raise InvalidKey(("command", index), f"must be a string, got {shown(word)}")
             object.__setattr__(self, "command", tuple(self.command))
             try:
                 check_command(self.command, self.parameters.some_names())
@@ -256,7 +260,7 @@ class Sweep:
             text(self.trainable, ("trainable",))
             for key in ("program", "command"):
                 if getattr(self, key) is not None:
-                    problem = "can't stand beside trainable: a trial is a function or class, or a script"
+                    problem = "can't be combined with trainable: a trial is a function or class, or a script"
                     raise InvalidKey((key,), problem, "keep one of them")
         elif self.program is not None:
             text(self.program, ("program",))
@@ -265,17 +269,17 @@ class Sweep:
             raise InvalidKey(("program",), problem, add=((), "program: train.py"))
 
     def check_runs(self) -> None:
-        """Check that it says what runs a trial.
+        """Check that there is a trainable or a script.
 
         Raises:
-            InvalidKey: It doesn't, so that its trials can only be asked for and told of.
+            InvalidKey: There is none, so that the sweep can only be used with ask and tell.
         """
         if self.trainable is None and self.program is None and self.command is None:
             problem = "is required: what runs a trial (or a script: program, or command)"
             raise InvalidKey(("trainable",), problem, add=((), "trainable: package.module:function"))
 
-    def _take_halving(self, searcher: type[Searcher] | None) -> bool:
-        """Take the scheduler that belongs to a method, where none is named; return whether it was."""
+    def _set_default_scheduler(self, searcher: type[Searcher] | None) -> bool:
+        """Set the scheduler that a method requires if the sweep has none, and return whether it was set."""
         if searcher is None or searcher.over is None or self.early_terminate is not None:
             return False
         if self.max_iter is None:
@@ -287,13 +291,13 @@ class Sweep:
         return True
 
     def _check_search(self, searcher: type[Searcher], is_implied: bool) -> None:
-        """Check that the section says something, and that a lag can be kept, by a scheduler that may be implied."""
-        said = replace(self.search, options=None) if searcher.capabilities.has_options else self.search
-        if not searcher.capabilities.learns and said != Search():
+        """Check that the method uses the section `search`, and that scheduler and resources allow a lag."""
+        search = replace(self.search, options=None) if searcher.capabilities.has_options else self.search
+        if not searcher.capabilities.learns and search != Search():
             if searcher.capabilities.has_options:
-                problem = f"must hold nothing but options beside method {self.method}, which doesn't learn from results"
+                problem = f"must have only options with method {self.method}, which doesn't learn from results"
                 raise InvalidKey(("search",), problem, "remove the rest")
-            problem = f"must not stand beside method {self.method}, which doesn't learn from results"
+            problem = f"must not be given with method {self.method}, which doesn't learn from results"
             raise InvalidKey(("search",), problem, "remove it, or take a method such as tpe")
         early = self.early_terminate
         if self.search.lag is None:
@@ -306,7 +310,7 @@ class Sweep:
             if is_implied:
                 who = f"method {self.method} without early_terminate, which runs over {early.kind} and so"
                 advice = f"name early_terminate: {{type: hyperband, max_iter: {early.max_iter}}}, or remove it"
-            problem = f"must not stand beside {who} decides in the order of arrival"
+            problem = f"must not be given with {who} decides in completion order"
             raise InvalidKey(("search", "lag"), problem, advice)
         if self.resources.widest > self.resources.workers_per_trial:
             raise InvalidKey(
@@ -316,11 +320,11 @@ class Sweep:
             raise InvalidKey(("search", "lag"), "must not be given where trials are forked", "remove it")
 
     def _check_options(self, searcher: type[Searcher]) -> None:
-        """Check that somebody reads the options, and so finds the mistakes in them."""
+        """Check that the method has options, since only it can validate them."""
         if self.search.options and not searcher.capabilities.has_options:
             raise InvalidKey(
                 ("search", "options"),
-                f"must not be given beside method {self.method}, which takes none",
+                f"must not be given with method {self.method}, which takes none",
                 "remove them; a searcher of your own takes them if its capabilities say has_options=True",
             )
 
@@ -330,7 +334,7 @@ class Sweep:
             if self.early_terminate is not None:
                 raise InvalidKey(
                     ("max_iter",),
-                    "must stand inside early_terminate, and only there, where trials are terminated early; "
+                    "must be inside early_terminate, and only there, where trials are terminated early; "
                     f"got {self.max_iter} here and {self.early_terminate.max_iter} there",
                     "remove this one",
                 )
@@ -353,21 +357,21 @@ class Sweep:
             raise error.under(key) from None
 
     def to_json(self) -> dict[str, Any]:
-        """Give the sweep as JSON; `from_json` reads it back."""
-        kept = {known.name: _as_json(getattr(self, known.name)) for known in fields(self)}
-        return {**kept, "draws": DRAWS}
+        """Return the sweep as JSON; `from_json` reads it."""
+        values = {known.name: _as_json(getattr(self, known.name)) for known in fields(self)}
+        return {**values, "draws": DRAWS}
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Sweep:
-        """Read back what `to_json` gave; also where a third party's searcher or scheduler can't be imported.
+    def from_json(cls, config: Mapping[str, Any]) -> Sweep:
+        """Return the sweep that `to_json` wrote. Custom searchers and schedulers need not be importable.
 
-        Whoever builds that one is told what is missing.
+        Building one that cannot be imported raises an error.
 
         Raises:
-            SweepError: It isn't a sweep, or one that this version doesn't know.
+            SweepError: It is not a sweep of this version.
         """
         try:
-            own = {**BEFORE, **given}
+            own = {**_DEFAULTS, **config}
             if missing := {known.name for known in fields(cls)} - own.keys():
                 raise KeyError(min(missing))
             if (draws := own.pop("draws")) != DRAWS:
@@ -378,18 +382,18 @@ class Sweep:
             for name, section in SECTIONS.items():
                 if own[name] is None:
                     continue
-                many = own[name] if isinstance(own[name], list) else [own[name]]
-                read = [section(**one) for one in many]
-                own[name] = tuple(read) if isinstance(own[name], list) else read[0]
+                configs = own[name] if isinstance(own[name], list) else [own[name]]
+                settings = [section(**one) for one in configs]
+                own[name] = tuple(settings) if isinstance(own[name], list) else settings[0]
             return cls(**own, read_back=True)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"{type(error).__name__}: {error}"
             raise SweepError(f"what was recorded must be a sweep of this version of hpsearch; {problem}") from error
 
     def difference(self, other: Sweep) -> list[str]:
-        """List what differs, as seen from a study's sweep: `"seed: 0 in the study, 1 here"`.
+        """Return the differences between this sweep of a study and another one: `"seed: 0 in the study, 1 here"`.
 
-        Workers, limits, observers and the source don't count: they are about how it is run, not about what.
+        Workers, limits, observers and the source are not compared, since they only affect how a sweep runs.
         """
         return difference(self.to_json(), other.to_json())
 

@@ -1,4 +1,4 @@
-"""How a sweep names a recorded table as its trainable."""
+"""Recognition of trainables that are recorded tables."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _TABLE = re.compile(r"(.+?\.ya?ml)(?:#(.*))?", re.DOTALL)
 
 
 def is_table(trainable: object) -> bool:
-    """Say whether a trainable is named as a table's description: `curves.yaml`, or `curves.yaml#task`."""
+    """Return whether a trainable is the path of a table's description: `curves.yaml`, or `curves.yaml#task`."""
     return isinstance(trainable, str) and _TABLE.fullmatch(trainable) is not None
 
 
-def table_and_task(named: str) -> tuple[str, str]:
-    """Give the path of a description, whose folders may have # in their names, and the task behind it, or none."""
-    found = _TABLE.fullmatch(named)
-    return (named, "") if found is None else (found[1], found[2] or "")
+def table_and_task(trainable: str) -> tuple[str, str]:
+    """Return the path of a description, whose folders may contain #, and the task; empty if there is none."""
+    match = _TABLE.fullmatch(trainable)
+    return (trainable, "") if match is None else (match[1], match[2] or "")

@@ -1,6 +1,6 @@
-"""What W&B's sweep keys mean here, where that isn't the same: what runs otherwise, what has no effect, what to change.
+"""W&B's sweep keys that have another meaning here, have no effect, or must be changed.
 
-Keys that both know mean the same and aren't listed. The rules are those of W&B's `sweeps` package and of its agent.
+Keys with the same meaning are not listed. The rules are those of W&B's `sweeps` package and agent.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ IGNORED: Mapping[str, str] = {
     "controller": "hpsearch is the controller",
     "count": "what bounds the trials of a sweep is run_cap",
 }
-"""Top-level keys that are accepted and have no effect, to why that should be said; empty where it needn't."""
+"""Top-level keys that are accepted and have no effect, with the reason for a note; empty: no note is needed."""
 
 METRIC_IGNORED: Mapping[str, str] = {
     "impute": "a failed trial always ranks last",
     "impute_while_running": "a trial is ranked when it has ended",
 }
-"""Likewise under `metric`."""
+"""The same under `metric`."""
 
 BAND_KEYS: Mapping[str, str] = {"max_iter": "last_iter", "s": "bands"}
-"""Keys of W&B's hyperband to those of `Bands`, where they are called otherwise."""
+"""Keys of W&B's hyperband to those of `Bands`, if they differ."""
 
 _HYPERBAND = frozenset({"type", "min_iter", "max_iter", "s", "eta", "strict"})
 
 
 def as_bands(early: object) -> dict[str, Any] | None:
-    """Give W&B's hyperband as the settings of `Bands`; None where the section is ours.
+    """Return W&B's hyperband as settings of `Bands`; None if the section is hpsearch's Hyperband.
 
-    It is W&B's where `max_iter` is missing, which ours needs, or where `s` or `strict` stands, which ours doesn't have.
-    As there, `max_iter` with `s` comes before `min_iter`, which else leaves `s` without a meaning.
+    It is W&B's if `max_iter` is missing, which is required here, or if it has `s` or `strict`, which are unknown here.
+    As in W&B, `max_iter` with `s` takes precedence over `min_iter`, with which `s` has no meaning.
     """
     if not isinstance(early, Mapping) or early.get("type") != "hyperband" or not early.keys() <= _HYPERBAND:
         return None
-    given = {key: value for key, value in early.items() if value is not None and key != "type"}
-    if "max_iter" in given and not given.keys() & {"s", "strict"}:
+    settings = {key: value for key, value in early.items() if value is not None and key != "type"}
+    if "max_iter" in settings and not settings.keys() & {"s", "strict"}:
         return None
-    if not given.keys() & {"min_iter", "max_iter"}:
+    if not settings.keys() & {"min_iter", "max_iter"}:
         return None
-    unused = "min_iter" if "max_iter" in given else "s"
-    return {BAND_KEYS.get(key, key): value for key, value in given.items() if key != unused}
+    unused = "min_iter" if "max_iter" in settings else "s"
+    return {BAND_KEYS.get(key, key): value for key, value in settings.items() if key != unused}
 
 
 def _has_both_ends(early: object) -> bool:
-    """Say whether a hyperband has `min_iter` and `max_iter`: W&B takes the one, or the other with `s`."""
+    """Return whether a hyperband has `min_iter` and `max_iter`. W&B uses one of them."""
     return isinstance(early, Mapping) and early.get("type") == "hyperband" and {"min_iter", "max_iter"} <= early.keys()
 
 
@@ -61,31 +61,31 @@ _EXPONENTS = ("log_uniform", "q_log_uniform", "inv_log_uniform")
 
 
 def _exponents(parameters: object, path: str) -> list[str]:
-    """Return notes on exponents that may be meant as values: those of a logarithmic range are never negative."""
+    """Return notes on exponents that are probably meant as values, since they are not negative."""
     notes: list[str] = []
-    for name, given in parameters.items() if isinstance(parameters, Mapping) else ():
+    for name, config in parameters.items() if isinstance(parameters, Mapping) else ():
         where = path if name == "parameters" else f"{path}.{name}"
-        kind = given.get("distribution") if isinstance(given, Mapping) else None
+        kind = config.get("distribution") if isinstance(config, Mapping) else None
         if kind in _EXPONENTS:
-            low, high = given.get("min"), given.get("max")
+            low, high = config.get("min"), config.get("max")
             if not (_is_number(low) and _is_number(high) and low >= 0):
                 continue
             if kind == "inv_log_uniform":
                 low, high = -high, -low
-            told = f"{where}: bounds of {kind} are exponents of e, as at W&B: it is drawn from"
+            meaning = f"{where}: bounds of {kind} are exponents of e, as at W&B: it is drawn from"
             values = f"{math.exp(low):.5g} to {math.exp(high):.5g}"
-            notes.append(f"{told} {values}; {kind}_values takes the bounds themselves")
+            notes.append(f"{meaning} {values}; {kind}_values takes the bounds themselves")
         elif kind in ("log_normal", "q_log_normal"):
-            if _is_number(mu := given.get("mu")) and mu > 0:
-                told = f"{where}: mu of {kind} is an exponent of e, as at W&B: the median is"
-                notes.append(f"{told} {math.exp(min(mu, 700)):.5g}")
+            if _is_number(mu := config.get("mu")) and mu > 0:
+                meaning = f"{where}: mu of {kind} is an exponent of e, as at W&B: the median is"
+                notes.append(f"{meaning} {math.exp(min(mu, 700)):.5g}")
         else:
-            notes += _exponents(given, where)
+            notes += _exponents(config, where)
     return notes
 
 
 def _unused_bands(early: Mapping[str, Any], bands: Bands) -> list[str]:
-    """Return notes on keys of W&B's hyperband that another one overrules."""
+    """Return notes on keys of W&B's hyperband that another key overrides."""
     least, last, many = (early.get(key) for key in ("min_iter", "max_iter", "s"))
     if last is None:
         return [] if many is None else ["early_terminate.s has no effect beside min_iter, as at W&B"]
@@ -99,7 +99,7 @@ def _unused_bands(early: Mapping[str, Any], bands: Bands) -> list[str]:
 
 
 def _arguments(value: Mapping[str, Any]) -> list[str]:
-    """Return notes on parameters that the command of a sweep doesn't pass to the script."""
+    """Return notes on parameters that the command of a sweep does not pass to the script."""
     command, names = value.get("command"), _names(value.get("parameters"), "")
     if not isinstance(command, list):
         return []
@@ -107,26 +107,26 @@ def _arguments(value: Mapping[str, Any]) -> list[str]:
     if "${args" not in words and not any(f"${{{name}}}" in words for name in names):
         reads = "wandb.config, hpsearch.current_trial() or $HPSEARCH_PARAMS"
         return [f"command passes no parameters: add ${{args}}, unless the script reads them from {reads}"]
-    flags = [name for name, given in names.items() if given.get("value") is False or False in _values(given)]
+    flags = [name for name, config in names.items() if config.get("value") is False or False in _booleans(config)]
     if "${args_no_boolean_flags}" not in words or not flags:
         return []
-    told = f"command: ${{args_no_boolean_flags}} leaves out {', '.join(flags)} where false"
-    return [f"{told}: the script must have false as its default, or it trains with true"]
+    problem = f"command: ${{args_no_boolean_flags}} leaves out {', '.join(flags)} where false"
+    return [f"{problem}: the script must have false as its default, or it trains with true"]
 
 
 def _names(parameters: object, path: str) -> dict[str, Mapping[str, Any]]:
-    """Return the parameters and groups of a sweep as they are written, by their flat names."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for name, given in parameters.items() if isinstance(parameters, Mapping) else ():
-        if isinstance(given, Mapping):
-            found[f"{path}{name}"] = given
-            found |= _names(given.get("parameters"), f"{path}{name}.")
-    return found
+    """Return the parameters and groups of a sweep file by flat name."""
+    configs: dict[str, Mapping[str, Any]] = {}
+    for name, config in parameters.items() if isinstance(parameters, Mapping) else ():
+        if isinstance(config, Mapping):
+            configs[f"{path}{name}"] = config
+            configs |= _names(config.get("parameters"), f"{path}{name}.")
+    return configs
 
 
-def _values(given: Mapping[str, Any]) -> list[bool]:
-    values = given.get("values")
-    return [one for one in values if isinstance(one, bool)] if isinstance(values, list) else []
+def _booleans(config: Mapping[str, Any]) -> list[bool]:
+    values = config.get("values")
+    return [value for value in values if isinstance(value, bool)] if isinstance(values, list) else []
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
@@ -134,7 +134,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def wandb_notes(value: object) -> list[str]:
-    """Say what of a sweep that was read without an error means something else here than a reader of W&B's may expect.
+    """Return notes on what a valid sweep file means here, where a user of W&B may expect something else.
 
     Args:
         value: The mapping, of plain Python values.
@@ -158,8 +158,8 @@ def wandb_notes(value: object) -> list[str]:
         notes.append(f"early_terminate of type hyperband is W&B's and runs as type bands: {Bands(**bands).summary()}")
         notes += _unused_bands(early, Bands(**bands))
     elif "program" in value and _has_both_ends(early):
-        told = "early_terminate of type hyperband has min_iter and max_iter, and runs as the paper's Hyperband"
-        notes.append(f"{told}: without max_iter it is W&B's")
+        meaning = "early_terminate of type hyperband has min_iter and max_iter, and runs as the paper's Hyperband"
+        notes.append(f"{meaning}: without max_iter it is W&B's")
     return notes
 
 
@@ -167,19 +167,19 @@ HINTS: Mapping[str, Mapping[str, str]] = {
     "": {
         "job": "hpsearch launches no W&B jobs: name the script as program, or a function as trainable",
         "image_uri": "hpsearch launches no images: name the script as program, or a function as trainable",
-        "sweep": "the keys of a sweep stand at the top, or all of them under sweep, with nothing beside it",
+        "sweep": "put the keys of the sweep at the top level, or all of them under sweep and nothing else",
         "scheduler": "early_terminate says how far trials go: remove it",
         "metrics": "write metric, with its name and goal, or a list of several",
-        "s": "it stands under early_terminate, and is called brackets here",
+        "s": "it belongs under early_terminate, and is called brackets here",
         **dict.fromkeys(
             ("type", "min_iter", "eta", "brackets", "variant", "rungs", "every", "min_trials"),
-            "it stands under early_terminate",
+            "it belongs under early_terminate",
         ),
-        **dict.fromkeys(settings_fields(Resources), "it stands under resources"),
-        **dict.fromkeys(("warmup_epochs", "max_global_batch"), "it stands under scaling"),
-        "strategy": "it stands under parallel",
-        **dict.fromkeys(settings_fields(Limits), "it stands under limits"),
-        **dict.fromkeys(("goal", "target"), "it stands under metric"),
+        **dict.fromkeys(settings_fields(Resources), "it belongs under resources"),
+        **dict.fromkeys(("warmup_epochs", "max_global_batch"), "it belongs under scaling"),
+        "strategy": "it belongs under parallel",
+        **dict.fromkeys(settings_fields(Limits), "it belongs under limits"),
+        **dict.fromkeys(("goal", "target"), "it belongs under metric"),
     },
     "metric": {},
     "early_terminate": {
@@ -187,10 +187,10 @@ HINTS: Mapping[str, Mapping[str, str]] = {
         "strict": "rungs always keep the best 1/eta, which is W&B's strict: remove the line",
     },
 }
-"""By section, then key: what to do about a key of W&B's that we don't have."""
+"""By section and key: advice for keys that are unknown here."""
 
 REFUSED_DISTRIBUTIONS: Mapping[str, str] = {
     "beta": "take uniform or normal, or list values with probabilities",
     "q_beta": "take q_uniform or q_normal, or list values with probabilities",
 }
-"""W&B's distributions that we don't have, and what to take."""
+"""W&B's distributions that are not supported, with alternatives."""

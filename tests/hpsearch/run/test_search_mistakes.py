@@ -51,7 +51,7 @@ def train(trial: Any) -> None:
         ({"early_terminate": {"type": "hyperban"}}, "early_terminate.type: must be .*\n  did you mean hyperband"),
         ({"run_capp": 1}, "search: run_capp isn't a known argument\n  did you mean run_cap"),
         ({"directry": "x"}, "search: directry isn't a known argument\n  did you mean directory"),
-        ({"eta": 1}, "search: eta isn't a known argument\n  it stands under early_terminate"),
+        ({"eta": 1}, "search: eta isn't a known argument\n  it belongs under early_terminate"),
         ({"metric": None}, r"search: metric is required: search\(train, {'lr'"),
         ({"parameters": None}, r"search: parameters is required"),
     ],

@@ -112,7 +112,7 @@ def test_keys_that_are_no_argument_stand_with_the_parameters(tmp_path):
     for one in (space, {"parameters": space}):
         again = hpsearch.search(train, one, metric="loss", run_cap=1, directory=tmp_path / "again", **QUIET)
         assert again.sweep.parameters == space
-    with pytest.raises(SweepError, match="constraints: must not stand beside a Space, which has its own"):
+    with pytest.raises(SweepError, match="constraints: must not be given with a Space, which has its own"):
         hpsearch.search(train, {"parameters": space, "constraints": "lr < 0.5"}, metric="loss", **QUIET)
 
 

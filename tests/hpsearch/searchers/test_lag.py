@@ -187,9 +187,9 @@ def test_a_simulated_sweep_with_a_lag_gives_the_same_table_on_any_number_of_work
 def test_a_lag_is_refused_where_it_could_not_be_kept():
     x = {"parameters": sweep_over("tpe").parameters, "search": Search(lag=2), "run_cap": 9}
     for early, told in (
-        (ASHA(9), r"search\.lag: must not stand beside early_terminate of type asha, which decides in the order"),
-        (PASHA(9), r"search\.lag: must not stand beside early_terminate of type pasha"),
-        (MedianStopping(9), r"search\.lag: must not stand beside early_terminate of type median"),
+        (ASHA(9), r"search\.lag: must not be given with early_terminate of type asha, which decides in completion"),
+        (PASHA(9), r"search\.lag: must not be given with early_terminate of type pasha"),
+        (MedianStopping(9), r"search\.lag: must not be given with early_terminate of type median"),
     ):
         with pytest.raises(SweepError, match=told):
             sweep_over("tpe", early_terminate=early, **x)
@@ -198,9 +198,9 @@ def test_a_lag_is_refused_where_it_could_not_be_kept():
     for method, population in ((Family.kind, None), (Family.kind, Population(9, members=3, interval=3))):
         with pytest.raises(SweepError, match=r"search\.lag: must not"):
             sweep_over(method, early_terminate=population, max_iter=None if population else 3, **x)
-    with pytest.raises(SweepError, match=r"search: must not stand beside method random, which doesn't learn"):
+    with pytest.raises(SweepError, match=r"search: must not be given with method random, which doesn't learn"):
         sweep_over("random", **x)
-    with pytest.raises(SweepError, match=r"search\.lag: must not stand .* asha"):
+    with pytest.raises(SweepError, match=r"search\.lag: must not be given .* asha"):
         sweep_over("bohb", early_terminate=None, max_iter=9, **x)
 
 

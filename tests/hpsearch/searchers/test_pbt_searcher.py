@@ -136,10 +136,10 @@ def test_over_pbt_max_iter_is_all_that_must_be_said():
             {"early_terminate": ASHA(9), "run_cap": 9},
             r"early_terminate\.type: must be one that forks .*asha",
         ),
-        ({"search": Search(lag=2)}, r"search: must hold nothing but options beside method pbt"),
+        ({"search": Search(lag=2)}, r"search: must have only options with method pbt"),
         (
             {"method": "random", "search": Search(options={"resample": 1})},
-            r"search: must not stand beside method random",
+            r"search: must not be given with method random",
         ),
         ({"search": Search(options={"fix": ["x"]})}, r"search\.options\.fix: isn't an option of pbt"),
         (

@@ -30,14 +30,14 @@ def learning(method: str = "tpe", space: Space = NUMBERS, options: object = None
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: learning("random", search=Search(ahead=False)), r"search: must not stand beside method random"),
-        (lambda: learning("qmc", search=Search(startup=3)), r"search: must not stand beside method qmc"),
-        (lambda: learning("random", options={"gamma": 1}), r"search: must not stand beside method random"),
-        (lambda: learning("grid", options={"gamma": 1}), r"search: must not stand beside method grid"),
-        (lambda: learning("qmc", options={"gamma": 1}), r"search: must not stand beside method qmc"),
+        (lambda: learning("random", search=Search(ahead=False)), r"search: must not be given with method random"),
+        (lambda: learning("qmc", search=Search(startup=3)), r"search: must not be given with method qmc"),
+        (lambda: learning("random", options={"gamma": 1}), r"search: must not be given with method random"),
+        (lambda: learning("grid", options={"gamma": 1}), r"search: must not be given with method grid"),
+        (lambda: learning("qmc", options={"gamma": 1}), r"search: must not be given with method qmc"),
         (
             lambda: learning(Climbing.kind, options={"step": 1}),
-            r"search\.options: must not be given beside method \S+Climbing, which takes none",
+            r"search\.options: must not be given with method \S+Climbing, which takes none",
         ),
         (lambda: learning(options={"gama": 1}), r"search\.options: must be arguments .* sampler of tpe .*gama"),
         (lambda: learning(options={"seed": 1}), r"search\.options: must be arguments .*seed"),

@@ -14,7 +14,7 @@ from hpsearch.sweep.distributions import read_distribution
         (
             {"lr": {"min": 0.0, "max": 1.0}},
             "lr",
-            "a group holds its parameters under parameters: {parameters: {lr: ...}}",
+            "a group has its parameters under parameters: {parameters: {lr: ...}}",
         ),
         ({"parametrs": {"lr": {"value": 1}}}, "parametrs", "did you mean parameters?"),
         ({"min": 1, "max": 9, "step": 2}, "step", "q is the step here, and the values are its multiples"),

@@ -45,7 +45,7 @@ def wrong(value: Any) -> Any:
         ({"run_cap": 0}, "run_cap: must be at least 1, got 0"),
         ({"run_cap": True}, "run_cap: must be an integer, got True"),
         ({"max_iter": 0}, "max_iter: must be at least 1, got 0"),
-        ({"max_iter": 5, "early_terminate": Hyperband(27)}, "max_iter: must stand inside early_terminate"),
+        ({"max_iter": 5, "early_terminate": Hyperband(27)}, "max_iter: must be inside early_terminate"),
         (
             {"early_terminate": "hyperband"},
             r"early_terminate: must be an EarlyTerminate, got 'hyperband'\n  write such as hpsearch.Hyperband",
@@ -57,8 +57,8 @@ def wrong(value: Any) -> Any:
             {"method": "nope"},
             "method: must be one of random, grid, qmc, tpe, bayes, ",
         ),
-        ({"program": "train.py"}, "program: can't stand beside trainable"),
-        ({"command": ("./train",)}, "command: can't stand beside trainable"),
+        ({"program": "train.py"}, "program: can't be combined with trainable"),
+        ({"command": ("./train",)}, "command: can't be combined with trainable"),
         ({"trainable": None, "command": ()}, "command: must hold at least one word, got none"),
         ({"trainable": None, "command": ("${program}",)}, "program: is required where command says"),
         ({"trainable": None, "command": ("a", 1)}, r"command\[1\]: must be a string, got 1"),
@@ -86,8 +86,8 @@ def test_a_lag_beside_the_scheduler_that_a_method_implies_is_refused_by_the_meth
     with pytest.raises(SweepError) as caught:
         sweep(method=method, early_terminate=None, max_iter=27, search=Search(lag=3))
     assert str(caught.value) == (
-        f"search.lag: must not stand beside method {method} without early_terminate, which runs over asha and so "
-        "decides in the order of arrival\n"
+        f"search.lag: must not be given with method {method} without early_terminate, which runs over asha and so "
+        "decides in completion order\n"
         "  name early_terminate: {type: hyperband, max_iter: 27}, or remove it"
     )
 

@@ -192,7 +192,7 @@ def test_parameters_become_distributions(write, text, distribution):
         ("run_cap: 5", "run_cap: 5.0", "sweep.yaml:5: run_cap: must be an integer, got 5.0"),
         ("run_cap: 5", "run_cap: yes", "sweep.yaml:5: run_cap: must be an integer, got True"),
         ("run_cap: 5", "'': 3", "sweep.yaml:5: '': isn't a known key\n  known here: metric,"),
-        ("run_cap: 5", "eta: 3", "sweep.yaml:5: eta: isn't a known key\n  it stands under early_terminate"),
+        ("run_cap: 5", "eta: 3", "sweep.yaml:5: eta: isn't a known key\n  it belongs under early_terminate"),
         (
             "run_cap: 5",
             "loggers: [mlflw]",
@@ -201,9 +201,9 @@ def test_parameters_become_distributions(write, text, distribution):
         (
             "run_cap: 5",
             "loggers: csv\nobservers: [csv]",
-            "sweep.yaml:5: loggers: is another word for observers, which stands here, too\n  keep one of them",
+            "sweep.yaml:5: loggers: is another word for observers, which is here, too\n  keep one of them",
         ),
-        ("run_cap: 5", "run_cap: 5\nrun_cap: 6", "sweep.yaml:6: run_cap: must stand there once, got it again"),
+        ("run_cap: 5", "run_cap: 5\nrun_cap: 6", "sweep.yaml:6: run_cap: must not be repeated, got it again"),
         ("  name: loss", "  nam: loss", "sweep.yaml:3: metric.nam: isn't a known key\n  did you mean name?"),
         ("  name: loss", "  name: 3", "sweep.yaml:3: metric.name: must be a string, got 3\n  put it in quotes"),
         ("package.module:function", "train.py", "sweep.yaml:1: trainable: must be an import path such as"),
@@ -218,7 +218,7 @@ def test_parameters_become_distributions(write, text, distribution):
         (
             "run_cap: 5",
             "early_terminate: {type: hyperband, max_iter: 27}\nmax_iter: 9",
-            "sweep.yaml:6: max_iter: must stand inside early_terminate",
+            "sweep.yaml:6: max_iter: must be inside early_terminate",
         ),
         (
             "run_cap: 5",

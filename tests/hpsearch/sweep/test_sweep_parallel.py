@@ -281,7 +281,7 @@ def test_python_says_the_same():
             None,
             dotted(strategy={"values": ["allreduce", "average_once"]}),
             TWO | {"max_iter": None, "early_terminate": {"type": "hyperband", "max_iter": 9}},
-            "early_terminate: must not stand where parallel.strategy may be average_once, got hyperband: workers are",
+            "early_terminate: must be left out where parallel.strategy may be average_once, got hyperband: workers are",
         ),
     ],
 )
@@ -353,7 +353,7 @@ def test_a_mistake_has_file_and_line(write):
         match=r"^sweep\.yaml:\d+: parameters\.parallel\.parameters\.micro_batches: must be at least 1, got 0$",
     ):
         load_sweep(write(parameters={**BASE["parameters"], "parallel": given}, **TWO))
-    with pytest.raises(SweepError, match=r"^sweep\.yaml:11: strategy: isn't a known key\n  it stands under parallel"):
+    with pytest.raises(SweepError, match=r"^sweep\.yaml:11: strategy: isn't a known key\n  it belongs under parallel"):
         load_sweep(write(strategy="pipeline"))
 
 

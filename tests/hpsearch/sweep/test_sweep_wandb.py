@@ -122,7 +122,7 @@ def test_every_distribution_of_wandb(load, text, distribution):
         (
             "run_cap: 30\n",
             "target: 0.1\n",
-            "sweep.yaml:7: target: isn't a known key\n  it stands under metric",
+            "sweep.yaml:7: target: isn't a known key\n  it belongs under metric",
         ),
         *(
             ("  goal: minimize", f"  target: {given}", f"sweep.yaml:10: metric.target: must be a {expected}")
@@ -152,7 +152,7 @@ def test_every_distribution_of_wandb(load, text, distribution):
         (
             "run_cap: 30\n",
             "max_iter: 9\n",
-            "sweep.yaml:7: max_iter: must stand inside early_terminate",
+            "sweep.yaml:7: max_iter: must be inside early_terminate",
         ),
     ],
 )

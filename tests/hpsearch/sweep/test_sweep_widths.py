@@ -68,9 +68,9 @@ def write(tmp_path, monkeypatch):
             "resources: {worker_per_trial: 2}",
             "sweep.yaml:10: resources.worker_per_trial: isn't a known key\n  did you mean workers_per_trial?",
         ),
-        ("workers_per_trial: 2", "sweep.yaml:10: workers_per_trial: isn't a known key\n  it stands under resources"),
-        ("elastic: false", "sweep.yaml:10: elastic: isn't a known key\n  it stands under resources"),
-        ("warmup_epochs: 5", "sweep.yaml:10: warmup_epochs: isn't a known key\n  it stands under scaling"),
+        ("workers_per_trial: 2", "sweep.yaml:10: workers_per_trial: isn't a known key\n  it belongs under resources"),
+        ("elastic: false", "sweep.yaml:10: elastic: isn't a known key\n  it belongs under resources"),
+        ("warmup_epochs: 5", "sweep.yaml:10: warmup_epochs: isn't a known key\n  it belongs under scaling"),
         ("scaling: linear", "sweep.yaml:10: scaling: must be a mapping with keys such as batch, lr, warmup_epochs"),
         (
             "scaling: {batch: per_wroker}",
