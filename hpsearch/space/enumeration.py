@@ -18,8 +18,10 @@ from hpsearch.trial import Params, Value
 __all__ = ["Enumeration"]
 
 _MOST_FILTERED = 100_000
+"""Maximum number of configurations to filter one by one."""
+
 _MOST_CALLED = 2_000
-"""Maximum number of configurations to filter one by one, and if functions are called."""
+"""The same, if a function is called for each configuration."""
 
 
 class Enumeration:

@@ -242,7 +242,7 @@ def _repeated(node: yaml.Node, text: str) -> Iterator[Change]:
             following = node.value[index + 1][0].start_mark
             for line in range(key.start_mark.line, following.line):
                 start = _start_of(text, line)
-                why = f"{key.value} is repeated below, which counts" if line == key.start_mark.line else ""
+                why = f"{key.value} is repeated below, and the last one counts" if line == key.start_mark.line else ""
                 if text[start:].split("\n", 1)[0].strip():
                     yield Change(start, start, "# ", line + 1, why or f"(line {below})")
 

@@ -17,7 +17,7 @@ from textual.strip import Strip
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.watch.columns import Columns, TrialColumn
 from hpsearch.watch.order import Order
-from hpsearch.watch.window import GAP, Widths, Window, window_of
+from hpsearch.watch.window import GAP, ColumnWidths, Window, window_of
 
 __all__ = ["TrialTable"]
 
@@ -70,7 +70,7 @@ class TrialTable(ScrollView, can_focus=True):
         super().__init__()
         self._columns, self._rows = columns, rows
         self._best: Collection[int] = ()
-        self._widths = Widths()
+        self._widths = ColumnWidths()
         self._skipped = 0
         self._window: tuple[object, Window] | None = None
         self._version = 0

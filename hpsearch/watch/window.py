@@ -9,7 +9,7 @@ from hpsearch.tables.layout import cut_to, display_width, one_line
 from hpsearch.trial import TrialRow
 from hpsearch.watch.columns import TrialColumn
 
-__all__ = ["GAP", "Widths", "Window", "window_of"]
+__all__ = ["GAP", "ColumnWidths", "Window", "window_of"]
 
 GAP = 3
 """Columns of the terminal between two of the table."""
@@ -18,7 +18,7 @@ _LEAST_TEXT = 12
 """Smallest width of a text, in columns of the terminal."""
 
 
-class Widths:
+class ColumnWidths:
     """Widths so far: they grow while scrolling and never shrink, so that the table doesn't move."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Window:
 
 
 def window_of(
-    rows: Sequence[TrialRow], columns: Sequence[TrialColumn], widths: Widths, room: int, skipped: int = 0
+    rows: Sequence[TrialRow], columns: Sequence[TrialColumn], widths: ColumnWidths, room: int, skipped: int = 0
 ) -> Window:
     """Compute the layout of rows.
 

@@ -52,7 +52,7 @@ def wrong(value: Any) -> Any:
         ),
         ({"scaling": {"batch": "global"}}, "scaling: must be a Scaling, got a mapping"),
         ({"metric": "accuracy"}, r"metric: must be a Metric, got 'accuracy'\n  write hpsearch.Metric\("),
-        ({"parameters": {"lr": 1}}, r"parameters: must be a Space, got a mapping\n  write hpsearch.Space.from_par"),
+        ({"parameters": ["lr"]}, r"parameters: must be a Space, got a list of 1\n  write hpsearch.Space.from_par"),
         (
             {"method": "nope"},
             "method: must be one of random, grid, qmc, tpe, bayes, ",

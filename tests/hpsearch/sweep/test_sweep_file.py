@@ -508,7 +508,7 @@ def test_a_sweep_under_a_lone_key_sweep_is_that_sweep(write):
     assert load_sweep(write(wrapped), ["run_cap=7"]) == load_sweep(write(BASE), ["run_cap=7"])
     assert locate(write(wrapped), "metric.name") == "sweep.yaml:5"
     assert problem_of(write(wrapped.replace("min: 0.1", "min: 2"))).startswith("sweep.yaml:11: parameters.lr.max: must")
-    assert "sweep.yaml:2: sweep: isn't a known key\n  the keys" in problem_of(write(wrapped + "method: random\n"))
+    assert "sweep.yaml:2: sweep: isn't a known key\n  put the keys" in problem_of(write(wrapped + "method: random\n"))
     without = wrapped.replace("  method: random\n", "")
     assert problem_of(write(without)) == "sweep.yaml:2: method: is required\n  add at the top level:\n  method: random"
     assert sweep_from_mapping({"sweep": {"method": "random", "parameters": {"x": {"value": 1}}}}).method == "random"

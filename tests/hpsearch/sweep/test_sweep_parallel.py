@@ -275,7 +275,7 @@ def test_python_says_the_same():
             dotted(strategy={"values": ["allreduce", "pipeline"]}),
             {"resources": {"workers_per_trial": 2, "max_workers_per_trial": 3}},
             "resources.max_workers_per_trial: must not be given where parallel.strategy may be pipeline: only "
-            "allreduce goes on with another number of workers; got 3\n  remove it",
+            "allreduce can resume with another number of workers; got 3\n  remove it",
         ),
         (
             None,

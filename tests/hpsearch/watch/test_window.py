@@ -11,7 +11,7 @@ from hpsearch.space import Space, Uniform
 from hpsearch.tables.layout import display_width
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.watch.columns import Columns, TrialColumn
-from hpsearch.watch.window import GAP, Widths, Window, window_of
+from hpsearch.watch.window import GAP, ColumnWidths, Window, window_of
 from tests.hpsearch.support.scripted import sweep_of
 
 TEXTS = st.text(max_size=30)
@@ -39,7 +39,7 @@ def width_of(window: Window) -> int:
 def test_it_fits_and_each_line_is_as_wide_as_the_others(heads, cells, room, skipped):
     columns = [text_column(head, place, kept) for place, (head, kept) in enumerate(heads)]
     rows = [row(number, texts) for number, texts in enumerate(cells)]
-    window = window_of(rows, columns, Widths(), room, skipped)
+    window = window_of(rows, columns, ColumnWidths(), room, skipped)
     assert len(window.cells) == len(rows)
     for line in window.cells:
         assert [*map(display_width, line)] == [*map(display_width, window.head)]
@@ -53,7 +53,7 @@ def test_it_fits_and_each_line_is_as_wide_as_the_others(heads, cells, room, skip
 
 
 def test_columns_that_were_wide_stay_wide():
-    widths, column = Widths(), text_column("x", 0, True)
+    widths, column = ColumnWidths(), text_column("x", 0, True)
     first = window_of([row(0, ["a longer text"])], [column], widths, 80)
     second = window_of([row(1, ["short"])], [column], widths, 80)
     assert width_of(first) == width_of(second) == len("a longer text")
@@ -62,7 +62,7 @@ def test_columns_that_were_wide_stay_wide():
 def test_a_parameter_may_be_called_like_a_column():
     sweep = sweep_of(parameters=Space.from_parameters({"state": Uniform(0.0, 1.0), "loss": Uniform(0.0, 1.0)}))
     columns, one = Columns(sweep), replace(row(0, []), params={"state": 0.25, "loss": 0.75})
-    window = window_of([one], columns.all, Widths(), 120)
+    window = window_of([one], columns.all, ColumnWidths(), 120)
     assert [head.strip() for head in window.head][:6] == ["trial", "state", "iterations", "loss", "state", "loss"]
     assert [cell.strip() for cell in window.cells[0]][:6] == ["0", "running", "3", "0.5", "0.25", "0.75"]
 
