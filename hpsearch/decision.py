@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Decision", "Followed", "Plan", "Rungs"]
+__all__ = ["Decision", "Followed", "PlanChange", "Rungs"]
 
 Rungs = Sequence[tuple[int | None, int | None]]
 """(Last iteration, number of trials) of each rung of a bracket, as in `RungView`."""
@@ -24,7 +24,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlanChange:
     """What the scheduler plans from here on, if that changed."""
 
     total: tuple[int, int] | None
@@ -38,5 +38,5 @@ class Followed:
     """All that followed from one event."""
 
     decisions: Sequence[Decision] = ()
-    plan: Plan | None = None
+    plan: PlanChange | None = None
     """None where it stayed as it was."""

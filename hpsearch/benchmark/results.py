@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import astuple
 from pathlib import Path
 
-from hpsearch.benchmark.runs import Course, RunKey
+from hpsearch.benchmark.runs import RunCourse, RunKey
 from hpsearch.benchmark.suite import Suite
 from hpsearch.errors import StorageError
 
@@ -17,7 +17,7 @@ _FILE = "runs.jsonl"
 
 _KEY = ("task", "method", "workers", "seed")
 _COURSE = ("at", "regret", "hit", "trials")
-"""Names in the file of the fields of `RunKey` and `Course`, in order."""
+"""Names in the file of the fields of `RunKey` and `RunCourse`, in order."""
 
 
 class Results:
@@ -26,7 +26,7 @@ class Results:
     def __init__(self, directory: Path, suite: Suite) -> None:
         self._path = directory / _FILE
         self._suite = suite
-        self.courses: dict[RunKey, Course] = {}
+        self.courses: dict[RunKey, RunCourse] = {}
         try:
             directory.mkdir(parents=True, exist_ok=True)
             lines = self._path.read_text("utf-8", "replace").splitlines() if self._path.exists() else []
@@ -39,14 +39,14 @@ class Results:
         try:
             told = json.loads(line)
             key = RunKey(*(told[name] for name in _KEY))
-            digest, course = told["digest"], Course(*(told[name] for name in _COURSE))
+            digest, course = told["digest"], RunCourse(*(told[name] for name in _COURSE))
         except (ValueError, LookupError, TypeError, AttributeError):
             return  # its process was killed as it wrote
         suite = self._suite
         if key.method in suite.known and key.task in suite.tasks and suite.digest(key.method, key.task) == digest:
             self.courses[key] = course
 
-    def add(self, key: RunKey, course: Course) -> None:
+    def add(self, key: RunKey, course: RunCourse) -> None:
         """Store a run's result."""
         told = dict(zip(_KEY, key, strict=True)) | {"digest": self._suite.digest(key.method, key.task)}
         line = json.dumps(told | dict(zip(_COURSE, astuple(course), strict=True)))
@@ -63,7 +63,7 @@ class Results:
             file.seek(-1, 2)
             return file.read(1) == b"\n"
 
-    def of(self, method: str, workers: int) -> Mapping[RunKey, Course]:
+    def of(self, method: str, workers: int) -> Mapping[RunKey, RunCourse]:
         """Return the runs of a method."""
         return {key: course for key, course in self.courses.items() if key[1:3] == (method, workers)}
 

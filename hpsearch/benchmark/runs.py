@@ -19,7 +19,7 @@ from hpsearch.simulation.table import Floats, Table
 from hpsearch.simulation.table_file import read_table
 from hpsearch.trial import Report, Score, Trial
 
-__all__ = ["Course", "RunKey", "Task", "carry_out", "task_of"]
+__all__ = ["BenchmarkTask", "RunCourse", "RunKey", "carry_out", "task_of"]
 
 
 class RunKey(NamedTuple):
@@ -32,7 +32,7 @@ class RunKey(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Course:
+class RunCourse:
     """Result of a run."""
 
     at: Sequence[float]
@@ -46,7 +46,7 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Task:
+class BenchmarkTask:
     """A table, and its best values."""
 
     table: Table
@@ -64,7 +64,7 @@ class Task:
         return (value - self.best) / (self.middle - self.best)
 
 
-def task_of(suite: Suite, task: str) -> Task:
+def task_of(suite: Suite, task: str) -> BenchmarkTask:
     """Read a task, and compute its best values.
 
     Only iterations of a full training count; a training without a final number counts as the worst.
@@ -93,7 +93,7 @@ def task_of(suite: Suite, task: str) -> Task:
             f"{suite.trainable(task)}: a task must tell methods apart, but half of its trainings end at the best value "
             f"that it has, {sign * best:g}"
         )
-    return Task(table, float(full), judged, best, middle, threshold=float(np.quantile(final, suite.hit)))
+    return BenchmarkTask(table, float(full), judged, best, middle, threshold=float(np.quantile(final, suite.hit)))
 
 
 def _mean(values: Floats, axis: int) -> Floats:
@@ -108,7 +108,7 @@ def _mean(values: Floats, axis: int) -> Floats:
 class _Watch(Nobody):
     """Records each report that is better than all before."""
 
-    task: Task
+    task: BenchmarkTask
     objective: Objective
     backend: SimulatedBackend
     workers: int
@@ -138,11 +138,11 @@ class _Watch(Nobody):
                 self.judged.append(float(self.task.judged[self.rows[report.trial], report.iteration - 1]))
 
 
-_TASKS: dict[tuple[str, str], Task] = {}
+_TASKS: dict[tuple[str, str], BenchmarkTask] = {}
 """Tasks that this process has read, by the suite's path and name."""
 
 
-def carry_out(suite: Suite, key: RunKey) -> Course:
+def carry_out(suite: Suite, key: RunKey) -> RunCourse:
     """Run a method on a task."""
     place = suite.path, key.task
     if place not in _TASKS:
@@ -154,7 +154,7 @@ def carry_out(suite: Suite, key: RunKey) -> Course:
     watch = _Watch(task, sweep.objective, backend, key.workers)
     state = simulate(sweep, backend, watch)
     noted = [(at, value) for at, value in zip(watch.at, watch.judged, strict=True) if at <= suite.budgets[-1]]
-    return Course(
+    return RunCourse(
         [at for at, _ in noted],
         [task.regret(value) for _, value in noted],
         [value <= task.threshold for _, value in noted],

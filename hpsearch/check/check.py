@@ -11,7 +11,7 @@ from typing import Literal
 from hpsearch.check.differences import Difference, TrialRun, differences
 from hpsearch.check.messages import SegmentRun
 from hpsearch.check.module_state import ModuleState, changes
-from hpsearch.check.workers import FailedRun, Scratch, TimeLimits, Workers, scratch
+from hpsearch.check.workers import CheckWorkers, FailedRun, Scratch, TimeLimits, scratch
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.events import Started
 from hpsearch.objective import without_targets
@@ -27,7 +27,7 @@ from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.preflight import check_trainable
 from hpsearch.worker.shapes import Shapes
 
-__all__ = ["CheckResult", "Comparison", "check_sweep"]
+__all__ = ["CheckResult", "TrialComparison", "check_sweep"]
 
 _CONSIDERED = 16
 """First trials of which the second one is chosen."""
@@ -37,7 +37,7 @@ _TIMES = frozenset({"data_wait"})
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class TrialComparison:
     """Two runs of a trial that should be equal to the bit."""
 
     name: Literal["repeated", "restored", "warm worker"]
@@ -62,7 +62,7 @@ class CheckResult:
     sweep: str
     trials: Sequence[Trial]
     """The trial that is run several times, and the one that runs after it."""
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[TrialComparison]
     module_changes: Sequence[str]
     """Values of the user's modules for which a sweep on Ray replaces the worker that ran the trial."""
     varying: Sequence[str]
@@ -144,7 +144,7 @@ class _Check:
             found = [repeated, *(_without(one, repeated, varying) for one in found)]
         else:
             varying = ()
-            found.insert(0, Comparison("repeated", "equal"))
+            found.insert(0, TrialComparison("repeated", "equal"))
         return CheckResult(
             sweep=self._sweep.name,
             trials=self._trials,
@@ -162,10 +162,12 @@ class _Check:
     def _count(self) -> str:
         return "1 iteration" if self._iterations == 1 else f"{self._iterations} iterations"
 
-    def _workers(self) -> Workers:
-        return Workers(self._job, self._folder, self._limits, self._job.widest)
+    def _workers(self) -> CheckWorkers:
+        return CheckWorkers(self._job, self._folder, self._limits, self._job.widest)
 
-    def _run(self, workers: Workers, trial: Trial, start: int, end: int, checkpoint: str | None = None) -> SegmentRun:
+    def _run(
+        self, workers: CheckWorkers, trial: Trial, start: int, end: int, checkpoint: str | None = None
+    ) -> SegmentRun:
         self._attempts += 1
         bounded = self._sweep.iterations is not None
         last = end if bounded else None
@@ -173,14 +175,14 @@ class _Check:
         return workers.run(trial, segment, None if bounded else end)
 
     def _attempt(
-        self, workers: Workers, trial: Trial, start: int, end: int, checkpoint: str | None = None
+        self, workers: CheckWorkers, trial: Trial, start: int, end: int, checkpoint: str | None = None
     ) -> SegmentRun | Failure:
         try:
             return self._run(workers, trial, start, end, checkpoint)
         except FailedRun as error:
             return error.failure
 
-    def _first_run(self, workers: Workers, trial: Trial) -> SegmentRun:
+    def _first_run(self, workers: CheckWorkers, trial: Trial) -> SegmentRun:
         try:
             return self._run(workers, trial, 0, self._iterations)
         except FailedRun as error:
@@ -196,44 +198,46 @@ class _Check:
         address = runs[-1].result.checkpoint
         return TrialRun(metrics, trace, None if address is None else self._folder.path / address)
 
-    def _restored(self, trial: Trial, expected: TrialRun) -> Comparison:
+    def _restored(self, trial: Trial, expected: TrialRun) -> TrialComparison:
         """Run a trial up to its first checkpoint, and resume it in another process."""
         if self._iterations == 1:
-            return Comparison("restored", "skipped", "a trial has one iteration")
+            return TrialComparison("restored", "skipped", "a trial has one iteration")
         if len(expected.metrics) < self._iterations:
-            return Comparison("restored", "skipped", "the trial ended on its own after iteration 1")
+            return TrialComparison("restored", "skipped", "the trial ended on its own after iteration 1")
         if expected.checkpoint is None:
             what = "the script" if self._is_script else "the trainable"
-            return Comparison("restored", "skipped", f"{what} saves no checkpoint: each promotion starts from zero")
+            return TrialComparison(
+                "restored", "skipped", f"{what} saves no checkpoint: each promotion starts from zero"
+            )
         self._say(f"trial {trial.number} up to iteration 1")
         with self._workers() as workers:
             begun = self._attempt(workers, trial, 0, 1)
         if isinstance(begun, Failure):
-            return Comparison("restored", "failed", "in a segment that ends after iteration 1", failure=begun)
+            return TrialComparison("restored", "failed", "in a segment that ends after iteration 1", failure=begun)
         if begun.result.checkpoint is None:
-            return Comparison("restored", "skipped", "no checkpoint was saved at the end of iteration 1")
+            return TrialComparison("restored", "skipped", "no checkpoint was saved at the end of iteration 1")
         self._say(f"trial {trial.number} from its checkpoint, in a fresh process")
         with self._workers() as workers:
             rest = self._attempt(workers, trial, 1, 2, begun.result.checkpoint)
         if isinstance(rest, Failure):
-            return Comparison("restored", "failed", "from the checkpoint of iteration 1", failure=rest)
+            return TrialComparison("restored", "failed", "from the checkpoint of iteration 1", failure=rest)
         found = differences(expected, self._trial_run(begun, rest))
         if found and rest.result.ignored_checkpoint:
             found.insert(0, Difference("checkpoint", "trial.checkpoint", 2, "", "", "was never read"))
         return self._compared("restored", found, begun.after, rest.before, rest.before)
 
-    def _repeated(self, trial: Trial, expected: TrialRun) -> tuple[Comparison, Sequence[Difference]]:
+    def _repeated(self, trial: Trial, expected: TrialRun) -> tuple[TrialComparison, Sequence[Difference]]:
         """Run a trial once more; also return what differs and decides nothing."""
         with self._workers() as workers:
             run = self._attempt(workers, trial, 0, self._iterations)
         if isinstance(run, Failure):
-            return Comparison("repeated", "failed", "in another process", failure=run), ()
+            return TrialComparison("repeated", "failed", "in another process", failure=run), ()
         found = differences(expected, self._trial_run(run))
         deciding = self._sweep.objective.names
         natural = [one for one in found if (one.kind == "metric" and one.name not in deciding) or one.kind == "state"]
         if len(natural) == len(found):
-            return Comparison("repeated", "equal"), natural
-        return Comparison("repeated", "differs", differences=found), ()
+            return TrialComparison("repeated", "equal"), natural
+        return TrialComparison("repeated", "differs", differences=found), ()
 
     def _why_not_warm(self) -> str | None:
         if self._is_script:
@@ -259,16 +263,16 @@ class _Check:
 
     def _after_other(
         self, warm: SegmentRun | Failure | None, alone: SegmentRun | Failure | None, why_not: str | None
-    ) -> Comparison:
+    ) -> TrialComparison:
         if why_not is not None or warm is None or alone is None:
-            return Comparison("warm worker", "skipped", why_not or "")
+            return TrialComparison("warm worker", "skipped", why_not or "")
         if isinstance(alone, Failure):
             text = f"trial {self._trials[1].number}, also in a fresh process"
-            return Comparison("warm worker", "failed", text, failure=alone)
+            return TrialComparison("warm worker", "failed", text, failure=alone)
         if isinstance(warm, Failure):
             suspects = self._suspects(self._fresh, self._left, alone.before)
             text = f"trial {self._trials[1].number} fails only in a process that has run another trial"
-            return Comparison("warm worker", "failed", text, suspects=suspects, failure=warm)
+            return TrialComparison("warm worker", "failed", text, suspects=suspects, failure=warm)
         found = differences(self._trial_run(alone), self._trial_run(warm))
         return self._compared("warm worker", found, alone.before, warm.before, alone.before)
 
@@ -279,10 +283,10 @@ class _Check:
         first: ModuleState,
         second: ModuleState,
         fresh: ModuleState,
-    ) -> Comparison:
+    ) -> TrialComparison:
         if not found:
-            return Comparison(name, "equal")
-        return Comparison(name, "differs", differences=found, suspects=self._suspects(first, second, fresh))
+            return TrialComparison(name, "equal")
+        return TrialComparison(name, "differs", differences=found, suspects=self._suspects(first, second, fresh))
 
     def _suspects(self, first: ModuleState, second: ModuleState, fresh: ModuleState) -> list[Difference]:
         """Return the values of the user's modules that differ, except those that differ in every process."""
@@ -294,7 +298,7 @@ class _Check:
         ]
 
 
-def _without(comparison: Comparison, repeated: Comparison, varying: Sequence[Difference]) -> Comparison:
+def _without(comparison: TrialComparison, repeated: TrialComparison, varying: Sequence[Difference]) -> TrialComparison:
     """Return a comparison without what differs between two equal runs, too."""
     if comparison.verdict != "differs":
         return comparison
@@ -303,8 +307,8 @@ def _without(comparison: Comparison, repeated: Comparison, varying: Sequence[Dif
     if left:
         return replace(comparison, differences=left)
     if repeated.ok:
-        return Comparison(comparison.name, "equal")
-    return Comparison(comparison.name, "skipped", "nothing is known of it, as equal runs differ")
+        return TrialComparison(comparison.name, "equal")
+    return TrialComparison(comparison.name, "skipped", "nothing is known of it, as equal runs differ")
 
 
 def _job_of(sweep: Sweep, search_path: Sequence[str], root: Path) -> Job:

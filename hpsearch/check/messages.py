@@ -14,7 +14,7 @@ from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.job import Job
 from hpsearch.worker.shapes import Shapes
 
-__all__ = ["FindShapes", "Open", "Opened", "Refused", "Request", "Response", "RunSegment", "SegmentRun"]
+__all__ = ["FindShapes", "Open", "Refused", "Request", "Response", "RunSegment", "SegmentRun", "WorkerOpened"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class FindShapes:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class WorkerOpened:
     """The worker is there."""
 
     address: str
@@ -82,4 +82,4 @@ class Refused:
 
 
 Request = Open | RunSegment | FindShapes
-Response = Opened | SegmentRun | Shapes | Refused
+Response = WorkerOpened | SegmentRun | Shapes | Refused

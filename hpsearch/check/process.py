@@ -9,7 +9,7 @@ import tempfile
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from hpsearch.check.messages import FindShapes, Open, Opened, Refused, RunSegment, SegmentRun
+from hpsearch.check.messages import FindShapes, Open, Refused, RunSegment, SegmentRun, WorkerOpened
 from hpsearch.check.module_state import module_state
 from hpsearch.errors import HpsearchError
 from hpsearch.events import Saved
@@ -36,7 +36,7 @@ def main(descriptor: int) -> None:
         try:
             if isinstance(request, Open):
                 worker = _Traced(request)
-                connection.send(Opened(worker.address))
+                connection.send(WorkerOpened(worker.address))
             elif isinstance(request, RunSegment):
                 assert worker is not None, "a worker is opened first"
                 connection.send(worker.run(request))

@@ -10,14 +10,14 @@ from typing import Any, Literal, NamedTuple
 
 from hpsearch.trainable import checkpoints
 
-__all__ = ["Entry", "StateKind", "same_number", "state_differences", "value_differences"]
+__all__ = ["StateEntry", "StateKind", "same_number", "state_differences", "value_differences"]
 
 StateKind = Literal["weights", "learning rate", "optimizer", "state"]
 
 _RATES = frozenset({"lr", "initial_lr", "last_lr", "_last_lr", "base_lrs", "learning_rate"})
 
 
-class Entry(NamedTuple):
+class StateEntry(NamedTuple):
     """An entry of a state that differs from another one's."""
 
     kind: StateKind
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     note: str = ""
 
 
-def state_differences(first: Path, second: Path) -> Iterator[Entry]:
+def state_differences(first: Path, second: Path) -> Iterator[StateEntry]:
     """Compare what the user saved in two checkpoints.
 
     Raises:
@@ -41,7 +41,7 @@ def state_differences(first: Path, second: Path) -> Iterator[Entry]:
         yield from value_differences(one, other)
 
 
-def value_differences(first: Any, second: Any, name: str = "", kind: StateKind = "state") -> Iterator[Entry]:
+def value_differences(first: Any, second: Any, name: str = "", kind: StateKind = "state") -> Iterator[StateEntry]:
     """Compare two values of tensors, plain containers and plain values.
 
     Args:
@@ -55,7 +55,7 @@ def value_differences(first: Any, second: Any, name: str = "", kind: StateKind =
     if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
         if (note := _in_tensors(first, second)) is not None:
             is_weights = kind == "state" and first.is_floating_point()
-            yield Entry("weights" if is_weights else kind, name, *_shown_tensors(first, second), note)
+            yield StateEntry("weights" if is_weights else kind, name, *_shown_tensors(first, second), note)
     elif isinstance(first, Mapping) and isinstance(second, Mapping):
         inner = _kind_of(first, kind)
         for key in [*first, *(key for key in second if key not in first)]:
@@ -65,15 +65,15 @@ def value_differences(first: Any, second: Any, name: str = "", kind: StateKind =
                 yield from value_differences(first[key], second[key], path, of_key)
             else:
                 shown = ("there", "-") if key in first else ("-", "there")
-                yield Entry(of_key, path, *shown)
+                yield StateEntry(of_key, path, *shown)
     elif isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
         if len(first) != len(second):
-            yield Entry(kind, name, f"{len(first)} items", f"{len(second)} items")
+            yield StateEntry(kind, name, f"{len(first)} items", f"{len(second)} items")
             return
         for index, (one, other) in enumerate(zip(first, second, strict=True)):
             yield from value_differences(one, other, f"{name}.{index}" if name else str(index), kind)
     elif type(first) is not type(second) or not same_number(first, second):
-        yield Entry(kind, name, _shown(first), _shown(second))
+        yield StateEntry(kind, name, _shown(first), _shown(second))
 
 
 def same_number(first: object, second: object) -> bool:
@@ -123,7 +123,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _in_files(first: Path, second: Path) -> Iterator[Entry]:
+def _in_files(first: Path, second: Path) -> Iterator[StateEntry]:
     """Compare files, or all that lies in two directories."""
     if first.is_file() and second.is_file():
         yield from _in_file(first, second, first.name)
@@ -133,10 +133,10 @@ def _in_files(first: Path, second: Path) -> Iterator[Entry]:
         if name in names[0] and name in names[1]:
             yield from _in_file(first / name, second / name, name)
         else:
-            yield Entry("state", name, *(("there", "-") if name in names[0] else ("-", "there")))
+            yield StateEntry("state", name, *(("there", "-") if name in names[0] else ("-", "there")))
 
 
-def _in_file(first: Path, second: Path, name: str) -> Iterator[Entry]:
+def _in_file(first: Path, second: Path, name: str) -> Iterator[StateEntry]:
     import torch
 
     if first.read_bytes() == second.read_bytes():
@@ -144,6 +144,6 @@ def _in_file(first: Path, second: Path, name: str) -> Iterator[Entry]:
     try:
         states = [torch.load(path, weights_only=True, map_location="cpu") for path in (first, second)]
     except Exception:  # it isn't torch's, or holds objects
-        yield Entry("state", name, f"{first.stat().st_size:,} bytes", f"{second.stat().st_size:,} bytes")
+        yield StateEntry("state", name, f"{first.stat().st_size:,} bytes", f"{second.stat().st_size:,} bytes")
         return
     yield from value_differences(states[0], states[1], name)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hpsearch.check.check import CheckResult, Comparison
+from hpsearch.check.check import CheckResult, TrialComparison
 from hpsearch.check.differences import Difference
 from hpsearch.tables.wording import bytes_text, counted, duration, params_line, shortened
 
@@ -93,7 +93,7 @@ def check_json(result: CheckResult) -> str:
     return json.dumps(record, indent=2, ensure_ascii=False)
 
 
-def _json(comparison: Comparison) -> dict[str, Any]:
+def _json(comparison: TrialComparison) -> dict[str, Any]:
     failure = comparison.failure
     return {
         "verdict": comparison.verdict,
@@ -108,7 +108,7 @@ def _labelled(label: str, lines: Sequence[str]) -> list[str]:
     return [f"{label if not place else '':<{_WIDTH}}{line}" for place, line in enumerate(lines)]
 
 
-def _told(result: CheckResult, comparison: Comparison) -> list[str]:
+def _told(result: CheckResult, comparison: TrialComparison) -> list[str]:
     numbers = [trial.number for trial in result.trials]
     if comparison.verdict == "equal":
         return [_EQUAL[comparison.name].format(*reversed(numbers))]
@@ -152,7 +152,7 @@ def _by_kind(found: Sequence[Difference]) -> Iterator[tuple[str, list[Difference
         yield kind, [one for one in found if one.kind == kind]
 
 
-def _advice(comparison: Comparison) -> Iterator[str]:
+def _advice(comparison: TrialComparison) -> Iterator[str]:
     if comparison.verdict == "failed":
         return
     if comparison.name != "restored":

@@ -17,7 +17,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from hpsearch.check.messages import FindShapes, Open, Opened, Refused, Response, RunSegment, SegmentRun
+from hpsearch.check.messages import FindShapes, Open, Refused, Response, RunSegment, SegmentRun, WorkerOpened
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.trial import Failure, Segment, Trial
 from hpsearch.worker.child_process import thread_environment
@@ -26,7 +26,7 @@ from hpsearch.worker.guardian import MARK, kill_marked, start_guardian
 from hpsearch.worker.job import Job
 from hpsearch.worker.shapes import Shapes
 
-__all__ = ["FailedRun", "Scratch", "TimeLimits", "Workers", "scratch"]
+__all__ = ["CheckWorkers", "FailedRun", "Scratch", "TimeLimits", "scratch"]
 
 _LOG_TAIL = 4_000
 """Characters of a dead process's output that are shown."""
@@ -99,7 +99,7 @@ def scratch() -> Iterator[Scratch]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-class Workers:
+class CheckWorkers:
     """Fresh processes that run segments of one trial together: as many as it has workers.
 
     Args:
@@ -132,7 +132,7 @@ class Workers:
             self.close()
             raise
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> CheckWorkers:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -180,10 +180,10 @@ class Workers:
         self._processes = []
         self._scratch.end_processes()
 
-    def _opened(self, process: _Process, request: Open) -> Opened:
+    def _opened(self, process: _Process, request: Open) -> WorkerOpened:
         process.send(request)
         answer = self._answer(process, self._limits.left(), "limits.max_time")
-        assert isinstance(answer, Opened), answer
+        assert isinstance(answer, WorkerOpened), answer
         return answer
 
     def _answer(self, process: _Process, seconds: float | None, limit: str) -> Response:

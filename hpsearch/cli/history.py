@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hpsearch.cli.arguments import add_format, add_study
 from hpsearch.cli.steer import amounts
-from hpsearch.journal.history import Step
+from hpsearch.journal.history import HistoryEntry
 from hpsearch.results.study import load
 from hpsearch.tables.formats import json_text
 from hpsearch.tables.layout import Column, screen_of, table_text
@@ -49,7 +49,7 @@ def history(args: argparse.Namespace) -> int:
     return 0
 
 
-def _details(step: Step) -> str:
+def _details(step: HistoryEntry) -> str:
     details = step.details
     if "points" in details:
         return "; ".join(amounts(point) for point in details["points"])

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from hpsearch.decision import Decision, Followed, Plan
+from hpsearch.decision import Decision, Followed, PlanChange
 from hpsearch.events import (
     Added,
     Asked,
@@ -307,4 +307,4 @@ def decode_followed(text: str) -> Followed:
         return Followed(decisions)
     total, brackets = given["plan"]
     plans = {bracket: tuple([(until, size) for until, size in rungs]) for bracket, rungs in brackets}
-    return Followed(decisions, Plan(None if total is None else (total[0], total[1]), plans))
+    return Followed(decisions, PlanChange(None if total is None else (total[0], total[1]), plans))

@@ -10,11 +10,11 @@ from typing import Any
 from hpsearch.events import ASK_TELL, Ended, Entry, Opened, Steered
 from hpsearch.journal.requests import LABELS, Request
 
-__all__ = ["RunningTime", "Step", "seconds_spent", "steps"]
+__all__ = ["HistoryEntry", "RunningTime", "seconds_spent", "steps"]
 
 
 @dataclass(frozen=True)
-class Step:
+class HistoryEntry:
     """One line of a study's history."""
 
     time: float
@@ -29,7 +29,7 @@ class Step:
     """`done`, `refused: ...`, or `not answered`; of `end` how."""
 
 
-def steps(entries: Iterable[Entry], requests: Sequence[Request]) -> list[Step]:
+def steps(entries: Iterable[Entry], requests: Sequence[Request]) -> list[HistoryEntry]:
     """Return the history of a journal by time; events keep their order, even if a clock was set back.
 
     Args:
@@ -40,7 +40,7 @@ def steps(entries: Iterable[Entry], requests: Sequence[Request]) -> list[Step]:
     journaled = list(_journaled(entries, answered))
     places = list(accumulate((step.time for step in journaled), max))
     others = [
-        Step(left.time, left.verb, left.by, left.details, "done" if left.verb in LABELS else "not answered")
+        HistoryEntry(left.time, left.verb, left.by, left.details, "done" if left.verb in LABELS else "not answered")
         for left in requests
         if left.number not in answered
     ]
@@ -49,20 +49,22 @@ def steps(entries: Iterable[Entry], requests: Sequence[Request]) -> list[Step]:
     return [step for _, step in placed]
 
 
-def _journaled(entries: Iterable[Entry], answered: set[int | None]) -> Iterator[Step]:
+def _journaled(entries: Iterable[Entry], answered: set[int | None]) -> Iterator[HistoryEntry]:
     process = ""
     for entry in entries:
         match event := entry.event:
             case Opened():
                 process = event.process
                 verb = "ask" if event.backend == ASK_TELL else "run"
-                yield Step(entry.time, verb, process, {"command": event.command}, "done")
+                yield HistoryEntry(entry.time, verb, process, {"command": event.command}, "done")
             case Ended():
-                yield Step(entry.time, "end", process, {}, ": ".join(filter(None, (event.state, event.message))))
+                yield HistoryEntry(
+                    entry.time, "end", process, {}, ": ".join(filter(None, (event.state, event.message)))
+                )
             case Steered():
                 answered.add(event.request)
                 outcome = f"refused: {event.refused}" if event.refused else "done"
-                yield Step(entry.time, event.verb, event.by, event.details, outcome)
+                yield HistoryEntry(entry.time, event.verb, event.by, event.details, outcome)
 
 
 class RunningTime:

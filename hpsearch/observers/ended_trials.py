@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hpsearch.decision import Followed
 from hpsearch.events import Failed, Finished, Lost, Pruned, Reverted, Started
 from hpsearch.observers.base import Record
-from hpsearch.results.over_time import Curves
+from hpsearch.results.over_time import TrialCurves
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.sweep import Sweep
@@ -68,7 +68,7 @@ class EndedTrials:
 
     def __init__(self, sweep: Sweep) -> None:
         self._journaled = JournaledState(sweep)
-        self._curves = Curves(self._timed)
+        self._curves = TrialCurves(self._timed)
         self._began: dict[int, float] = {}
         self._ended: dict[int, float] = {}  # ended trials to their times
         self._clocks: dict[int, float] = {}  # up to when each trial has run, by its reports

@@ -12,7 +12,7 @@ from hpsearch.events import Finished, Started
 from hpsearch.page.charts import Key, Picture, legend, width_of
 from hpsearch.page.charts.picture import Box, Ink, Shape, Words
 from hpsearch.page.endings import has_rungs, rung_inks, rung_title
-from hpsearch.page.section import Section, Table
+from hpsearch.page.section import Section, SectionTable
 from hpsearch.results.study import Study
 from hpsearch.schedulers.base import RungView
 from hpsearch.tables.wording import by_width, counted, up_to
@@ -103,7 +103,7 @@ def _told(shares: Collection[_Share]) -> str:
     return shared if most == 1 else told if lanes == 1 else told + shared
 
 
-def _table(rungs: Sequence[RungView], shares: _Shares, had: Collection[_Share]) -> Table:
+def _table(rungs: Sequence[RungView], shares: _Shares, had: Collection[_Share]) -> SectionTable:
     of_each = [shares.get((rung.bracket, rung.rung), Counter[_Share]()) for rung in rungs]
     columns = [
         ("bracket", [str(rung.bracket) for rung in rungs]),
@@ -116,7 +116,7 @@ def _table(rungs: Sequence[RungView], shares: _Shares, had: Collection[_Share]) 
         columns.append(("workers per trial", [_widths(counts) for counts in of_each]))
     columns.append(("finished", [f"{rung.finished:,}" for rung in rungs]))
     head, cells = zip(*columns, strict=True)
-    return Table(head, list(zip(*cells, strict=True)))
+    return SectionTable(head, list(zip(*cells, strict=True)))
 
 
 def _widths(shares: Counter[_Share]) -> str:

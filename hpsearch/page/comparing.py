@@ -11,7 +11,7 @@ from pathlib import Path
 from hpsearch.errors import StorageError
 from hpsearch.page.charts import Chart, Linear, Picture, scale_of_good
 from hpsearch.page.charts.picture import series
-from hpsearch.page.section import Section, Table
+from hpsearch.page.section import Section, SectionTable
 from hpsearch.results.comparison import AXES, Axis, Comparison, Side
 from hpsearch.tables.comparison import (
     amount_told,
@@ -46,8 +46,8 @@ def beside(compared: Comparison) -> list[Section]:
     """Compare results and costs, plot the best value over the cost, and describe the differences."""
     sides = [side.label for side in compared.sides]
 
-    def table(head: str, rows: Sequence[tuple[str, Sequence[str]]]) -> Table:
-        return Table((head, *sides), [(name, *cells) for name, cells in rows])
+    def table(head: str, rows: Sequence[tuple[str, Sequence[str]]]) -> SectionTable:
+        return SectionTable((head, *sides), [(name, *cells) for name, cells in rows])
 
     equal = equal_cost_rows(compared)
     medians = ["Of each side's studies the median, with the quartiles."] if len(compared.runs) > len(sides) else []
@@ -66,7 +66,7 @@ def beside(compared: Comparison) -> list[Section]:
         found.append(Section("Best trials", ["A * marks what differs."] if is_marked else [], table=params))
     if settings := setting_rows(compared):
         head = ("side", "key", f"in {sides[0]}", "in this side")
-        found.append(Section("How the sweeps differ", table=Table(head, settings)))
+        found.append(Section("How the sweeps differ", table=SectionTable(head, settings)))
     return [*found, _differences(compared)]
 
 
@@ -93,7 +93,7 @@ def _differences(compared: Comparison) -> Section:
         words.append("A side of one study says nothing of chance, so it has no interval: run both with more seeds.")
     words += [f"{told}." for told in pairing_lines(compared)]
     head = ("side", "when", "mean", "95 % interval", "seeds paired", *(["Wilcoxon p"] if has_p else []))
-    return Section(title, words, table=Table(head, rows))
+    return Section(title, words, table=SectionTable(head, rows))
 
 
 def courses(compared: Comparison) -> dict[Axis, Picture]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from hpsearch.objective import hypervolume
 from hpsearch.page.charts import FAR, Chart, Linear, Picture, scale_of
-from hpsearch.page.section import Section, Table
+from hpsearch.page.section import Section, SectionTable
 from hpsearch.page.trials import table_of
 from hpsearch.results.best import reference_point
 from hpsearch.results.study import Study
@@ -133,7 +133,9 @@ def growth(study: Study) -> Section | None:
     if len(grown) < len(moments):
         words.append(f"Of {len(moments):,} changes of the front {len(grown)} are drawn.")
     table = [(f"{trial:.0f}", number(value)) for trial, value in grown][-_MOST_CHANGES:]
-    return Section("How it got there", words, chart.picture, Table(("newest trial", "hypervolume"), table), folded=True)
+    return Section(
+        "How it got there", words, chart.picture, SectionTable(("newest trial", "hypervolume"), table), folded=True
+    )
 
 
 def evenly(items: Sequence[T], most: int) -> Sequence[T]:

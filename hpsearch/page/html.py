@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from hpsearch.page.charts import STYLE, svg
-from hpsearch.page.section import Section, Table
+from hpsearch.page.section import Section, SectionTable
 
 __all__ = ["fragment", "page"]
 
@@ -132,7 +132,7 @@ def _cell(text: str) -> str:
     return f"<td{kind}>{_text(text)}</td>"
 
 
-def _table(table: Table, label: str) -> str:
+def _table(table: SectionTable, label: str) -> str:
     caption = f"<caption>{_text(table.caption)}</caption>" if table.caption else ""
     head = "".join(f'<th scope="col">{_text(name)}</th>' for name in table.head)
     body = "".join(
@@ -146,7 +146,7 @@ def _is_long(text: str) -> bool:
     return len(text) >= _LONG and " " in text
 
 
-def _least_width(table: Table) -> float:
+def _least_width(table: SectionTable) -> float:
     """Estimate a table's width in pixels, if only long words are broken."""
     return sum(
         _PADDING + max(_WORDS if _is_long(cell) else max(_CELL, _LETTER * _word(cell)) for cell in column)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from hpsearch.page.network_graph import graph_of, operations_of, structures_of
 from hpsearch.page.network_picture import Drawn, Look, looks_of, network_picture
-from hpsearch.page.section import Section, Table
+from hpsearch.page.section import Section, SectionTable
 from hpsearch.results.study import Study
 from hpsearch.space import Space
 from hpsearch.space.parameter import Structure
@@ -55,7 +55,7 @@ def networks(study: Study, looks: Mapping[str, Look] | None = None) -> list[Sect
             title = f"Best networks: {name}"
             told = "; ".join(f"trial {trial}, {values}: {network}" for trial, values, network in rows)
             picture = network_picture(drawn, looks, title, told)
-            table = Table(("trial", "values", name), rows)
+            table = SectionTable(("trial", "values", name), rows)
             sections.append(Section(title, [_HOW], picture, table, folded=True))
     return sections
 

@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import datetime
 
 from hpsearch.config.masking import MASK
-from hpsearch.page.section import Section, Table
+from hpsearch.page.section import Section, SectionTable
 from hpsearch.results.study import Study
 from hpsearch.tables.formats import param_cell
 from hpsearch.tables.outline import outline
@@ -50,7 +50,9 @@ def overview(study: Study) -> Section:
     checkpoint = study.checkpoint_path(best)
     if checkpoint is not None:
         params.append(("checkpoint", str(checkpoint)))
-    return Section("What was found", [told, *words], table=Table(("parameter", "value"), params, "The best trial"))
+    return Section(
+        "What was found", [told, *words], table=SectionTable(("parameter", "value"), params, "The best trial")
+    )
 
 
 def _stopped(rows: list[TrialRow]) -> list[str]:
@@ -87,5 +89,5 @@ def again(study: Study) -> Section:
     if " --dir" in str(command):
         words.append("Where its directory still holds the study the command goes on with that: leave --dir out.")
     return Section(
-        "Run it again", words, code="\n".join(lines), table=Table(("what", "value"), rows, "Where it came from")
+        "Run it again", words, code="\n".join(lines), table=SectionTable(("what", "value"), rows, "Where it came from")
     )

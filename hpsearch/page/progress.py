@@ -10,7 +10,7 @@ from hpsearch.page.charts import Chart, Linear, Log, Marked, scale_of_good
 from hpsearch.page.charts.picture import SERIES, Ink
 from hpsearch.page.endings import Endings, endings_of, rung_inks
 from hpsearch.page.goals import evenly, growth
-from hpsearch.page.section import Section, Table
+from hpsearch.page.section import Section, SectionTable
 from hpsearch.results.study import Study
 from hpsearch.tables.wording import counted, number
 from hpsearch.trial import TrialRow, TrialState
@@ -56,7 +56,7 @@ def history(study: Study) -> Section | None:
     table = [(f"{newest:.0f}", number(value)) for newest, value in best][-_MOST_ROWS:]
     head = ("newest trial", f"best {goal.name}")
     words = [told, *_said(best, last), *beyond]
-    return Section("How it got there", words, chart.picture, Table(head, table), folded=True)
+    return Section("How it got there", words, chart.picture, SectionTable(head, table), folded=True)
 
 
 def _best(study: Study) -> list[tuple[float, float]]:
@@ -165,7 +165,7 @@ def _curves(
         for trial in shown[:_MOST_ROWS]
     ]
     head = ("trial", "iterations", f"first {goal.name}", f"last {goal.name}", "why it ended")
-    return Section(title, words, chart.picture, Table(head, table), folded=True)
+    return Section(title, words, chart.picture, SectionTable(head, table), folded=True)
 
 
 def _told(

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from hpsearch.page.charts import Picture
 
-__all__ = ["Section", "Table"]
+__all__ = ["Section", "SectionTable"]
 
 
 @dataclass(frozen=True)
-class Table:
+class SectionTable:
     """Words in rows."""
 
     head: Sequence[str]
@@ -27,7 +27,7 @@ class Section:
     words: Sequence[str] = ()
     """Paragraphs."""
     picture: Picture | None = None
-    table: Table | None = None
+    table: SectionTable | None = None
     folded: bool = False
     """The table is collapsed, as it has the numbers of the picture."""
     code: str = ""

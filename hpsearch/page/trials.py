@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from hpsearch.page.endings import endings_of
-from hpsearch.page.section import Section, Table
+from hpsearch.page.section import Section, SectionTable
 from hpsearch.results.study import Study
 from hpsearch.tables.formats import param_cell
 from hpsearch.tables.groups import by_strategy
@@ -37,7 +37,7 @@ def trials(study: Study) -> Section | None:
     return Section("Trials", [told, *same], table=table)
 
 
-def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) -> tuple[Table, list[str]]:
+def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) -> tuple[SectionTable, list[str]]:
     """Return a table of trials, and notes on what it leaves out: constant columns, and the checkpoints' folder.
 
     Args:
@@ -70,7 +70,7 @@ def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) 
         columns.append(("checkpoint", kept))
         told.append(f"Checkpoints lie in {study.directory}." if any(kept) else "None of these has a checkpoint.")
     head, cells = zip(*columns, strict=True)
-    return Table(head, list(zip(*cells, strict=True))), told
+    return SectionTable(head, list(zip(*cells, strict=True))), told
 
 
 def _is_same(name: str, points: Sequence[Params]) -> bool:
@@ -87,7 +87,7 @@ def strategies(study: Study) -> Section | None:
     if study.sweep.strategies.asynchronous:
         told.append("A trial of an asynchronous one gives other numbers when it runs once more.")
     rows = list(zip(*(column.cells for column in columns), strict=True))
-    return Section("Strategies", told, table=Table([column.head for column in columns], rows))
+    return Section("Strategies", told, table=SectionTable([column.head for column in columns], rows))
 
 
 def failures(study: Study) -> Section | None:
@@ -103,5 +103,5 @@ def failures(study: Study) -> Section | None:
     words = [
         f"{counted(failed, 'trial')} failed, of {counted(len(kinds), 'cause')}. The most frequent one's traceback:"
     ]
-    table = Table(("trials", "what", "message", "which"), rows)
+    table = SectionTable(("trials", "what", "message", "which"), rows)
     return Section("Failures", words, table=table, code=kinds[0][0].traceback.strip() or kinds[0][0].message)

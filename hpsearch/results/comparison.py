@@ -26,10 +26,10 @@ from hpsearch.trial import TrialRow
 __all__ = [
     "AXES",
     "Axis",
+    "ComparedRun",
     "Comparison",
-    "Difference",
-    "Run",
     "Side",
+    "SideDifference",
     "compare",
     "same_but_for_seed",
 ]
@@ -50,7 +50,7 @@ _LARGEST = 1e300
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class ComparedRun:
     """One study of a comparison."""
 
     study: Study
@@ -90,7 +90,7 @@ class Side:
     """Studies that differ in their seed alone."""
 
     label: str
-    runs: tuple[Run, ...]
+    runs: tuple[ComparedRun, ...]
     more_is_better: bool
 
     def spread(self, values: Sequence[float | None]) -> Spread:
@@ -98,14 +98,14 @@ class Side:
         return spread(values, self.more_is_better)
 
     @property
-    def best_run(self) -> Run:
+    def best_run(self) -> ComparedRun:
         """The run with the best value; of equal ones the first."""
         sign = -1.0 if self.more_is_better else 1.0
         return min(self.runs, key=lambda run: math.inf if run.value is None else sign * run.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SideDifference:
     """A side's difference from the first one. Studies of a side with the same seed count by their mean."""
 
     side: str
@@ -120,9 +120,9 @@ class Difference:
     """Number of common seeds; 0 if the runs aren't paired."""
     p_value: float | None = None
     """p-value of Wilcoxon's signed-rank test, from six pairs on."""
-    left_out: tuple[Run, ...] = ()
+    left_out: tuple[ComparedRun, ...] = ()
     """Runs whose seed the other side doesn't have, if others are paired."""
-    without: tuple[Run, ...] = ()
+    without: tuple[ComparedRun, ...] = ()
     """Runs without a finite value at that cost."""
 
 
@@ -136,7 +136,7 @@ class Comparison:
     """With several goals, the hypervolumes' reference point, signed so that lower is better."""
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ComparedRun]:
         """Studies of all sides."""
         return [run for side in self.sides for run in side.runs]
 
@@ -169,7 +169,7 @@ class Comparison:
         return _without_seed(self.sides[0].runs[0].study.sweep, side.runs[0].study.sweep)
 
     @cached_property
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[SideDifference]:
         """Differences of every side but the first: at their ends, and at equal cost."""
         found = []
         for side in self.sides[1:]:
@@ -177,14 +177,14 @@ class Comparison:
             found += [self._difference(side, axis, marks[-1]) for axis in AXES if (marks := self.amounts(axis))]
         return found
 
-    def _difference(self, side: Side, axis: Axis | None, amount: float | None) -> Difference:
+    def _difference(self, side: Side, axis: Axis | None, amount: float | None) -> SideDifference:
         sides = self.sides[0], side
         shared = {run.seed for run in sides[0].runs} & {run.seed for run in side.runs}
         pairs = len(shared) if len(shared) > 1 else 0
         left_out = tuple(run for one in sides for run in one.runs if pairs and run.seed not in shared)
         first, other = (_values([run for run in one.runs if run not in left_out], axis, amount) for one in sides)
         without = tuple(run for run, value in [*first.items(), *other.items()] if value is None)
-        found = Difference(side.label, axis, amount, pairs=pairs, left_out=left_out, without=without)
+        found = SideDifference(side.label, axis, amount, pairs=pairs, left_out=left_out, without=without)
         if without:
             return found
         sign = 1.0 if side.more_is_better else -1.0
@@ -234,7 +234,7 @@ def compare(*given: Study | str | Path) -> Comparison:
     worst = _references(study.sweep.objective for study in studies)
     reference = reference_point(objective.goals, worst, fronts) if objective.several else None
     runs = [
-        Run(study, known, tuple(_value(moment, objective, reference) for moment in known.changes))
+        ComparedRun(study, known, tuple(_value(moment, objective, reference) for moment in known.changes))
         for study, known in zip(studies, courses, strict=True)
     ]
     groups = [[runs[place] for place in places] for places in same_but_for_seed([one.sweep for one in studies])]
@@ -256,13 +256,13 @@ def same_but_for_seed(sweeps: Sequence[Sweep]) -> list[list[int]]:
     return groups
 
 
-def _values(runs: Iterable[Run], axis: Axis | None, amount: float | None) -> dict[Run, float | None]:
+def _values(runs: Iterable[ComparedRun], axis: Axis | None, amount: float | None) -> dict[ComparedRun, float | None]:
     """Return the best value at a cost, or at the end; None if it isn't finite."""
     found = {run: run.value if axis is None or amount is None else run.at(axis, amount) for run in runs}
     return {run: None if value is None or abs(value) > _LARGEST else value for run, value in found.items()}
 
 
-def _by_seed(values: Mapping[Run, float | None], sign: float) -> dict[int, float]:
+def _by_seed(values: Mapping[ComparedRun, float | None], sign: float) -> dict[int, float]:
     """Return the mean value of each seed, so that several studies with one seed count once."""
     found: dict[int, list[float]] = {}
     for run, value in values.items():

@@ -13,12 +13,12 @@ from hpsearch.events import Entry, Event, Failed, Finished, Lost, Reverted, Save
 from hpsearch.objective import Objective
 from hpsearch.trial import Report
 
-__all__ = ["Curves", "curves_of", "over_iterations", "times_of_trials"]
+__all__ = ["TrialCurves", "curves_of", "over_iterations", "times_of_trials"]
 
 T = TypeVar("T")
 
 
-class Curves(Generic[T]):
+class TrialCurves(Generic[T]):
     """A value of each report that counts, by trial, updated by a journal's entries."""
 
     def __init__(self, read: Callable[[Report], T | None]) -> None:
@@ -58,7 +58,7 @@ class Curves(Generic[T]):
 
 def over_iterations(entries: Iterable[Entry], read: Callable[[Report], T | None]) -> dict[int, list[tuple[int, T]]]:
     """Return the values of all reports that count, by trial, in order of iterations."""
-    curves = Curves(read)
+    curves = TrialCurves(read)
     for entry in entries:
         curves.take(entry.event, entry.followed.decisions)
     return curves.all()

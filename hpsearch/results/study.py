@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hpsearch.errors import HpsearchError, UnreadableCheckpointError
 from hpsearch.events import Entry, Event
 from hpsearch.journal.directory import StudyDirectory
-from hpsearch.journal.history import Step, steps
+from hpsearch.journal.history import HistoryEntry, steps
 from hpsearch.journal.journal import Journal
 from hpsearch.journal.labels import Labels, labels_of
 from hpsearch.journal.provenance import identity_of
@@ -366,7 +366,7 @@ class Study:
         """Return every segment, with its width and the reason for it, in order of start."""
         return segment_rows(self.events(), live=self.state in ("running", "paused", "open"))
 
-    def history(self) -> list[Step]:
+    def history(self) -> list[HistoryEntry]:
         """Return who ran and steered the study, when, and with what result."""
         with Journal.read(StudyDirectory(self.directory).journal) as journal:
             return steps(self._entries(), journal.all_requests())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, tee
 
-from hpsearch.decision import Decision, Followed, Plan
+from hpsearch.decision import Decision, Followed, PlanChange
 from hpsearch.errors import JournalError
 from hpsearch.events import Added, Asked, Entry, Event, Exhausted, Extended, Failed, Finished, Retried, Saved, Started
 from hpsearch.journal.event_codec import encode_followed
@@ -399,7 +399,7 @@ class SweepState:
         self.requested.again(trial)
         return ()
 
-    def _plan(self, event: Event) -> Plan | None:
+    def _plan(self, event: Event) -> PlanChange | None:
         """Give how the scheduler's plan changed on an event; None where it didn't."""
         known = self._journaled.brackets
         match event:
@@ -415,7 +415,7 @@ class SweepState:
         plans = {bracket: self._scheduler.plan(bracket) for bracket in touched}
         changed = {bracket: rungs for bracket, rungs in plans.items() if rungs != known.get(bracket, ())}
         total = self.total()
-        return Plan(total, changed) if changed or total != self._journaled.total else None
+        return PlanChange(total, changed) if changed or total != self._journaled.total else None
 
 
 def _as_then(expected: Started, event: Started) -> Started:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from hpsearch.results.comparison import AXES, Comparison, Difference, Run, Side
+from hpsearch.results.comparison import AXES, ComparedRun, Comparison, Side, SideDifference
 from hpsearch.tables.formats import csv_text, param_cell, strict_json
 from hpsearch.tables.layout import Column, table_text
 from hpsearch.tables.outline import outline
@@ -86,7 +86,7 @@ def side_lines(compared: Comparison) -> list[str]:
 def cost_rows(compared: Comparison) -> Rows:
     """Return the best value and its cost; for several runs of a side their medians."""
     rows = [("best", [_spread(side, [run.value for run in side.runs]) for side in compared.sides])]
-    costs: Sequence[tuple[str, Callable[[Run], float], Callable[[float], str]]] = (
+    costs: Sequence[tuple[str, Callable[[ComparedRun], float], Callable[[float], str]]] = (
         ("trials", lambda run: run.course.end.trials, number),
         ("iterations", lambda run: run.course.end.iterations, number),
         ("time to start", lambda run: run.course.end.starting, duration),
@@ -125,13 +125,13 @@ def param_rows(compared: Comparison) -> Rows:
     return rows
 
 
-def _trial(side: Side, run: Run) -> str:
+def _trial(side: Side, run: ComparedRun) -> str:
     if run.best is None:
         return "none"
     return str(run.best.number) + (f" (seed {run.seed})" if len(side.runs) > 1 else "")
 
 
-def _point(run: Run) -> dict[str, Value]:
+def _point(run: ComparedRun) -> dict[str, Value]:
     return {} if run.best is None else outline(run.best.params, run.study.sweep.parameters)
 
 
@@ -170,7 +170,7 @@ def pairing_lines(compared: Comparison) -> list[str]:
     return lines + [told for told in map(_repeated, compared.sides) if told]
 
 
-def _seeds(side: Side, left_out: Sequence[Run]) -> str:
+def _seeds(side: Side, left_out: Sequence[ComparedRun]) -> str:
     own = sorted({run.seed for run in side.runs if run in left_out})
     return f"{'seed' if len(own) == 1 else 'seeds'} {', '.join(map(str, own))} of {side.label}"
 
@@ -182,17 +182,17 @@ def _repeated(side: Side) -> str:
     return f"{side.label}: studies with the same seed count as one, by their mean: {told}" if told else ""
 
 
-def difference_time(one: Difference) -> str:
+def difference_time(one: SideDifference) -> str:
     """Describe the point of comparison: the end, or equal cost."""
     return "as they stand" if one.by is None or one.amount is None else f"after {amount_told(one.by, one.amount)}"
 
 
-def difference_unknown(one: Difference) -> str:
+def difference_unknown(one: SideDifference) -> str:
     """Return why a difference has no mean."""
     return f"unknown, as there is no value to reckon with in {_named(one.without, 3)}"
 
 
-def _difference(one: Difference) -> str:
+def _difference(one: SideDifference) -> str:
     when = difference_time(one)
     if one.mean is None:
         return f"{one.side}, {when}: {difference_unknown(one)}"
@@ -211,7 +211,7 @@ def amount_told(axis: str, amount: float) -> str:
     return counted(int(amount), axis.removesuffix("s"))
 
 
-def _named(runs: Sequence[Run], most: int = 8) -> str:
+def _named(runs: Sequence[ComparedRun], most: int = 8) -> str:
     named = ", ".join(str(run.study.directory) for run in runs[:most])
     return named + (f" and {len(runs) - most} more" if len(runs) > most else "")
 
@@ -273,7 +273,7 @@ def _side_json(compared: Comparison, side: Side) -> dict[str, Any]:
     }
 
 
-def _difference_json(one: Difference) -> dict[str, Any]:
+def _difference_json(one: SideDifference) -> dict[str, Any]:
     shown = {field.name: getattr(one, field.name) for field in fields(one)}
     named = {"left_out": one.left_out, "without": one.without}
     return shown | {
@@ -282,7 +282,7 @@ def _difference_json(one: Difference) -> dict[str, Any]:
     }
 
 
-def _run_json(run: Run) -> dict[str, Any]:
+def _run_json(run: ComparedRun) -> dict[str, Any]:
     end = run.course.end
     return {
         "directory": str(run.study.directory),

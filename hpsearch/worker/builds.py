@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from hpsearch.errors import TrainableError
-from hpsearch.worker.lane import Lane, Standing
+from hpsearch.worker.lane import BuiltTrainer, Lane
 from hpsearch.worker.module_values import ModuleValues, module_changes
 from hpsearch.worker.parked import Parked
 
@@ -15,7 +15,7 @@ __all__ = ["unshared"]
 
 @contextlib.contextmanager
 def unshared(
-    lane: Lane | None, beside: Sequence[Lane], parked: Parked[Standing], modules: ModuleValues, *, rounded: bool
+    lane: Lane | None, beside: Sequence[Lane], parked: Parked[BuiltTrainer], modules: ModuleValues, *, rounded: bool
 ) -> Iterator[None]:
     """Check that the block, such as the build of a lane, changes no value of the trainable's modules.
 

@@ -20,10 +20,10 @@ from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.job import Channel
 from hpsearch.worker.lane_log import LaneLog
 
-__all__ = ["Lane", "Standing"]
+__all__ = ["BuiltTrainer", "Lane"]
 
 
-class Standing:
+class BuiltTrainer:
     """A trial's object, and the checkpoint that it corresponds to."""
 
     def __init__(self, made: Any, trial: RunningTrial, settings: Mapping[str, Any]) -> None:
@@ -48,7 +48,7 @@ class Lane:
         self.segment = segment
         self.attempt = self.listener = Attempt(segment, _Charged(channel, self))
         self.log = LaneLog(at_hand, Path(assignment.directory))
-        self.standing: Standing | None = None
+        self.standing: BuiltTrainer | None = None
         self.timeout = timeout
         self.late = False
         self.seconds = 0.0

@@ -26,7 +26,7 @@ from hpsearch.trainable.storage import writing
 from hpsearch.trial import Segment
 from hpsearch.worker.builds import unshared
 from hpsearch.worker.job import Channel
-from hpsearch.worker.lane import Lane, Standing
+from hpsearch.worker.lane import BuiltTrainer, Lane
 from hpsearch.worker.lane_log import LaneLog
 from hpsearch.worker.module_values import ModuleValues, Namespace, module_changes, told_of_modules
 from hpsearch.worker.output import OutputRedirect
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hpsearch_trainers import Trainer
     from hpsearch_trainers.lanes import Fuser, Stepped
 
-__all__ = ["AroundBuild", "Ended", "Lanes", "no_limit", "why_whole"]
+__all__ = ["AroundBuild", "EndedLane", "Lanes", "no_limit", "why_whole"]
 
 AroundBuild = Callable[[float | None], AbstractContextManager[None]]
 
@@ -72,7 +72,7 @@ def no_limit(seconds: float | None) -> AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-class Ended(NamedTuple):
+class EndedLane(NamedTuple):
     """A segment that has ended."""
 
     segment: Segment
@@ -155,7 +155,7 @@ class Lanes:
         self._new: list[Lane] = []
         self._lanes: list[Lane] = []
         self._by_object: dict[int, Lane] = {}
-        self._parked: Parked[Standing] = Parked()
+        self._parked: Parked[BuiltTrainer] = Parked()
         self._around: Kept | None = None
         """Settings of the process outside the lanes' common ones."""
 
@@ -170,7 +170,7 @@ class Lanes:
         """
         self._new.append(Lane(assignment, segment, channel, timeout, self._at_hand))
 
-    def round(self) -> list[Ended]:
+    def round(self) -> list[EndedLane]:
         """Begin new segments, train each for an epoch, and return those that have ended.
 
         Raises:
@@ -236,7 +236,7 @@ class Lanes:
             if lane.standing is None:
                 random_state.seed_all(lane.trial.seed)
                 made = self._target(lane.trial)
-                lane.standing = Standing(made, lane.trial, settings())
+                lane.standing = BuiltTrainer(made, lane.trial, settings())
                 if assignment.checkpoint is not None:
                     made.load_state_dict(lane.trial.checkpoint)
                     lane.trial.drop_state()
@@ -354,7 +354,7 @@ class Lanes:
         finally:
             lane.generators = generators
 
-    def _leave(self, lane: Lane) -> Ended:
+    def _leave(self, lane: Lane) -> EndedLane:
         from hpsearch_trainers.lanes import storages_of
 
         attempt, failure = lane.attempt, lane.failure
@@ -384,4 +384,4 @@ class Lanes:
             lanes=lane.fused,
         )
         lane.forget()
-        return Ended(lane.segment, result, lane.late and result.cut)
+        return EndedLane(lane.segment, result, lane.late and result.cut)

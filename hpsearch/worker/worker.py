@@ -26,7 +26,7 @@ from hpsearch.worker.gang_store import GangStore
 from hpsearch.worker.gpus import check_one_gpu, free_shared_gpu, part_of_gpu, without_gpus
 from hpsearch.worker.in_process import InProcess
 from hpsearch.worker.job import Channel, CommandLine, Job
-from hpsearch.worker.lanes import AroundBuild, Ended, Lanes, no_limit, why_whole
+from hpsearch.worker.lanes import AroundBuild, EndedLane, Lanes, no_limit, why_whole
 
 __all__ = ["Worker"]
 
@@ -162,7 +162,7 @@ class Worker:
     def _run_in_lanes(self, trial: Trial, segment: Segment, channel: Channel) -> Result:
         """Run one segment as the only lane."""
         self.enter(trial, segment, channel, None)
-        ended: Sequence[Ended] = ()
+        ended: Sequence[EndedLane] = ()
         while not ended:
             ended = self.round()
         return ended[0].result
@@ -186,7 +186,7 @@ class Worker:
         self._runner.forget()  # a lane's build may change what the warm object uses
         self._lanes.enter(assignment_of(self._job, self._root, trial, segment), segment, channel, timeout)
 
-    def round(self) -> list[Ended]:
+    def round(self) -> list[EndedLane]:
         """Train each lane for an epoch; return those that have ended.
 
         The user's mistakes are failures in the results, never exceptions. `Interrupted` passes through, and so do

@@ -26,7 +26,7 @@ __all__ = [
     "HYPERVOLUME",
     "RUNNING_TAG",
     "STUDY_RUN",
-    "Steps",
+    "StepScalar",
     "StudyRun",
     "StudyRuns",
     "amount_of",
@@ -97,7 +97,7 @@ def found_by(objective: Objective, front: Sequence[Score]) -> dict[str, float]:
     return found
 
 
-class Steps:
+class StepScalar:
     """A scalar of a run. TensorBoard connects points by straight lines, so that a change has a point before it.
 
     For equal steps the last value counts, as TensorBoard's data server drops the earlier ones.
@@ -165,7 +165,7 @@ class StudyRun:
         self.course = CourseSoFar()
         """Its course."""
         self._files, self._run = files, run
-        self._steps: dict[str, Steps] = {}
+        self._steps: dict[str, StepScalar] = {}
         self._found: Mapping[str, float] = {}
         self._front: Sequence[Score] | None = None
         """The front of `_found`; None: there was none yet."""
@@ -197,7 +197,7 @@ class StudyRun:
 
     def _put(self, tag: str, step: int, value: float) -> None:
         if tag not in self._steps:
-            self._steps[tag] = Steps(self._files, self._run, tag)
+            self._steps[tag] = StepScalar(self._files, self._run, tag)
         self._steps[tag].put(self.course.now.time, step, value)
 
 

@@ -11,20 +11,20 @@ from collections import defaultdict
 from pathlib import Path
 
 from hpsearch.benchmark.results import Results
-from hpsearch.benchmark.runs import Course, RunKey
+from hpsearch.benchmark.runs import RunCourse, RunKey
 from hpsearch.benchmark.suite import load_suite
 from hpsearch.benchmark.summary import hits_at, over_tasks, paired
 
 __all__ = ["peer_courses"]
 
 
-def peer_courses(path: Path) -> dict[tuple[str, int], dict[RunKey, Course]]:
+def peer_courses(path: Path) -> dict[tuple[str, int], dict[RunKey, RunCourse]]:
     """Read a peer's runs, by method and number of workers."""
-    found: dict[tuple[str, int], dict[RunKey, Course]] = defaultdict(dict)
+    found: dict[tuple[str, int], dict[RunKey, RunCourse]] = defaultdict(dict)
     for line in path.read_text("utf-8").splitlines():
         told = json.loads(line)
         key = RunKey(*(told.pop(name) for name in RunKey._fields))
-        found[key.method, key.workers][key] = Course(**told)
+        found[key.method, key.workers][key] = RunCourse(**told)
     return found
 
 

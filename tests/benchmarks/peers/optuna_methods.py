@@ -21,7 +21,7 @@ import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, QMCSampler, RandomSampler, TPESampler
 
-from hpsearch.benchmark.runs import Course, RunKey, Task, task_of
+from hpsearch.benchmark.runs import BenchmarkTask, RunCourse, RunKey, task_of
 from hpsearch.benchmark.suite import Suite, load_suite
 from hpsearch.space import IntUniform, LogIntUniform, LogUniform, Space
 from hpsearch.trial import Trial
@@ -45,7 +45,9 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     return found
 
 
-def run(task: Task, space: Space, sampler: BaseSampler, longest: int, workers: int, budget: float) -> tuple[Any, int]:
+def run(
+    task: BenchmarkTask, space: Space, sampler: BaseSampler, longest: int, workers: int, budget: float
+) -> tuple[Any, int]:
     """Give (full-training equivalents, judged value) of each report that is better than all before, and the trials."""
     study = optuna.create_study(sampler=sampler)
     fixed = distributions(space)
@@ -81,7 +83,7 @@ def run(task: Task, space: Space, sampler: BaseSampler, longest: int, workers: i
     return course, len(rows)
 
 
-def courses(suite: Suite, names: list[str], seeds: int, workers: int) -> Iterator[tuple[RunKey, Course]]:
+def courses(suite: Suite, names: list[str], seeds: int, workers: int) -> Iterator[tuple[RunKey, RunCourse]]:
     """Run everything."""
     space = suite.template.parameters
     for name in suite.tasks:
@@ -89,7 +91,7 @@ def courses(suite: Suite, names: list[str], seeds: int, workers: int) -> Iterato
         for method in names:
             for seed in range(seeds):
                 found, trials = run(task, space, SAMPLERS[method](seed), suite.max_iter, workers, suite.budgets[-1])
-                course = Course(
+                course = RunCourse(
                     [at for at, _ in found],
                     [task.regret(value) for _, value in found],
                     [value <= task.threshold for _, value in found],

@@ -27,7 +27,7 @@ from syne_tune.backend.trial_status import Trial as PeerTrial
 from syne_tune.optimizer.baselines import ASHA, RandomSearch, SyncHyperband
 from syne_tune.optimizer.scheduler import SchedulerDecision
 
-from hpsearch.benchmark.runs import Course, RunKey, Task, task_of
+from hpsearch.benchmark.runs import BenchmarkTask, RunCourse, RunKey, task_of
 from hpsearch.benchmark.suite import Suite, load_suite
 from hpsearch.space import IntUniform, LogIntUniform, LogUniform, Space, Uniform
 from hpsearch.trial import Trial
@@ -75,7 +75,7 @@ def methods(suite: Suite) -> dict[str, Callable[[int], Any]]:
 class Loop:
     """Trials on virtual workers."""
 
-    def __init__(self, task: Task, scheduler: Any, longest: int, workers: int, budget: float) -> None:
+    def __init__(self, task: BenchmarkTask, scheduler: Any, longest: int, workers: int, budget: float) -> None:
         self.task, self.scheduler, self.longest, self.workers = task, scheduler, longest, workers
         self.until = budget * task.mean_seconds / workers
         self.trials: dict[int, tuple[PeerTrial, int]] = {}
@@ -141,7 +141,7 @@ class Loop:
         self.free += 1
 
 
-def courses(suite: Suite, names: list[str], seeds: int, workers: int) -> Iterator[tuple[RunKey, Course]]:
+def courses(suite: Suite, names: list[str], seeds: int, workers: int) -> Iterator[tuple[RunKey, RunCourse]]:
     """Run everything."""
     made = methods(suite)
     for name in suite.tasks:
@@ -150,7 +150,7 @@ def courses(suite: Suite, names: list[str], seeds: int, workers: int) -> Iterato
             for seed in range(seeds):
                 loop = Loop(task, made[method](seed), suite.max_iter, workers, suite.budgets[-1])
                 found = loop.run()
-                course = Course(
+                course = RunCourse(
                     [at for at, _ in found],
                     [task.regret(value) for _, value in found],
                     [value <= task.threshold for _, value in found],

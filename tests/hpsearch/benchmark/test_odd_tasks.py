@@ -12,7 +12,7 @@ import yaml
 
 from hpsearch.benchmark.benchmark import keys_of
 from hpsearch.benchmark.results import Results
-from hpsearch.benchmark.runs import Course, RunKey, carry_out, task_of
+from hpsearch.benchmark.runs import RunCourse, RunKey, carry_out, task_of
 from hpsearch.benchmark.suite import Suite, load_suite
 from hpsearch.cli import main
 from hpsearch.errors import SweepError
@@ -105,7 +105,7 @@ def test_results_of_another_table_share_or_task_do_not_count(tmp_path):
     one, two = RunKey("one.yaml", "random", 2, 0), RunKey("two.yaml", "random", 2, 0)
     results = Results(tmp_path / "r", suite)
     for key in (one, two):
-        results.add(key, Course([1.0], [0.5], [False], 3))
+        results.add(key, RunCourse([1.0], [0.5], [False], 3))
     assert kept(tmp_path) == {one, two}
     write(tmp_path, hit=0.2)
     assert not kept(tmp_path)
@@ -123,7 +123,7 @@ def test_results_that_were_not_asked_for_are_left_aside(tmp_path):
     suite = load_suite(write(tmp_path))
     results = Results(tmp_path / "r", suite)
     for key in keys_of(suite, ["random", "asha"], [2, 3], 4):
-        results.add(key, Course([1.0], [0.5], [False], 3))
+        results.add(key, RunCourse([1.0], [0.5], [False], 3))
     asked = keys_of(suite, ["asha"], [2], 2)
     results.keep(asked)
     assert list(results.courses) == asked
@@ -133,11 +133,11 @@ def test_results_that_were_not_asked_for_are_left_aside(tmp_path):
 def test_a_line_that_is_no_result_is_passed_over(tmp_path, line):
     suite = load_suite(write(tmp_path))
     results, key = Results(tmp_path / "r", suite), RunKey("one.yaml", "random", 2, 0)
-    results.add(key, Course([1.0], [0.5], [False], 3))
+    results.add(key, RunCourse([1.0], [0.5], [False], 3))
     path = tmp_path / "r" / "runs.jsonl"
     path.write_bytes(path.read_bytes() + line.encode("utf-8", "surrogateescape"))
     results = Results(tmp_path / "r", suite)
     assert set(results.courses) == {key}
     other = RunKey("one.yaml", "asha", 2, 0)
-    results.add(other, Course([1.0], [0.5], [False], 3))
+    results.add(other, RunCourse([1.0], [0.5], [False], 3))
     assert kept(tmp_path) == {key, other}

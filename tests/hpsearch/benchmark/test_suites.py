@@ -15,7 +15,7 @@ import yaml
 from hpsearch.benchmark.benchmark import keys_of, run_missing
 from hpsearch.benchmark.report import markdown, table
 from hpsearch.benchmark.results import Results
-from hpsearch.benchmark.runs import Course, RunKey, carry_out, task_of
+from hpsearch.benchmark.runs import RunCourse, RunKey, carry_out, task_of
 from hpsearch.benchmark.suite import Suite, load_suite
 from hpsearch.benchmark.summary import hits_at, over_tasks, paired, regret_at
 from hpsearch.errors import StorageError, SweepError
@@ -171,8 +171,8 @@ def test_a_place_that_can_not_be_written(suite, tmp_path):
         Results(tmp_path / "file", suite)
 
 
-def course(at: list[float], regret: list[float], hit: list[bool]) -> Course:
-    return Course(at, regret, hit, 1)
+def course(at: list[float], regret: list[float], hit: list[bool]) -> RunCourse:
+    return RunCourse(at, regret, hit, 1)
 
 
 def test_hits_and_regret_at_a_budget():

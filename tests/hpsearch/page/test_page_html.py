@@ -9,7 +9,7 @@ import pytest
 import hpsearch
 from hpsearch.page.charts import Picture
 from hpsearch.page.html import fragment, page
-from hpsearch.page.section import Section, Table
+from hpsearch.page.section import Section, SectionTable
 from tests.hpsearch.support.pages import Reader, simulated
 
 
@@ -36,13 +36,13 @@ LONG = "rung 1 (to iteration 3): 12th of 27, top 9 go on"
 @pytest.mark.parametrize(
     ("table", "scrolls"),
     [
-        (Table(("a", "b"), [("1", "2")]), False),
-        (Table(("a", "b", "c", "d", "e"), [("1", "2", "3", "4", "5")]), False),
-        (Table(("a", "b", "c", "d", "e", "f"), [("1", "2", "3", "4", "5", "6")]), True),
-        (Table(("what", "value"), [("checkpoint", "/a/very/long/path/" * 9)]), False),
-        (Table(("trial", "why"), [("1", LONG)]), False),
-        (Table(("trial", "iterations", "first", "last", "why"), [("1", "3", "0.1234", "0.2345", LONG)]), True),
-        (Table(("trial", "one", "other"), [("1", LONG, LONG)]), True),
+        (SectionTable(("a", "b"), [("1", "2")]), False),
+        (SectionTable(("a", "b", "c", "d", "e"), [("1", "2", "3", "4", "5")]), False),
+        (SectionTable(("a", "b", "c", "d", "e", "f"), [("1", "2", "3", "4", "5", "6")]), True),
+        (SectionTable(("what", "value"), [("checkpoint", "/a/very/long/path/" * 9)]), False),
+        (SectionTable(("trial", "why"), [("1", LONG)]), False),
+        (SectionTable(("trial", "iterations", "first", "last", "why"), [("1", "3", "0.1234", "0.2345", LONG)]), True),
+        (SectionTable(("trial", "one", "other"), [("1", LONG, LONG)]), True),
     ],
 )
 def test_a_table_says_that_it_scrolls_where_it_has_no_room_on_a_phone(table, scrolls):
@@ -54,7 +54,7 @@ def test_a_table_says_that_it_scrolls_where_it_has_no_room_on_a_phone(table, scr
 
 def test_words_of_tables_and_pictures_are_written_as_they_are():
     wild = "<b>&\"'\x00\udcff\x1b ü"
-    html = written(Section(wild, [wild], Picture(9, 9, wild, wild), Table((wild,), [(wild,)], wild), code=wild))
+    html = written(Section(wild, [wild], Picture(9, 9, wild, wild), SectionTable((wild,), [(wild,)], wild), code=wild))
     assert "<b>" not in html
     assert html.count("&lt;b&gt;&amp;") >= 6
     assert html.count("\N{REPLACEMENT CHARACTER}" * 3) >= 6
@@ -63,7 +63,7 @@ def test_words_of_tables_and_pictures_are_written_as_they_are():
 
 
 def test_a_notebook_puts_no_cell_to_the_right_whatever_its_own_style_says():
-    html = fragment([Section("s", table=Table(("a", "b"), [("1", LONG)]), picture=Picture(9, 9, "a", "b"))])
+    html = fragment([Section("s", table=SectionTable(("a", "b"), [("1", LONG)]), picture=Picture(9, 9, "a", "b"))])
     Reader(html)
     style = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)[0]
     assert re.search(r"\.hpsearch table th, \.hpsearch table td,[^{]*\{ text-align: left", style)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.decision import Decision, Followed, Plan
+from hpsearch.decision import Decision, Followed, PlanChange
 from hpsearch.errors import JournalError
 from hpsearch.events import Entry, Extended, Failed, Retried, Saved, Started
 from hpsearch.journal.event_codec import decode, decode_followed, encode, encode_followed
@@ -60,7 +60,7 @@ def test_replaying_a_journal_decides_what_it_tells_and_anything_else_is_refused(
     entries = [journaled(entry) for entry in life.entries]
     assert repr(list(SweepState(life.sweep).resume(entries))) == repr(entries)
     place = data.draw(st.integers(0, len(entries) - 1))
-    harmed = replace(entries[place], followed=Followed((Decision(0, "stop", "no"),), Plan((1, 1))))
+    harmed = replace(entries[place], followed=Followed((Decision(0, "stop", "no"),), PlanChange((1, 1))))
     with pytest.raises(JournalError, match="followed, this sweep gives"):
         list(SweepState(life.sweep).resume([*entries[:place], harmed, *entries[place + 1 :]]))
 

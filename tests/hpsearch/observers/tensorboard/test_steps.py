@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hpsearch.observers.tensorboard.event_file import EventFiles
-from hpsearch.observers.tensorboard.study_runs import Steps
+from hpsearch.observers.tensorboard.study_runs import StepScalar
 
 PUTS = st.lists(st.tuples(st.integers(-1, 3), st.sampled_from([0.0, 1.0, 2.0, math.nan]), st.booleans()), min_size=1)
 
@@ -21,7 +21,7 @@ def written(folder: Path, puts: list[tuple[int, float, bool]]) -> dict[int, floa
     """Put values at steps that change by so much, and flush after some; give what counts: of each step the last."""
     files = EventFiles(folder)
     files.create("run", 0.0)
-    steps, at = Steps(files, "run", "tag"), 0
+    steps, at = StepScalar(files, "run", "tag"), 0
     for further, value, flushes in puts:
         at = max(at + further, 0)
         steps.put(1.0, at, value)
