@@ -171,7 +171,7 @@ def test_what_is_changed_in_the_sweep_is_honoured_and_a_changed_data_set_changes
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"metric": {"name": "f1", "goal": "maximize"}}, "metric: must be accuracy, to maximize"),
     ({"metric": {"name": "accuracy", "goal": "minimize"}}, "metric: must be accuracy, to maximize"),
-    ({"trainable": "somewhere:else"}, "trainable: must be hpsearch_trainers"),
+    ({"trainable": "somewhere:else"}, "trainable: must be hpsearch.design.designed_network"),
     ({"data": "other/search.npz"}, "parameters.data: must be"),
     ({"epochs": 4}, "parameters.epochs: must be 3"),
     ({"split_seed": 1}, "parameters.split_seed: must be 0"),
