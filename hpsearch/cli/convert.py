@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from hpsearch.cli.arguments import target
 from hpsearch.errors import SweepError
 from hpsearch.sweep.convert import converted, origins
-from hpsearch.sweep.document import read_text
-from hpsearch.sweep.file import load_sweep, sweep_notes
+from hpsearch.sweep.document import parse_document, read_text
+from hpsearch.sweep.file import SweepFile
 from hpsearch.tables.wording import counted
 
 __all__ = ["convert", "convert_arguments"]
@@ -60,19 +58,8 @@ def _checked(path: Path, text: str, lines: Sequence[int]) -> list[str]:
     Raises:
         SweepError: It lacks something that only the user can add.
     """
-    with tempfile.TemporaryDirectory(prefix="hpsearch-convert-") as scratch:
-        written = Path(scratch) / path.name
-        written.write_text(text, "utf-8")
-        try:
-            sweep = load_sweep(written, runs=False)
-            notes = sweep_notes(written)
-        except SweepError as error:
-            problems = re.sub(
-                rf"(?m)^{re.escape(str(written))}:(\d+):",
-                lambda found: f"{path}:{lines[int(found[1]) - 1]}:",
-                str(error),
-            )
-            raise SweepError(problems.replace(str(written), str(path))) from None
+    file = SweepFile(parse_document(text, str(path), lines=lines))
+    sweep, notes = file.sweep(runs=False), file.notes()
     if sweep.trainable is None and sweep.program is None and sweep.command is None:
         notes.append("no program is named: add program: train.py, or trainable: package.module:function")
     return notes

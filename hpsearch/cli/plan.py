@@ -10,7 +10,7 @@ from hpsearch.cli.arguments import add_sweep, positive
 from hpsearch.cli.running import notes_of_script, print_notes, with_workers
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.plan_lanes import shapes_lines
-from hpsearch.sweep.file import load_sweep, sweep_notes
+from hpsearch.sweep.file import SweepFile
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
 from hpsearch.trainable.macros import DEFAULT_COMMAND
@@ -28,8 +28,9 @@ def plan_arguments(command: argparse.ArgumentParser) -> None:
 
 def plan(args: argparse.Namespace) -> int:
     """Show what a sweep would run."""
-    sweep = with_workers(load_sweep(args.sweep, args.overrides, runs=False), args.workers)
-    print_notes([*sweep_notes(args.sweep, args.overrides), *_missing(sweep, args.sweep), *notes_of_script(sweep)])
+    file = SweepFile.read(args.sweep, args.overrides)
+    sweep = with_workers(file.sweep(runs=False), args.workers)
+    print_notes([*file.notes(), *_missing(sweep, args.sweep), *notes_of_script(sweep)])
     made = make_plan(sweep, sweep.resources.workers)
     print(plan_text(made), end="", flush=True)
     for line in shapes_lines(made, (str(Path.cwd()),)):

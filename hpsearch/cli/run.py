@@ -22,7 +22,7 @@ from hpsearch.run.launched import check_launched_once
 from hpsearch.run.plan import make_plan
 from hpsearch.run.study_run import create_study
 from hpsearch.run.warm_start import recorded, warm_start_of
-from hpsearch.sweep.file import load_sweep, sweep_notes
+from hpsearch.sweep.file import SweepFile
 from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["run", "run_arguments"]
@@ -47,10 +47,9 @@ def run(args: argparse.Namespace) -> int:
     """Run a sweep file in a new directory, or resume the same sweep in its own."""
     check_launched_once("hpsearch run")
     check_tags(args.tag)
-    sweep = with_workers(load_sweep(args.sweep, args.overrides), args.workers)
-    print_notes(
-        [*sweep_notes(args.sweep, args.overrides), *_without_end(sweep), *_from_zero(sweep), *notes_of_script(sweep)]
-    )
+    file = SweepFile.read(args.sweep, args.overrides)
+    sweep = with_workers(file.sweep(), args.workers)
+    print_notes([*file.notes(), *_without_end(sweep), *_from_zero(sweep), *notes_of_script(sweep)])
     place = None if args.dir is None else StudyDirectory(args.dir)
     if place is None or not place.exists():
         with observers_located(args.sweep):

@@ -9,7 +9,7 @@ limited, so that no file takes long or much memory.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import yaml
 from hpsearch.config.checks import InvalidKey, InvalidKeys, KeyPath, shown
 from hpsearch.errors import SweepError
 
-__all__ = ["Document", "Mark", "parse_value", "read_document", "read_text"]
+__all__ = ["Document", "Mark", "parse_document", "parse_value", "read_document", "read_text"]
 
 _MOST_BYTES = 1_000_000
 _MOST_VALUES = 100_000
@@ -101,7 +101,7 @@ def read_document(path: Path, what: str = "sweep") -> Document:
     Raises:
         SweepError: The file cannot be read or is not valid YAML. Names file and line.
     """
-    return _parse(read_text(path, what), str(path), what=what)
+    return parse_document(read_text(path, what), str(path), what=what)
 
 
 def read_text(path: Path, what: str = "sweep") -> str:
@@ -130,10 +130,24 @@ def read_text(path: Path, what: str = "sweep") -> str:
 
 def parse_value(text: str, name: str) -> object:
     """Parse the value of `--set KEY=VALUE`; errors start with `name`."""
-    return _parse(text, name, empty_is_null=True).value
+    return parse_document(text, name, empty_is_null=True).value
 
 
-def _parse(text: str, name: str, empty_is_null: bool = False, what: str = "sweep") -> Document:
+def parse_document(
+    text: str, name: str, empty_is_null: bool = False, what: str = "sweep", lines: Sequence[int] | None = None
+) -> Document:
+    """Parse the text of a file.
+
+    Args:
+        text: YAML.
+        name: The file, for errors.
+        empty_is_null: An empty text holds null; False: it is an error.
+        what: What it describes, for errors.
+        lines: For each line of the text, the number of its line in the file; None: the text is the file's.
+
+    Raises:
+        SweepError: It isn't YAML, or holds what no sweep can; the message names file and line.
+    """
     document = Document(name, None)
     loader = None
     try:
@@ -142,7 +156,7 @@ def _parse(text: str, name: str, empty_is_null: bool = False, what: str = "sweep
         if node is None and not empty_is_null:
             raise SweepError(f"{name}: must hold a {what}, but it is empty")
         if node is not None:
-            document.value = _Builder(loader, document).build(node, ())
+            document.value = _Builder(loader, document, lines).build(node, ())
     except yaml.reader.ReaderError as error:
         # PyYAML refuses control characters before it counts lines.
         line = text[: error.position].count("\n") + 1
@@ -174,14 +188,19 @@ def _message(error: yaml.MarkedYAMLError) -> str:
 class _Builder:
     """Converts the node graph of YAML to plain values, and records the location of each key."""
 
-    def __init__(self, loader: _Loader, document: Document) -> None:
+    def __init__(self, loader: _Loader, document: Document, lines: Sequence[int] | None) -> None:
         self._loader = loader
+        self._lines = lines
         self._marks = document.marks
         self._open: set[int] = set()
         self._count = 0
 
+    def _mark(self, node: yaml.Node, indent: int | None) -> Mark:
+        line: int = node.start_mark.line
+        return Mark(line + 1 if self._lines is None else self._lines[min(line, len(self._lines) - 1)], indent)
+
     def build(self, node: yaml.Node, path: KeyPath) -> object:
-        self._marks.setdefault(path, Mark(node.start_mark.line + 1, _indent(node)))
+        self._marks.setdefault(path, self._mark(node, _indent(node)))
         self._add(1, path)
         if len(path) > _DEEPEST:
             raise InvalidKey(path[:3], f"must not be nested deeper than {_DEEPEST} levels")
@@ -207,7 +226,7 @@ class _Builder:
 
     def _refused(self, node: yaml.Node, path: KeyPath, problem: str, advice: str = "") -> InvalidKey:
         """Return the error of a key at this node's line, instead of where the key was first seen."""
-        self._marks[path] = Mark(node.start_mark.line + 1, None)
+        self._marks[path] = self._mark(node, None)
         return InvalidKey(path, problem, advice)
 
     def _mapping(self, node: yaml.Node, path: KeyPath) -> dict[str, object]:
@@ -223,7 +242,7 @@ class _Builder:
         return out
 
     def _entry(self, key: yaml.Node, value: yaml.Node, path: KeyPath) -> object:
-        self._marks[path] = Mark(key.start_mark.line + 1, _indent(value))
+        self._marks[path] = self._mark(key, _indent(value))
         return self.build(value, path)
 
     def _pairs(self, node: yaml.Node, path: KeyPath) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:

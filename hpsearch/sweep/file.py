@@ -35,10 +35,10 @@ from hpsearch.trial import Params
 __all__ = [
     "TOP_KEYS",
     "WRAPPER",
+    "SweepFile",
     "load_sweep",
     "locate",
     "sweep_from_mapping",
-    "sweep_notes",
     "without_wrapper",
 ]
 
@@ -58,8 +58,68 @@ _EPOCHS = re.compile(r"(?:n_?|nb_?|num_?|max_?|total_?|train_?|training_?)*(?:ep
 """Names of parameters that set how long a trial trains."""
 
 
+class SweepFile:
+    """A sweep file that was parsed, and changed by overrides.
+
+    Args:
+        document: What the file holds, all of it or under a lone `sweep:`.
+        overrides: `KEY=VALUE`, a dotted key and a value in YAML; each replaces what the file says.
+
+    Raises:
+        SweepError: An override is wrong; the message starts with the path.
+    """
+
+    def __init__(self, document: Document, overrides: Sequence[str] = ()) -> None:
+        value = document.value
+        if isinstance(value, Mapping) and (inside := without_wrapper(value)) is not value:
+            document.value = inside
+            document.marks = {key[1:]: mark for key, mark in document.marks.items() if key[:1] == (WRAPPER,)}
+        self._document = document
+        self._overrides = apply_overrides(document, overrides)
+
+    @classmethod
+    def read(cls, path: str | Path, overrides: Sequence[str] = ()) -> SweepFile:
+        """Read and parse a file.
+
+        Raises:
+            SweepError: The file can't be parsed, or an override is wrong; the message starts with the path.
+        """
+        return cls(read_document(Path(path)), overrides)
+
+    def sweep(self, *, runs: bool = True) -> Sweep:
+        """Return the sweep.
+
+        Args:
+            runs: The sweep must have a trainable or a script; False: it is used with ask and tell.
+
+        Raises:
+            SweepError: Keys are wrong; the message names the line of each.
+        """
+        document = self._document
+        try:
+            sweep = sweep_from_mapping(document.value, document.name, _default_name(Path(document.name)))
+            if runs:
+                sweep.check_runs()
+            return sweep
+        except (InvalidKey, InvalidKeys) as error:
+            mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
+            ordered = sorted(mistakes, key=lambda mistake: self._line(mistake.key))
+            raise SweepError("\n".join(_located(mistake, document, self._overrides) for mistake in ordered)) from None
+
+    def notes(self) -> list[str]:
+        """Return notes on keys that have another meaning than in W&B."""
+        return wandb_notes(self._document.value)
+
+    def locate(self, key: str) -> str:
+        """Return the location of a key, or of the section around it: `"sweep.yaml:12"`."""
+        return f"{self._document.name}:{self._line(key)}"
+
+    def _line(self, key: KeyPath | str) -> int:
+        return self._document.mark(dotted_path(self._document.value, key)).line
+
+
 def load_sweep(path: str | Path, overrides: Sequence[str] = (), *, runs: bool = True) -> Sweep:
-    """Read a sweep file.
+    """Return the sweep of a file.
 
     Args:
         path: The file.
@@ -69,24 +129,7 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = (), *, runs: bool = 
     Raises:
         SweepError: The file or an override is invalid. The message starts with the path.
     """
-    document = _read(path)
-    applied = apply_overrides(document, overrides)
-    try:
-        sweep = sweep_from_mapping(document.value, source=str(path), name=_default_name(Path(path)))
-        if runs:
-            sweep.check_runs()
-        return sweep
-    except (InvalidKey, InvalidKeys) as error:
-        mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
-        ordered = sorted(mistakes, key=lambda mistake: document.mark(dotted_path(document.value, mistake.key)).line)
-        raise SweepError("\n".join(_located(mistake, document, applied) for mistake in ordered)) from None
-
-
-def sweep_notes(path: str | Path, overrides: Sequence[str] = ()) -> list[str]:
-    """Return notes on keys of a valid sweep file that have another meaning than in W&B."""
-    document = _read(path)
-    apply_overrides(document, overrides)
-    return wandb_notes(document.value)
+    return SweepFile.read(path, overrides).sweep(runs=runs)
 
 
 def locate(path: str | Path, key: str) -> str:
@@ -95,20 +138,9 @@ def locate(path: str | Path, key: str) -> str:
     If the key is not in the file, this is the location of its section. If the file cannot be read, it is the path.
     """
     try:
-        document = _read(path)
+        return SweepFile.read(path).locate(key)
     except SweepError:
         return str(path)
-    return f"{path}:{document.mark(dotted_path(document.value, key)).line}"
-
-
-def _read(path: str | Path) -> Document:
-    """Read a sweep file, or the sweep under its only key `sweep`."""
-    document = read_document(Path(path))
-    value = document.value
-    if isinstance(value, Mapping) and (inside := without_wrapper(value)) is not value:
-        document.value = inside
-        document.marks = {key[1:]: mark for key, mark in document.marks.items() if key[:1] == (WRAPPER,)}
-    return document
 
 
 def without_wrapper(value: Mapping[str, Any]) -> Mapping[str, Any]:

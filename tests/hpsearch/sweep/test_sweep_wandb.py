@@ -12,7 +12,7 @@ from hpsearch.schedulers.bands import Bands
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.space import Categorical, Constant, IntUniform, LogNormal, LogUniform, Normal, Uniform
 from hpsearch.sweep.distributions import PARAMETER_FORMS
-from hpsearch.sweep.file import load_sweep, sweep_notes
+from hpsearch.sweep.file import SweepFile, load_sweep
 
 WANDB = textwrap.dedent("""\
     # As W&B's users write it.
@@ -248,9 +248,9 @@ def test_what_else_lacks_max_iter_is_told_the_files_own_epochs(load):
 )
 def test_what_means_something_else_here_is_said_once(load, tmp_path, old, new, note):
     assert not isinstance(load(WANDB.replace(old, new)), str)
-    assert sweep_notes(tmp_path / "sweep.yaml") == [note]
+    assert SweepFile.read(tmp_path / "sweep.yaml").notes() == [note]
     load(WANDB)
-    assert sweep_notes(tmp_path / "sweep.yaml") == []
+    assert SweepFile.read(tmp_path / "sweep.yaml").notes() == []
 
 
 @pytest.mark.parametrize(
@@ -266,9 +266,9 @@ def test_what_means_something_else_here_is_said_once(load, tmp_path, old, new, n
 )
 def test_a_key_of_wandbs_hyperband_that_has_no_effect_is_told(load, tmp_path, early, note):
     assert not isinstance(load(WANDB.replace("  max_iter: 27\n", f"  {early}\n".replace(", ", "\n  "))), str)
-    assert sweep_notes(tmp_path / "sweep.yaml")[1:] == [note]
+    assert SweepFile.read(tmp_path / "sweep.yaml").notes()[1:] == [note]
     assert not isinstance(load(WANDB.replace("  max_iter: 27\n", "  max_iter: 27\n  s: 3\n")), str)
-    assert len(sweep_notes(tmp_path / "sweep.yaml")) == 1
+    assert len(SweepFile.read(tmp_path / "sweep.yaml").notes()) == 1
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_parameters_that_a_command_does_not_pass_are_told(tmp_path, command, not
         f"command: {command}\nparameters:\n  optimizer: {{parameters: {{norm: {{value: false}}}}}}\n"
         "  flip: {values: [true, false]}\n  up: {value: true}\n  n: {values: [0, 1]}\n"
     )
-    assert sweep_notes(tmp_path / "sweep.yaml") == ([] if note is None else [note])
+    assert SweepFile.read(tmp_path / "sweep.yaml").notes() == ([] if note is None else [note])
 
 
 def test_a_value_at_a_bound_that_was_written_as_a_rounded_logarithm_may_be_tried(load):
