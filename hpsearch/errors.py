@@ -46,7 +46,17 @@ class DesignError(HpsearchError):
 
 
 class TrainableError(HpsearchError):
-    """A trainable can't be imported, or breaks the contract of `trial.report` and `trial.iterations`."""
+    """A trainable can't be imported, or breaks the contract of `trial.report` and `trial.iterations`.
+
+    Args:
+        message: What is wrong.
+        key: The key of the sweep that it concerns: `program`, `command`, or `metric.NAME` for a metric that wasn't
+            reported. Empty: what runs a trial.
+    """
+
+    def __init__(self, message: str = "", key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class CheckpointError(HpsearchError):

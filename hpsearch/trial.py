@@ -132,6 +132,8 @@ class Failure:
     """One line."""
     traceback: str
     """Whole text, empty where there is none."""
+    key: str = ""
+    """The sweep's key that it concerns, as `TrainableError` has it."""
 
 
 @dataclass(frozen=True, slots=True)

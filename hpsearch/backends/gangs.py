@@ -117,7 +117,7 @@ class Gang:
             f"after iteration {self._results[ended].iteration} and rank {other}, at iteration {there.iteration}, still "
             f"needed it ({there.failure.message}): call trial.report() and the group's operations alike on every rank"
         )
-        return Failure("contract", message, there.failure.traceback)
+        return Failure("contract", message, there.failure.traceback, there.failure.key)
 
     def _of(self, rank: int, reason: str) -> str:
         """Prefix a reason with its rank, if there are several workers."""

@@ -79,6 +79,8 @@ class Refused:
     """The worker can't be made, or reached."""
 
     message: str
+    key: str
+    """As `TrainableError` has it."""
 
 
 Request = Open | RunSegment | FindShapes

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpsearch.check.messages import FindShapes, Open, Refused, RunSegment, SegmentRun, WorkerOpened
 from hpsearch.check.module_state import module_state
-from hpsearch.errors import HpsearchError
+from hpsearch.errors import HpsearchError, TrainableError
 from hpsearch.events import Saved
 from hpsearch.trainable.trace import TRACE, Trace, read_trace
 from hpsearch.trial import Report
@@ -44,7 +44,7 @@ def main(descriptor: int) -> None:
                 tempfile.tempdir = os.fspath(request.root)  # where all is removed, also if this process is killed
                 connection.send(shapes_of(request.job, request.trials, seconds=10.0))
         except HpsearchError as error:
-            connection.send(Refused(str(error)))
+            connection.send(Refused(str(error), error.key if isinstance(error, TrainableError) else ""))
     if worker is not None:
         worker.close()
 

@@ -193,7 +193,7 @@ class CheckWorkers:
             self.close()
             raise FailedRun(Failure("timeout", f"it ran over {limit}", "")) from None
         if isinstance(answer, Refused):
-            raise TrainableError(answer.message)
+            raise TrainableError(answer.message, answer.key)
         return answer
 
 

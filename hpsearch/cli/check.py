@@ -35,6 +35,6 @@ def check(args: argparse.Namespace) -> int:
     try:
         result = check_sweep(sweep, folders, say)
     except TrainableError as error:
-        raise TrainableError(f"{blame(args.sweep, str(error))}{error}") from error
+        raise TrainableError(f"{blame(args.sweep, sweep, error)}{error}") from error
     print(check_json(result) if args.format == "json" else check_text(result), end="")
     return 0 if result.ok else DIFFERS

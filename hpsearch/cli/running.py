@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,7 @@ from hpsearch.backends import make_backend
 from hpsearch.cli.arguments import positive
 from hpsearch.cli.which_study import pasted
 from hpsearch.config.checks import InvalidKey
-from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
+from hpsearch.errors import JournalError, SweepError, TrainableError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.observers.screen import choose_progress
 from hpsearch.observers.times import Times
@@ -27,7 +26,7 @@ from hpsearch.results.study import Study
 from hpsearch.run.observing import check_observers
 from hpsearch.run.study_run import Run, run_study
 from hpsearch.study.stopping import CRITERIA
-from hpsearch.sweep.file import load_sweep, locate
+from hpsearch.sweep.file import locate
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
 from hpsearch.tables.groups import by_strategy
@@ -140,7 +139,7 @@ def run_and_report(
             return _report(run_study(study_dir, sweep, run, failed))
     except TrainableError as error:
         mend = f"mend it, then go on with: hpsearch resume {pasted(study_dir.path)}"
-        raise TrainableError(f"{blame(source, str(error))}{error}\n{mend}") from error
+        raise TrainableError(f"{blame(source, sweep, error)}{error}\n{mend}") from error
 
 
 def _timed(args: argparse.Namespace) -> Times:
@@ -172,38 +171,24 @@ def observers_located(path: Path | None, study_dir: StudyDirectory | None = None
         raise SweepError(f"{where}{error}{mend}") from error
 
 
-def blame(path: Path | None, message: str) -> str:
+def blame(path: Path | None, sweep: Sweep, error: TrainableError) -> str:
     """Return the location in the sweep file that an error concerns."""
     if path is None or not path.is_file():
         return ""
-    key = _metric_key(path, message) or ("program" if _has_program(path) else "trainable")
-    key = next((named for named in ("program", "command") if message.startswith(f"`{named}`")), key)
+    key, _, metric = error.key.partition(".")
+    if key == "metric":
+        key = _metric_key(sweep, metric)
+    key = key or ("program" if sweep.trainable is None else "trainable")
     return f"{locate(path, key)}: {key}: "
 
 
-def _metric_key(path: Path, message: str) -> str | None:
-    """Return the key that requires the missing metric of an error; None without one."""
-    missed = re.search(r"the sweep's metric '(.+?)'", message)
-    if missed is None:
-        return None
-    try:
-        objective = load_sweep(path).objective
-    except HpsearchError:
-        return "metric"
+def _metric_key(sweep: Sweep, metric: str) -> str:
+    """Return the key that requires a metric."""
+    objective = sweep.objective
     names = [goal.name for goal in objective.goals]
-    if missed[1] in names:
-        return f"metric.{names.index(missed[1])}.name" if objective.several else "metric.name"
-    constrained = [constraint.metric for constraint in objective.constraints]
-    if missed[1] in constrained:
-        return f"outcome_constraints.{constrained.index(missed[1])}"
-    return "metric" if objective.several else "metric.name"
-
-
-def _has_program(path: Path) -> bool:
-    try:
-        return load_sweep(path).trainable is None
-    except HpsearchError:
-        return False
+    if metric in names:
+        return f"metric.{names.index(metric)}.name" if objective.several else "metric.name"
+    return f"outcome_constraints.{[constraint.metric for constraint in objective.constraints].index(metric)}"
 
 
 def _report(study: Study) -> int:

@@ -227,7 +227,8 @@ class Run:
         if self._is_whole:
             self._report()
         elif self.step == 0 and self._named and (lacked := [name for name in names if name not in self._named]):
-            raise TrainableError(f"a run must log {lacking(lacked[0], self._named, 'this one logged')}")
+            problem = f"a run must log {lacking(lacked[0], self._named, 'this one logged')}"
+            raise TrainableError(problem, f"metric.{lacked[0]}")
         elif self._row:
             missing = " and ".join(name for name in names if name not in self._row)
             logged = " and ".join(name for name in names if name in self._row) or ", ".join(self._row)
@@ -238,7 +239,8 @@ class Run:
         for name in names:
             alike = [other for other in self._named if other.strip() == name.strip()]
             if name not in alike and any(self._named[other] >= _PATIENCE for other in alike):
-                raise TrainableError(f"a run must log {lacking(name, alike, 'this one logged')}")
+                problem = f"a run must log {lacking(name, alike, 'this one logged')}"
+                raise TrainableError(problem, f"metric.{name}")
 
     @property
     def _is_whole(self) -> bool:

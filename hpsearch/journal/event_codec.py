@@ -103,7 +103,7 @@ _ROWS: Mapping[type, _Layout] = {
     layout.kind: layout
     for layout in (
         _layout(Report, "trial", "iteration seconds metrics lanes"),
-        _layout(Failure, "", "kind message traceback"),
+        _layout(Failure, "", "kind message traceback key"),
     )
 }
 """Dataclasses that are written as lists of these fields: reports are most of a journal. An optional field is the last,
@@ -116,6 +116,7 @@ _LACKING: Mapping[type, Mapping[str, Any]] = {
     Trial: {"parent": None, "start": 0},
     Parent: {"params": {}},
     Report: {"lanes": 1},
+    Failure: {"key": ""},
 }
 """Values of names that a body lacks, as earlier versions omitted them. No value here may ever change."""
 

@@ -313,7 +313,7 @@ def mistake_of(event: Failed, tally: Tally, limit: MaxFailures) -> TrainableErro
     failure = event.failure
     if failure.kind == "contract" and tally.failed == tally.tried:
         # Every trial would break it the same way.
-        return TrainableError(failure.message)
+        return TrainableError(failure.message, failure.key)
     if not too_many(tally, limit):
         return None
     traceback = f"\n{failure.traceback.strip()}" if failure.traceback.strip() else ""
@@ -321,5 +321,6 @@ def mistake_of(event: Failed, tally: Tally, limit: MaxFailures) -> TrainableErro
         f"{tally.failed} of the {tally.tried} trials that were tried have failed; the last one, trial {event.trial}: "
         f"{failure.message}{traceback}\n"
         "they will run again when the sweep goes on, but for those whose rung is decided; to go on whatever fails: "
-        "--set limits.max_failures=none"
+        "--set limits.max_failures=none",
+        failure.key,
     )

@@ -54,7 +54,7 @@ _REHEARSED_CALLS = 500
 """The same, if each attempt calls a function."""
 
 _EXAMPLES = {
-    "parameters": "hpsearch.Space.from_parameters({...})",
+    "parameters": "a mapping, or hpsearch.Space.from_parameters({...})",
     "early_terminate": "such as hpsearch.Hyperband(max_iter=27), or hpsearch.ASHA(max_iter=27)",
 }
 """Python examples of parts whose class is not named like their section."""

@@ -149,7 +149,8 @@ def _report_uncaught_errors(trial: RunningTrial, lines: Path) -> None:
         failure = failure_of(error)
         if failure.kind == "peer" or isinstance(error, HpsearchError):
             with contextlib.suppress(OSError):
-                append_line(lines, {KIND: "failed", "kind": failure.kind, "message": failure.message})
+                facts = {"kind": failure.kind, "message": failure.message, "key": failure.key}
+                append_line(lines, {KIND: "failed", **facts})
         previous_hook(kind, error, trace)
 
     sys.excepthook = report_error

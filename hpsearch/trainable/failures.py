@@ -46,7 +46,7 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, UnwritableError):
         return Failure("raised", str(error), text)
     if isinstance(error, (TrainableError, CheckpointError)):
-        return Failure("contract", str(error), text)
+        return Failure("contract", str(error), text, error.key if isinstance(error, TrainableError) else "")
     if _is_disk_full(error):
         return Failure("storage", f"the trainable raised {exception_line(error)}. Make room, then resume.", text)
     if isinstance(error, HpsearchError):  # first, as torch cannot be imported at a script's exit

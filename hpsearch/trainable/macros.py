@@ -55,12 +55,14 @@ def check_command(command: Sequence[str], parameters: Collection[str] = ()) -> N
             alone = word == f"${{{name}}}"
             if name in _MANY_WORDS and not alone:
                 raise TrainableError(
-                    f"`command` has {word!r}, but ${{{name}}} expands to several words: make it a word of its own"
+                    f"`command` has {word!r}, but ${{{name}}} expands to several words: make it a word of its own",
+                    "command",
                 )
             if name not in known and not name.startswith(_VARIABLE) and (alone or not _OTHERS.match(word)):
                 nearest = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean ${{{nearest[0]}}}?" if nearest else f"there are {', '.join(MACROS)}, envvar:NAME"
-                raise TrainableError(f"`command` has {word}, and ${{{name}}} is no macro and no parameter: {hint}")
+                problem = f"`command` has {word}, and ${{{name}}} is no macro and no parameter: {hint}"
+                raise TrainableError(problem, "command")
 
 
 def check_names(command: Sequence[str], parameters: Collection[str]) -> None:
@@ -81,7 +83,8 @@ def check_names(command: Sequence[str], parameters: Collection[str]) -> None:
             if valued and name in _ONE_WORD and name in parameters:
                 raise TrainableError(
                     f"`command` has {word!r}, but ${{{name}}} is a macro, and a parameter has its name: "
-                    "rename the parameter, or pass it by ${args}"
+                    "rename the parameter, or pass it by ${args}",
+                    "command",
                 )
 
 
@@ -146,6 +149,7 @@ def _variable(name: str, environment: Mapping[str, str]) -> str:
     if name not in environment:
         raise TrainableError(
             f"`command` has ${{envvar:{name}}}, but {name} isn't set where the trial runs: "
-            "set it there, or take it out of `command`"
+            "set it there, or take it out of `command`",
+            "command",
         )
     return environment[name]

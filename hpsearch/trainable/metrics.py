@@ -30,7 +30,8 @@ def to_numbers(metrics: object, names: tuple[str, ...]) -> dict[str, float]:
     numbers = {_checked_name(name): _to_number(name, value) for name, value in metrics.items()}
     missing = next((name for name in names if name not in numbers), None)
     if missing is not None:
-        raise TrainableError(f"every report must have {lacking(missing, numbers, 'this one has')}")
+        problem = f"every report must have {lacking(missing, numbers, 'this one has')}"
+        raise TrainableError(problem, f"metric.{missing}")
     return numbers
 
 

@@ -11,7 +11,7 @@ has already checked the metrics and written the checkpoint.
     {"hpsearch": "report", "iteration": 3, "seconds": 0.2, "metrics": {"accuracy": 0.91}}
     {"hpsearch": "saved", "iteration": 3, "checkpoint": "hpsearch-checkpoint-3"}
     {"hpsearch": "cut"}
-    {"hpsearch": "failed", "kind": "contract", "message": "every report must have ..."}
+    {"hpsearch": "failed", "kind": "contract", "message": "every report must have ...", "key": "metric.loss"}
 """
 
 from __future__ import annotations

@@ -188,7 +188,8 @@ class CommandRunner:
                 )
             except OSError as error:
                 raise TrainableError(
-                    f"`command` must begin with a program that runs, but {words[0]!r} doesn't: {error.strerror}"
+                    f"`command` must begin with a program that runs, but {words[0]!r} doesn't: {error.strerror}",
+                    "command",
                 ) from error
 
 
@@ -286,7 +287,7 @@ class _Script:
                 case {report_lines.KIND: "cut"}:
                     self._attempt.was_cut()
                 case {report_lines.KIND: "failed", "kind": kind, "message": message}:
-                    self._take_failure(Failure(kind, message, ""))
+                    self._take_failure(Failure(kind, message, "", line.get("key", "")))
                 case {report_lines.KIND: _}:
                     raise TrainableError(
                         f"line {number} of $HPSEARCH_REPORTS must name no metric {report_lines.KIND!r}: rename it"

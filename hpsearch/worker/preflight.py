@@ -46,7 +46,8 @@ def check_trainable(job: Job) -> None:
             if here.directory == started:
                 raise
             raise TrainableError(
-                f"{error}. {started}, where the sweep was started, is gone: resume in the folder where it lies now"
+                f"{error}. {started}, where the sweep was started, is gone: resume in the folder where it lies now",
+                error.key,
             ) from None
     elif isinstance(job.trainable, str):
         check_importable(job.trainable, "trainable", TrainableError, job.search_path)
@@ -122,7 +123,7 @@ def check_program(command: CommandLine) -> None:
     names = [entry.name for entry in beside.iterdir()] if beside.is_dir() else []
     nearest = difflib.get_close_matches(Path(program).name, names, n=1)
     hint = f" (did you mean {str(Path(program).with_name(nearest[0]))!r}?)" if nearest else ""
-    raise TrainableError(f"`program` must be a file, but there is no {program!r} in {folder}{hint}")
+    raise TrainableError(f"`program` must be a file, but there is no {program!r} in {folder}{hint}", "program")
 
 
 def _is_taken_for_file(command: CommandLine) -> bool:
@@ -148,4 +149,4 @@ def _check_command(command: CommandLine) -> None:
     where = f"in {command.directory}" if "/" in first else "on PATH"
     there = "/" in first and Path(command.directory, first).is_file()
     problem = f"may not be executed: chmod +x {first}" if there else f"isn't there ({where})"
-    raise TrainableError(f"`command` must begin with a program that runs, but {first!r} {problem}")
+    raise TrainableError(f"`command` must begin with a program that runs, but {first!r} {problem}", "command")

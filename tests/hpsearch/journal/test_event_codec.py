@@ -160,6 +160,11 @@ REPORTS = (Report(7, 1, {"loss": 2.0}, 0.5),)
             {"attempt": 1, "failure": ["raised", "m", "t"], "retry": True, "reports": [], "seconds": 0.5},
             Failed(7, 1, Failure("raised", "m", "t"), True, (), 0.5),
         ),
+        (
+            "failed",
+            {"attempt": 1, "failure": ["contract", "m", "t", "command"], "retry": False, "reports": [], "seconds": 0.5},
+            Failed(7, 1, Failure("contract", "m", "t", "command"), False, (), 0.5),
+        ),
         ("lost", {"attempt": 1, "reason": "r", "counts_against_trial": False}, Lost(7, 1, "r", False)),
         (
             "reverted",

@@ -17,6 +17,7 @@ from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Categorical, Constant, LogUniform, Space, Uniform
 from hpsearch.study.extension import extension as extension_of
+from hpsearch.sweep.parameters import space_of
 from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Search, Sweep
 
 SPACE = Space.from_parameters({"lr": LogUniform(1e-4, 1.0, points=3), "opt": {"name": ["adam", "sgd"]}})
@@ -52,7 +53,11 @@ def wrong(value: Any) -> Any:
         ),
         ({"scaling": {"batch": "global"}}, "scaling: must be a Scaling, got a mapping"),
         ({"metric": "accuracy"}, r"metric: must be a Metric, got 'accuracy'\n  write hpsearch.Metric\("),
-        ({"parameters": ["lr"]}, r"parameters: must be a Space, got a list of 1\n  write hpsearch.Space.from_par"),
+        (
+            {"parameters": ["lr"]},
+            r"parameters: must be a Space, got a list of 1\n  write a mapping, or hps",
+        ),
+        ({"parameters": {"lr": {"min": 1.0, "max": 0.5}}}, "parameters.lr.max: must be greater than min"),
         (
             {"method": "nope"},
             "method: must be one of random, grid, qmc, tpe, bayes, ",
@@ -174,6 +179,14 @@ def test_a_sweep_without_run_cap_has_no_bound_unless_something_else_gives_one():
     assert not sweep(run_cap=None, early_terminate=Hyperband(27)).unbounded
     assert not sweep().unbounded
     assert not sweep(run_cap=None, method="grid", parameters=Space.from_parameters({"x": [1, 2]})).unbounded
+
+
+def test_a_mapping_becomes_a_space():
+    given = {"lr": LogUniform(1e-3, 1.0), "layers": {"min": 1, "max": 4}, "net": {"act": ["relu", "gelu"]}}
+    made = sweep(parameters=given)
+    assert made.parameters == space_of(given)
+    assert replace(made, seed=1).parameters is made.parameters
+    assert Sweep.from_json(made.to_json()).parameters == made.parameters
 
 
 def test_iterations_come_from_early_terminate_or_max_iter():
