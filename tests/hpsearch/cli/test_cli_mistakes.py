@@ -249,7 +249,7 @@ def test_a_metric_that_is_never_reported_names_line_and_nearest_name(here, hpsea
 def test_a_metric_is_located_whatever_its_name_holds(here, hpsearch_command, name):
     answer = hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study", "--set", f"metric.name={name}")
     assert answer.code == 1
-    assert f"sweep.yaml:3: metric.name: every report must hold the sweep's metric {name!r}" in answer.err
+    assert f"sweep.yaml:3: metric.name: every report must have the sweep's metric {name!r}" in answer.err
 
 
 def test_a_script_is_mended_and_the_study_resumed(here, hpsearch_command):
