@@ -258,7 +258,7 @@ def test_a_script_is_mended_and_the_study_resumed(here, hpsearch_command):
     write_sweep(here / "sweep.yaml", None, **SCRIPT)
     answer = hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
     assert answer.code == 1
-    assert "must hold the sweep's metric 'loss'" in answer.err
+    assert "must have the sweep's metric 'loss'" in answer.err
     script.write_text("""echo '{"loss": 1}' >> $HPSEARCH_REPORTS""")
     assert hpsearch_command("resume", "study", *INLINE).code == 0
     assert [str(trial.state) for trial in hpsearch.load("study").trials] == ["complete", "complete"]
