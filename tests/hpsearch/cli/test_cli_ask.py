@@ -105,7 +105,7 @@ def test_failed_given_up_and_retried(lab, hpsearch_command):
         (["loss=1_0"], "'loss' must be a number, but '1_0' isn't one"),
         (["loss=-1e400"], "'loss' must be a number, but -1e400 is beyond what a float holds"),
         (["loss=1", "loss=2"], "must be given once, got 'loss' again"),
-        (["lss=1"], "must hold the sweep's metric 'loss'"),
+        (["lss=1"], "must have the sweep's metric 'loss'"),
         (["loss=1", "--json", "x.json"], "as NAME=VALUE or as --json, got both"),
         (["--json", "x.json"], "x.json: must be JSON"),
         (

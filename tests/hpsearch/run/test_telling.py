@@ -82,8 +82,8 @@ def test_other_iterations_are_refused(trial, count, iteration, more, problem):
 @pytest.mark.parametrize(
     ("metrics", "problem"),
     [
-        ({"lsos": 1.0}, "must hold the sweep's metric 'loss'"),
-        ({}, "must hold the sweep's metric 'loss'"),
+        ({"lsos": 1.0}, "must have the sweep's metric 'loss'"),
+        ({}, "must have the sweep's metric 'loss'"),
         ({"loss": "0.5"}, "'loss' must be a number"),
         ({"loss": None}, "'loss' must be a number"),
         (0.5, "a report must be a mapping"),

@@ -75,7 +75,7 @@ def test_a_curve_may_end_in_a_failure():
         (Curve({}), r"as many values of each metric, and seconds, got no metric"),
         (Curve({"loss": [1.0], "b": []}), r"got 1 of loss, 0 of b"),
         (Curve({"loss": [1.0]}, [1.0, 2.0]), r"got 1 of loss, 2 of seconds"),
-        (Curve({"los": [1.0]}), r"must hold the sweep's metric 'loss'.*did you mean 'los'"),
+        (Curve({"los": [1.0]}), r"must have the sweep's metric 'loss'.*did you mean 'los'"),
         (Curve(cast(Any, {"loss": ["low"]})), r"the metric 'loss' must be a number"),
         (Curve({"loss": [1.0]}, -1.0), r"seconds of an iteration must be a number, at least 0, got -1.0"),
         (Curve({"loss": [1.0]}, [float("nan")]), r"seconds of an iteration .* got nan"),
