@@ -120,7 +120,7 @@ def test_a_script_of_lines_says_nothing_of_the_strategy_that_the_sweep_asks_for(
     result = script.run(0, 3)
     assert result.failure is not None
     assert (result.failure.kind, result.reports) == ("contract", ())
-    assert result.failure.message.startswith("the sweep has parallel.strategy pipeline, but the trainable never looked")
+    assert result.failure.message.startswith("the sweep has parallel.strategy pipeline, but the trainable never read")
 
 
 def test_a_checkpoint_may_be_a_single_file(script: Script) -> None:
