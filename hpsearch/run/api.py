@@ -1,4 +1,4 @@
-"""The Python API: `search` runs a sweep, or goes on with one."""
+"""The Python API: `search` runs or resumes a sweep."""
 
 from __future__ import annotations
 
@@ -62,62 +62,62 @@ def search(
     progress: bool = True,
     **old: Any,
 ) -> Study:
-    """Run a sweep to its end and give what came of it.
+    """Run a sweep to its end, and return its study.
 
-    On a directory that holds the same sweep it goes on where that stands, or gives it when it is finished; with a
-    larger `run_cap` or more brackets it goes on from there. One that ended at its `metric.target`, or by its
-    `limits.patience`, goes on with another one, or with none.
+    If the directory has a study of the same sweep it is resumed, or returned if it is finished. A larger `run_cap` or
+    more brackets extend it. A study that ended at its `metric.target` or by its `limits.patience` continues with
+    another value, or with none.
 
-    Ctrl-C ends the sweep at the next reports, and twice at once; then KeyboardInterrupt is raised. SIGTERM, SIGHUP,
-    SIGUSR1 and SIGUSR2 do likewise, and raise SystemExit. The study is kept. Stopped in another way, it is given as it
-    stands.
+    Ctrl-C ends the sweep at the next reports, a second one at once; then KeyboardInterrupt is raised. SIGTERM, SIGHUP,
+    SIGUSR1 and SIGUSR2 do the same, and raise SystemExit. The study is kept. If the sweep is stopped in another way,
+    the study is returned in its current state.
 
     The arguments from `metric` to `seed` are keys of a sweep file, with the same names inside. A section is a mapping,
     as in `limits={"max_time": "2h"}`, or its dataclass, as in `limits=Limits(max_time=7200)`.
 
     Args:
         trainable: A function or class, its import path, or a whole `Sweep`.
-        parameters: What is tried: a `Space`, or names to distributions and structures. A plain value is a constant, a
-            list a choice, a mapping a group, or one parameter in W&B's notation: `{"min": 0.0, "max": 0.5}`. Or a whole
-            `Sweep`. Or what a sweep file holds, such as W&B's dictionary, or `{"parameters": {...}, "points_to_try":
-            [...]}`: such a mapping has a key `parameters`, and none that is passed as an argument, too.
-        metric: Which of the reported metrics decides: its name, which is minimized, or
-            `{"name": "accuracy", "goal": "maximize"}`; or a list of them, where several do.
+        parameters: The search space: a `Space`, or names to distributions and structures. A plain value is a constant,
+            a list is a choice, a mapping is a group, or one parameter in W&B's notation: `{"min": 0.0, "max": 0.5}`. Or
+            a whole `Sweep`. Or the content of a sweep file, such as W&B's dictionary, or `{"parameters": {...},
+            "points_to_try": [...]}`: such a mapping has the key `parameters`, and no key that is also an argument.
+        metric: The metric to optimize: its name, to minimize it, or `{"name": "accuracy", "goal": "maximize"}`; or a
+            list of several.
         method: `"random"` (as None), `"grid"`, `"qmc"`, `"tpe"`, `"gp"`, `"cmaes"`, `"bohb"`, `"curves"`,
             `"evolution"`, `"spectral"`, `"pbt"`, or the import path of a searcher of your own or of one of Optuna's
             samplers.
-        search: How a method that learns is asked, as in `{"lag": 4}`.
+        search: Settings of methods that learn, as in `{"lag": 4}`.
         early_terminate: `Hyperband(...)`, `SuccessiveHalving(...)`, `ASHA(...)`, `PASHA(...)`, `MedianStopping(...)`,
-            `Bands(...)`, `PBT(...)`, or such as `{"type": "hyperband", "max_iter": 27}`.
-        max_iter: Iterations of every trial, where nothing terminates early.
-        run_cap: Most trials that are created.
-        resources: Workers, and what each has, as in `{"workers": 4, "gpus_per_worker": 1}`.
-        limits: When the sweep ends and how failures count, as in `{"max_time": "2h", "patience": 20}`.
-        checkpoints: Which are kept and how often one is written, as in `{"keep": "all", "every": 5}`.
-        scaling: How batch and learning rate follow the workers of a trial, as in `{"batch": "per_worker"}`.
+            `Bands(...)`, `PBT(...)`, or a mapping such as `{"type": "hyperband", "max_iter": 27}`.
+        max_iter: Iterations of every trial, without early termination.
+        run_cap: Most trials to create.
+        resources: Workers and their resources, as in `{"workers": 4, "gpus_per_worker": 1}`.
+        limits: Limits of time, failures and patience, as in `{"max_time": "2h", "patience": 20}`.
+        checkpoints: Which checkpoints are kept, and how often they are written, as in `{"keep": "all", "every": 5}`.
+        scaling: How batch size and learning rate scale with a trial's workers, as in `{"batch": "per_worker"}`.
         parallel: How several workers train one trial, as in `{"strategy": "local_sgd"}`; parameters of the group
-            `parallel` stand over it.
-        seed: All randomness of the search comes from it; None: 0.
-        warm_start: Results that exist, which a method that learns begins with: a study's directory, a CSV file, a
-            storage of Optuna's as `sqlite:///study.db#name`, a `Study` of hpsearch or Optuna, a DataFrame; or several.
-            On a directory that holds the sweep: the same, or None.
-        directory: Where the study lies; None: the next free `runs/<name>-<n>`. `":memory:"` writes nothing, for
-            thousands of simulated trials a second; nobody watches, and it can't be resumed.
-        backend: `"ray"`: the Ray of this process, the cluster at `RAY_ADDRESS`, or a local one; `"inline"`: in this
-            process, for a debugger; `"simulated"`: a recorded table, or a class derived from `Curves` or `Steps`, on a
-            virtual clock.
-        observers: Who watches: names of observers, import paths `package.module:Class`, or instances; None:
-            `["tensorboard"]`, or whom the whole sweep names.
-        callbacks: Functions that are called in this process with the `TrialRow` of each trial that has ended, in order;
-            one that raises is named and called no more, and `StopSearch` ends the sweep.
-        progress: Show how the sweep stands.
-        old: Former keywords, such as `workers=4`: the warning shows what to write.
+            `parallel` override it.
+        seed: Seed of all randomness of the search; None: 0.
+        warm_start: Earlier results for methods that learn: a study's directory, a CSV file, an Optuna storage as
+            `sqlite:///study.db#name`, a `Study` of hpsearch or Optuna, a DataFrame; or several. To resume: the same, or
+            None.
+        directory: The study's directory; None: the next free `runs/<name>-<n>`. `":memory:"` writes nothing, for
+            thousands of simulated trials a second; it has no observers, and can't be resumed.
+        backend: `"ray"`: this process's Ray, the cluster at `RAY_ADDRESS`, or a local one; `"inline"`: this process,
+            for debuggers; `"simulated"`: a recorded table, or a subclass of `Curves` or `Steps`, on a virtual clock.
+        observers: Names of observers, import paths `package.module:Class`, or instances; None: `["tensorboard"]`, or
+            those of the whole sweep.
+        callbacks: Functions that are called in this process with the `TrialRow` of each ended trial, in order. One that
+            raises is reported and not called again; `StopSearch` ends the sweep.
+        progress: Show the progress.
+        old: Deprecated keywords, such as `workers=4`: the warning shows the new call.
 
     Raises:
-        SweepError: The arguments ask for something that can't be done, or for another sweep than the directory's.
-        HpsearchError: It can't be run.
+        SweepError: The arguments are invalid, or differ from the directory's sweep.
+        HpsearchError: The sweep can't be run.
         KeyboardInterrupt: Ctrl-C ended it; its `directory` is the study's.
-        SystemExit: Another signal did, with exit code 128 and its number (143 for SIGTERM); likewise.
+        SystemExit: Another signal ended it, with exit code 128 plus its number (143 for SIGTERM); its `directory` is
+            the study's.
     """
     arguments = {
         "parameters": parameters,
@@ -173,7 +173,7 @@ def search(
     if backend != "simulated" and not is_table(sweep.trainable):
         check_end(sweep, code, folders)
     if backend != "ray" or is_table(sweep.trainable):
-        make_backend(backend, sweep, code, address, folders)  # what can't be run leaves no study behind
+        make_backend(backend, sweep, code, address, folders)  # no study is created if it can't be run
     watching = checked_observers(observers, sweep, folders)
     begins_with = warm_start_of(given, sweep, place)
     if place is None or not place.exists():
@@ -207,29 +207,29 @@ def rerun(
     observers: Sequence[str | Observer] | None = None,
     progress: bool = True,
 ) -> Rerun:
-    """Run the best configurations of a study again, each several times with other seeds and at full length.
+    """Run the best configurations of a study again, several times each, with other seeds and at full length.
 
-    It makes a study of its own, as any other; on a directory that holds this rerun it goes on where that stands.
+    The result is a study of its own. If the directory has this rerun already it is resumed.
 
     Args:
         study: The directory of a study that has ended.
-        top: How many configurations: the params of the best trials, equal ones once.
+        top: Number of configurations: the params of the best trials, equal ones once.
         seeds: Runs of each.
-        iterations: Of each run; None: as many as the study gives its trials at most.
-        trainable: A function or class, or its import path; None: what the study names, which must be importable.
-        workers: How many there are; None: as many as the study's sweep says.
-        directory: Where the new study lies; None: the next free `runs/<name>-rerun-<n>`.
-        backend: As of `search`.
+        iterations: Iterations of each run; None: the most of the study's trials.
+        trainable: A function or class, or its import path; None: the study's, which must be importable.
+        workers: Number of workers; None: as in the study's sweep.
+        directory: The new study's directory; None: the next free `runs/<name>-rerun-<n>`.
+        backend: See `search`.
         address: A Ray cluster to join.
         tensorboard: Write TensorBoard's event files.
-        observers: Who watches, as of `search`; None: whom the study's sweep names.
-        progress: Show how the sweep stands.
+        observers: See `search`; None: those of the study's sweep.
+        progress: Show the progress.
 
     Raises:
         StudyInUseError: A live process runs the study.
-        SweepError: It can't be rerun as asked, or the directory holds another rerun.
+        SweepError: The arguments are invalid, or the directory has another rerun.
         HpsearchError: No trial has a value, or it can't be run.
-        KeyboardInterrupt, SystemExit: A signal ended it, as of `search`.
+        KeyboardInterrupt, SystemExit: A signal ended it: see `search`.
     """
     check_launched_once("rerun")
     if directory == IN_MEMORY:
@@ -280,7 +280,7 @@ def rerun(
 
 
 def _import_path(trainable: str | Callable[..., Any] | Simulation | None) -> str:
-    """Give the name by which a study remembers its trainable."""
+    """Return the name by which a study remembers its trainable."""
     if isinstance(trainable, str):
         return trainable
     if isinstance(trainable, Simulation):
@@ -297,7 +297,7 @@ def _import_path(trainable: str | Callable[..., Any] | Simulation | None) -> str
 
 
 def _search_path(trainable: str | Callable[..., Any] | Simulation | None) -> tuple[str, ...]:
-    """Give the folders where the trainable's module is found: this one, and the one that it was imported from."""
+    """Return the folders of the trainable's module: the current one, and the one that it was imported from."""
     here = str(Path.cwd())
     module = sys.modules.get(getattr(unwrapped(trainable), "__module__", None) or "")
     file = getattr(module, "__file__", None)

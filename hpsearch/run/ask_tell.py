@@ -1,4 +1,4 @@
-"""Ask and tell: hpsearch says what to try and is told what came of it, wherever trials run."""
+"""Ask and tell: hpsearch suggests trials, which run anywhere, and receives their results."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ __all__ = ["AskTell"]
 
 
 class AskTell:
-    """A study whose trials run anywhere: ask what to try, run it, tell what came of it.
+    """A study whose trials run anywhere: ask for a trial, run it, tell its result.
 
-    Any number of processes may have the same study open, at the same time: each call takes its turn, and knows what all
-    others have told. What was asked for stays open, whatever becomes of the process that asked, until it is told or
-    given up. Each call is whole or not there, also where its process is killed.
+    Any number of processes may use the same study at the same time: calls run in sequence, and see the results of all
+    others. A trial stays open, whatever happens to the process that asked for it, until it is told or given up. Calls
+    are atomic, even if their process is killed.
 
     Args:
-        sweep: A `Sweep`, or the path of a sweep file; it needn't say what runs a trial. Where the directory holds a
-            study it must be that study's, or extend it. None: what the directory holds.
-        directory: The study's; made where there is none.
+        sweep: A `Sweep`, or the path of a sweep file; it needn't have a trainable. If the directory has a study, it
+            must be that study's sweep, or an extension. None: the directory's.
+        directory: The study's directory; created if missing.
 
     Raises:
-        SweepError: The sweep is wrong, or another one than the study's.
-        JournalError: There is no study and no sweep to make one of; or workers have run its trials.
+        SweepError: The sweep is invalid, or differs from the study's.
+        JournalError: There is neither a study nor a sweep; or workers have run the study's trials.
     """
 
     def __init__(self, sweep: Sweep | str | Path | None = None, *, directory: str | Path) -> None:
@@ -67,7 +67,7 @@ class AskTell:
         self.close()
 
     def close(self) -> None:
-        """Let go of the searcher. Nothing else is held between calls, and a later call goes on."""
+        """Close the searcher, the only resource between calls. A later call starts it again."""
         self._turns.close()
 
     @property
@@ -77,24 +77,24 @@ class AskTell:
 
     @property
     def finished(self) -> bool:
-        """Whether the sweep has nothing more to give, as the last call knew."""
+        """Whether the sweep is finished, as of the last call."""
         return self._finished
 
     @property
     def reason(self) -> str:
-        """Why it has nothing more to give, where `metric.target` or `limits.patience` says so; else empty."""
+        """Why it is finished, if by `metric.target` or `limits.patience`; else empty."""
         return self._reason
 
     def ask(self) -> AskedTrial | None:
-        """Give a trial to run: a new one, or one that is to go on.
+        """Return a trial to run: a new one, or one to continue.
 
         Returns:
-            None: nothing, until some of the open trials are told; or for good, where `finished` says so.
+            The trial; None if there is none until open trials are told, or for good if `finished`.
 
         Raises:
-            TrainableError: Too many trials have failed, as `limits.max_failures` says.
+            TrainableError: More trials have failed than `limits.max_failures` allows.
             SearcherError: The searcher has failed.
-            StudyInUseError: Another process has kept the study for a minute.
+            StudyInUseError: Another process has locked the study for a minute.
             TellError: This process is a rank of a process group of torch.distributed, and not the first.
         """
         _check_first_rank()
@@ -119,22 +119,22 @@ class AskTell:
         failed: str | None = None,
         attempt: int | None = None,
     ) -> TrialState:
-        """Tell all that came of an open trial, which ends what was asked for; answer how the trial stands then.
+        """Tell the results of an open trial, which closes it; return the trial's row.
 
         Args:
-            trial: What `ask` gave, or its number.
-            reports: One per iteration, from the one after `trial.start` to `trial.end`, or as many as there were; each
-                maps names to numbers, and holds the sweep's metrics. A single mapping is one report. A number is one
+            trial: A trial of `ask`, or its number.
+            reports: One per iteration, from the one after `trial.start` to `trial.end`, or as many as there were. Each
+                maps names to numbers, with all of the sweep's metrics. A single mapping is one report. A number is one
                 report of a sweep with a single metric.
-            iteration: Of the only report: `trial.end`, where only that was measured.
-            ended: The trial ended by itself before `trial.end`.
-            failed: Why it failed, instead of reports: it is asked for again as often as `limits.max_retries` says.
-            attempt: Which one is meant, where `trial` is the number of one that was given out more than once.
+            iteration: Iteration of the only report: `trial.end`, if only that was measured.
+            ended: The trial ended before `trial.end`.
+            failed: Why it failed, in place of reports: it is returned again by `ask`, up to `limits.max_retries` times.
+            attempt: The attempt, if `trial` is a number that `ask` returned more than once.
 
         Raises:
-            TellError: The trial isn't open, or these aren't the iterations that are to be told. Nothing was taken.
-            TrainableError: A report doesn't hold numbers, and the sweep's metrics among them. Nothing was taken.
-            StudyInUseError: Another process has kept the study for a minute.
+            TellError: The trial isn't open, or the iterations are wrong. Nothing was recorded.
+            TrainableError: A report has values that aren't numbers, or lacks a metric. Nothing was recorded.
+            StudyInUseError: Another process has locked the study for a minute.
         """
         with self._turn() as turn:
             names = turn.sweep_state.sweep.objective.names
@@ -158,9 +158,9 @@ class AskTell:
         iteration: int | None = None,
         attempt: int | None = None,
     ) -> TrialState:
-        """Tell one iteration of an open trial, the next one; that of `trial.end` ends what was asked for.
+        """Tell the next iteration of an open trial; the one of `trial.end` closes it.
 
-        Where `trial.end` is None, a last `tell` ends it. Arguments and errors are those of `tell`.
+        If `trial.end` is None, a final `tell` closes it. Arguments and errors are those of `tell`.
         """
         with self._turn() as turn:
             record = _open(turn, trial, attempt)
@@ -172,9 +172,9 @@ class AskTell:
         return record.state
 
     def give_up(self, trial: AskedTrial | int, why: str = "given up", *, attempt: int | None = None) -> None:
-        """Say that nothing more will be told of an open trial, by no fault of its own: `ask` gives it out anew.
+        """Give up an open trial, without counting it as failed: `ask` returns it again.
 
-        Iterations that were reported stay, and the next attempt starts behind them.
+        Reported iterations count, and the next attempt starts after them.
 
         Raises:
             TellError: It isn't open.
@@ -186,24 +186,24 @@ class AskTell:
             turn.note(Lost(record.trial.number, record.segment.attempt, why, False, seconds))
 
     def retry(self, *trials: int) -> None:
-        """Let failed trials, or all of them, be asked for again, by the rules of `hpsearch retry`.
+        """Retry these failed trials, or all of them, by the rules of `hpsearch retry`.
 
         Raises:
-            SweepError: One of them hasn't failed, or there is no room for it.
+            SweepError: One of them hasn't failed, or `run_cap` leaves no room for it.
         """
         self.steer("retry", {"trials": list(trials)})
 
     def steer(self, verb: str, details: Mapping[str, Any]) -> None:
         """Do what `hpsearch extend`, `add`, `prune` and `retry` do, by the same rules.
 
-        A trial that is open and pruned is given up, and won't be given out again.
+        A trial that is open and pruned is given up for good.
 
         Args:
             verb: One of these.
             details: `run_cap` and `brackets`; `points`, a list of names to values; or `trials`, a list of numbers.
 
         Raises:
-            HpsearchError: It can't be; nothing was taken.
+            HpsearchError: It is refused; nothing was recorded.
         """
         request = Request(time.time(), verb, process_name(), details)
         with self._turn() as turn:
@@ -221,7 +221,7 @@ class AskTell:
             turn.settle()
 
     def open_trials(self) -> list[AskedTrial]:
-        """Give the trials that were asked for and not told, by number; `start` is what was reported by now."""
+        """Return the open trials, by number; `start` is their last reported iteration."""
         with self._turn() as turn:
             state = turn.sweep_state
             space = state.sweep.parameters
@@ -235,14 +235,14 @@ class AskTell:
         self._reason = turn.sweep_state.stopping.reason
 
     def _seconds(self, record: TrialRecord) -> float:
-        """Give how long ago a trial was asked for or told of last; another computer's clock may be ahead."""
+        """Return the seconds since a trial's last `ask` or `report`; another computer's clock may be ahead."""
         return max(time.time() - self._turns.since[record.trial.number], 0.0)
 
 
 def _check_first_rank() -> None:
-    """See that ranks which train one model together don't each ask for a trial of their own.
+    """Check that ranks of one training don't each ask for a trial.
 
-    Processes that train apart from each other may ask as they like, whatever has started them.
+    Independent processes may ask, whatever has started them.
     """
     distributed = sys.modules.get("torch.distributed")  # unless it is imported there is no group
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -256,7 +256,7 @@ def _check_first_rank() -> None:
 
 
 def _open(turn: Turn, trial: AskedTrial | int, attempt: int | None) -> TrialRecord:
-    """Give the record of a trial that is told of.
+    """Return the record of an open trial.
 
     Raises:
         TellError: It isn't open.
@@ -284,7 +284,7 @@ def _take(turn: Turn, record: TrialRecord, told: Told, seconds: float) -> None:
 
 
 def _fail(turn: Turn, record: TrialRecord, why: str, seconds: float) -> None:
-    """Take a failure by the rules of a sweep that workers run."""
+    """Handle a failure by the rules of sweeps that workers run."""
     assert record.segment is not None
     line = next(iter(why.strip().splitlines()), "") or "told as failed"
     failure = Failure("raised", line, why if why.strip() != line else "")

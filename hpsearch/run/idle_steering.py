@@ -1,4 +1,4 @@
-"""Steer a study that no process runs: what comes of it is journaled here, and the next run goes on from there."""
+"""Steer a study that no process runs: events are journaled here, for the next run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["steer_idle"]
 
 
 def steer_idle(place: StudyDirectory, request: Request, where: str) -> None:
-    """Hold a study for as long as it takes to journal what comes of a request.
+    """Lock a study, and journal the events of a request.
 
     Args:
         place: The study's directory.
-        request: What is asked; it was left nowhere.
-        where: The directory, as a shell takes it.
+        request: The request, which isn't in the journal.
+        where: The directory, quoted for a shell.
 
     Raises:
         StudyInUseError: A process runs it.

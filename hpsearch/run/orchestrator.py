@@ -1,4 +1,4 @@
-"""The loop that runs a sweep: take what happened, write it to the journal, ask what comes next, start it."""
+"""The loop that runs a sweep: receive events, journal them, decide what comes next, and start it."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from hpsearch.worker.job import Job
 __all__ = ["Orchestrator"]
 
 _SEARCHING_TICK = 0.01
-"""Seconds after which a searcher that works on a suggestion is asked again."""
+"""Seconds between two polls of a searcher that computes a suggestion."""
 
 _SEARCHING_SHARE = 0.01
-"""What a free worker waits for a suggestion at most, as a share of what a segment takes."""
+"""Longest wait of a free worker for a suggestion, as a fraction of a segment's time."""
 
 _PAUSED_TICK = 0.1
 """Seconds between two looks at requests while the sweep is paused and nothing runs."""
 
 
 class Orchestrator:
-    """Runs one sweep on one backend until it is finished or told to end."""
+    """Runs one sweep on one backend until it is finished or stopped."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Orchestrator:
         self._interrupts = interrupts
         self._discard = discard
         self._edited = edited
-        self._events: list[Event] = []  # applied, not yet in the journal
+        self._events: list[Event] = []  # applied, but not journaled yet
         self._followed: list[Followed] = []  # from each of them
         self._remarks = Remarks(observers, backend.module_changes_stay)
         self._stopping: dict[tuple[int, int], str] = {}  # attempts that the scheduler stops, to why
@@ -90,9 +90,9 @@ class Orchestrator:
         self._searching_since: float | None = None
 
     def run(self, job: Job) -> str:
-        """Run the sweep; answer how it ended, as `Ended.state` has it.
+        """Run the sweep; return how it ended: see `Ended.state`.
 
-        One that has what it came for ends before the backend is opened.
+        If a stopping criterion is met already, it ends before the backend is opened.
 
         Raises:
             BackendError: The backend can't be opened.
@@ -147,13 +147,13 @@ class Orchestrator:
                     return self._ending or "finished"
                 if paused:
                     time.sleep(_PAUSED_TICK)
-                    self._next_check = -math.inf  # a virtual clock stands still
+                    self._next_check = -math.inf  # a virtual clock doesn't advance
             tick = _SEARCHING_TICK if self._sweep_state.is_searching else self._backend.tick
             for message in self._backend.wait(tick):
                 self._take(message)
 
     def _fill(self) -> bool:
-        """Start what can be started; say whether the sweep has nothing more to start, ever."""
+        """Start what can be started; return whether the sweep has nothing more to start, ever."""
         try:
             finished = self._filled()
         except SearcherError as error:
@@ -166,7 +166,7 @@ class Orchestrator:
         return finished
 
     def _ask_ahead(self) -> None:
-        """Ask for the suggestion that comes next, where the sweep wants it made ahead."""
+        """Request the next suggestion in advance, if the sweep does so."""
         try:
             if self._ending is None and (request := self._sweep_state.request()) is not None:
                 self._note(request)
@@ -174,9 +174,9 @@ class Orchestrator:
             self._end_for(error)
 
     def _has_waited(self) -> bool:
-        """Say whether a worker has waited for a suggestion for longer than that is worth.
+        """Return whether a worker has waited too long for a suggestion.
 
-        Before a segment has ended nobody knows what it is worth, and nothing is known that would take time.
+        Before the first segment has ended the limit is unknown, and models without data are fast.
         """
         since, (count, seconds) = self._searching_since, self._segment_seconds
         return since is not None and count > 0 and self._backend.now() - since >= _SEARCHING_SHARE * seconds / count
@@ -204,7 +204,7 @@ class Orchestrator:
                 self._note(start)
             room = room.after(start.segment.width for start in starts)
             if full:
-                # Also without a worker: all may have gone with the last trial, and nobody has to wait for new ones.
+                # Also without a worker: all may have been lost with the last trial, and nothing waits for new ones.
                 return not waiting and isinstance(self._sweep_state.next(), Done)
             if isinstance(answer, Asked | Exhausted):
                 self._note(answer)
@@ -212,14 +212,14 @@ class Orchestrator:
                 return isinstance(answer, Done)
 
     def _change_widths(self) -> None:
-        """Cut the segments that should go on with another width."""
+        """Cut the segments that should continue with another width."""
         if self._ending is None:
             free, waiting, workers = self._backend.capacity(), self._sweep_state.ready(), self._backend.workers().ready
             for trial, attempt in self._sweep_state.widths.cuts(free, waiting, workers):
                 self._backend.cut(trial, attempt)
 
     def _deliver(self, message: Message) -> None:
-        """Take a message while the backend runs the trainable in this very thread."""
+        """Handle a message while the backend runs the trainable in this thread."""
         self._take(message)
         self._commit()
         self._check()
@@ -279,7 +279,7 @@ class Orchestrator:
             count, seconds = self._segment_seconds
             self._segment_seconds = count + 1, seconds + ended.seconds
             self._remarks.end(ended)
-        # A sweep that has enough may yet go on in this very run, which must not lose a trial's worker for ever.
+        # A sweep that met a criterion may still continue in this run, which must not lose a trial's worker for ever.
         ending = self._ending is not None and self._ending not in CRITERIA
         stopped = self._stopping.pop((ended.trial, ended.attempt), "")
         proven, shares = self._sweep_state.finished_segments > 0, self._share is not None
@@ -295,7 +295,7 @@ class Orchestrator:
             self._end_for(follows.mistake)
 
     def _count_failure(self, event: Failed) -> None:
-        """End the sweep where too many trials have failed; those that can be are requeued, and run again on resume."""
+        """End the sweep if too many trials have failed; requeue those that can run again on resume."""
         mistake = mistake_of(event, self._sweep_state.tally(), self._sweep_state.sweep.limits.max_failures)
         if mistake is None and not self._failing:
             return
@@ -307,7 +307,7 @@ class Orchestrator:
             self._end_for(mistake)
 
     def _check(self) -> None:
-        """Take what users ask for, and see whether the sweep is to end before it is finished."""
+        """Handle users' requests, and check whether the sweep must end early."""
         now = self._backend.now()
         if due := now >= self._next_check or self._journal.is_asked:
             self._next_check = now + self._backend.tick
@@ -326,14 +326,14 @@ class Orchestrator:
             self._see_edit()
 
     def _see_edit(self) -> bool:
-        """End the sweep where the code was edited; say whether it was."""
+        """End the sweep if the code was edited; return whether it was."""
         if (note := self._edited()) is not None:
             self._observers.say(note)
             self._end("interrupted")
         return note is not None
 
     def _take_requests(self, ending: str | None = None) -> bool:
-        """Answer what was left since the last look; say whether there was anything."""
+        """Answer new requests; return whether there were any."""
         for request in (requests := self._journal.requests()):
             self._take_request(request, ending)
         return bool(requests)
@@ -371,7 +371,7 @@ class Orchestrator:
                 self._cut([segment for segment in self._sweep_state.running() if segment.trial in pruned])
 
     def _look(self, last: bool = False) -> None:
-        """Let the observers see where the sweep stands."""
+        """Show the sweep's state to the observers."""
         now = self._backend.now()
         if last or now >= self._next_look:
             self._next_look = now + self._backend.tick

@@ -1,4 +1,4 @@
-"""What a run says of its trials as they come and go, each thing once."""
+"""Messages of a run about its trials, each only once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Remarks"]
 
 
 class Remarks:
-    """Keeps count of what was said.
+    """Keeps track of the messages.
 
     Args:
-        observers: Who hears it.
-        module_changes_stay: What follows from a change of the trainable's modules; empty: nothing.
+        observers: Receive the messages.
+        module_changes_stay: Consequence of a change of the trainable's modules; empty: there is no message.
     """
 
     def __init__(self, observers: Observers, module_changes_stay: str = "") -> None:
@@ -28,7 +28,7 @@ class Remarks:
         self._stand_ins = 0
 
     def start(self, event: Started, trial: Trial) -> None:
-        """Remark on a segment that starts: of a fork without its parent's checkpoint."""
+        """Report a fork that starts without its parent's checkpoint."""
         self._stand_ins += event.new is not None and event.new.origin == STAND_IN
         parent = None if event.new is None else event.new.parent
         if parent is not None and parent.checkpoint is None:
@@ -63,7 +63,7 @@ class Remarks:
             self._observers.say(f"trial {trial} changed what couldn't be put back: {', '.join(result.stuck)}")
 
     def stand_ins(self) -> None:
-        """Say how many trials took a random point for want of a suggestion."""
+        """Return how many trials took a random point for want of a suggestion."""
         if self._stand_ins:
             self._observers.say(
                 f"{counted(self._stand_ins, 'trial')} took a random point, as no suggestion was ready when a worker "

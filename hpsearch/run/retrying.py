@@ -1,4 +1,4 @@
-"""Which failed trials are to run again when the user says so."""
+"""Select the failed trials that a user retries."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MOST_NAMED = 20
 
 
 def retries(sweep_state: SweepState, asked: Sequence[int], where: str | None = None) -> list[Retried]:
-    """Give the events that let failed trials run again.
+    """Return the events that retry failed trials.
 
     Args:
-        sweep_state: Where the sweep stands, with what it was extended by.
-        asked: Numbers of trials; none: all that have failed and were not retried.
-        where: The study's directory, as a shell takes it, where what makes room is a command of its own; None: an
-            option beside those of `hpsearch retry`.
+        sweep_state: The sweep's state, with its extensions.
+        asked: Numbers of trials; empty: all failed ones that were not retried.
+        where: The study's directory, quoted for a shell, if room is made by another command; None: by an option of
+            `hpsearch retry`.
 
     Raises:
         SweepError: One of them hasn't failed, or there is no room for the new trials that they need.
@@ -47,12 +47,12 @@ def retries(sweep_state: SweepState, asked: Sequence[int], where: str | None = N
 
 
 def room_by(total: int | None, sweep: Sweep, missing: int) -> tuple[str, int] | None:
-    """Give the key of a sweep that makes room for more trials, and its value; None where none does.
+    """Return the key of a sweep that makes room for more trials, and its value; None where none does.
 
     Args:
-        total: How many trials the sweep creates now; None: no bound is known.
-        sweep: As it is run.
-        missing: How many more there are to be.
+        total: Trials that the sweep creates now; None: unbounded or unknown.
+        sweep: The current sweep.
+        missing: Number of additional trials.
     """
     early = sweep.early_terminate
     for name in early.raisable if early is not None else ():
@@ -62,7 +62,7 @@ def room_by(total: int | None, sweep: Sweep, missing: int) -> tuple[str, int] | 
 
 
 def _extension(sweep_state: SweepState, missing: int, where: str | None) -> str:
-    """Say in words what makes room, where anything does."""
+    """Describe how to make room, if that is possible."""
     total = sweep_state.total()
     by = room_by(None if total is None else total[0], sweep_state.sweep, missing)
     if by is None:
@@ -74,12 +74,12 @@ def _extension(sweep_state: SweepState, missing: int, where: str | None) -> str:
 
 
 def flag(key: str) -> str:
-    """Give the word of `hpsearch extend` that raises a key."""
+    """Return the word of `hpsearch extend` that raises a key."""
     return f"--{key.rpartition('.')[2].replace('_', '-')}"
 
 
 def named(trials: Sequence[int]) -> str:
-    """Give trials by their numbers, some of them where they are many."""
+    """Format the numbers of trials, abbreviated if there are many."""
     names = ", ".join(str(trial) for trial in trials[:_MOST_NAMED])
     more = f" and {len(trials) - _MOST_NAMED} more" if len(trials) > _MOST_NAMED else ""
     return f"{'trial' if len(trials) == 1 else 'trials'} {names}{more}"

@@ -1,7 +1,7 @@
-"""What comes of a request: the events that it makes, or why it is refused.
+"""Turn a request into events, or a reason for its refusal.
 
-Nothing here acts. Whoever holds the study journals the events, in one transaction, and applies them: the process that
-runs it, whoever takes a turn of ask and tell, or the command itself where nobody holds it.
+These functions have no effects. The process that holds the study journals the events in one transaction and applies
+them: the one that runs it, a call of ask and tell, or the command itself if nobody holds it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["answer", "follows", "refusal"]
 
 
 def answer(request: Request, sweep_state: SweepState, where: str, refused: str = "") -> list[Event]:
-    """Give the answer to a request that was left, and the events that come of it.
+    """Return the answer to a request, and its events.
 
     Args:
-        request: What was asked.
-        sweep_state: Where the sweep stands.
-        where: The study's directory, as a shell takes it.
-        refused: Why it can't be, where whoever runs the study knows that already.
+        request: The request.
+        sweep_state: The sweep's state.
+        where: The study's directory, quoted for a shell.
+        refused: A reason to refuse it that the caller knows already.
     """
     events: list[Event] = []
     if not refused:
@@ -44,12 +44,12 @@ def answer(request: Request, sweep_state: SweepState, where: str, refused: str =
 
 
 def refusal(verb: str, ending: str | None, is_paused: bool) -> str:
-    """Say why a run can't take a request now; empty: it can.
+    """Return why a run can't handle a request now; empty if it can.
 
     Args:
-        verb: What is asked.
-        ending: How the run is about to end; None: it goes on.
-        is_paused: Whether it rests.
+        verb: The kind of request.
+        ending: How the run is about to end; None: it isn't.
+        is_paused: Whether it is paused.
     """
     if verb in ("stop", "pause", "resume") and ending is not None:
         return f"the sweep ends already ({ending}), at the next reports of its trials"
@@ -59,10 +59,10 @@ def refusal(verb: str, ending: str | None, is_paused: bool) -> str:
 
 
 def follows(request: Request, sweep_state: SweepState, where: str) -> list[Event]:
-    """Give the events that a request makes; none where it is about the process that runs the study alone.
+    """Return a request's events; none if it only concerns the process that runs the study.
 
     Raises:
-        HpsearchError: It can't be; the text says why, and what can.
+        HpsearchError: It is refused; the message has the reason and alternatives.
     """
     details = request.details
     match request.verb:
@@ -124,7 +124,7 @@ def _added(points: Sequence[Mapping[str, Any]], sweep_state: SweepState, where: 
 
 
 def _key(point: Params, space: Space) -> str | None:
-    """Give what equal points share; None of a partial one: what it leaves out may be drawn unlike."""
+    """Return a key of equal configurations; None for a partial one, whose missing values are sampled."""
     try:
         return space.key(space.check(point))
     except MissingParameter:
@@ -132,7 +132,7 @@ def _key(point: Params, space: Space) -> str | None:
 
 
 def _check_room(count: int, sweep_state: SweepState, where: str) -> None:
-    """See that so many points are sure to be tried."""
+    """Check that so many configurations can be tried."""
     sweep, scheduler = sweep_state.sweep, sweep_state.rehearsal()
     early = sweep.early_terminate
     wanted = count + len(sweep_state.requested)

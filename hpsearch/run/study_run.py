@@ -1,4 +1,4 @@
-"""Run a study from where it stands to its end: the directory, the journal, the backend and the watchers joined."""
+"""Run or resume a study: connect its directory, journal, backend and observers."""
 
 from __future__ import annotations
 
@@ -56,24 +56,24 @@ _WORKERS_PATIENCE = 60.0
 _STORAGE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
 )
-"""What a file system says that is full, not to be written, broken or gone."""
+"""Error numbers of a file system that is full, read-only, broken or gone."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """How a study is to be run; none of it changes what comes out."""
+    """How a study is run, without effect on its results."""
 
     trainable: str | Callable[..., Any] | None
-    """What runs a trial; None: what the sweep names."""
+    """The trainable; None: the sweep's."""
     backend: Callable[[Sweep], Backend]
     """Makes the backend, when there is something to run."""
     display: Display
     tensorboard: bool = True
     """False: without it, even if the sweep names it."""
     observers: Sequence[str | Observer] | None = None
-    """Who watches; None: whom the sweep names."""
+    """The observers; None: the sweep's."""
     held: Callable[[], object] = lambda: None
-    """Called once this process holds the study, and what is asked for is the study's sweep."""
+    """Called once this process has locked the study, and the sweep matches."""
     callbacks: Sequence[Callback] = ()
     """Called with the row of each trial that ends."""
     search_path: tuple[str, ...] = ()
@@ -81,13 +81,13 @@ class Run:
     virtual: bool = False
     """The backend's clock is: searchers work on the loop, as the clock would jump while they think."""
     starting: str = ""
-    """What the start of the backend is called where it takes a while, as a person reads it."""
+    """Name of the backend's start for messages, if it takes a while."""
     times: Times = field(default_factory=Times)
-    """Notes where the time goes."""
+    """Records the run's times."""
     verbose: bool = False
-    """Say of each trial what was decided, and why."""
+    """Print each decision on trials, with its reason."""
     interrupts: Interrupts = field(default_factory=Interrupts)
-    """Notes the signals that ask this process to end."""
+    """Records the signals that end this process."""
 
 
 def create_study(
@@ -97,17 +97,17 @@ def create_study(
     folder: Path | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> StudyDirectory:
-    """Make the directory of a new study.
+    """Create the directory of a new study.
 
     Args:
-        sweep: What will be run.
-        directory: Where; None: the next free `runs/<name>-<n>`.
-        sweep_text: The sweep file, kept beside the journal.
-        folder: Where the user's code is looked for; None: here.
-        more: What else is to be recorded; names to JSON values.
+        sweep: The sweep.
+        directory: The directory; None: the next free `runs/<name>-<n>`.
+        sweep_text: The sweep file, stored with the journal.
+        folder: Folder of the user's code; None: the current one.
+        more: Further entries of the record; names to JSON values.
 
     Raises:
-        JournalError: The directory is taken by something else.
+        JournalError: The directory contains something else.
     """
     told = provenance(folder or Path.cwd())
     record = {"sweep": sweep.to_json(), "created": time.time(), "provenance": told, **bits_of(sweep), **(more or {})}
@@ -122,17 +122,17 @@ def create_study(
 
 
 def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Sequence[int] | None = None) -> Study:
-    """Run a study until it is finished or told to end.
+    """Run a study until it is finished or stopped.
 
     Args:
         place: Its directory.
-        sweep: What the user asks for now: the same sweep, or one with more to do; None: what the study holds.
-        run: How.
-        retry: Failed trials that are to run again; none of them: all; None: no trial.
+        sweep: The requested sweep: the same one, or an extension; None: the study's.
+        run: How to run it.
+        retry: Failed trials to retry; empty: all; None: none.
 
     Raises:
         StudyInUseError: A live process runs it.
-        SweepError: The sweep is another one than the study's, or a trial can't be retried.
+        SweepError: The sweep differs from the study's, or a trial can't be retried.
         JournalError: The journal can't be read or doesn't replay.
         BackendError, TrainableError: It can't be run here.
     """
@@ -174,15 +174,15 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
 
 
 def sweep_to_run(stored: Sweep, history: Sequence[Entry], asked: Sweep | None) -> tuple[Sweep, Extended | None]:
-    """Give the sweep as it is to be run, and the event that adds to it.
+    """Return the sweep to run, and the event of its extension.
 
     Args:
-        stored: As the study was created.
+        stored: The sweep at the study's creation.
         history: The journal's entries.
-        asked: What the user asks for now; None: what the study holds.
+        asked: The requested sweep; None: the study's.
 
     Raises:
-        SweepError: It is another sweep than the study's.
+        SweepError: It differs from the study's.
     """
     current = stored
     for entry in history:
@@ -207,8 +207,8 @@ def _check_workers_may(place: StudyDirectory, sweep: Sweep, history: Sequence[En
     """Check that workers may run a study.
 
     Raises:
-        JournalError: Its trials are asked for and told of.
-        SweepError: It doesn't say what runs a trial.
+        JournalError: It is an ask/tell study.
+        SweepError: It has no trainable.
     """
     if any(isinstance(entry.event, Opened) and entry.event.backend == ASK_TELL for entry in history):
         raise JournalError(
@@ -229,7 +229,7 @@ def _go_on(
     retry: Sequence[int] | None,
     begins: Callable[[Sweep], object],
 ) -> None:
-    """Go on with a study; `begins` is called where it is sure to run: what is asked for may be refused before."""
+    """Run or resume a study; `begins` is called once it is sure to run, after all checks."""
     record = journal.study()
     folder = record.get("provenance", {}).get("directory") or str(Path.cwd())
     run.display.note(f"study: {place.path}")
@@ -310,7 +310,7 @@ def _go_on(
 def _observers(
     place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: Run
 ) -> AbstractContextManager[list[ObserverThread]]:
-    """Make whoever is to watch; mistakes show before anything runs."""
+    """Create the observers; mistakes show before anything runs."""
     asked = sweep.observers if run.observers is None else run.observers
     names = [name for name in asked if run.tensorboard or name != "tensorboard"]
     return observers_of(names, observed_of(place, sweep, record), run.display, run.search_path)
@@ -344,7 +344,7 @@ def _trainable(sweep: Sweep, folder: str) -> str | CommandLine:
 
 
 def _script_notes(sweep: Sweep, folder: str) -> list[str]:
-    """Say where a script runs, if that isn't the folder where we are, or not the one where the sweep was started."""
+    """Return where a script runs, if that isn't the folder where we are, or not the one where the sweep was started."""
     if sweep.trainable is not None or folder == str(Path.cwd()):
         return []
     if Path(folder).is_dir():
@@ -359,7 +359,7 @@ def _named_checkpoints(history: Sequence[Entry]) -> set[str]:
 
 @contextmanager
 def storage_errors(place: StudyDirectory) -> Iterator[None]:
-    """Say of what the system refuses to write that the study isn't lost by it."""
+    """Add to errors of writing that the study isn't lost."""
     try:
         yield
     except OSError as error:

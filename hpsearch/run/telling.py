@@ -1,4 +1,4 @@
-"""What is asked for, and what may be told of it: pure functions of a trial's record."""
+"""Open trials, and checks of told results: pure functions of a trial's record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Metrics = Mapping[str, Any]
 
 
 def reports_of(told: Metrics | float | Iterable[Metrics], names: tuple[str, ...]) -> list[Metrics]:
-    """Return what was told of a trial as a list of reports.
+    """Return told results as a list of reports.
 
     Args:
         told: Several reports; or one, as a mapping or as the number that is the sweep's only metric.
@@ -29,44 +29,44 @@ def reports_of(told: Metrics | float | Iterable[Metrics], names: tuple[str, ...]
         return [told]
     if isinstance(told, Iterable) and getattr(told, "shape", None) != ():  # a scalar of NumPy's or torch's has ()
         return list(told)
-    only: Any = {names[0]: told} if len(names) == 1 else told  # what is no report is refused with an example
+    only: Any = {names[0]: told} if len(names) == 1 else told  # invalid reports are refused with an example
     return [only]
 
 
 @dataclass(frozen=True)
 class AskedTrial:
-    """A trial that was asked for: what to run, and how far."""
+    """A trial from `ask`: its params, and the iterations to run."""
 
     number: int
     attempt: int
-    """Counts from 1 how often the trial was given out."""
+    """Number of times that `ask` returned the trial, from 1."""
     params: dict[str, Any]
-    """As a trainable sees them: groups nested."""
+    """Params as a trainable sees them, with nested groups."""
     flat: Params
-    """The same, by flat names such as `optimizer.lr`."""
+    """The same by flat names, such as `optimizer.lr`."""
     seed: int
     """Derived from the sweep's seed and the trial's number."""
     start: int
-    """Iterations that were told already: 0, or those of the rungs before, and of the attempts that were given up."""
+    """Iterations told already: 0, or those of earlier rungs and of attempts that were given up."""
     end: int | None
     """Last iteration to run; None where the sweep has no `max_iter`: as long as the training takes."""
     parent: Parent | None = None
-    """What a forked trial goes on from; its state is yours, so `checkpoint` is None."""
+    """Parent of a forked trial; you keep its state, so `checkpoint` is None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What was told, checked."""
+    """Checked results."""
 
     reports: tuple[Report, ...]
     iteration: int
-    """The last one that was told by now."""
+    """Last told iteration."""
     ends: bool
-    """The segment has come to its end."""
+    """The segment has ended."""
 
 
 def asked_trial(record: TrialRecord, space: Space) -> AskedTrial:
-    """Give a trial whose segment is open."""
+    """Return an open trial."""
     trial, segment = record.trial, record.segment
     assert segment is not None, "only an open trial was asked for"
     return AskedTrial(
@@ -82,14 +82,14 @@ def asked_trial(record: TrialRecord, space: Space) -> AskedTrial:
 
 
 def open_segment(record: TrialRecord, attempt: int | None) -> Segment:
-    """Give the segment that is told of.
+    """Return the open segment.
 
     Args:
-        record: The trial's.
-        attempt: The one that is meant; None: the only one that there was.
+        record: The trial's record.
+        attempt: The attempt; None: the only one.
 
     Raises:
-        TellError: It isn't open, or which one is meant can't be known.
+        TellError: It isn't open, or the attempt is ambiguous.
     """
     number, segment = record.trial.number, record.segment
     if attempt is not None and not 1 <= attempt <= record.attempts:
@@ -120,20 +120,20 @@ def taken(
     ends: bool,
     goes_on: bool = False,
 ) -> Told:
-    """Take reports of a trial's open segment.
+    """Check reports of a trial's open segment.
 
     Args:
         record: The trial's.
         names: The sweep's metrics, which each report must hold.
-        given: One report per iteration, from the one after the last that was told.
-        iteration: Of the only report; it may be the segment's last although those before it were never told.
+        given: One report per iteration, from the one after the last told.
+        iteration: Iteration of the only report; it may be the segment's last, even if earlier ones were never told.
         seconds: Running time of all of them.
-        ends: The trial ended by itself, perhaps before its segment's end.
-        goes_on: The segment may be told on; else this must be all of it.
+        ends: The trial ended, perhaps before its segment's end.
+        goes_on: More reports may follow; else these must complete the segment.
 
     Raises:
-        TellError: These aren't the iterations that are to be told.
-        TrainableError: A report doesn't hold numbers, and the sweep's metrics among them.
+        TellError: The iterations are wrong.
+        TrainableError: A report has values that aren't numbers, or lacks a metric.
     """
     number, segment, known = record.trial.number, record.segment, record.result.iterations
     assert segment is not None, "only an open trial is told of"
@@ -160,7 +160,7 @@ _HINT_FAILED = "; one that gave nothing is told with failed='why'"
 
 
 def _first(record: TrialRecord, segment: Segment, given: Sequence[Metrics], iteration: int | None) -> int:
-    """Give the iteration of the first report."""
+    """Return the iteration of the first report."""
     number, known = record.trial.number, record.result.iterations
     if iteration is None:
         return known + 1

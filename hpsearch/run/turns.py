@@ -29,18 +29,18 @@ _PATIENCE = 60.0
 
 
 class Turn:
-    """The study, held by one call of one process: events are applied, and written together at the end.
+    """A study that is locked by one call: its events are applied, and journaled together at the end.
 
     Args:
-        sweep_state: The journal's events were applied to it.
-        finished: The journal's last event says that there is nothing more to start.
+        sweep_state: The state after the journal's events.
+        finished: Whether there is nothing more to start, by the journal's last event.
     """
 
     def __init__(self, sweep_state: SweepState, finished: bool) -> None:
         self.sweep_state = sweep_state
         self.finished = finished
         self.noted: list[tuple[Event, Followed]] = []
-        """Applied, not yet in the journal."""
+        """Applied events that aren't journaled yet."""
         self.touched = False
         """It may be ahead of the journal."""
 
@@ -55,7 +55,7 @@ class Turn:
         self.note(Opened(ASK_TELL, None, process_name(), command_line()))
 
     def next(self) -> Next:
-        """Give what can start now, or why nothing can; notes what comes before it, and the sweep's end."""
+        """Return what can start now, or why nothing can; record preceding events, and the sweep's end."""
         self.touched = True
         self.sweep_state.prepare()
         while isinstance(answer := self.sweep_state.next(), Asked | Exhausted):
@@ -65,7 +65,7 @@ class Turn:
         return answer
 
     def settle(self) -> None:
-        """Note the sweep's end, as far as that is known without asking a searcher that learns."""
+        """Record the sweep's end, as far as known without asking a searcher that learns."""
         while isinstance(answer := self.sweep_state.next(), Exhausted):
             self.note(answer)
         if isinstance(answer, Done):
@@ -73,21 +73,21 @@ class Turn:
 
 
 class Turns:
-    """Takes turns on one study.
+    """Locks a study for one call after the other.
 
     Args:
-        place: The study's directory; made where there is none.
-        sweep: What the user asks for; None: what the study holds.
+        place: The study's directory; created if missing.
+        sweep: The requested sweep; None: the study's.
         text: The sweep file.
 
     Raises:
-        SweepError: The sweep is another one than the study's.
-        JournalError: There is no study and no sweep; or workers have run its trials.
+        SweepError: The sweep differs from the study's.
+        JournalError: There is neither a study nor a sweep; or workers have run the study's trials.
     """
 
     def __init__(self, place: StudyDirectory, sweep: Sweep | None, text: str | None) -> None:
         self.since: dict[int, float] = {}
-        """Of open trials, when they were asked for or told of last, in seconds since the epoch."""
+        """Time of the last `ask` or `report` of open trials, in seconds since the epoch."""
         if sweep is not None and sweep.early_terminate is not None and sweep.early_terminate.capabilities.live:
             raise SweepError(
                 "early_terminate.type: must be one that judges trials where they pause, got "
@@ -97,7 +97,7 @@ class Turns:
         self._place = place
         self._lock = threading.Lock()
         self._state: Turn | None = None
-        self._end: tuple[int, int] | None = None  # of the journal, as far as the state goes
+        self._end: tuple[int, int] | None = None  # last entry of the journal that the state includes
         self._metric: Metric | tuple[Metric, ...] | None = None if sweep is None else sweep.metric
         self._limits: Limits | None = None if sweep is None else sweep.limits
         if not place.exists():
@@ -134,7 +134,7 @@ class Turns:
                     turn.sweep_state.close()
 
     def close(self) -> None:
-        """Let go of the searcher; the next turn reads the study anew."""
+        """Close the searcher; the next call reads the study again."""
         with self._lock:
             if self._state is not None:
                 self._state.sweep_state.close()
@@ -151,7 +151,7 @@ class Turns:
             yield journal
 
     def _loaded(self, journal: Journal, asked: Sweep | None) -> tuple[Turn, Extended | None]:
-        """Read the study; give what the user asks for beyond it, too."""
+        """Read the study; also return the extension that the user requests."""
         history = list(journal.entries())
         opened = next((entry.event for entry in history if isinstance(entry.event, Opened)), None)
         if opened is not None and opened.backend != ASK_TELL:
@@ -202,5 +202,5 @@ def make_study(place: StudyDirectory, sweep: Sweep | None, text: str | None) -> 
     try:
         create_study(sweep, place.path, text)
     except JournalError:
-        if not place.exists():  # else another process has made it meanwhile
+        if not place.exists():  # else another process has created it
             raise

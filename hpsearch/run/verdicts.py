@@ -1,4 +1,4 @@
-"""What follows from the end of an attempt, or of the run: pure functions of how it ended, and of the sweep's rules."""
+"""Events that follow from the end of an attempt or a run: pure functions of the end and the sweep's rules."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from hpsearch.widths.divergence import diverged
 __all__ = ["MOST_LOSSES", "Rules", "Verdict", "broken_off", "verdict"]
 
 MOST_LOSSES = 5
-"""Attempts of one segment that may vanish with their worker in a row before the trial is said to kill its workers."""
+"""Number of consecutive lost attempts of a segment after which the trial fails, as it kills its workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the verdict goes by, beside the attempt and its trial."""
+    """Inputs of a verdict, besides the attempt and its trial."""
 
     sweep: Sweep
     proven: bool = True
-    """A segment of the sweep has come to its end, so its contract can be kept."""
+    """A segment of the sweep has completed, so its contract can be satisfied."""
     ending: bool = False
-    """The sweep ends: what is lost now runs again in the next run."""
+    """The sweep is ending: lost attempts run again in the next run."""
     shares: bool = False
     """Trials share workers, unless they are to have one for themselves."""
     workers: int = 1
-    """As many as there are."""
+    """Number of workers."""
     stopped: str = ""
-    """Why the scheduler had the attempt cut, which then doesn't go on; empty where it didn't."""
+    """Why the scheduler stopped the attempt; empty if it didn't."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What follows."""
+    """Events that follow from an end."""
 
     events: tuple[Event, ...]
     said: str = ""
-    """What the user should read."""
+    """Message for the user."""
     mistake: HpsearchError | None = None
     """Why the sweep must end."""
 
 
 def broken_off(error: BaseException, is_asked: bool) -> Ended:
-    """Say how a run ended that an exception broke off.
+    """Return how a run ended that an exception interrupted.
 
     Args:
         error: The exception.
-        is_asked: A signal has asked the process to end. It may have been for all processes, and have ended the
-            backend, or the searcher's process, too.
+        is_asked: Whether this process received a signal to end, which may have ended the backend or the searcher's
+            process, too.
     """
     if isinstance(error, KeyboardInterrupt) or (isinstance(error, BackendError | SearcherError) and is_asked):
         return Ended("interrupted")
@@ -61,12 +61,12 @@ def broken_off(error: BaseException, is_asked: bool) -> Ended:
 
 
 def verdict(ended: Result | TimedOut | Gone, record: TrialRecord, rules: Rules) -> Verdict:
-    """Say what follows from the end of an attempt.
+    """Return the events that follow from the end of an attempt.
 
     Args:
-        ended: How.
-        record: Where its trial stands, with this attempt running.
-        rules: Of the sweep.
+        ended: How it ended.
+        record: The trial's record, with this attempt running.
+        rules: The sweep's rules.
     """
     trial, attempt = ended.trial, ended.attempt
     match ended:
@@ -119,7 +119,7 @@ def _of_failure(ended: Result, failure: Failure, record: TrialRecord, rules: Rul
 
 
 def _with_more_memory(record: TrialRecord, rules: Rules) -> Literal["alone", "wider"] | None:
-    """Say how a trial may find the memory that it lacked; None: it had all it may have."""
+    """Return how a trial may find the memory that it lacked; None: it had all it may have."""
     if rules.shares and record.width == 1 and not record.alone:
         return "alone"
     most = min(rules.workers, rules.sweep.resources.widest, record.widest or rules.workers)
@@ -146,13 +146,13 @@ def _of_loss(gone: Gone, record: TrialRecord, rules: Rules) -> Verdict:
 
 
 def _harm(result: Result, record: TrialRecord, rules: Rules) -> str | None:
-    """Say what more workers than before did to a trial; None: nothing."""
+    """Return what more workers than before did to a trial; None: nothing."""
     rollback_point, failure = record.rollback_point, result.failure
     if rollback_point is None or record.segment is None or result.cut:
         return None
     if failure is None:
         scaling = rules.sweep.scaling
-        # With a global batch the width changes no result, so a worse one says nothing about the width.
+        # With a global batch the width doesn't affect results, so a worse one isn't due to the width.
         tolerance = scaling.tolerance if scaling.batch == "per_worker" else None
         last = result.reports[-1].metrics if result.reports else record.result.metrics
         return diverged(last, rollback_point.result.metrics, rules.sweep.objective.goals, tolerance)
@@ -166,7 +166,7 @@ def _harm(result: Result, record: TrialRecord, rules: Rules) -> str | None:
 def _go_back(
     ended: Result | Gone, record: TrialRecord, harm: str, seconds: float, checkpoint: str | None = None
 ) -> Verdict:
-    """Take the trial back to where it stood before it was widened."""
+    """Revert the trial to its state before it was widened."""
     assert record.rollback_point is not None, "only a trial that was widened goes back"
     reason, iteration = f"width {record.width}: {harm}", record.rollback_point.result.iterations
     said = f"trial {ended.trial} goes back to iteration {iteration} and to fewer workers: {reason}"

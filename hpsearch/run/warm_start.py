@@ -1,4 +1,4 @@
-"""What a run is asked to begin with: read for a new study, held against what it began with for one that goes on."""
+"""Warm starts: read for a new study, and compared with the stored one for a resumed study."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["recorded", "warm_start_of"]
 
 
 def warm_start_of(given: Sequence[Given], sweep: Sweep, place: StudyDirectory | None) -> WarmStart | None:
-    """Give what a new study's searcher begins with; None: nothing, or the study is there and has its own.
+    """Return a new study's warm start; None: there is none, or an existing study has its own.
 
     Args:
-        given: What the user asks for.
-        sweep: What will be run.
-        place: The study's directory, where one is named.
+        given: The requested sources.
+        sweep: The sweep.
+        place: The study's directory, if requested.
 
     Raises:
-        SweepError: It can't be had; or the study that is there began with something else.
-        JournalError: What it began with can't be read.
+        SweepError: It can't be read; or it differs from an existing study's.
+        JournalError: The existing study's can't be read.
     """
     if not given:
         return None
@@ -43,5 +43,5 @@ def warm_start_of(given: Sequence[Given], sweep: Sweep, place: StudyDirectory | 
 
 
 def recorded(begins_with: WarmStart | None) -> Mapping[str, Any]:
-    """Give what a new study records of what its searcher begins with."""
+    """Return what a new study records of what its searcher begins with."""
     return {} if begins_with is None else begins_with.to_record()

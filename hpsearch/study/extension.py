@@ -1,4 +1,4 @@
-"""Give a study more to do: what may change of a sweep that has begun."""
+"""Return a study more to do: what may change of a sweep that has begun."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def extension(stored: Sweep, asked: Sweep) -> Extended | None:
 
 
 def extended(sweep: Sweep, more: Extended) -> Sweep:
-    """Give the sweep with more to do."""
+    """Return the sweep with more to do."""
     if more.run_cap is not None:
         sweep = replace(sweep, run_cap=more.run_cap, read_back=True)
     if more.settings and sweep.early_terminate is not None:

@@ -1,7 +1,7 @@
-"""The state of a sweep as its journal tells it: every trial's record, moved on by events and what followed from them.
+"""The state of a sweep from its journal: every trial's record, updated by events and the decisions that followed.
 
-Nothing is asked of a searcher or a scheduler here. A running sweep goes through the same lines (`SweepState`, which
-asks the scheduler what follows), so what is read is what was lived through.
+It needs no searcher or scheduler. A running sweep uses the same code, in `SweepState`, which asks the scheduler for the
+decisions, so a read state equals the one of the run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _STATES = {"promote": TrialState.WAITING, "stop": TrialState.STOPPED, "complete"
 
 
 class JournaledState:
-    """Where a sweep stands."""
+    """State of a sweep."""
 
     def __init__(self, sweep: Sweep) -> None:
         self._keep_all = sweep.checkpoints.keep == "all"
@@ -65,7 +65,7 @@ class JournaledState:
         """Trials that reached the end of a segment, and have not failed."""
         self.finished_segments = 0
         self.iterations = 0
-        """Iterations that count, those run again from zero included."""
+        """Iterations that count, repetitions from zero included."""
         self.total: tuple[int, int] | None = None
         """(trials, iterations with resume) of the whole sweep; None where it has no bound, or never ran."""
         self.brackets: dict[int, Rungs] = {}
@@ -74,10 +74,10 @@ class JournaledState:
         self._finished: Counter[tuple[int, int]] = Counter()
 
     def read(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Move on by a journal's entries, and pass them on.
+        """Apply a journal's entries, and yield them.
 
         Raises:
-            JournalError: They aren't those of one sweep.
+            JournalError: They don't belong to one sweep.
         """
         for entry in entries:
             try:
@@ -91,10 +91,10 @@ class JournaledState:
             yield entry
 
     def apply(self, event: Event) -> None:
-        """Move on by an event; `follow` comes next.
+        """Apply an event; `follow` comes next.
 
         Raises:
-            ValueError: It is of an attempt that doesn't run.
+            ValueError: Its attempt doesn't run.
         """
         self.pruned = {}
         match event:
@@ -117,7 +117,7 @@ class JournaledState:
                 pass  # all that they change follows from them
 
     def follow(self, followed: Followed) -> None:
-        """Take what followed from the event that was applied last."""
+        """Apply what followed from the last event."""
         for decision in followed.decisions:
             if decision.action == "withdraw":
                 self._withdraw(decision.trial)
@@ -128,7 +128,7 @@ class JournaledState:
             self.brackets.update(followed.plan.brackets)
 
     def leave(self, ended: Ended) -> None:
-        """Take it that nobody runs what was running when the last process died.
+        """Mark the attempts of the last, dead process as lost.
 
         What had been pruned by then goes no further, as whoever runs the study next will write.
         """
@@ -136,7 +136,7 @@ class JournaledState:
         self.follow(Followed([Decision(trial, "stop", self.records.of(trial).pruned) for trial in self.pruned]))
 
     def turn(self, event: Event) -> int:
-        """Say how many segments are to be started again before that of an event, if that is one of them.
+        """Return how many segments are to be started again before that of an event, if that is one of them.
 
         In which order they are changes nothing, and former versions had another one.
         """
@@ -145,7 +145,7 @@ class JournaledState:
         return 0
 
     def rungs(self) -> Sequence[RungView]:
-        """Give the rungs of the brackets begun so far."""
+        """Return the rungs of the brackets begun so far."""
         return [
             RungView(bracket, rung, until, size, self._started[bracket, rung], self._finished[bracket, rung])
             for bracket, rungs in sorted(self.brackets.items())
@@ -153,11 +153,11 @@ class JournaledState:
         ]
 
     def rows(self) -> list[TrialRow]:
-        """Give every trial, by number."""
+        """Return every trial, by number."""
         return self.records.rows()
 
     def leaders(self) -> list[TrialRow]:
-        """Give the trials that no other one is better than, by number: of one goal the best one, ties to the lower."""
+        """Return the non-dominated trials by number; with one goal the best one, ties to the lower number."""
         return self.records.leaders()
 
     def counts(self) -> dict[TrialState, int]:
@@ -165,7 +165,7 @@ class JournaledState:
         return dict(self.records.counts)
 
     def obsolete(self, wanted: Collection[StateAt] = ()) -> list[str]:
-        """Give the checkpoints that nothing needs any more, each once, and the packs that held no others.
+        """Return the checkpoints that nothing needs any more, each once, and the packs that held no others.
 
         They are addresses, and the paths of packs, relative to the study's directory.
 
@@ -286,7 +286,7 @@ class JournaledState:
         insort(self.requeued, trial, key=turn)
 
     def _cut_short(self, record: TrialRecord) -> None:
-        """Take a segment for ended that was to be started again."""
+        """End a segment that was to be started again."""
         self.pruned[record.trial.number] = True
         self._finished[record.bracket, record.rung] += 1
 

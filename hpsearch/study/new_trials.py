@@ -59,11 +59,11 @@ class Requested:
         self.added += 1
 
     def upcoming(self) -> Iterator[int | Params]:
-        """Give what new trials take, one by one; for `suggestion`."""
+        """Return what new trials take, one by one; for `suggestion`."""
         return iter(tuple(self._queue))
 
     def suggestion(self, asked: int | Params, number: int) -> Suggestion:
-        """Give what trial `number` is to run."""
+        """Return what trial `number` is to run."""
         if isinstance(asked, int):
             return _once_more(self._records.of(asked).trial)
         return Suggestion(self._space.complete(asked, self._seed, number), ADDED)
@@ -74,7 +74,7 @@ class Requested:
 
 
 def _once_more(trial: Trial) -> Suggestion:
-    """Give a trial's params to another one; its weights too, where it inherited some at its own beginning."""
+    """Return a trial's params to another one; its weights too, where it inherited some at its own beginning."""
     return Suggestion(trial.params, RETRY, _state_of(trial.parent) if trial.start == 0 else None)
 
 
@@ -83,7 +83,7 @@ def _state_of(parent: Parent | None) -> StateAt | None:
 
 
 def first_start(answer: NewTrial, suggestion: Suggestion, records: TrialRecords, seed: int, told: bool) -> Started:
-    """Give the start of a new trial.
+    """Return the start of a new trial.
 
     Args:
         answer: What the scheduler asked for.
@@ -113,7 +113,7 @@ def first_start(answer: NewTrial, suggestion: Suggestion, records: TrialRecords,
 
 
 def record_of_parent(wanted: StateAt, records: TrialRecords) -> TrialRecord:
-    """Give the record of a trial that is to be forked.
+    """Return the record of a trial that is to be forked.
 
     Raises:
         ValueError: There is none.

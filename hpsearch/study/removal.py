@@ -67,7 +67,7 @@ def parts_of(place: StudyDirectory) -> Parts:
 
 
 def _is_export(path: Path) -> bool:
-    """Say whether a folder holds nothing but what `hpsearch export` writes there."""
+    """Return whether a folder holds nothing but what `hpsearch export` writes there."""
     return (
         path.name == "export"
         and path.is_dir()
@@ -77,7 +77,7 @@ def _is_export(path: Path) -> bool:
 
 
 def unneeded(place: StudyDirectory, logs: bool = False) -> list[Path]:
-    """Give the files that neither going on with a study needs nor its best trials.
+    """Return the files that neither going on with a study needs nor its best trials.
 
     These are the checkpoints that a sweep with `checkpoints.keep: best` would have deleted by now, and those that
     attempts which were cut off left; the event files of TensorBoard, which can be written again.

@@ -1,4 +1,4 @@
-"""How a study stands by its journal: what it was extended by, and the word for its state."""
+"""A study's state by its journal: its extensions, and the word for its state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Standing:
         self._paused = ""
 
     def ended(self, live: bool) -> Ended:
-        """Give the study's state, in the one word that all say who tell of it, and what is said of it.
+        """Return the study's state, in the one word that all say who tell of it, and what is said of it.
 
         `running`; `paused`; `open`, where its trials are asked for and told of; what the last run ended with, if that
         was in good order; `extended`, given more to do when it was finished; `killed`, where its process ended without

@@ -34,11 +34,11 @@ from hpsearch.widths.widths import RESTART_SECONDS, Widths
 __all__ = ["Next", "SweepState"]
 
 Next = Started | Asked | Exhausted | Wait | Done
-"""What a sweep may have to do next."""
+"""A sweep's possible next steps."""
 
 
 class SweepState:
-    """What a sweep has done and what comes next."""
+    """The state of a sweep, and what comes next."""
 
     def __init__(
         self,
@@ -59,14 +59,14 @@ class SweepState:
             restart: Seconds that it costs to cut a segment and resume it, while nothing is measured.
         """
         self.sweep = sweep if current is None else current
-        """As it is run now, with what it was extended by."""
+        """The current sweep, with its extensions."""
         self._scheduler = build_scheduler(sweep)
         self._journaled = JournaledState(sweep)
         self._suggestions = Suggestions(sweep, self._journaled, calls_of, past)
         self.records = self._journaled.records
         self._reports = SegmentReports()
         self.requested = Requested(self.records, sweep.parameters, sweep.seed)
-        """What new trials take before anything is suggested."""
+        """Configurations that new trials take before any suggestion."""
         self._exhausted = False
         self._place = 0  # in the searcher's order, which has no gaps, of what it suggests next
         self._gone: list[str] = []  # checkpoints that `obsolete` hasn't returned yet
@@ -84,11 +84,11 @@ class SweepState:
         """Ends the sweep early."""
 
     def next(self) -> Next:
-        """Give the event that should come next, and change nothing: `apply` moves on."""
+        """Return the event that should come next, and change nothing: `apply` moves on."""
         return next(self.upcoming())
 
     def upcoming(self, stand_in: bool = False) -> Iterator[Next]:
-        """Give the events that should come next, one by one; the first that is no `Started` is the last.
+        """Return the events that should come next, one by one; the first that is no `Started` is the last.
 
         It may have no end. The caller journals them, applies them, and acts on them.
 
@@ -102,7 +102,7 @@ class SweepState:
         return self._upcoming(suggest)
 
     def request(self) -> Asked | None:
-        """Give the event that asks for a suggestion before it is needed; None where there is none to ask for."""
+        """Return the event that asks for a suggestion before it is needed; None where there is none to ask for."""
         if not self._suggestions.learns:
             return None
         new = next((answer for answer in self._scheduler.upcoming() if isinstance(answer, NewTrial)), None)
@@ -111,20 +111,20 @@ class SweepState:
         return self._suggestions.request(self._place, new.bracket)
 
     def prepare(self) -> None:
-        """Begin with the suggestions that were asked for before and not used."""
+        """Request again the suggestions that were requested earlier and not used."""
         self._suggestions.prepare()
 
     def has_more(self, starts: int) -> bool:
-        """Say whether more segments than so many could start now, if the searcher isn't exhausted."""
+        """Return whether more segments than so many could start now, if the searcher isn't exhausted."""
         rest = starts - len(self._journaled.requeued)
         return rest < 0 or any(True for _ in islice(self._scheduler.upcoming(), rest, rest + 1))
 
     def held(self) -> int:
-        """Count the segments that may share a worker with some trials alone; they are the first to come."""
+        """Return the number of segments that may share a worker only with certain trials; they come first."""
         return sum(1 for trial in self._journaled.requeued if self.records.of(trial).company)
 
     def apply(self, event: Event) -> Followed:
-        """Move on by an event; answer what followed, which the journal keeps beside it."""
+        """Apply an event; return what followed, which is journaled with it."""
         if isinstance(event, Started | Exhausted):
             self._take(event)
         self._journaled.apply(event)
@@ -145,7 +145,7 @@ class SweepState:
         """Apply the events of a journal, checking that each start is the one that this sweep would make.
 
         Raises:
-            JournalError: One is not: the journal is of another sweep, or of a version that decides otherwise.
+            JournalError: A start differs: the journal is of another sweep, or of a version with other decisions.
         """
         self._suggestions.replaying = True
         for event in events:
@@ -171,10 +171,10 @@ class SweepState:
                 self._scheduler.watch(report)
 
     def resume(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Replay a journal's entries, and pass them on.
+        """Replay a journal's entries, and yield them.
 
         Raises:
-            JournalError: As by `replay`; or something else followed from an event than the journal says.
+            JournalError: See `replay`; or something else followed from an event than in the journal.
         """
         entries, told = tee(entries)
         for (event, followed), entry in zip(self.replay(entry.event for entry in entries), told, strict=True):
@@ -183,39 +183,39 @@ class SweepState:
             yield entry
 
     def record(self, trial: int) -> TrialRecord:
-        """Give a trial's record."""
+        """Return a trial's record."""
         return self.records.of(trial)
 
     def failed(self) -> list[int]:
-        """Give the trials that have failed and not been retried, by number."""
+        """Return the trials that have failed and not been retried, by number."""
         rows = (record.trial.number for record in self.records if record.state is TrialState.FAILED)
         return [trial for trial in rows if trial not in self.requested.retaken]
 
     def may_run_again(self, trial: int) -> bool:
-        """Say whether a trial has failed and its rung isn't decided, so that `Retried` runs the trial itself again."""
+        """Return whether a failed trial's rung isn't decided, so that `Retried` runs the trial itself again."""
         return self._scheduler.may_withdraw(trial)
 
     def room(self) -> int | None:
-        """Count the new trials that may still be created beside those that were asked for; None: no bound."""
+        """Return the number of new trials that may still be created, besides the requested ones; None: unbounded."""
         if not self._scheduler.busy and next(self._scheduler.upcoming(), None) is None:
             return 0
         total = self._scheduler.total()
         return None if total is None else total[0] - len(self.records) - len(self.requested)
 
     def rehearsal(self) -> Scheduler:
-        """Give a copy of the scheduler, to see what it would take; one that is exhausted as if it weren't."""
+        """Return a copy of the scheduler, to see what it would take; one that is exhausted as if it weren't."""
         scheduler = copy.deepcopy(self._scheduler)
         if self._exhausted:
             scheduler.extend(None, {})
         return scheduler
 
     def tally(self) -> Tally:
-        """Count the trials that have failed, and those that have failed or reached the end of a segment."""
+        """Return the number of failed trials, and of those that failed or reached the end of a segment."""
         failed = self.records.counts[TrialState.FAILED]
         return Tally(failed, failed + self._journaled.reached)
 
     def running(self) -> Sequence[Segment]:
-        """Give the segments that run, by trial number."""
+        """Return the segments that run, by trial number."""
         return self.records.segments()
 
     def ready(self) -> int:
@@ -223,7 +223,7 @@ class SweepState:
         return len(self._journaled.requeued) + self._scheduler.ready()
 
     def watch(self, reports: Sequence[Report]) -> list[tuple[Segment, str]]:
-        """Take live reports; return the running segments that the scheduler stops, each with the reason."""
+        """Receive live reports; return the running segments that the scheduler stops, each with the reason."""
         self.widths.report(reports)
         self.stopping.report(reports)
         stopped = []
@@ -236,21 +236,21 @@ class SweepState:
 
     @property
     def finished_segments(self) -> int:
-        """Segments that came to their end."""
+        """Number of completed segments."""
         return self._journaled.finished_segments
 
     @property
     def iterations(self) -> int:
-        """Iterations that count, those run again from zero included."""
+        """Iterations that count, repetitions from zero included."""
         return self._journaled.iterations
 
     def close(self) -> None:
-        """Let go of the searcher: nothing more is asked."""
+        """Close the searcher."""
         self._suggestions.close()
 
     @property
     def is_searching(self) -> bool:
-        """Whether a trial waits for the searcher, which is to be asked again."""
+        """Whether a trial waits for the searcher, which must be asked again."""
         return self._suggestions.working
 
     @property
@@ -259,11 +259,11 @@ class SweepState:
         return not self.records.running
 
     def rows(self) -> list[TrialRow]:
-        """Give every trial, by number."""
+        """Return every trial, by number."""
         return self._journaled.rows()
 
     def leaders(self) -> list[TrialRow]:
-        """Give the trials that no other one is better than, by number: of one goal the best one, ties to the lower."""
+        """Return the non-dominated trials by number; with one goal the best one, ties to the lower number."""
         return self._journaled.leaders()
 
     def counts(self) -> dict[TrialState, int]:
@@ -271,11 +271,11 @@ class SweepState:
         return self._journaled.counts()
 
     def rungs(self) -> Sequence[RungView]:
-        """Give the rungs of the brackets begun so far."""
+        """Return the rungs of the brackets begun so far."""
         return self._scheduler.rungs()
 
     def total(self) -> tuple[int, int] | None:
-        """Give (trials, iterations with resume) of the whole sweep, None where it has no bound."""
+        """Return (trials, iterations when promotions resume) of the whole sweep; None if it is unbounded."""
         total, size = self._scheduler.total(), self._suggestions.size
         if size is None or (total is not None and total[0] <= size + self.requested.added):
             return total
@@ -286,12 +286,12 @@ class SweepState:
         return None
 
     def obsolete(self) -> list[str]:
-        """Give the checkpoints that nothing needs any more, and the packs that held no others, each once."""
+        """Return the checkpoints that aren't needed any more, and packs without needed ones, each once."""
         gone, self._gone = self._gone, []
         return gone
 
     def checkpoints(self) -> set[str]:
-        """Give the checkpoints that are kept."""
+        """Return the checkpoints that are kept."""
         return self.records.checkpoints()
 
     def _upcoming(
@@ -332,7 +332,7 @@ class SweepState:
     def _suggested(
         self, event: Started | Exhausted, answer: NewTrial, place: int, parent: Trial | None
     ) -> Suggestion | None:
-        """Give what the searcher said when the event was written."""
+        """Return the searcher's suggestion at the time of the event."""
         new = None if isinstance(event, Exhausted) else event.new
         if new is None and isinstance(event, Started):
             raise ValueError("a new trial is to come")
@@ -354,7 +354,7 @@ class SweepState:
             self._place += 1
 
     def _decided(self, event: Event) -> Sequence[Decision]:
-        """Tell the scheduler of an event that was applied; give its decisions."""
+        """Pass an applied event to the scheduler; return its decisions."""
         decisions = self._decided_on(event)
         for trial in self._journaled.pruned:
             stopped = Decision(trial, "stop", self.records.of(trial).pruned)
@@ -400,7 +400,7 @@ class SweepState:
         return ()
 
     def _plan(self, event: Event) -> PlanChange | None:
-        """Give how the scheduler's plan changed on an event; None where it didn't."""
+        """Return how the scheduler's plan changed on an event; None where it didn't."""
         known = self._journaled.brackets
         match event:
             case Started():
@@ -419,7 +419,7 @@ class SweepState:
 
 
 def _as_then(expected: Started, event: Started) -> Started:
-    """Give an expected start what was decided by who was free then, and by which checkpoints there were."""
+    """Return an expected start what was decided by who was free then, and by which checkpoints there were."""
     segment = replace(expected.segment, width=event.segment.width)
     new, old = expected.new, event.new
     if new is not None and old is not None and new.parent is not None and old.parent is not None:
@@ -430,7 +430,7 @@ def _as_then(expected: Started, event: Started) -> Started:
 
 
 def _misfit(event: Event, instead: str) -> JournalError:
-    """Give the error of an event that isn't the one that its sweep gives; `instead` says what this sweep has."""
+    """Return the error of an event that isn't the one that its sweep gives; `instead` says what this sweep has."""
     return JournalError(
         f"the journal doesn't replay: it holds {event}, where {instead}. "
         "It was written by a version of hpsearch that decides otherwise; resume with that one."

@@ -293,7 +293,7 @@ class Tally:
 
 
 def too_many(tally: Tally, limit: MaxFailures) -> bool:
-    """Say whether so many trials failed that the sweep should end."""
+    """Return whether so many trials failed that the sweep should end."""
     if limit == "none":
         return False
     if limit == "auto":
@@ -303,7 +303,7 @@ def too_many(tally: Tally, limit: MaxFailures) -> bool:
 
 
 def mistake_of(event: Failed, tally: Tally, limit: MaxFailures) -> TrainableError | None:
-    """Give the mistake for which a sweep ends, now that a trial has failed; None: it goes on.
+    """Return the mistake for which a sweep ends, now that a trial has failed; None: it goes on.
 
     Args:
         event: The failure, for good.

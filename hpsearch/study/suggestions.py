@@ -61,7 +61,7 @@ class Updates:
         self._pending.append(update)
 
     def settled(self, number: int, bracket: int) -> bool:
-        """Say whether all has happened that suggestion `number`, for a trial of this bracket, is to know."""
+        """Return whether all has happened that suggestion `number`, for a trial of this bracket, is to know."""
         return True
 
     def before(self, number: int, bracket: int) -> list[Update]:
@@ -125,7 +125,7 @@ class LaggedUpdates(Updates):
                 self._take_back(update, trial.number)
 
     def settled(self, number: int, bracket: int) -> bool:
-        """Say whether the trials and brackets have ended that the suggestion is to know."""
+        """Return whether the trials and brackets have ended that the suggestion is to know."""
         if len(self._suggested) < number:
             return False
         first = range(self._first, self._until(number - self._lag))
@@ -271,7 +271,7 @@ class Suggestions:
     def suggest(
         self, number: int, trial: int, bracket: int, parent: Trial | None, stand_in: bool
     ) -> Suggestion | Asked | NotYet | None:
-        """Give a suggestion, or what must happen before.
+        """Return a suggestion, or what must happen before.
 
         Args:
             number: In the order of those that aren't forked by the scheduler.
@@ -301,14 +301,14 @@ class Suggestions:
         return NotYet()
 
     def request(self, number: int, bracket: int) -> Asked | None:
-        """Give the request for a suggestion that will be needed; None where it needn't or can't be made yet."""
+        """Return the request for a suggestion that will be needed; None where it needn't or can't be made yet."""
         made = number < self._first.count or (number, None) in self._asked
         if not self.learns or not self._ahead or made or not self._updates.settled(number, bracket):
             return None
         return Asked(number, None, bracket)
 
     def suggested(self, number: int, parent: Trial | None, trial: Trial | None) -> Suggestion | None:
-        """Give what was suggested by the journal's word; of a searcher that remembers what it suggested, by its own.
+        """Return what was suggested by the journal's word; of a searcher that remembers what it suggested, by its own.
 
         Args:
             number: As `suggest` takes it; of a trial that the scheduler forks, its own.
@@ -436,14 +436,14 @@ class Suggestions:
             self._calls.close()
 
     def _answered(self, key: _Key) -> Suggestion | None:
-        """Give an answer, or another point where a stand-in took that one while it was worked out."""
+        """Return an answer, or another point where a stand-in took that one while it was worked out."""
         suggestion = self._answers[key].suggestion
         if suggestion is None or suggestion.params not in self._taken:
             return suggestion
         return self._first.replacement(key[0], self._tried)
 
     def _is_asked(self, number: int, parent: Trial | None, trial: Trial | None) -> bool:
-        """Say whether the searcher itself was asked for it."""
+        """Return whether the searcher itself was asked for it."""
         if trial is not None and trial.origin == STAND_IN:
             return False
         return parent is not None or number >= self._first.count

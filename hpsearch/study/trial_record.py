@@ -161,11 +161,11 @@ class TrialRecord:
         return self.sure_width is not None
 
     def on(self, until: int | None) -> Segment:
-        """Give the segment that carries the trial on from its newest checkpoint."""
+        """Return the segment that carries the trial on from its newest checkpoint."""
         return Segment(self.trial.number, self.checkpoint_iteration, until, self.checkpoint, self.attempts + 1)
 
     def again(self) -> Segment:
-        """Give the rest of the segment that was started last."""
+        """Return the rest of the segment that was started last."""
         return self.on(self.until)
 
     def save(self, iteration: int, checkpoint: str) -> None:
@@ -251,7 +251,7 @@ class TrialRecord:
         self.excused = self.seconds
 
     def needed(self) -> set[str]:
-        """Give the checkpoints that it stands at or may have to go back to, and those of its value there.
+        """Return the checkpoints that it stands at or may have to go back to, and those of its value there.
 
         And the one that its segment began with: its code may look at that as long as it runs.
         """
@@ -265,16 +265,16 @@ class TrialRecord:
         return {checkpoint for checkpoint in kept if checkpoint is not None}
 
     def checkpoint_at(self, iteration: int) -> tuple[int, str] | None:
-        """Give its newest checkpoint of this or an earlier iteration, with its iteration."""
+        """Return its newest checkpoint of this or an earlier iteration, with its iteration."""
         before = [saved for saved in reversed(self._saved) if saved[0] <= iteration]
         return max(before, key=lambda saved: saved[0], default=None)
 
     def has(self, checkpoint: str) -> bool:
-        """Say whether it wrote this checkpoint, and the checkpoint is still there."""
+        """Return whether it wrote this checkpoint, and the checkpoint is still there."""
         return any(saved[1] == checkpoint for saved in self._saved)
 
     def take_superseded(self, *held: Collection[str]) -> list[str]:
-        """Give the checkpoints that are no longer needed, each once; `held` are those that others need."""
+        """Return the checkpoints that are no longer needed, each once; `held` are those that others need."""
         kept = (self.needed(), *held)
         gone = [path for _, path in self._saved if not any(path in some for some in kept)]
         self._saved = tuple(saved for saved in self._saved if saved[1] not in gone)
@@ -286,7 +286,7 @@ class TrialRecord:
         self.result = replace(self.result, value_checkpoint=None)
 
     def row(self) -> TrialRow:
-        """Give the trial as tables show it."""
+        """Return the trial as tables show it."""
         parent, address = self.trial.parent, self.result.value_checkpoint
         return TrialRow(
             number=self.trial.number,

@@ -54,23 +54,23 @@ class TrialRecords:
         return iter(self._all)
 
     def of(self, trial: int) -> TrialRecord:
-        """Give a trial's record."""
+        """Return a trial's record."""
         return self._all[trial]
 
     def widest(self, trial: int) -> int | None:
-        """Give the workers that a trial may have at most, also of one that is to be created; None: as many as any."""
+        """Return the workers that a trial may have at most, also of one that is to be created; None: as many as any."""
         return self._all[trial].widest if trial < len(self._all) else None
 
     def narrowest(self, trial: int) -> int:
-        """Give the workers that a trial needs for its memory, also of one that is to be created."""
+        """Return the workers that a trial needs for its memory, also of one that is to be created."""
         return self._all[trial].narrowest if trial < len(self._all) else 1
 
     def rows(self) -> list[TrialRow]:
-        """Give every trial, by number."""
+        """Return every trial, by number."""
         return [record.row() for record in self._all]
 
     def segments(self) -> list[Segment]:
-        """Give the segments that run, by trial number."""
+        """Return the segments that run, by trial number."""
         running = (self._all[trial].segment for trial in sorted(self.running))
         return [segment for segment in running if segment is not None]
 
@@ -181,7 +181,7 @@ class TrialRecords:
         return score != former and not self._objective.improves(score, former)
 
     def obsolete(self, wanted: Collection[StateAt] = (), *, keep_all: bool) -> list[str]:
-        """Give the checkpoints that nothing needs any more, each once, and the packs that held no others.
+        """Return the checkpoints that nothing needs any more, each once, and the packs that held no others.
 
         A trial that may still run needs its newest, and one that has failed may be retried. Of the others that have
         ended only the best ones' are kept: their values don't change any more, so a worse one can never become one.
@@ -207,7 +207,7 @@ class TrialRecords:
         return gone + self._packs.release(gone)
 
     def checkpoint_at(self, state: StateAt) -> tuple[int, str | None]:
-        """Give the newest checkpoint that is there of what is to be forked, with its iteration; None without one."""
+        """Return the newest checkpoint that is there of what is to be forked, with its iteration; None without one."""
         record = self._all[state.trial]
         saved = record.checkpoint_at(state.iteration)
         if saved is not None:
@@ -218,7 +218,7 @@ class TrialRecords:
         return state.iteration, None
 
     def checkpoints(self) -> set[str]:
-        """Give the checkpoints that trials need."""
+        """Return the checkpoints that trials need."""
         return self._forkable.union(*(record.needed() for record in self._all))
 
     def _change(self, record: TrialRecord, state: TrialState) -> None:
@@ -257,7 +257,7 @@ class TrialRecords:
 
 
 def owner_of(checkpoint: str) -> int:
-    """Give the trial that wrote a checkpoint, as `attempt_directory` names it; another one may have been forked."""
+    """Return the trial that wrote a checkpoint, as `attempt_directory` names it; another one may have been forked."""
     return int(path_of(checkpoint).split("/")[1])
 
 
@@ -301,12 +301,12 @@ class SegmentReports:
         self._reports[trial].update((report.iteration, report) for report in reports)
 
     def up_to(self, trial: int, iteration: int) -> Sequence[Report]:
-        """Give a trial's up to an iteration, by which they are sorted."""
+        """Return a trial's up to an iteration, by which they are sorted."""
         reports = self._reports.get(trial, {})
         return tuple(reports[at] for at in sorted(reports) if at <= iteration)
 
     def take(self, trial: int, iteration: int) -> Sequence[Report]:
-        """Give what `up_to` gives, and forget all of the trial."""
+        """Return what `up_to` gives, and forget all of the trial."""
         reports = self.up_to(trial, iteration)
         self._reports.pop(trial, None)
         return reports
