@@ -224,7 +224,7 @@ def test_an_instance_observes_as_well_and_mistakes_show_before_anything_is_made(
     with pytest.raises(hpsearch.SweepError, match="did you mean tensorboard"):
         hpsearch.search(train, observers=["tensorbaord"], **arguments, **options)
     for twice in ["csv", ledger_path := f"{__name__}:Ledger"]:
-        with pytest.raises(hpsearch.SweepError, match=r"observers.1.: must differ from those before it, but .* is one of them"):
+        with pytest.raises(hpsearch.SweepError, match=r"observers.1.: must differ from those before it, but "):
             hpsearch.search(train, observers=[twice, twice], **arguments, **options)
     with pytest.raises(hpsearch.SweepError, match=f'give an instance of it, or its path: "{ledger_path}"'):
         hpsearch.search(train, observers=[Ledger], **arguments, **options)  # type: ignore[list-item]
