@@ -23,6 +23,7 @@ from hpsearch.sweep.sweep import Resources, Sweep
 from hpsearch.trial import Failure, Report
 from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.family import Family
+from tests.hpsearch.support.merged import merged
 from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.steady import SteadyLife, sweep_over, table
 from tests.hpsearch.support.structured import structured
@@ -161,21 +162,20 @@ SIMULATED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", ["hyperband", *rarely("full length", "halving")])
 def test_a_simulated_sweep_with_a_lag_gives_the_same_table_on_any_number_of_workers(name):
+    fixed: dict[str, Any] = {
+        "parameters": {"x": hpsearch.Uniform(0.0, 1.0), "c": ["a", "b"]},
+        "metric": "loss",
+        "method": "tpe",
+        "search": {"lag": 4, "startup": 4},
+        "backend": "simulated",
+        "directory": ":memory:",
+        "limits": {"max_failures": "none"},
+        "observers": [],
+        "progress": False,
+    }
+
     def found(workers: int) -> list[Any]:
-        study = hpsearch.search(
-            Uneven,
-            parameters={"x": hpsearch.Uniform(0.0, 1.0), "c": ["a", "b"]},
-            metric="loss",
-            method="tpe",
-            search={"lag": 4, "startup": 4},
-            backend="simulated",
-            directory=":memory:",
-            resources={"workers": workers},
-            limits={"max_failures": "none"},
-            observers=[],
-            progress=False,
-            **SIMULATED[name],
-        )
+        study = hpsearch.search(Uneven, **merged(fixed, {"resources": {"workers": workers}}, SIMULATED[name]))
         assert study.state == "finished"
         return [(row.number, row.params, row.origin, repr(row.value), row.state) for row in study.trials]
 
