@@ -28,7 +28,7 @@ def keys_of(suite: Suite, methods: Sequence[str], workers: Sequence[int], seeds:
 
 
 def run_missing(
-    suite: Suite, results: Results, keys: Sequence[RunKey], jobs: int, told: Callable[[int, int], None]
+    suite: Suite, results: Results, keys: Sequence[RunKey], jobs: int, progress: Callable[[int, int], None]
 ) -> None:
     """Execute the runs that have no result yet.
 
@@ -37,7 +37,7 @@ def run_missing(
         results: Where results are stored.
         keys: The runs.
         jobs: Number of parallel processes.
-        told: Called with (finished runs, all runs) at the start and after each.
+        progress: Called with (finished runs, all runs) at the start and after each.
 
     Raises:
         SweepError: A table can't be read, or a method can't be run on it.
@@ -46,7 +46,7 @@ def run_missing(
     for task in dict.fromkeys(key.task for key in missing):
         task_of(suite, task)  # a mistake shows here, and not from another process
     done = len(keys) - len(missing)
-    told(done, len(keys))
+    progress(done, len(keys))
     context = multiprocessing.get_context("spawn")
     with _one_thread_each(), ProcessPoolExecutor(jobs, context, _begin) as pool:
         pending = {pool.submit(carry_out, suite, key): key for key in missing}
@@ -54,7 +54,7 @@ def run_missing(
             for future in as_completed(pending):
                 results.add(pending[future], future.result())
                 done += 1
-                told(done, len(keys))
+                progress(done, len(keys))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in multiprocessing.active_children():

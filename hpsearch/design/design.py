@@ -65,11 +65,11 @@ class Surroundings:
     """End before the search, so that the sweep can be changed."""
 
 
-def design(asked: DesignRequest, folder: Path, around: Surroundings) -> DesignReport | None:
+def design(request: DesignRequest, folder: Path, around: Surroundings) -> DesignReport | None:
     """Design a network for a data set.
 
     Args:
-        asked: The request.
+        request: The request.
         folder: The target folder, which must be missing or empty.
         around: How it is run.
 
@@ -81,9 +81,9 @@ def design(asked: DesignRequest, folder: Path, around: Surroundings) -> DesignRe
         HpsearchError: The search can't be run.
     """
     place = DesignFolder(folder)
-    if not Path(asked.source).exists():
-        raise DesignError(f"{asked.source}: must be a file or a folder, but there is none")
-    place.begin({"asked": asked.to_json(), "spent": 0.0})
+    if not Path(request.source).exists():
+        raise DesignError(f"{request.source}: must be a file or a folder, but there is none")
+    place.begin({"asked": request.to_json(), "spent": 0.0})
     try:
         return resume(folder, around)
     except HpsearchError:
@@ -131,49 +131,49 @@ def resume(folder: Path, around: Surroundings, seconds: float | None = None) -> 
 
 
 def _look(
-    place: DesignFolder, record: dict[str, Any], asked: DesignRequest, clock: Clock, around: Surroundings
+    place: DesignFolder, record: dict[str, Any], request: DesignRequest, clock: Clock, around: Surroundings
 ) -> None:
     """Split and prepare the rows, see what trees and a usual network do with them, and write the sweep."""
     for left in (place.data, place.model):  # of a run that ended in the middle of it
         shutil.rmtree(left, ignore_errors=True)
-    if asked.goal is not None and asked.goal not in SCORES:
+    if request.goal is not None and request.goal not in SCORES:
         raise DesignError(
-            f"--goal must be one of {', '.join(SCORES)}, got {asked.goal!r}; {nearest(asked.goal, SCORES)}"
+            f"--goal must be one of {', '.join(SCORES)}, got {request.goal!r}; {nearest(request.goal, SCORES)}"
         )
 
     def check_time() -> None:
         if clock.left < 0:
             raise DesignError(
-                f"--time must leave time to look at the data, but {duration(clock.spent)} of {duration(asked.seconds)} "
-                "are spent and it isn't done: give more, or fewer rows or columns"
+                f"--time must leave time to look at the data, but {duration(clock.spent)} of "
+                f"{duration(request.seconds)} are spent and it isn't done: give more, or fewer rows or columns"
             )
 
     check_time()
     prepared = prepare(
-        Path(asked.source),
-        asked.target,
+        Path(request.source),
+        request.target,
         place.path,
-        goal=asked.goal,
-        test_share=asked.test_share,
-        seed=asked.seed,
+        goal=request.goal,
+        test_share=request.test_share,
+        seed=request.seed,
         look_up=check_time,
     )
     found = tuple(prepared.lines)
     for line in (*found, *(f"warning: {warning}" for warning in prepared.warnings)):
         around.say(line)
     rows = read_rows(place.search_rows)
-    goal = _goal(asked.goal, rows)
+    goal = _goal(request.goal, rows)
     count = len(rows.targets)
     constants: dict[str, Any] = {
         "data": str(place.search_rows),
         "goal": goal,
         "folds": _FOLDS,
         "validated": _FOLDS if count <= _FEW else 1,
-        "split_seed": asked.seed,
+        "split_seed": request.seed,
     }
-    workers, starting = _workers(asked), STARTING.get(around.backend, 0.0)
-    space = search_space(rows.task, count, goal, constants, asked.limits)
-    check_latency(space.smallest, rows.task, asked.limits)
+    workers, starting = _workers(request), STARTING.get(around.backend, 0.0)
+    space = search_space(rows.task, count, goal, constants, request.limits)
+    check_latency(space.smallest, rows.task, request.limits)
     usual = space.points[0] if space.points else {}
     paced = pace({**usual, **constants}, clock, workers, starting)
     if constants["validated"] > _QUICK_FOLDS and paced.epochs < ENOUGH_EPOCHS:
@@ -183,7 +183,7 @@ def _look(
     trees = best_trees(rows, goal, constants, seconds, workers, place.trees)
     if trees is not None:
         around.say(f"trees:        {goal} {number(trees.validation)} on the validated rows, {trees.kind}")
-    constants |= {"epochs": paced.epochs} | ({"latency": True} if "latency_ms" in asked.limits else {})
+    constants |= {"epochs": paced.epochs} | ({"latency": True} if "latency_ms" in request.limits else {})
     for_search = search_seconds(clock, paced.fit_seconds, starting)
     if for_search < 1:
         raise DesignError(
@@ -191,7 +191,7 @@ def _look(
             f"and the last fit may take {duration(paced.fit_seconds)}: give more"
         )
     max_time = float(round(for_search))
-    plan = Plan(found, constants, asked.limits, paced.fit_seconds, max_time, asked.workers, asked.seed)
+    plan = Plan(found, constants, request.limits, paced.fit_seconds, max_time, request.workers, request.seed)
     record |= {
         "goal": goal,
         "found": found,
@@ -208,7 +208,7 @@ def _look(
 
 
 def _searched(
-    place: DesignFolder, record: Mapping[str, Any], asked: DesignRequest, clock: Clock, around: Surroundings
+    place: DesignFolder, record: Mapping[str, Any], request: DesignRequest, clock: Clock, around: Surroundings
 ) -> Study | None:
     """Run the sweep for the time that there is; None where it was interrupted."""
     sweep = load_sweep(place.sweep)
@@ -226,7 +226,7 @@ def _searched(
             return before
         raise DesignError(
             f"{place.path}: --time must leave a moment for the search, but {duration(clock.spent)} of "
-            f"{duration(asked.seconds)} are spent: give more, "
+            f"{duration(request.seconds)} are spent: give more, "
             f"`hpsearch design --resume {shlex.quote(str(place.path))} --time TIME`"
         )
     own = _own_seconds(sweep, record)
@@ -252,7 +252,12 @@ def _own_seconds(sweep: Sweep, record: Mapping[str, Any]) -> float | None:
 
 
 def _finished(
-    place: DesignFolder, record: dict[str, Any], asked: DesignRequest, study: Study, clock: Clock, around: Surroundings
+    place: DesignFolder,
+    record: dict[str, Any],
+    request: DesignRequest,
+    study: Study,
+    clock: Clock,
+    around: Surroundings,
 ) -> DesignReport:
     if not study.leaders:
         own = _own_seconds(load_sweep(place.sweep), record)
@@ -269,7 +274,7 @@ def _finished(
     around.say(f"last fit:     trial {best.trial} on all {len(read_rows(place.search_rows).targets)} rows")
     delivered = deliver(best, place.model, study.sweep.seed)
     trees: Trees | None = read_trees(record["trees"])
-    report = tested(place, record, best, delivered.cost, trees, asked, delivered.of(read_rows(place.test_rows)))
+    report = tested(place, record, best, delivered.cost, trees, request, delivered.of(read_rows(place.test_rows)))
     offered = place.model / place.trees.name
     if report.trees_win:
         shutil.copyfile(place.trees, offered)
@@ -305,15 +310,17 @@ def _none_keeps(place: DesignFolder, study: Study) -> DesignError:
     )
 
 
-def _goal(asked: str | None, rows: PreparedRows) -> str:
+def _goal(requested: str | None, rows: PreparedRows) -> str:
     able = [known.name for known in SCORES.values() if known.kind == rows.task.kind]
-    if asked is not None and asked not in able:
-        raise DesignError(f"--goal must be one of {', '.join(able)} where the target is {rows.task.kind}, got {asked}")
-    return asked or able[0]
+    if requested is not None and requested not in able:
+        raise DesignError(
+            f"--goal must be one of {', '.join(able)} where the target is {rows.task.kind}, got {requested}"
+        )
+    return requested or able[0]
 
 
-def _workers(asked: DesignRequest) -> int:
-    return asked.workers or len(os.sched_getaffinity(0))
+def _workers(request: DesignRequest) -> int:
+    return request.workers or len(os.sched_getaffinity(0))
 
 
 def _json(path: Path) -> dict[str, Any]:

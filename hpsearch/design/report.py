@@ -74,11 +74,11 @@ class DesignReport:
         return dict(zip(_NAMES, asdict(self).values(), strict=True))
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> DesignReport:
+    def from_json(cls, values: Mapping[str, Any]) -> DesignReport:
         """Read back what `to_json` gave."""
-        scores = {name: _read(given[name]) for name in ("test", "baseline", "trees")}
-        lists = {name: tuple(given[name]) for name in ("broken", "notes")}
-        read = {**given, **scores, **lists}
+        scores = {name: _read(values[name]) for name in ("test", "baseline", "trees")}
+        lists = {name: tuple(values[name]) for name in ("broken", "notes")}
+        read = {**values, **scores, **lists}
         return cls(*(read[name] for name in _NAMES))
 
     def text(self, folder: Path) -> str:
@@ -113,7 +113,7 @@ class DesignReport:
         return "\n".join(lines) + "\n"
 
 
-def _read(given: Mapping[str, Any] | None) -> Any:
-    if given is None:
+def _read(values: Mapping[str, Any] | None) -> Any:
+    if values is None:
         return None
-    return TestScore(given["value"], None if given["interval"] is None else tuple(given["interval"]))
+    return TestScore(values["value"], None if values["interval"] is None else tuple(values["interval"]))

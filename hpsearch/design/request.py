@@ -57,9 +57,9 @@ class DesignRequest:
         return dict(zip(_NAMES, astuple(self), strict=True))
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> DesignRequest:
+    def from_json(cls, values: Mapping[str, Any]) -> DesignRequest:
         """Read back what `to_json` gave."""
-        return cls(*(given[name] for name in _NAMES))
+        return cls(*(values[name] for name in _NAMES))
 
     def with_seconds(self, seconds: float | None) -> DesignRequest:
         """Return it with another time; None keeps the time."""
@@ -78,14 +78,14 @@ def read_seconds(text: str) -> float:
         raise DesignError(f"--time {text}: {error.problem}") from None
 
 
-def read_limits(given: Sequence[str]) -> dict[str, float]:
+def read_limits(values: Sequence[str]) -> dict[str, float]:
     """Parse limits such as `parameters=1e6`.
 
     Raises:
         DesignError: One is unknown, appears twice, or isn't a number above 0.
     """
     limits: dict[str, float] = {}
-    for item in given:
+    for item in values:
         name, equals, text = (part.strip() for part in item.partition("="))
         if name not in BOUNDED or not equals:
             raise DesignError(

@@ -28,19 +28,19 @@ class Score:
     """Rare classes count as much as common ones, so training should weigh them up."""
 
 
-def _accuracy(given: Array, true: Array) -> float:
-    return float(np.mean(given.argmax(1) == true))
+def _accuracy(predictions: Array, true: Array) -> float:
+    return float(np.mean(predictions.argmax(1) == true))
 
 
-def _balanced_accuracy(given: Array, true: Array) -> float:
+def _balanced_accuracy(predictions: Array, true: Array) -> float:
     """Mean over the classes that there are of the share of their rows that is found."""
-    hit = given.argmax(1) == true
+    hit = predictions.argmax(1) == true
     return float(np.mean([hit[true == one].mean() for one in np.unique(true)]))
 
 
-def _f1(given: Array, true: Array) -> float:
+def _f1(predictions: Array, true: Array) -> float:
     """Mean over the classes that are true or predicted anywhere of their F1; of each 2 TP / (2 TP + FP + FN)."""
-    guess = given.argmax(1)
+    guess = predictions.argmax(1)
     found = []
     for one in np.union1d(true, guess):
         both = np.sum((guess == one) & (true == one))
@@ -48,29 +48,29 @@ def _f1(given: Array, true: Array) -> float:
     return float(np.mean(found))
 
 
-def _log_loss(given: Array, true: Array) -> float:
+def _log_loss(predictions: Array, true: Array) -> float:
     """Mean negative logarithm of the true class's probability, which counts as 1e-15 where it is less."""
-    own = given.astype(np.float64)[np.arange(len(true)), true.astype(np.int64)]
+    own = predictions.astype(np.float64)[np.arange(len(true)), true.astype(np.int64)]
     return float(-np.mean(np.log(np.clip(own, 1e-15, 1.0))))
 
 
-def _errors(given: Array, true: Array) -> NDArray[np.float64]:
-    return given.astype(np.float64) - true.astype(np.float64)
+def _errors(predictions: Array, true: Array) -> NDArray[np.float64]:
+    return predictions.astype(np.float64) - true.astype(np.float64)
 
 
-def _rmse(given: Array, true: Array) -> float:
-    return float(np.sqrt(np.mean(_errors(given, true) ** 2)))
+def _rmse(predictions: Array, true: Array) -> float:
+    return float(np.sqrt(np.mean(_errors(predictions, true) ** 2)))
 
 
-def _mae(given: Array, true: Array) -> float:
-    return float(np.mean(np.abs(_errors(given, true))))
+def _mae(predictions: Array, true: Array) -> float:
+    return float(np.mean(np.abs(_errors(predictions, true))))
 
 
-def _r2(given: Array, true: Array) -> float:
+def _r2(predictions: Array, true: Array) -> float:
     """1 - (squared error) / (squared error of these rows' mean); NaN if all targets are equal."""
     numbers = true.astype(np.float64)
     spread = float(np.sum((numbers - numbers.mean()) ** 2))
-    return 1.0 - float(np.sum(_errors(given, true) ** 2)) / spread if spread > 0 else float("nan")
+    return 1.0 - float(np.sum(_errors(predictions, true) ** 2)) / spread if spread > 0 else float("nan")
 
 
 SCORES: Mapping[str, Score] = {
@@ -88,17 +88,17 @@ SCORES: Mapping[str, Score] = {
 """Scores by name."""
 
 
-def score(name: str, given: Array, true: Array) -> float:
+def score(name: str, predictions: Array, true: Array) -> float:
     """Return one score; NaN if a prediction is NaN, which `argmax` would convert to a class.
 
     Args:
         name: One of `SCORES`.
-        given: Probabilities of classes, (rows, classes), or numbers, (rows,).
+        predictions: Probabilities of classes, (rows, classes), or numbers, (rows,).
         true: True classes or numbers, (rows,).
     """
-    if len(given) != len(true) or len(true) == 0:
-        raise ValueError(f"needs a prediction for each row, and a row, got {len(given)} for {len(true)} rows")
-    return SCORES[name].of(given, true) if np.isfinite(given).all() else float("nan")
+    if len(predictions) != len(true) or len(true) == 0:
+        raise ValueError(f"needs a prediction for each row, and a row, got {len(predictions)} for {len(true)} rows")
+    return SCORES[name].of(predictions, true) if np.isfinite(predictions).all() else float("nan")
 
 
 _Z = 1.959963984540054
@@ -107,27 +107,27 @@ _Z = 1.959963984540054
 _RESAMPLES = 2000
 
 
-def interval(name: str, given: NDArray[np.generic], true: NDArray[np.generic]) -> tuple[float, float] | None:
+def interval(name: str, predictions: NDArray[np.generic], true: NDArray[np.generic]) -> tuple[float, float] | None:
     """Return the 95 % confidence interval of a score, over the sampling of rows.
 
     Accuracy's is Wilson's (1927); others are percentiles of 2,000 bootstrap samples (Efron 1979) with a fixed seed.
 
     Args:
         name: Name of the score.
-        given: Probabilities (rows, classes), or numbers (rows,).
+        predictions: Probabilities (rows, classes), or numbers (rows,).
         true: True targets, (rows,).
 
     Returns:
         The interval; None without one, as for a single row or NaN predictions.
     """
-    value, rows = score(name, given, true), len(true)
+    value, rows = score(name, predictions, true), len(true)
     if not math.isfinite(value) or rows < 2:
         return None
     if name == "accuracy":
         return _wilson(value, rows)
     chance = np.random.default_rng(0)
     drawn = [chance.integers(rows, size=rows) for _ in range(_RESAMPLES)]
-    found = np.array([score(name, given[rows_of], true[rows_of]) for rows_of in drawn])
+    found = np.array([score(name, predictions[rows_of], true[rows_of]) for rows_of in drawn])
     found = found[np.isfinite(found)]  # a sample with equal numbers has no r2
     if len(found) < _RESAMPLES // 2:
         return None

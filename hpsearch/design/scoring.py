@@ -38,7 +38,7 @@ def tested(
     best: Best,
     cost: Mapping[str, float],
     trees: Trees | None,
-    asked: DesignRequest,
+    request: DesignRequest,
     expected: NDArray[np.float64],
 ) -> DesignReport:
     """Score the delivered network, the trees and a baseline on the test rows.
@@ -59,7 +59,7 @@ def tested(
     wins = trees is not None and _better(goal, trees.validation, best.validation)
     over = [
         f"{name} {cost[name]:g} is above {bound:g}"
-        for name, bound in asked.limits.items()
+        for name, bound in request.limits.items()
         if name in cost and cost[name] > bound
     ]
     return DesignReport(
@@ -122,10 +122,10 @@ def predictions_of(place: DesignFolder, task: PredictionTask, rows: int) -> NDAr
     return np.array([[float(row[f"probability of {label}"]) for label in task.classes] for row in found])
 
 
-def _check_same(place: DesignFolder, given: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
+def _check_same(place: DesignFolder, predictions: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
     """Check that the delivered files match the trained network."""
-    scale = 1.0 if given.ndim > 1 else float(expected.std()) or 1.0
-    worst = float(np.abs(given - expected).max()) / scale
+    scale = 1.0 if predictions.ndim > 1 else float(expected.std()) or 1.0
+    worst = float(np.abs(predictions - expected).max()) / scale
     if not worst <= _SAME:
         raise DesignError(
             f"{place.model}: predict.py must say of the test rows what the trained network says, but differs "
@@ -133,8 +133,8 @@ def _check_same(place: DesignFolder, given: NDArray[np.float64], expected: NDArr
         )
 
 
-def _scored(goal: str, given: NDArray[np.float64], rows: PreparedRows) -> TestScore:
-    return TestScore(score(goal, given, rows.targets), interval(goal, given, rows.targets))
+def _scored(goal: str, predictions: NDArray[np.float64], rows: PreparedRows) -> TestScore:
+    return TestScore(score(goal, predictions, rows.targets), interval(goal, predictions, rows.targets))
 
 
 def _baseline(goal: str, search: PreparedRows, rows: int) -> tuple[NDArray[np.float64], str]:

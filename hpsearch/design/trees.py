@@ -62,9 +62,9 @@ class Trees:
         return {"kind": self.kind, "scores": dict(self.scores), "left_out": self.left_out}
 
 
-def read_trees(given: Mapping[str, Any] | None) -> Trees | None:
+def read_trees(values: Mapping[str, Any] | None) -> Trees | None:
     """Read back what `to_json` gave."""
-    return None if given is None else Trees(given["kind"], given["scores"], tuple(given["left_out"]))
+    return None if values is None else Trees(values["kind"], values["scores"], tuple(values["left_out"]))
 
 
 def best_trees(

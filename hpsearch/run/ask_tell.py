@@ -274,13 +274,13 @@ def _open(turn: Turn, trial: AskedTrial | int, attempt: int | None) -> TrialReco
     return record
 
 
-def _take(turn: Turn, record: TrialRecord, told: Told, seconds: float) -> None:
+def _take(turn: Turn, record: TrialRecord, results: Told, seconds: float) -> None:
     assert record.segment is not None
     number, attempt = record.trial.number, record.segment.attempt
-    if told.ends:
-        turn.note(Finished(number, attempt, told.iteration, None, told.reports, False, seconds))
+    if results.ends:
+        turn.note(Finished(number, attempt, results.iteration, None, results.reports, False, seconds))
     else:
-        turn.note(Saved(number, attempt, told.iteration, None, told.reports))
+        turn.note(Saved(number, attempt, results.iteration, None, results.reports))
 
 
 def _fail(turn: Turn, record: TrialRecord, why: str, seconds: float) -> None:

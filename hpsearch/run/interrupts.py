@@ -71,13 +71,13 @@ class Interrupts:
             raise Interrupted
 
 
-def interrupted(told: str) -> KeyboardInterrupt:
+def interrupted(message: str) -> KeyboardInterrupt:
     """Return what ends the caller as Ctrl-C does, or, within a trial of another sweep, that sweep at once."""
-    return Interrupted(told) if _is_ours(signal.getsignal(signal.SIGINT)) else KeyboardInterrupt(told)
+    return Interrupted(message) if _is_ours(signal.getsignal(signal.SIGINT)) else KeyboardInterrupt(message)
 
 
 @contextmanager
-def passing_on(interrupts: Interrupts, told: str) -> Iterator[None]:
+def passing_on(interrupts: Interrupts, message: str) -> Iterator[None]:
     """End the caller after the block by signals that arrived in the block.
 
     SIGINT raises KeyboardInterrupt, and other signals SystemExit with the shell's exit code (143 for SIGTERM), so that
@@ -86,7 +86,7 @@ def passing_on(interrupts: Interrupts, told: str) -> Iterator[None]:
 
     Args:
         interrupts: Entered and left within the block.
-        told: Message for the user.
+        message: Message for the user.
     """
     try:
         yield
@@ -97,12 +97,12 @@ def passing_on(interrupts: Interrupts, told: str) -> Iterator[None]:
             if callable(handler) and handler is not signal.default_int_handler:
                 signal.raise_signal(number)
                 if _is_ours(handler):  # the outer sweep received it, too; its trial must not continue
-                    raise Interrupted(told)
+                    raise Interrupted(message)
             elif number == signal.SIGINT:
-                raise KeyboardInterrupt(told)
+                raise KeyboardInterrupt(message)
             else:
                 with suppress(OSError, ValueError, AttributeError):  # nobody reads it
-                    print(f"hpsearch: {told}", file=sys.stderr, flush=True)
+                    print(f"hpsearch: {message}", file=sys.stderr, flush=True)
                 raise SystemExit(128 + number)
 
 

@@ -49,13 +49,13 @@ def observed_of(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any]) 
     return Observed(place.path, sweep, created, identity_of(sweep.name, created, provenance))
 
 
-def check_observers(asked: Sequence[str | Observer], search_path: Sequence[str] = ()) -> None:
+def check_observers(requested: Sequence[str | Observer], search_path: Sequence[str] = ()) -> None:
     """Check the observers, as far as possible without creating them.
 
     Raises:
         InvalidKey: One of them is invalid.
     """
-    for who in asked:
+    for who in requested:
         if isinstance(who, str):
             find_observer(who, search_path)
 
@@ -90,14 +90,14 @@ def checked_observers(
 
 @contextmanager
 def observers_of(
-    asked: Sequence[str | Observer], observed: Observed, display: Display, search_path: Sequence[str] = ()
+    requested: Sequence[str | Observer], observed: Observed, display: Display, search_path: Sequence[str] = ()
 ) -> Iterator[list[ObserverThread]]:
     """Create the observers, each on its own thread; those that the block hasn't closed are dropped.
 
     An observer that takes longer than five seconds is created while the sweep runs, and then receives everything.
 
     Args:
-        asked: Names, import paths and observers.
+        requested: Names, import paths and observers.
         observed: The study.
         display: Shows waits and dropped observers.
         search_path: Folders for import paths.
@@ -105,7 +105,7 @@ def observers_of(
     Raises:
         InvalidKey: One of them can't be created.
     """
-    makings = [making_of(who, observed, search_path) if isinstance(who, str) else Making.done(who) for who in asked]
+    makings = [making_of(who, observed, search_path) if isinstance(who, str) else Making.done(who) for who in requested]
     with ExitStack() as stack:
         threads = [ObserverThread(making, display.note) for making in makings]
         for thread in threads:

@@ -14,12 +14,12 @@ __all__ = ["flag", "named", "retries", "room_by"]
 _MOST_NAMED = 20
 
 
-def retries(sweep_state: SweepState, asked: Sequence[int], where: str | None = None) -> list[Retried]:
+def retries(sweep_state: SweepState, requested: Sequence[int], where: str | None = None) -> list[Retried]:
     """Return the events that retry failed trials.
 
     Args:
         sweep_state: The sweep's state, with its extensions.
-        asked: Numbers of trials; empty: all failed ones that were not retried.
+        requested: Numbers of trials; empty: all failed ones that were not retried.
         where: The study's directory, quoted for a shell, if room is made by another command; None: by an option of
             `hpsearch retry`.
 
@@ -29,13 +29,13 @@ def retries(sweep_state: SweepState, asked: Sequence[int], where: str | None = N
     failed = sweep_state.failed()
     if not failed:
         raise SweepError("no trial has failed that was not retried; there is nothing to retry")
-    wrong = sorted(set(asked) - set(failed))
+    wrong = sorted(set(requested) - set(failed))
     if wrong:
         raise SweepError(
             f"only a trial that has failed and was not retried can be retried, got {named(wrong)}; "
             f"there {'is' if len(failed) == 1 else 'are'} {named(failed)}"
         )
-    chosen = sorted(set(asked)) or failed
+    chosen = sorted(set(requested)) or failed
     anew = [trial for trial in chosen if not sweep_state.may_run_again(trial)]
     room = sweep_state.room()
     if room is not None and len(anew) > room:

@@ -173,13 +173,13 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
     return load(place.path)
 
 
-def sweep_to_run(stored: Sweep, history: Sequence[Entry], asked: Sweep | None) -> tuple[Sweep, Extended | None]:
+def sweep_to_run(stored: Sweep, history: Sequence[Entry], requested: Sweep | None) -> tuple[Sweep, Extended | None]:
     """Return the sweep to run, and the event of its extension.
 
     Args:
         stored: The sweep at the study's creation.
         history: The journal's entries.
-        asked: The requested sweep; None: the study's.
+        requested: The requested sweep; None: the study's.
 
     Raises:
         SweepError: It differs from the study's.
@@ -188,18 +188,18 @@ def sweep_to_run(stored: Sweep, history: Sequence[Entry], asked: Sweep | None) -
     for entry in history:
         if isinstance(entry.event, Extended):
             current = extended(current, entry.event)
-    if asked is None:
+    if requested is None:
         return current, None
-    more = extension(current, asked)
+    more = extension(current, requested)
     if more is not None:
         current = extended(current, more)
     return replace(
         current,
-        metric=asked.metric,
-        limits=asked.limits,
-        resources=asked.resources,
-        observers=asked.observers,
-        on_end=asked.on_end,
+        metric=requested.metric,
+        limits=requested.limits,
+        resources=requested.resources,
+        observers=requested.observers,
+        on_end=requested.on_end,
     ), more
 
 

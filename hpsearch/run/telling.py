@@ -18,18 +18,18 @@ Metrics = Mapping[str, Any]
 """Names to numbers, NumPy's and torch's scalars included."""
 
 
-def reports_of(told: Metrics | float | Iterable[Metrics], names: tuple[str, ...]) -> list[Metrics]:
+def reports_of(results: Metrics | float | Iterable[Metrics], names: tuple[str, ...]) -> list[Metrics]:
     """Return told results as a list of reports.
 
     Args:
-        told: Several reports; or one, as a mapping or as the number that is the sweep's only metric.
+        results: Several reports; or one, as a mapping or as the number that is the sweep's only metric.
         names: The sweep's metrics.
     """
-    if isinstance(told, Mapping):
-        return [told]
-    if isinstance(told, Iterable) and getattr(told, "shape", None) != ():  # a scalar of NumPy's or torch's has ()
-        return list(told)
-    only: Any = {names[0]: told} if len(names) == 1 else told  # invalid reports are refused with an example
+    if isinstance(results, Mapping):
+        return [results]
+    if isinstance(results, Iterable) and getattr(results, "shape", None) != ():  # a scalar of NumPy's or torch's has ()
+        return list(results)
+    only: Any = {names[0]: results} if len(names) == 1 else results  # invalid reports are refused with an example
     return [only]
 
 

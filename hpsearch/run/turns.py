@@ -150,7 +150,7 @@ class Turns:
         ):
             yield journal
 
-    def _loaded(self, journal: Journal, asked: Sweep | None) -> tuple[Turn, Extended | None]:
+    def _loaded(self, journal: Journal, requested: Sweep | None) -> tuple[Turn, Extended | None]:
         """Read the study; also return the extension that the user requests."""
         history = list(journal.entries())
         opened = next((entry.event for entry in history if isinstance(entry.event, Opened)), None)
@@ -162,7 +162,7 @@ class Turns:
             )
         record = journal.study()
         stored = Sweep.from_json(record["sweep"])
-        sweep, more = sweep_to_run(stored, history, asked)
+        sweep, more = sweep_to_run(stored, history, requested)
         if self._metric is not None and self._limits is not None:
             sweep = replace(sweep, metric=self._metric, limits=self._limits, read_back=True)
         sweep_state = SweepState(stored, past=stored_warm_start(record).past, current=sweep)

@@ -59,7 +59,7 @@ class WatchApp(App[None]):
     """A study's trials and state. It writes only requests to the process that runs the study.
 
     Args:
-        place: The study's directory.
+        study_dir: The study's directory.
         pasted: The same, quoted for a shell.
         tail: The tail of its journal, polled once.
         study: The study at that poll.

@@ -211,7 +211,7 @@ class TcpLink(Link):
             yield index, payload[index * step : (index + 1) * step]
 
     def _chunk(self, index: int) -> tuple[torch.Tensor, memoryview]:
-        """Give the room where a stream's chunks arrive that are to be folded: as a tensor, and as bytes."""
+        """Return the buffer of a stream for chunks to combine: as a tensor, and as bytes."""
         chunk = self._scratch.get(index)
         if chunk is None:
             scratch = torch.empty(CHUNK, dtype=torch.uint8, device="cpu")
@@ -219,7 +219,7 @@ class TcpLink(Link):
         return chunk
 
     def _typed_chunk(self, payload: torch.Tensor) -> torch.Tensor:
-        """Give the first stream's room as elements like the payload's; usually the same as the last time."""
+        """Return the first stream's buffer as elements of the payload's dtype; usually the same as the last time."""
         typed = self._typed
         if typed.dtype is not payload.dtype or typed.numel() != payload.numel():
             typed = self._typed = self._chunk(0)[0].view(payload.dtype)[: payload.numel()]
@@ -249,7 +249,7 @@ class _Finished(Transfer):
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    """Give a tensor's memory, of any dtype; whoever uses the view keeps the tensor.
+    """Return a tensor's memory as bytes, for any dtype; the caller must keep the tensor alive.
 
     A third of what `tensor.view(torch.uint8).numpy()` costs.
     """
@@ -297,7 +297,7 @@ class Stripe(Transfer):
         self._end = payload.nbytes
 
     def interest(self) -> Sequence[tuple[int, int]]:
-        """Give the stream and what it waits for."""
+        """Return the stream and the events that it waits for."""
         return ((self._stream.fileno(), self._events),)
 
 
@@ -374,7 +374,7 @@ class ReceivingStripe(Stripe):
         self.done = self.position == self._end
 
     def _room(self) -> memoryview:
-        """Give where the next bytes of the payload belong."""
+        """Return the buffer for the next bytes of the payload."""
         start = max(self.position, 0)
         return self._view[start : start + CHUNK]
 
@@ -439,7 +439,7 @@ class StripedTransfer(Transfer):
         self._stripes = list(stripes)
 
     def advance(self) -> bool:
-        """Give every stripe its turn."""
+        """Advance every stripe."""
         moved = False
         for stripe in self._moving():
             if stripe.advance():
@@ -450,7 +450,7 @@ class StripedTransfer(Transfer):
         return moved
 
     def interest(self) -> Sequence[tuple[int, int]]:
-        """Give the streams of the stripes that can move."""
+        """Return the streams of the stripes that can advance."""
         return [interest for stripe in self._moving() for interest in stripe.interest()]
 
     def _moving(self) -> Sequence[Stripe]:

@@ -110,7 +110,7 @@ def forget_start() -> None:
 
 @contextmanager
 def _marked(mark: str) -> Iterator[None]:
-    """Give processes started in the context the mark, also if they set a process title as Ray's agents do."""
+    """Mark processes that start in the context, also if they set a process title as Ray's agents do."""
     marks = {MARK: mark, "SPT_NOENV": "1"}  # setproctitle's: don't write the title over the environment
     limits = {_START_LIMIT: START_SECONDS, _PORT_LIMIT: _PORT_SECONDS}
     own = {**LOOPBACK, **{f"RAY_{name}": str(int(seconds)) for name, seconds in limits.items()}}

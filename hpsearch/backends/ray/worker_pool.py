@@ -45,7 +45,7 @@ class WorkerPool:
 
     Args:
         shape: Resources of one worker.
-        asked: Their number; None: as many as the cluster holds, also when it grows.
+        requested: Their number; None: as many as the cluster holds, also when it grows.
         job: What they run.
         pool: Source of idle workers, and where they return at the end.
         inbox: Receives their hellos.
