@@ -24,8 +24,7 @@ import yaml
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.trial import TrialState
 from hpsearch.watch.app import WatchApp
-from hpsearch.watch.live_study import LiveStudy
-from hpsearch.watch.tail import Tail
+from hpsearch.watch.live_study import LiveStudy, Tail
 from tests.chromium import ENVIRONMENT, IMAGES, ROOT
 
 __all__ = ["is_in_its_midst", "watch"]

@@ -1,17 +1,71 @@
-"""Report a benchmark: a table on the screen and as Markdown, and plots of hits and regret over time."""
+"""Report a benchmark: hits and regret at given budgets as a table and as Markdown, and their plots over time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 
-from hpsearch.benchmark.results import Results
+from hpsearch.benchmark.runs import Results, RunCourse, RunKey
 from hpsearch.benchmark.suite import Suite
-from hpsearch.benchmark.summary import At, hits_at, over_tasks, paired, regret_at
 from hpsearch.page.charts import Chart, Linear, scale_of
 from hpsearch.page.charts.picture import series
 
-__all__ = ["markdown", "plot", "table"]
+__all__ = ["Mean", "hits_at", "markdown", "over_tasks", "paired", "plot", "regret_at", "table"]
+
+At = Callable[[RunCourse, float], float]
+"""Result of a run at a budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over tasks."""
+
+    value: float
+    error: float
+    """Its standard error; NaN for a single task."""
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f}" if math.isnan(self.error) else f"{self.value:.3f} ± {self.error:.3f}"
+
+
+def hits_at(course: RunCourse, budget: float) -> float:
+    """Return whether a run had a report as good as the final values of the best rows: 1.0 or 0.0."""
+    return float(any(course.hit[: bisect_right(course.at, budget)]))
+
+
+def regret_at(course: RunCourse, budget: float) -> float:
+    """Return the regret of what a run had found best: 1 before anything was reported."""
+    place = bisect_right(course.at, budget)
+    return course.regret[place - 1] if place else 1.0
+
+
+def over_tasks(courses: Mapping[RunKey, RunCourse], at: At, budget: float) -> Mean:
+    """Return the mean over tasks of the means over seeds."""
+    return _mean(list(_by_task(courses, at, budget).values()))
+
+
+def paired(one: Mapping[RunKey, RunCourse], other: Mapping[RunKey, RunCourse], at: At, budget: float) -> Mean:
+    """Return the differences between two methods, by task."""
+    ours, theirs = _by_task(one, at, budget), _by_task(other, at, budget)
+    return _mean([ours[task] - theirs[task] for task in ours if task in theirs])
+
+
+def _by_task(courses: Mapping[RunKey, RunCourse], at: At, budget: float) -> Mapping[str, float]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for key, course in courses.items():
+        found[key.task].append(at(course, budget))
+    return {task: fmean(values) for task, values in found.items()}
+
+
+def _mean(values: Sequence[float]) -> Mean:
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return Mean(fmean(values) if values else math.nan, error)
+
 
 Row = tuple[str, ...]
 

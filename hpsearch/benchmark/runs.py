@@ -1,16 +1,25 @@
-"""One run of a method on a task, on the virtual clock: how good the best report was, and when."""
+"""The runs of a benchmark: one run on the virtual clock, results on disk, and missing runs in parallel processes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import astuple, dataclass, field
+from itertools import product
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.benchmark.suite import Suite
-from hpsearch.errors import SweepError
+from hpsearch.errors import StorageError, SweepError
 from hpsearch.events import Failed, Finished, Started
 from hpsearch.objective import Objective, is_valid
 from hpsearch.observers.base import Record
@@ -18,8 +27,9 @@ from hpsearch.run.simulate import Nobody, simulate
 from hpsearch.simulation.table import Floats, Table
 from hpsearch.simulation.table_file import read_table
 from hpsearch.trial import Report, Score, Trial
+from hpsearch.worker.child_process import thread_environment
 
-__all__ = ["BenchmarkTask", "RunCourse", "RunKey", "carry_out", "task_of"]
+__all__ = ["BenchmarkTask", "Results", "RunCourse", "RunKey", "carry_out", "keys_of", "run_missing", "task_of"]
 
 
 class RunKey(NamedTuple):
@@ -160,3 +170,133 @@ def carry_out(suite: Suite, key: RunKey) -> RunCourse:
         [value <= task.threshold for _, value in noted],
         len(state.rows()),
     )
+
+
+_FILE = "runs.jsonl"
+
+_KEY = ("task", "method", "workers", "seed")
+_COURSE = ("at", "regret", "hit", "trials")
+"""Names in the file of the fields of `RunKey` and `RunCourse`, in order."""
+
+
+class Results:
+    """The results in a directory. Those of another suite, or of what was changed since, don't count."""
+
+    def __init__(self, directory: Path, suite: Suite) -> None:
+        self._path = directory / _FILE
+        self._suite = suite
+        self.courses: dict[RunKey, RunCourse] = {}
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            lines = self._path.read_text("utf-8", "replace").splitlines() if self._path.exists() else []
+        except OSError as error:
+            raise StorageError(f"{directory}: expected a place for results that can be written: {error}") from error
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: str) -> None:
+        try:
+            told = json.loads(line)
+            key = RunKey(*(told[name] for name in _KEY))
+            digest, course = told["digest"], RunCourse(*(told[name] for name in _COURSE))
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return  # its process was killed as it wrote
+        suite = self._suite
+        if key.method in suite.known and key.task in suite.tasks and suite.digest(key.method, key.task) == digest:
+            self.courses[key] = course
+
+    def add(self, key: RunKey, course: RunCourse) -> None:
+        """Store a run's result."""
+        told = dict(zip(_KEY, key, strict=True)) | {"digest": self._suite.digest(key.method, key.task)}
+        line = json.dumps(told | dict(zip(_COURSE, astuple(course), strict=True)))
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                # What a kill cut off stays a line of its own.
+                file.write(f"{line}\n" if file.tell() == 0 or self._ends_in_newline() else f"\n{line}\n")
+        except OSError as error:
+            raise StorageError(f"{self._path}: expected a file that can be written: {error}") from error
+        self.courses[key] = course
+
+    def _ends_in_newline(self) -> bool:
+        with self._path.open("rb") as file:
+            file.seek(-1, 2)
+            return file.read(1) == b"\n"
+
+    def of(self, method: str, workers: int) -> Mapping[RunKey, RunCourse]:
+        """Return the runs of a method."""
+        return {key: course for key, course in self.courses.items() if key[1:3] == (method, workers)}
+
+    def keep(self, keys: Iterable[RunKey]) -> None:
+        """Return the results of the requested runs, without other tasks and seeds."""
+        self.courses = {key: self.courses[key] for key in keys if key in self.courses}
+
+
+def keys_of(suite: Suite, methods: Sequence[str], workers: Sequence[int], seeds: int) -> list[RunKey]:
+    """Return the runs in such an order that a part of them compares all methods."""
+    return [
+        RunKey(task, method, count, seed)
+        for seed, count, task, method in product(range(seeds), workers, suite.tasks, methods)
+    ]
+
+
+def run_missing(
+    suite: Suite, results: Results, keys: Sequence[RunKey], jobs: int, progress: Callable[[int, int], None]
+) -> None:
+    """Execute the runs that have no result yet.
+
+    Args:
+        suite: The suite.
+        results: Where results are stored.
+        keys: The runs.
+        jobs: Number of parallel processes.
+        progress: Called with (finished runs, all runs) at the start and after each.
+
+    Raises:
+        SweepError: A table can't be read, or a method can't be run on it.
+    """
+    missing = [key for key in keys if key not in results.courses]
+    for task in dict.fromkeys(key.task for key in missing):
+        task_of(suite, task)  # a mistake shows here, and not from another process
+    done = len(keys) - len(missing)
+    progress(done, len(keys))
+    context = multiprocessing.get_context("spawn")
+    with _one_thread_each(), ProcessPoolExecutor(jobs, context, _begin) as pool:
+        pending = {pool.submit(carry_out, suite, key): key for key in missing}
+        try:
+            for future in as_completed(pending):
+                results.add(pending[future], future.result())
+                done += 1
+                progress(done, len(keys))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()  # a run may take minutes more; its results aren't stored yet
+            raise
+
+
+def _begin() -> None:
+    """Initialize a process of the pool: it ignores Ctrl-C, and ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Limit processes that are started within the block to one thread: else the threads of all runs compete."""
+    former = {name: os.environ.get(name) for name in thread_environment(1)}
+    os.environ.update(thread_environment(1))
+    try:
+        yield
+    finally:
+        for name, value in former.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

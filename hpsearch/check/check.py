@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from hpsearch.check.differences import Difference, TrialRun, differences
-from hpsearch.check.messages import SegmentRun
 from hpsearch.check.module_state import ModuleState, changes
-from hpsearch.check.workers import CheckWorkers, FailedRun, Scratch, TimeLimits, scratch
+from hpsearch.check.workers import CheckWorkers, FailedRun, Scratch, SegmentRun, TimeLimits, scratch
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.events import Started
 from hpsearch.objective import without_targets

@@ -9,8 +9,8 @@ import tempfile
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from hpsearch.check.messages import FindShapes, Open, Refused, RunSegment, SegmentRun, WorkerOpened
 from hpsearch.check.module_state import module_state
+from hpsearch.check.workers import FindShapes, Open, Refused, RunSegment, SegmentRun, WorkerOpened
 from hpsearch.errors import HpsearchError, TrainableError
 from hpsearch.events import Saved
 from hpsearch.trainable.trace import TRACE, Trace, read_trace

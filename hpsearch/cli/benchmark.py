@@ -8,9 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from hpsearch.benchmark.benchmark import keys_of, run_missing
 from hpsearch.benchmark.report import markdown, plot, table
-from hpsearch.benchmark.results import Results
+from hpsearch.benchmark.runs import Results, keys_of, run_missing
 from hpsearch.benchmark.suite import load_suite
 from hpsearch.cli.arguments import comma_list, positive
 from hpsearch.errors import StorageError

@@ -45,7 +45,7 @@ def design_network_arguments(command: argparse.ArgumentParser) -> None:
 def design_network(args: argparse.Namespace) -> int:
     """Design a network, or resume a design."""
     from hpsearch.design.design import Surroundings, design, resume  # torch takes seconds
-    from hpsearch.design.request import DesignRequest, read_limits, read_seconds
+    from hpsearch.design.folder import DesignRequest, read_limits, read_seconds
 
     check_launched_once("hpsearch design")
     around = Surroundings(

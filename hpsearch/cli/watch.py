@@ -29,8 +29,7 @@ def watch(args: argparse.Namespace) -> int:
             f"watch: must have a terminal that can redraw; elsewhere see: hpsearch status {shown}; "
             f"hpsearch trials {shown}"
         )
-    from hpsearch.watch.live_study import LiveStudy
-    from hpsearch.watch.tail import Tail
+    from hpsearch.watch.live_study import LiveStudy, Tail
 
     tail = Tail(place)
     study = LiveStudy(tail.look())

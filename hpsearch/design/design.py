@@ -15,16 +15,13 @@ from typing import Any
 from hpsearch.backends import BackendName, make_backend
 from hpsearch.config.checks import nearest
 from hpsearch.design.data_sets import DataSetError, prepare
-from hpsearch.design.folder import DesignFolder
-from hpsearch.design.last_fit import best_of, deliver
+from hpsearch.design.folder import DesignFolder, DesignRequest
+from hpsearch.design.last_fit import best_of, deliver, tested
 from hpsearch.design.pace import ENOUGH_EPOCHS, SCORING, STARTING, Clock, check_latency, pace, search_seconds
 from hpsearch.design.prepared_rows import PreparedRows, read_rows
 from hpsearch.design.report import DesignReport
-from hpsearch.design.request import DesignRequest
 from hpsearch.design.scores import SCORES
-from hpsearch.design.scoring import tested
-from hpsearch.design.search_space import search_space
-from hpsearch.design.sweep_file import Plan, check_sweep, sweep_text
+from hpsearch.design.sweep_file import Plan, check_sweep, search_space, sweep_text
 from hpsearch.design.trees import Trees, best_trees, read_trees
 from hpsearch.errors import DesignError, HpsearchError
 from hpsearch.journal.directory import StudyDirectory

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from hpsearch.design.designed_architectures import designed
-from hpsearch.design.designed_network import DesignedNetwork
+from hpsearch.design.designed_network import DesignedNetwork, designed
 from hpsearch.design.prepared_rows import PredictionTask
 from hpsearch.errors import DesignError
 from hpsearch.tables.wording import duration, number

@@ -1,28 +1,178 @@
-"""The sweep file of a design: for a person to read, and to change."""
+"""The search space that suits a task, and the sweep file of a design: for a person to read, and to change."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from hpsearch.design.designed_network import flops, parameter_count
 from hpsearch.design.folder import DesignFolder
 from hpsearch.design.pace import ENOUGH_EPOCHS
+from hpsearch.design.prepared_rows import PredictionTask
 from hpsearch.design.scores import SCORES
-from hpsearch.design.search_space import SearchSpace
 from hpsearch.errors import DesignError
 from hpsearch.space import Constant
 from hpsearch.sweep.file import locate
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["TRAINABLE", "Plan", "check_sweep", "sweep_text"]
+__all__ = ["TRAINABLE", "Plan", "SearchSpace", "check_sweep", "search_space", "sweep_text"]
 
 TRAINABLE = "hpsearch.design.designed_network:DesignedNetwork"
 
-_COUNTED = {"parameters": ("weights", "parameter_count"), "flops": ("operations", "flops")}
+_COUNTED = {"parameters": ("weights", parameter_count), "flops": ("operations", flops)}
 """Quantities that are computed before training: the sweep's names, and the functions."""
+
+_WIDE = 300
+"""Features from which on none gets an embedding: most of so many are columns of one category each."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """The search space of a design."""
+
+    parameters: dict[str, Any]
+    """Parameters, as in a sweep file."""
+    points: list[dict[str, Any]]
+    """Configurations to try first."""
+
+    @property
+    def smallest(self) -> dict[str, Any]:
+        """Parameters of the smallest network: values are in order of size or cost."""
+        return {
+            name: given["values"][0] if "values" in given else given["min"] for name, given in self.parameters.items()
+        }
+
+
+def search_space(
+    task: PredictionTask, rows: int, goal: str, constants: Mapping[str, Any], limits: Mapping[str, float]
+) -> SearchSpace:
+    """Make the space.
+
+    Args:
+        task: What is predicted of what.
+        rows: To search with.
+        goal: A name of `SCORES`.
+        constants: Parameters of the trainable that aren't searched.
+        limits: Most `parameters` and `flops`.
+
+    Raises:
+        DesignError: No network of the space is within the limits.
+    """
+    sizes, other, points = _rows(task) if len(task.inputs) == 1 else _images(task)
+    sizes = _within(sizes, other, constants, limits)
+    batches = [16, 32, 64] if rows <= 2000 else [32, 64, 128] if rows <= 10_000 else [128, 256, 512]
+    training: dict[str, Any] = {
+        "lr": {"distribution": "log_uniform_values", "min": 0.0003, "max": 0.02},
+        "weight_decay": {"distribution": "log_uniform_values", "min": 0.0001, "max": 1.0},
+        "batch_size": {"values": batches, "ordered": True},
+    }
+    if task.kind == "classes" and goal != "log_loss":
+        training["label_smoothing"] = {"values": [0.0, 0.05, 0.1], "ordered": True}
+    usual = {"lr": 0.002, "weight_decay": 0.01, "batch_size": batches[1], "label_smoothing": 0.05}
+    ordered = {name: {"values": values, "ordered": True} for name, values in sizes.items()}
+    parameters = {**ordered, **other, **training}
+    known = [{name: value for name, value in {**usual, **point}.items() if name in parameters} for point in points]
+    kept = [
+        point
+        for point in known
+        if all(point[name] in values for name, values in sizes.items() if name in point)
+        and _keeps(_counts({**constants, **point}, limits), limits)
+    ]
+    assert SCORES[goal].kind == task.kind
+    return SearchSpace(parameters, kept)
+
+
+Sizes = dict[str, list[Any]]
+
+
+def _rows(task: PredictionTask) -> tuple[Sizes, dict[str, Any], list[dict[str, Any]]]:
+    sizes: Sizes = {"depth": [0, 1, 2, 3, 4], "width": [8, 16, 32, 64, 128, 256]}
+    other: dict[str, Any] = {
+        "norm": {"values": ["none", "batch", "layer"]},
+        "activation": {"values": ["relu", "gelu", "tanh"]},
+        "residual": {"values": [False, True]},
+        "dropout": {"min": 0.0, "max": 0.5},
+    }
+    if task.inputs[0] < _WIDE:
+        other["embedding"] = {"values": ["none", "periodic"]}
+        other["deviation"] = {
+            "distribution": "log_uniform_values",
+            "min": 0.01,
+            "max": 1.0,
+            "when": "embedding == 'periodic'",
+        }
+    plain = {"norm": "none", "activation": "relu", "residual": False, "embedding": "none"}
+    points = [
+        {"depth": 2, "width": 64, "dropout": 0.2, **plain},
+        {"depth": 2, "width": 64, "dropout": 0.2, **plain, "embedding": "periodic", "deviation": 0.1},
+        {"depth": 3, "width": 128, "dropout": 0.2, **plain, "norm": "batch", "residual": True},
+        {"depth": 0, "width": 8, "dropout": 0.0, **plain},
+    ]
+    return sizes, other, points
+
+
+def _images(task: PredictionTask) -> tuple[Sizes, dict[str, Any], list[dict[str, Any]]]:
+    side = min(task.inputs[1:])
+    stages = max(1, min(4, side.bit_length() - 2))
+    first = [1] if stages == 1 else list(range(min(2, stages), stages + 1))
+    sizes: Sizes = {
+        "stages": first,
+        "blocks": [1, 2],
+        "channels": [8, 16, 32, 64] if side <= 16 else [8, 16, 32],
+        "kernel": [3, 5],
+        "side": [1, 2],
+    }
+    shifts = [0, 1, 2] if side <= 16 else [0, 2, 4]
+    other: dict[str, Any] = {
+        "block": {"values": ["conv", "residual", "separable"]},
+        "dropout": {"min": 0.0, "max": 0.5},
+        "shift": {"values": shifts, "ordered": True},
+        "mirror": {"values": [False, True]},
+    }
+    usual = {"block": "conv", "kernel": 3, "side": 2, "dropout": 0.2, "mirror": False}
+    points = [
+        {**usual, "stages": first[-1], "blocks": 1, "channels": 16, "shift": 0},
+        {**usual, "stages": first[0], "blocks": 2, "channels": 16, "shift": shifts[1]},
+        {**usual, "stages": first[-1], "blocks": 2, "channels": 32, "shift": shifts[1], "block": "residual"},
+    ]
+    return sizes, other, points
+
+
+def _counts(params: Mapping[str, Any], limits: Mapping[str, float]) -> dict[str, int]:
+    """Return the limited quantities of a network."""
+    return {name: count(params) for name, (_, count) in _COUNTED.items() if name in limits}
+
+
+def _keeps(counts: Mapping[str, int], limits: Mapping[str, float]) -> bool:
+    return all(count <= limits[name] for name, count in counts.items())
+
+
+def _within(sizes: Sizes, other: Mapping[str, Any], constants: Mapping[str, Any], limits: Mapping[str, float]) -> Sizes:
+    """Remove values that can't satisfy the limits with any others, so that most samples satisfy them."""
+    if not set(limits) & set(_COUNTED):
+        return sizes
+    names, kinds = (
+        list(sizes),
+        {name: other[name]["values"][0] for name in ("block", "embedding", "norm") if name in other},
+    )
+    choices = list(itertools.product(*sizes.values(), *([["conv", "separable"]] if "block" in kinds else [])))
+    counts = [
+        _counts({**constants, **kinds, **dict(zip([*names, "block"], chosen, strict=False))}, limits)
+        for chosen in choices
+    ]
+    kept = [chosen for chosen, found in zip(choices, counts, strict=True) if _keeps(found, limits)]
+    if not kept:
+        nearest = min(counts, key=lambda found: max(count / limits[name] for name, count in found.items()))
+        told = " and ".join(f"{name}={limits[name]:g}" for name in nearest)
+        least = " and ".join(f"{count:,} {name}" for name, count in nearest.items())
+        raise DesignError(
+            f"--limit {told}: must leave a network, but the smallest that is searched has {least}; allow as many"
+        )
+    return {name: sorted({chosen[place] for chosen in kept}) for place, name in enumerate(names)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +224,7 @@ def sweep_text(plan: Plan, space: SearchSpace) -> str:
     ]
     constraints = []
     for what, (name, function) in _COUNTED.items():
-        derived = {"derived": f"hpsearch.design.designed_network:{function}"}
+        derived = {"derived": f"hpsearch.design.designed_network:{function.__name__}"}
         if what == "parameters" or what in plan.limits:
             lines += _entries({name: derived})
         if what in plan.limits:

@@ -18,8 +18,7 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 
-from hpsearch.design.folds import assign_folds
-from hpsearch.design.prepared_rows import PredictionTask, PreparedRows
+from hpsearch.design.prepared_rows import PredictionTask, PreparedRows, assign_folds
 from hpsearch.design.scores import SCORES, score
 
 __all__ = ["KINDS", "Trees", "best_trees", "fitted_trees", "predicted", "read_trees"]

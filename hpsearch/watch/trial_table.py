@@ -1,9 +1,11 @@
-"""The table of trials, of which the lines that are seen alone are made: there may be many thousands."""
+"""The table of trials. Only the visible rows are formatted, as there may be many thousands."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import ClassVar
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -14,12 +16,154 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from hpsearch.tables.layout import cut_to, display_width, one_line
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.watch.columns import Columns, TrialColumn
-from hpsearch.watch.order import Order
-from hpsearch.watch.window import GAP, ColumnWidths, Window, window_of
 
-__all__ = ["TrialTable"]
+__all__ = ["GAP", "ColumnWidths", "Order", "TrialTable", "Window", "window_of"]
+
+_Keyed = tuple[Any, int]
+"""(What it is sorted by, number)."""
+
+
+class Order:
+    """A sorted list of rows with cheap updates: a changed trial takes about the same time however many there are.
+
+    Args:
+        key: Returns a row's sort key; None: it comes last.
+        rows: All rows.
+        descending: Sort in descending order; rows with key None still come last.
+    """
+
+    def __init__(self, key: Callable[[TrialRow], Any], rows: Iterable[TrialRow], descending: bool = False) -> None:
+        self._key = key
+        self._descending = descending
+        self._keys: dict[int, Any] = {row.number: key(row) for row in rows}
+        self._having: list[_Keyed] = sorted((of, number) for number, of in self._keys.items() if of is not None)
+        self._lacking: list[_Keyed] = sorted((0, number) for number, of in self._keys.items() if of is None)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, index: int) -> int:
+        """Return the trial at an index, from 0."""
+        having = len(self._having)
+        if index >= having:
+            return self._lacking[index - having][1]
+        return self._having[having - 1 - index if self._descending else index][1]
+
+    def __contains__(self, trial: int) -> bool:
+        return trial in self._keys
+
+    def place(self, trial: int) -> int:
+        """Return a trial's index."""
+        key, having = self._keys[trial], len(self._having)
+        if key is None:
+            return having + bisect_left(self._lacking, (0, trial))
+        place = bisect_left(self._having, (key, trial))
+        return having - 1 - place if self._descending else place
+
+    def take(self, row: TrialRow) -> None:
+        """Add or update a row."""
+        trial, key = row.number, self._key(row)
+        if trial in self._keys:
+            former = self._keys[trial]
+            if former == key:
+                return
+            found = self._lacking if former is None else self._having
+            del found[bisect_left(found, (0 if former is None else former, trial))]
+        self._keys[trial] = key
+        if key is None:
+            insort(self._lacking, (0, trial))
+        else:
+            insort(self._having, (key, trial))
+
+
+GAP = 3
+"""Columns of the terminal between two of the table."""
+
+_LEAST_TEXT = 12
+"""Smallest width of a text, in columns of the terminal."""
+
+
+class ColumnWidths:
+    """Widths so far: they grow while scrolling and never shrink, so that the table doesn't move."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def of(self, head: str, cells: Sequence[str]) -> int:
+        """Return a column's width, with these cells in it."""
+        width = max(self._seen.get(head, 0), max(map(display_width, (head, *cells))))
+        self._seen[head] = width
+        return width
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What is shown."""
+
+    columns: Sequence[TrialColumn]
+    starts: Sequence[int]
+    """Start of each column, in columns of the terminal."""
+    head: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    """Cells of each row, padded to the column's width."""
+    left_out: Sequence[str] = field(default=())
+    """Columns that don't fit."""
+
+    def column_at(self, x: int) -> TrialColumn | None:
+        """Return the column at a position in the terminal."""
+        found = [column for column, start in zip(self.columns, self.starts, strict=True) if start <= x]
+        return found[-1] if found else None
+
+
+def window_of(
+    rows: Sequence[TrialRow], columns: Sequence[TrialColumn], widths: ColumnWidths, room: int, skipped: int = 0
+) -> Window:
+    """Compute the layout of rows.
+
+    Required columns come first, then as many others as fit, with texts cut if necessary.
+
+    Args:
+        rows: The visible rows.
+        columns: All columns.
+        widths: Widths of columns so far.
+        room: Width of the terminal.
+        skipped: Number of optional columns to skip at the front.
+    """
+    free = [place for place, column in enumerate(columns) if not column.is_kept]
+    wanted = sorted(set(range(len(columns))) - set(free[: min(skipped, max(len(free) - 1, 0))]))
+    laid: dict[int, tuple[list[str], int]] = {}
+    left = room + GAP
+    for place in sorted(wanted, key=lambda place: not columns[place].is_kept):
+        column = columns[place]
+        cells = [one_line(cell) for cell in column.cells(rows)]
+        width = widths.of(column.head, cells)
+        least = min(width, max(_LEAST_TEXT, display_width(column.head))) if column.is_text else width
+        if not column.is_kept and least + GAP > left:
+            break
+        laid[place] = cells, least
+        left -= least + GAP
+    starts, at, texts = [], 0, []
+    for place, (cells, width) in sorted(laid.items()):
+        column = columns[place]
+        more = max(0, min(left, widths.of(column.head, ()) - width))
+        left -= more
+        texts.append([_padded(cell, width + more, column.is_text) for cell in (column.head, *cells)])
+        starts.append(at)
+        at += width + more + GAP
+    shown = [columns[place] for place in sorted(laid)]
+    lines = list(zip(*texts, strict=True)) if texts else [()] * (len(rows) + 1)
+    left_out = [column.head for place, column in enumerate(columns) if place not in laid]
+    return Window(shown, starts, lines[0], lines[1:], left_out)
+
+
+def _padded(cell: str, width: int, is_text: bool) -> str:
+    cell = cut_to(cell, width)
+    padding = " " * (width - display_width(cell))
+    return cell + padding if is_text else padding + cell
+
 
 _STYLES = {
     TrialState.RUNNING: Style(color="cyan"),

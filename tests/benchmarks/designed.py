@@ -18,8 +18,8 @@ from sklearn import datasets
 from sklearn.model_selection import KFold, StratifiedKFold
 
 from hpsearch.design.design import Surroundings, design
+from hpsearch.design.folder import DesignRequest
 from hpsearch.design.prepared_rows import read_rows
-from hpsearch.design.request import DesignRequest
 from hpsearch.design.scores import SCORES, score
 from hpsearch.design.trees import KINDS, fitted_trees, predicted
 from tests.benchmarks.figures import Figure, machine, render

@@ -23,8 +23,8 @@ from typing import Any
 import hpsearch
 from hpsearch import seeds
 from hpsearch.cli import main
+from hpsearch.design.folder import DesignRequest
 from hpsearch.design.report import DesignReport, TestScore
-from hpsearch.design.request import DesignRequest
 from hpsearch.design.trees import Trees
 from tests.goldens.names import names_of
 

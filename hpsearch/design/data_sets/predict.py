@@ -25,10 +25,19 @@ if not __package__:  # run as a script: its folder is made a package, so that it
     _package.__path__ = [str(Path(__file__).resolve().parent)]
     sys.modules[__package__] = _package
 
-from .arrays import as_images, check_finite, new_array
-from .images import IMAGE_ENDINGS, image_paths, is_grey, open_image, pixels
 from .preprocessing import check_pixels, load, network_inputs, transform
-from .reading import DataSetError, read_table
+from .reading import (
+    IMAGE_ENDINGS,
+    DataSetError,
+    as_images,
+    check_finite,
+    image_paths,
+    is_grey,
+    new_array,
+    open_image,
+    pixels,
+    read_table,
+)
 
 __all__ = ["main"]
 

@@ -1,21 +1,47 @@
-"""Read tables from CSV and Parquet files.
+"""Read tables from CSV and Parquet files, arrays from NPZ, NPY and IDX files, and images.
 
-A copy of this file is saved with each model of `hpsearch design`: it needs Python, and pyarrow for Parquet.
+A copy of this file is saved with each model of `hpsearch design`: it needs Python and NumPy, pyarrow for Parquet and
+Pillow for images.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
+import math
 import re
-from collections.abc import Iterator, Sequence
+import struct
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
-__all__ = ["TABLE_ENDINGS", "DataSetError", "TextTable", "read_table"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "IMAGE_ENDINGS",
+    "TABLE_ENDINGS",
+    "Array",
+    "DataSetError",
+    "TextTable",
+    "as_images",
+    "check_finite",
+    "image_paths",
+    "is_grey",
+    "is_idx",
+    "listed",
+    "new_array",
+    "open_image",
+    "pixels",
+    "read_idx",
+    "read_npz",
+    "read_table",
+]
 
 _CSV_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 _PARQUET_ENDINGS = (".parquet", ".pq")
@@ -206,3 +232,184 @@ def _texts(path: Path, name: str, values: list[Any], kind: str) -> list[str]:
                 "out or write it as columns of those"
             )
     return texts
+
+
+Array: TypeAlias = NDArray[Any]
+
+_IDX = re.compile(r".*idx\d-u?byte(\.gz)?", re.IGNORECASE)
+_IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_CHANNELS = (1, 3, 4)
+
+
+def is_idx(path: Path) -> bool:
+    """Return whether a file is called as MNIST's are, such as train-images-idx3-ubyte.gz."""
+    return _IDX.fullmatch(path.name) is not None
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """Read all arrays of an NPZ file; of an NPY file its one, without a name.
+
+    Raises:
+        DataSetError: It can't be read, or only by running code in it, as arrays of Python objects are.
+    """
+    name = ""
+    try:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return {"": found}
+        with found:
+            arrays = {}
+            for name in found.files:
+                arrays[name] = found[name]
+            return arrays
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, struct.error) as error:
+        array = f", array {name!r}" if name else ""
+        raise DataSetError(
+            f"{path}{array}: must be an NPZ or NPY file with arrays of numbers or texts, but can't be read: {error}"
+        ) from error
+
+
+def read_idx(path: Path) -> Array:
+    """Read an IDX file, packed or not: two zero bytes, type, dimensions, the size of each (32 bits), then the numbers.
+
+    Raises:
+        DataSetError: It can't be read, or is no such file.
+    """
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise DataSetError(f"{path}: must be an IDX file, but can't be read: {error}") from error
+    dimensions = content[3] if len(content) > 3 else 0
+    start = 4 + 4 * dimensions
+    if content[:2] != b"\0\0" or dimensions == 0 or len(content) < start or content[2] not in _IDX_TYPES:
+        raise DataSetError(f"{path}: must be an IDX file, got one that begins with {content[:4].hex(' ') or 'nothing'}")
+    kind = np.dtype(_IDX_TYPES[content[2]])
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    if len(content) - start != math.prod(shape) * kind.itemsize:
+        raise DataSetError(
+            f"{path}: must hold {math.prod(shape)} numbers, as its head says (shape {list(shape)}), got "
+            f"{(len(content) - start) // kind.itemsize}: fetch it again"
+        )
+    return np.frombuffer(content, kind, offset=start).reshape(shape).astype(kind.newbyteorder("="), copy=False)
+
+
+def new_array(path: Path, name: str | None) -> Array:
+    """Read the array to predict for: the only one of a file, or the one with the training array's name."""
+    if path.suffix.lower() not in (".npz", ".npy"):
+        return read_idx(path)
+    arrays = read_npz(path)
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
+    if name not in arrays:
+        raise DataSetError(f"{path}: must hold one array, or {name!r} as in training, got {listed(arrays)}")
+    return arrays[name]
+
+
+def listed(arrays: dict[str, Array]) -> str:
+    """Return which arrays there are."""
+    return ", ".join(f"{name!r} {list(array.shape)}" for name, array in arrays.items()) or "none"
+
+
+def as_images(array: Array, where: str) -> Array:
+    """Return images of shape (rows, channels, height, width), from any position of the channels.
+
+    Raises:
+        DataSetError: Their position is ambiguous.
+    """
+    if array.ndim == 3:
+        return array[:, None]
+    first, last = array.shape[1] in _CHANNELS, array.shape[3] in _CHANNELS
+    if first == last:
+        first, last = array.shape[2] == array.shape[3], array.shape[1] == array.shape[2]
+    if first == last:
+        raise DataSetError(
+            f"{where}: must be images of shape (rows, channels, height, width) or (rows, height, width, channels), got "
+            f"{list(array.shape)}, which may be both or neither: give (rows, height, width) or other sizes"
+        )
+    return array if first else np.ascontiguousarray(array.transpose(0, 3, 1, 2))
+
+
+def check_finite(images: Array, places: Iterable[str]) -> None:
+    """Refuse images with pixels that are no numbers."""
+    if images.dtype.kind != "f":
+        return
+    for image, place in zip(images, places, strict=False):
+        if not np.isfinite(image).all():
+            raise DataSetError(f"{place}: must be an image of finite numbers, got {image[~np.isfinite(image)][0]}")
+
+
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+
+_GREY_MODES = ("1", "L")
+_CLEAR_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
+_WIDE = 257
+"""From 16 bits to 8: 65,535 becomes 255."""
+
+
+def image_paths(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the images in a folder and the folders in it, and the other files, in the order of their names.
+
+    What begins with a dot is hidden, and so is what lies in a folder that does.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    seen = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    images = [path for path in seen if path.suffix.lower() in IMAGE_ENDINGS]
+    return images, [path for path in seen if path not in set(images)]
+
+
+def open_image(path: Path) -> Any:
+    """Read an image with 8 bits and its EXIF rotation, as mode L or RGB, with transparency over white.
+
+    Raises:
+        DataSetError: It can't be read, or its pixels' range is unknown.
+    """
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise DataSetError(f"{path}: images are read with Pillow, which isn't installed: pip install pillow") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd tags, and of large images before they are refused
+            with Image.open(path) as file:
+                file.load()
+                image = ImageOps.exif_transpose(file)
+        if image.mode == "F" or image.mode.startswith("I"):
+            return Image.fromarray(_narrowed(path, np.asarray(image)))
+        if image.mode in _CLEAR_MODES or "transparency" in image.info:
+            image = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+        return image.convert("L" if image.mode in _GREY_MODES else "RGB")
+    except DataSetError:
+        raise
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        raise DataSetError(
+            f"{path}: must be an image, but can't be read: {error}; remove it or fetch it again"
+        ) from error
+
+
+def _narrowed(path: Path, wide: NDArray[Any]) -> NDArray[np.uint8]:
+    if wide.dtype.kind == "f" or wide.min() < 0 or wide.max() > 255 * _WIDE:
+        raise DataSetError(
+            f"{path}: must be an image of 8 or 16 bits, got pixels from {wide.min()} to {wide.max()}: save it as PNG"
+        )
+    return ((wide.astype(np.int64) + _WIDE // 2) // _WIDE).astype(np.uint8)
+
+
+def is_grey(image: Any) -> bool:
+    """Return whether an image has no colors, whatever its mode."""
+    if image.mode == "L":
+        return True
+    colors = np.asarray(image)
+    return bool((colors == colors[..., :1]).all())
+
+
+def pixels(image: Any, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """Return an image's pixels, resized to (channels, height, width)."""
+    from PIL import Image
+
+    channels, height, width = shape
+    image = image.convert("L" if channels == 1 else "RGB")
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    found = np.asarray(image, np.uint8).reshape(height, width, channels)
+    return np.ascontiguousarray(found.transpose(2, 0, 1))

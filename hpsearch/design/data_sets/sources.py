@@ -9,9 +9,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch.design.data_sets.arrays import Array, as_images, check_finite, is_idx, listed, read_idx, read_npz
-from hpsearch.design.data_sets.images import image_paths, is_grey, open_image, pixels
-from hpsearch.design.data_sets.reading import TABLE_ENDINGS, DataSetError, read_table
+from hpsearch.design.data_sets.reading import (
+    TABLE_ENDINGS,
+    Array,
+    DataSetError,
+    as_images,
+    check_finite,
+    image_paths,
+    is_grey,
+    is_idx,
+    listed,
+    open_image,
+    pixels,
+    read_idx,
+    read_npz,
+    read_table,
+)
 from hpsearch_trainers.nearest import nearest
 
 __all__ = ["Examples", "ImageFolder", "read_examples", "read_image_folder"]

@@ -10,10 +10,9 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
-from hpsearch.benchmark.results import Results
-from hpsearch.benchmark.runs import RunCourse, RunKey
+from hpsearch.benchmark.report import hits_at, over_tasks, paired
+from hpsearch.benchmark.runs import Results, RunCourse, RunKey
 from hpsearch.benchmark.suite import load_suite
-from hpsearch.benchmark.summary import hits_at, over_tasks, paired
 
 __all__ = ["peer_courses"]
 

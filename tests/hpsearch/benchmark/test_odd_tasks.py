@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from hpsearch.benchmark.benchmark import keys_of
-from hpsearch.benchmark.results import Results
-from hpsearch.benchmark.runs import RunCourse, RunKey, carry_out, task_of
+from hpsearch.benchmark.runs import Results, RunCourse, RunKey, carry_out, keys_of, task_of
 from hpsearch.benchmark.suite import Suite, load_suite
 from hpsearch.cli import main
 from hpsearch.errors import SweepError

@@ -12,12 +12,9 @@ import numpy as np
 import pytest
 import yaml
 
-from hpsearch.benchmark.benchmark import keys_of, run_missing
-from hpsearch.benchmark.report import markdown, table
-from hpsearch.benchmark.results import Results
-from hpsearch.benchmark.runs import RunCourse, RunKey, carry_out, task_of
+from hpsearch.benchmark.report import hits_at, markdown, over_tasks, paired, regret_at, table
+from hpsearch.benchmark.runs import Results, RunCourse, RunKey, carry_out, keys_of, run_missing, task_of
 from hpsearch.benchmark.suite import Suite, load_suite
-from hpsearch.benchmark.summary import hits_at, over_tasks, paired, regret_at
 from hpsearch.errors import StorageError, SweepError
 from tests.hpsearch.support.command_line import ROOT
 

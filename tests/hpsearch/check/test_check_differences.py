@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from hpsearch.check.differences import TrialRun, differences
-from hpsearch.check.states import value_differences
+from hpsearch.check.differences import TrialRun, differences, value_differences
 from hpsearch.trainable import checkpoints, random_state
 from hpsearch.trainable.trace import Trace, digest, read_trace
 

@@ -21,8 +21,7 @@ from hpsearch.results.studies import summarize
 from hpsearch.run.study_run import create_study
 from hpsearch.sweep.file import load_sweep
 from hpsearch.watch.header import header_lines
-from hpsearch.watch.live_study import LiveStudy
-from hpsearch.watch.tail import Tail
+from hpsearch.watch.live_study import LiveStudy, Tail
 from tests.hpsearch.support.command_line import Call, call, write_sweep
 
 OPENED = Opened("ray", 2, "me@here:1", "hpsearch run")

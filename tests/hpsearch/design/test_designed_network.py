@@ -12,10 +12,8 @@ import pytest
 import torch
 from sklearn import metrics
 
-from hpsearch.design.designed_architectures import architecture
-from hpsearch.design.designed_network import DesignedNetwork, flops, parameter_count
-from hpsearch.design.folds import assign_folds, even_batch, training_rows
-from hpsearch.design.prepared_rows import read_rows, read_task
+from hpsearch.design.designed_network import DesignedNetwork, architecture, flops, parameter_count
+from hpsearch.design.prepared_rows import assign_folds, even_batch, read_rows, read_task, training_rows
 from hpsearch.design.scores import SCORES, score
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.architectures import standalone

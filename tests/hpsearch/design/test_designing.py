@@ -20,8 +20,7 @@ import yaml
 
 import hpsearch
 from hpsearch.design.designed_network import DesignedNetwork
-from hpsearch.design.folder import DesignFolder
-from hpsearch.design.request import DesignRequest
+from hpsearch.design.folder import DesignFolder, DesignRequest
 from hpsearch.journal.history import seconds_spent
 from hpsearch.journal.journal import Journal
 from hpsearch.sweep.file import load_sweep

@@ -15,8 +15,7 @@ from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Resources
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.watch.header import header_lines
-from hpsearch.watch.live_study import LiveStudy
-from hpsearch.watch.tail import Looked
+from hpsearch.watch.live_study import LiveStudy, Looked
 from tests.hpsearch.support.lives import OPENED, Life, lives
 from tests.hpsearch.support.scripted import sweep_of
 

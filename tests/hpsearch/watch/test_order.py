@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.watch.columns import TrialColumn
-from hpsearch.watch.order import Order
+from hpsearch.watch.trial_table import Order
 
 VALUES = st.sampled_from([None, math.nan, -1.0, 0, 0.5, 2, "a", "b", [1], True])
 COLUMN = TrialColumn("x", lambda row: row.params["x"])

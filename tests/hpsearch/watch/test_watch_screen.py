@@ -17,11 +17,8 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trial import TrialState
-from hpsearch.watch.app import WatchApp
-from hpsearch.watch.live_study import LiveStudy
-from hpsearch.watch.question import Question
-from hpsearch.watch.tail import Tail
-from hpsearch.watch.trial_screen import TrialScreen
+from hpsearch.watch.app import Question, TrialScreen, WatchApp
+from hpsearch.watch.live_study import LiveStudy, Tail
 from hpsearch.watch.trial_table import TrialTable
 from tests.hpsearch.support.goals import TWO_GOALS, study_of_goals
 from tests.hpsearch.support.played import Player, played

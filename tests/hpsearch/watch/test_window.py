@@ -11,7 +11,7 @@ from hpsearch.space import Space, Uniform
 from hpsearch.tables.layout import display_width
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.watch.columns import Columns, TrialColumn
-from hpsearch.watch.window import GAP, ColumnWidths, Window, window_of
+from hpsearch.watch.trial_table import GAP, ColumnWidths, Window, window_of
 from tests.hpsearch.support.scripted import sweep_of
 
 TEXTS = st.text(max_size=30)

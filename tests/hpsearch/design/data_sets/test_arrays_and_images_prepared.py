@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from hpsearch.design.data_sets import DataSetError, prepare
-from hpsearch.design.data_sets.images import open_image
+from hpsearch.design.data_sets.reading import open_image
 from tests.hpsearch.design.data_sets.designed import alone, inputs_alone, loaded, prepared, rows_of
 
 
