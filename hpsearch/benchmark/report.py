@@ -1,4 +1,4 @@
-"""Report a benchmark: hits and regret at given budgets as a table and as Markdown, and their plots over time."""
+"""Report a benchmark: hits and regret by budget as a table and as Markdown, and their plots over time."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def hits_at(course: RunCourse, budget: float) -> float:
 
 def regret_at(course: RunCourse, budget: float) -> float:
     """Return the regret of what a run had found best: 1 before anything was reported."""
-    place = bisect_right(course.at, budget)
-    return course.regret[place - 1] if place else 1.0
+    count = bisect_right(course.at, budget)
+    return course.regret[count - 1] if count else 1.0
 
 
 def over_tasks(courses: Mapping[RunKey, RunCourse], at: At, budget: float) -> Mean:
@@ -118,7 +118,7 @@ def _rows(suite: Suite, results: Results, methods: Sequence[str], workers: Seque
 def plot(suite: Suite, results: Results, methods: Sequence[str], workers: int, directory: Path) -> Sequence[Path]:
     """Plot hits and regret over time, with bands of a standard error; return the paths."""
     last = suite.budgets[-1]
-    across = [last * (place + 1) / _POINTS for place in range(_POINTS)]
+    across = [last * (index + 1) / _POINTS for index in range(_POINTS)]
     kinds: Sequence[tuple[str, At, str]] = (
         ("hits", hits_at, f"share of runs that hit the best {suite.hit:.0%}"),
         ("regret", regret_at, "regret (0: best, 1: median)"),

@@ -154,10 +154,10 @@ _TASKS: dict[tuple[str, str], BenchmarkTask] = {}
 
 def carry_out(suite: Suite, key: RunKey) -> RunCourse:
     """Run a method on a task."""
-    place = suite.path, key.task
-    if place not in _TASKS:
-        _TASKS[place] = task_of(suite, key.task)
-    task = _TASKS[place]
+    name = suite.path, key.task
+    if name not in _TASKS:
+        _TASKS[name] = task_of(suite, key.task)
+    task = _TASKS[name]
     seconds = suite.budgets[-1] * task.mean_seconds / key.workers
     sweep = suite.sweep_of(key.method, key.task, key.seed, key.workers, seconds)
     backend = SimulatedBackend(key.workers, task.table)
@@ -196,9 +196,9 @@ class Results:
 
     def _take(self, line: str) -> None:
         try:
-            told = json.loads(line)
-            key = RunKey(*(told[name] for name in _KEY))
-            digest, course = told["digest"], RunCourse(*(told[name] for name in _COURSE))
+            record = json.loads(line)
+            key = RunKey(*(record[name] for name in _KEY))
+            digest, course = record["digest"], RunCourse(*(record[name] for name in _COURSE))
         except (ValueError, LookupError, TypeError, AttributeError):
             return  # its process was killed as it wrote
         suite = self._suite
@@ -207,8 +207,8 @@ class Results:
 
     def add(self, key: RunKey, course: RunCourse) -> None:
         """Store a run's result."""
-        told = dict(zip(_KEY, key, strict=True)) | {"digest": self._suite.digest(key.method, key.task)}
-        line = json.dumps(told | dict(zip(_COURSE, astuple(course), strict=True)))
+        record = dict(zip(_KEY, key, strict=True)) | {"digest": self._suite.digest(key.method, key.task)}
+        line = json.dumps(record | dict(zip(_COURSE, astuple(course), strict=True)))
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 # What a kill cut off stays a line of its own.

@@ -95,7 +95,7 @@ class Suite:
             try:
                 self.sweep_of(method, self.tasks[0], 0, max(self.workers), 1.0)
             except SweepError:
-                return method in (self.methods or {})  # the one whose mistake is reported
+                return method in (self.methods or {})  # its mistake is reported
             return True
 
         return [method for method in self.known if is_able(method)]
@@ -156,8 +156,8 @@ class Suite:
         file, _ = table_and_task(task)
         if file not in self._tables:
             self._tables[file] = table_digest(self.trainable(file), self.data)
-        told = [self.sweep, self.known[method], self.max_iter, self.budgets[-1], self.hit, self._tables[file]]
-        return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
+        content = [self.sweep, self.known[method], self.max_iter, self.budgets[-1], self.hit, self._tables[file]]
+        return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     @cached_property
     def _tables(self) -> dict[str, str]:
@@ -196,7 +196,7 @@ def load_suite(path: Path, data: Path | None = None) -> Suite:
 
 
 def _tasks(value: object, key: KeyPath) -> tuple[str, ...]:
-    tasks = tuple(text(item, (*key, place)) for place, item in enumerate(listed(value, key)))
+    tasks = tuple(text(item, (*key, index)) for index, item in enumerate(listed(value, key)))
     if not tasks or len(set(tasks)) < len(tasks):
         raise InvalidKey(key, "must name at least one task, and each once")
     return tasks
@@ -226,7 +226,7 @@ def _mapping(value: object, key: KeyPath) -> dict[str, Any]:
 
 
 def _budgets(value: object, key: KeyPath) -> tuple[float, ...]:
-    budgets = tuple(number(item, (*key, place)) for place, item in enumerate(listed(value, key)))
+    budgets = tuple(number(item, (*key, index)) for index, item in enumerate(listed(value, key)))
     if not budgets or budgets[0] <= 0 or any(one >= other for one, other in pairwise(budgets)):
         raise InvalidKey(key, f"must be numbers of full trainings, more than 0 and rising, got {shown(value)}")
     return budgets
@@ -240,8 +240,8 @@ def _share(value: object, key: KeyPath) -> float:
 
 
 def _workers(value: object, key: KeyPath) -> tuple[int, ...]:
-    given = listed(value, key) if not isinstance(value, int) else [value]
-    workers = tuple(at_least(1, integer, item, (*key, place)) for place, item in enumerate(given))
+    items = listed(value, key) if not isinstance(value, int) else [value]
+    workers = tuple(at_least(1, integer, item, (*key, index)) for index, item in enumerate(items))
     if not workers or len(set(workers)) < len(workers):
         raise InvalidKey(key, f"must name at least one number of workers, and each once, got {shown(value)}")
     return workers

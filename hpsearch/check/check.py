@@ -79,7 +79,7 @@ class CheckResult:
     @property
     def ok(self) -> bool:
         """Whether nothing is wrong, as far as is known."""
-        return all(one.ok for one in self.comparisons)
+        return all(comparison.ok for comparison in self.comparisons)
 
 
 def check_sweep(sweep: Sweep, search_path: Sequence[str], say: Callable[[str], object]) -> CheckResult:
@@ -127,7 +127,9 @@ class _Check:
         warm: SegmentRun | Failure | None = None
         with self._workers() as workers:
             self._say(f"trial {first.number} for {self._count}: {params_line(first.params)}")
-            whole = self._first_run(workers, first)
+            whole = self._attempt(workers, first, 0, self._iterations)
+            if isinstance(whole, Failure):
+                raise TrainableError(_failure_text(f"trial {first.number} failed", whole))
             if (no_warm := self._why_not_warm()) is None:
                 self._say(f"trial {second.number} in the same process: {params_line(second.params)}")
                 warm = self._attempt(workers, second, 0, self._iterations)
@@ -137,10 +139,10 @@ class _Check:
         alone, lanes = self._alone(second, warm is not None)
         after_other = self._after_other(warm, alone, no_warm)
         found = [restored, after_other]
-        if any(not one.ok for one in found) or restored.verdict == "skipped":
+        if any(not comparison.ok for comparison in found) or restored.verdict == "skipped":
             self._say(f"trial {first.number} again, in a fresh process")
             repeated, varying = self._repeated(first, expected)
-            found = [repeated, *(_without(one, repeated, varying) for one in found)]
+            found = [repeated, *(_without(comparison, repeated, varying) for comparison in found)]
         else:
             varying = ()
             found.insert(0, TrialComparison("repeated", "equal"))
@@ -149,7 +151,7 @@ class _Check:
             trials=self._trials,
             comparisons=found,
             module_changes=whole.result.module_changes,
-            varying=[f"{one.kind} {one.name}" for one in varying],
+            varying=[f"{difference.kind} {difference.name}" for difference in varying],
             seconds=[report.seconds for report in whole.reports],
             memory=whole.memory,
             gpu_memory=whole.gpu_memory,
@@ -162,30 +164,19 @@ class _Check:
         return "1 iteration" if self._iterations == 1 else f"{self._iterations} iterations"
 
     def _workers(self) -> CheckWorkers:
-        return CheckWorkers(self._job, self._folder, self._limits, self._job.widest)
-
-    def _run(
-        self, workers: CheckWorkers, trial: Trial, start: int, end: int, checkpoint: str | None = None
-    ) -> SegmentRun:
-        self._attempts += 1
-        bounded = self._sweep.iterations is not None
-        last = end if bounded else None
-        segment = Segment(trial.number, start, last, checkpoint, self._attempts, self._job.widest)
-        return workers.run(trial, segment, None if bounded else end)
+        return CheckWorkers(self._job, self._folder, self._limits)
 
     def _attempt(
         self, workers: CheckWorkers, trial: Trial, start: int, end: int, checkpoint: str | None = None
     ) -> SegmentRun | Failure:
+        self._attempts += 1
+        bounded = self._sweep.iterations is not None
+        last = end if bounded else None
+        segment = Segment(trial.number, start, last, checkpoint, self._attempts, self._job.widest)
         try:
-            return self._run(workers, trial, start, end, checkpoint)
+            return workers.run(trial, segment, None if bounded else end)
         except FailedRun as error:
             return error.failure
-
-    def _first_run(self, workers: CheckWorkers, trial: Trial) -> SegmentRun:
-        try:
-            return self._run(workers, trial, 0, self._iterations)
-        except FailedRun as error:
-            raise TrainableError(_failure_text(f"trial {trial.number} failed", error.failure)) from error
 
     def _trial_run(self, *runs: SegmentRun) -> TrialRun:
         reports = [report for run in runs for report in run.reports]
@@ -233,7 +224,11 @@ class _Check:
             return TrialComparison("repeated", "failed", "in another process", failure=run), ()
         found = differences(expected, self._trial_run(run))
         deciding = self._sweep.objective.names
-        natural = [one for one in found if (one.kind == "metric" and one.name not in deciding) or one.kind == "state"]
+        natural = [
+            difference
+            for difference in found
+            if difference.kind == "state" or (difference.kind == "metric" and difference.name not in deciding)
+        ]
         if len(natural) == len(found):
             return TrialComparison("repeated", "equal"), natural
         return TrialComparison("repeated", "differs", differences=found), ()
@@ -301,10 +296,10 @@ def _without(comparison: TrialComparison, repeated: TrialComparison, varying: Se
     """Return a comparison without what differs between two equal runs, too."""
     if comparison.verdict != "differs":
         return comparison
-    keys = {one.key for one in (*repeated.differences, *varying)}
-    left = [one for one in comparison.differences if one.key not in keys]
-    if left:
-        return replace(comparison, differences=left)
+    keys = {difference.key for difference in (*repeated.differences, *varying)}
+    others = [difference for difference in comparison.differences if difference.key not in keys]
+    if others:
+        return replace(comparison, differences=others)
     if repeated.ok:
         return TrialComparison(comparison.name, "equal")
     return TrialComparison(comparison.name, "skipped", "nothing is known of it, as equal runs differ")

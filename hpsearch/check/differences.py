@@ -7,21 +7,11 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from hpsearch.trainable import checkpoints
 
-__all__ = [
-    "Difference",
-    "Kind",
-    "StateEntry",
-    "StateKind",
-    "TrialRun",
-    "differences",
-    "same_number",
-    "state_differences",
-    "value_differences",
-]
+__all__ = ["Difference", "Kind", "TrialRun", "differences", "value_differences"]
 
 Kind = Literal[
     "metric",
@@ -86,8 +76,8 @@ def differences(expected: TrialRun, got: TrialRun) -> list[Difference]:
             break
         # Later differences follow from the first.
         traced = traced or [*_at_start(expected, got, iteration)] or [*_after(expected, got, iteration)]
-        for one in _in_metrics(expected, got, iteration):
-            metrics.setdefault(one.name, one)
+        for difference in _in_metrics(expected, got, iteration):
+            metrics.setdefault(difference.name, difference)
     return [*traced, *metrics.values(), *_in_checkpoints(expected, got)]
 
 
@@ -99,12 +89,12 @@ def _at_start(expected: TrialRun, got: TrialRun, iteration: int) -> Iterator[Dif
     earlier = expected.trace.get(iteration - 1, {})
     same_weights = True
     pairs = list(zip(first["optimizers"], second["optimizers"], strict=False))
-    for place, (one, other) in enumerate(pairs):
-        label = one["type"] if len(pairs) == 1 else f"{one['type']} {place}"
+    for index, (one, other) in enumerate(pairs):
+        label = one["type"] if len(pairs) == 1 else f"{one['type']} {index}"
         if one["weights"] != other["weights"]:
             same_weights = False
             before = earlier.get("optimizers", [])
-            begins_anew = place < len(before) and before[place]["weights"] == other["weights"]
+            begins_anew = index < len(before) and before[index]["weights"] == other["weights"]
             note = f"those with which iteration {iteration - 1} began" if begins_anew else ""
             yield Difference(
                 "weights", f"parameters of {label}", iteration, *_digests(one["weights"], other["weights"]), note
@@ -151,12 +141,15 @@ def _in_metrics(expected: TrialRun, got: TrialRun, iteration: int) -> Iterator[D
 def _in_checkpoints(expected: TrialRun, got: TrialRun) -> Iterator[Difference]:
     if expected.checkpoint is None or got.checkpoint is None:
         if expected.checkpoint is not got.checkpoint:
-            there = ["none" if one.checkpoint is None else "saved" for one in (expected, got)]
+            there = ["none" if run.checkpoint is None else "saved" for run in (expected, got)]
             yield Difference("checkpoint", "at the end", None, there[0], there[1])
         return
-    for entry in state_differences(expected.checkpoint, got.checkpoint):
-        yield Difference(entry.kind, entry.name, None, entry.first, entry.second, entry.note)
-    states = [checkpoints.read_random_state(one) or {} for one in (expected.checkpoint, got.checkpoint)]
+    one, other = (checkpoints.read_state(path) for path in (expected.checkpoint, got.checkpoint))
+    if isinstance(one, Path) and isinstance(other, Path):
+        yield from _in_files(one, other)
+    else:
+        yield from value_differences(one, other)
+    states = [checkpoints.read_random_state(path) or {} for path in (expected.checkpoint, got.checkpoint)]
     generators = {entry.name.partition(".")[0] for entry in value_differences(states[0], states[1])}
     for name in sorted(generators & {"python", "numpy", "torch", "cuda"}):
         note = "its next draws differ"
@@ -170,36 +163,10 @@ def _digests(first: str | None, second: str | None) -> tuple[str, str]:
     return "", ""
 
 
-StateKind = Literal["weights", "learning rate", "optimizer", "state"]
-
 _RATES = frozenset({"lr", "initial_lr", "last_lr", "_last_lr", "base_lrs", "learning_rate"})
 
 
-class StateEntry(NamedTuple):
-    """An entry of a state that differs from another one's."""
-
-    kind: StateKind
-    name: str
-    """Path of the entry: `optimizer.param_groups.0.lr`."""
-    first: str
-    second: str
-    note: str = ""
-
-
-def state_differences(first: Path, second: Path) -> Iterator[StateEntry]:
-    """Compare what the user saved in two checkpoints.
-
-    Raises:
-        CheckpointError: One can't be read.
-    """
-    one, other = checkpoints.read_state(first), checkpoints.read_state(second)
-    if isinstance(one, Path) and isinstance(other, Path):
-        yield from _in_files(one, other)
-    else:
-        yield from value_differences(one, other)
-
-
-def value_differences(first: Any, second: Any, name: str = "", kind: StateKind = "state") -> Iterator[StateEntry]:
+def value_differences(first: Any, second: Any, name: str = "", kind: Kind = "state") -> Iterator[Difference]:
     """Compare two values of tensors, plain containers and plain values.
 
     Args:
@@ -213,36 +180,36 @@ def value_differences(first: Any, second: Any, name: str = "", kind: StateKind =
     if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
         if (note := _in_tensors(first, second)) is not None:
             is_weights = kind == "state" and first.is_floating_point()
-            yield StateEntry("weights" if is_weights else kind, name, *_shown_tensors(first, second), note)
+            yield Difference("weights" if is_weights else kind, name, None, *_shown_tensors(first, second), note)
     elif isinstance(first, Mapping) and isinstance(second, Mapping):
         inner = _kind_of(first, kind)
         for key in [*first, *(key for key in second if key not in first)]:
             path = f"{name}.{key}" if name else str(key)
-            of_key: StateKind = "learning rate" if key in _RATES else inner
+            of_key: Kind = "learning rate" if key in _RATES else inner
             if key in first and key in second:
                 yield from value_differences(first[key], second[key], path, of_key)
             else:
                 shown = ("there", "-") if key in first else ("-", "there")
-                yield StateEntry(of_key, path, *shown)
+                yield Difference(of_key, path, None, *shown)
     elif isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
         if len(first) != len(second):
-            yield StateEntry(kind, name, f"{len(first)} items", f"{len(second)} items")
+            yield Difference(kind, name, None, f"{len(first)} items", f"{len(second)} items")
             return
         for index, (one, other) in enumerate(zip(first, second, strict=True)):
             yield from value_differences(one, other, f"{name}.{index}" if name else str(index), kind)
     elif type(first) is not type(second) or not same_number(first, second):
-        yield StateEntry(kind, name, _shown(first), _shown(second))
+        yield Difference(kind, name, None, _shown(first), _shown(second))
 
 
 def same_number(first: object, second: object) -> bool:
-    """Return whether two values are equal; floats to the bit, but all NaN are one."""
+    """Return whether two values are equal; floats to the bit, but all NaN are equal."""
     if isinstance(first, float) and isinstance(second, float):
         both_nan = math.isnan(first) and math.isnan(second)
         return both_nan or struct.pack("<d", first) == struct.pack("<d", second)
     return bool(first == second)
 
 
-def _kind_of(state: Mapping[Any, Any], kind: StateKind) -> StateKind:
+def _kind_of(state: Mapping[Any, Any], kind: Kind) -> Kind:
     """Name the owner of a dictionary, if its keys are those of torch's optimizers or schedulers."""
     if {"state", "param_groups"} <= state.keys():
         return "optimizer"
@@ -281,7 +248,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _in_files(first: Path, second: Path) -> Iterator[StateEntry]:
+def _in_files(first: Path, second: Path) -> Iterator[Difference]:
     """Compare files, or all that lies in two directories."""
     if first.is_file() and second.is_file():
         yield from _in_file(first, second, first.name)
@@ -291,10 +258,10 @@ def _in_files(first: Path, second: Path) -> Iterator[StateEntry]:
         if name in names[0] and name in names[1]:
             yield from _in_file(first / name, second / name, name)
         else:
-            yield StateEntry("state", name, *(("there", "-") if name in names[0] else ("-", "there")))
+            yield Difference("state", name, None, *(("there", "-") if name in names[0] else ("-", "there")))
 
 
-def _in_file(first: Path, second: Path, name: str) -> Iterator[StateEntry]:
+def _in_file(first: Path, second: Path, name: str) -> Iterator[Difference]:
     import torch
 
     if first.read_bytes() == second.read_bytes():
@@ -302,6 +269,6 @@ def _in_file(first: Path, second: Path, name: str) -> Iterator[StateEntry]:
     try:
         states = [torch.load(path, weights_only=True, map_location="cpu") for path in (first, second)]
     except Exception:  # it isn't torch's, or holds objects
-        yield StateEntry("state", name, f"{first.stat().st_size:,} bytes", f"{second.stat().st_size:,} bytes")
+        yield Difference("state", name, None, f"{first.stat().st_size:,} bytes", f"{second.stat().st_size:,} bytes")
         return
     yield from value_differences(states[0], states[1], name)

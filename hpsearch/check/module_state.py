@@ -106,7 +106,7 @@ def _text(value: Any, depth: int) -> str:
     kind = type(value).__name__
     if (state := _library_state(value)) is not None:
         return f"{kind} {state}"
-    if _is_closed(value):
+    if isinstance(value, types.ModuleType) or type(value).__module__.partition(".")[0] in _NOT_THE_USERS:
         return kind
     if isinstance(value, Mapping):
         items = [f"{_text(key, depth + 1)}: {_text(item, depth + 1)}" for key, item in list(value.items())]
@@ -118,11 +118,6 @@ def _text(value: Any, depth: int) -> str:
     if isinstance(own, dict) and not callable(value):
         return f"{kind}({', '.join(f'{name}={_text(item, depth + 1)}' for name, item in list(own.items()))})"
     return kind
-
-
-def _is_closed(value: Any) -> bool:
-    """Return whether a value is a module, or an object that others than the user look after."""
-    return isinstance(value, types.ModuleType) or type(value).__module__.partition(".")[0] in _NOT_THE_USERS
 
 
 def _library_state(value: Any) -> str | None:

@@ -36,7 +36,7 @@ def main(descriptor: int) -> None:
         try:
             if isinstance(request, Open):
                 worker = _Traced(request)
-                connection.send(WorkerOpened(worker.address))
+                connection.send(WorkerOpened(worker.worker.address))
             elif isinstance(request, RunSegment):
                 assert worker is not None, "a worker is opened first"
                 connection.send(worker.run(request))
@@ -46,7 +46,7 @@ def main(descriptor: int) -> None:
         except HpsearchError as error:
             connection.send(Refused(str(error), error.key if isinstance(error, TrainableError) else ""))
     if worker is not None:
-        worker.close()
+        worker.worker.close()
 
 
 class _Traced:
@@ -54,15 +54,11 @@ class _Traced:
 
     def __init__(self, request: Open) -> None:
         self._job, self._root = request.job, request.root
-        self._worker = Worker(request.job, request.root)
+        self.worker = Worker(request.job, request.root)
         trainable = request.job.trainable
         self._package = trainable.partition(":")[0].partition(".")[0] if isinstance(trainable, str) else ""
         # Lanes train with transformed functions, in which a hook sees no values.
         self._is_traced = not request.job.rounded
-
-    @property
-    def address(self) -> str:
-        return self._worker.address
 
     def run(self, request: RunSegment) -> SegmentRun:
         rank = 0 if request.rank_info is None else request.rank_info.rank
@@ -70,12 +66,12 @@ class _Traced:
         path.parent.mkdir(parents=True, exist_ok=True)  # another rank may have made it
         in_process = not isinstance(self._job.trainable, CommandLine)
         before = module_state(self._package)
-        self._worker.let_go(request.trial.number)
+        self.worker.let_go(request.trial.number)
         trace = Trace(path) if self._is_traced and in_process else None
         channel = _Channel(trace, request.cut_at)
         os.environ[TRACE] = str(path)
         try:
-            result = self._worker.run(request.trial, request.segment, channel, request.rank_info)
+            result = self.worker.run(request.trial, request.segment, channel, request.rank_info)
         finally:
             del os.environ[TRACE]
             if trace is not None:
@@ -88,11 +84,8 @@ class _Traced:
             module_state(self._package),
             _memory(self._job),
             _gpu_memory(),
-            self._worker.address,
+            self.worker.address,
         )
-
-    def close(self) -> None:
-        self._worker.close()
 
 
 class _Channel:

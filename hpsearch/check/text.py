@@ -54,11 +54,11 @@ def check_text(result: CheckResult) -> str:
     """Format a check as lines."""
     lines = [f"{result.sweep}: trial {result.trials[0].number}: {params_line(result.trials[0].params)}", ""]
     for comparison in result.comparisons:
-        lines += _labelled(comparison.name, _told(result, comparison))
+        lines += _labelled(comparison.name, _comparison_lines(result, comparison))
     if result.module_changes:
         names = ", ".join(result.module_changes)
-        told = "each such trial changes them, and costs a sweep on Ray a new worker process"
-        lines += _labelled("modules", [f"{names}: {told}"])
+        effect = "each such trial changes them, and costs a sweep on Ray a new worker process"
+        lines += _labelled("modules", [f"{names}: {effect}"])
     if result.varying:
         names = ", ".join(result.varying)
         lines += _labelled("varying", [f"{names}: differs between equal runs, as what measures time does"])
@@ -70,7 +70,7 @@ def check_text(result: CheckResult) -> str:
         *_labelled("lane", [_lane(result)]),
         "",
     ]
-    wrong = sum(not one.ok for one in result.comparisons)
+    wrong = sum(not comparison.ok for comparison in result.comparisons)
     lines.append("all is well" if not wrong else f"{counted(wrong, 'problem')}; see docs/trainables.md")
     return "\n".join(lines) + "\n"
 
@@ -81,7 +81,7 @@ def check_json(result: CheckResult) -> str:
         "sweep": result.sweep,
         "ok": result.ok,
         "trials": [{"number": trial.number, "params": dict(trial.params)} for trial in result.trials],
-        "comparisons": {one.name: _json(one) for one in result.comparisons},
+        "comparisons": {comparison.name: _json(comparison) for comparison in result.comparisons},
         "module_changes": list(result.module_changes),
         "varying": list(result.varying),
         "memory_bytes": result.memory,
@@ -98,17 +98,17 @@ def _json(comparison: TrialComparison) -> dict[str, Any]:
     return {
         "verdict": comparison.verdict,
         "text": comparison.text,
-        "differences": [asdict(one) for one in comparison.differences],
-        "suspects": [asdict(one) for one in comparison.suspects],
+        "differences": [asdict(entry) for entry in comparison.differences],
+        "suspects": [asdict(entry) for entry in comparison.suspects],
         "failure": None if failure is None else asdict(failure),
     }
 
 
 def _labelled(label: str, lines: Sequence[str]) -> list[str]:
-    return [f"{label if not place else '':<{_WIDTH}}{line}" for place, line in enumerate(lines)]
+    return [f"{label if not index else '':<{_WIDTH}}{line}" for index, line in enumerate(lines)]
 
 
-def _told(result: CheckResult, comparison: TrialComparison) -> list[str]:
+def _comparison_lines(result: CheckResult, comparison: TrialComparison) -> list[str]:
     numbers = [trial.number for trial in result.trials]
     if comparison.verdict == "equal":
         return [_EQUAL[comparison.name].format(*reversed(numbers))]
@@ -129,27 +129,26 @@ def _told(result: CheckResult, comparison: TrialComparison) -> list[str]:
 
 def _listed(found: Sequence[Difference], first: str, second: str) -> Iterator[str]:
     """List differences; of entries of the last checkpoint, which follow from what differs before, their number."""
-    early = [one for one in found if one.iteration is not None]
+    early = [entry for entry in found if entry.iteration is not None]
     for kind, of_kind in _by_kind(early or found):
-        for one in of_kind[:_MOST]:
-            when = "" if one.iteration is None else f" at iteration {one.iteration}"
-            values = f"{one.expected} {first}, {one.got} {second}" if one.expected or one.got else ""
-            told = "; ".join(text for text in (values, one.note) if text)
-            yield f"  {kind}: {one.name}{when}{': ' if told else ''}{told}"
+        for entry in of_kind[:_MOST]:
+            when = "" if entry.iteration is None else f" at iteration {entry.iteration}"
+            values = f"{entry.expected} {first}, {entry.got} {second}" if entry.expected or entry.got else ""
+            details = "; ".join(text for text in (values, entry.note) if text)
+            yield f"  {kind}: {entry.name}{when}{': ' if details else ''}{details}"
         if len(of_kind) > _MOST:
             yield f"  {kind}: {len(of_kind) - _MOST:,} more"
     if early and len(early) < len(found):
-        counts = [f"{kind} ({len(of_kind):,})" for kind, of_kind in _by_kind([*filter(_is_late, found)])]
+        counts = [
+            f"{kind} ({len(of_kind):,})"
+            for kind, of_kind in _by_kind([entry for entry in found if entry.iteration is None])
+        ]
         yield f"  in the last checkpoint: {', '.join(counts)}"
 
 
-def _is_late(difference: Difference) -> bool:
-    return difference.iteration is None
-
-
 def _by_kind(found: Sequence[Difference]) -> Iterator[tuple[str, list[Difference]]]:
-    for kind in dict.fromkeys(one.kind for one in found):
-        yield kind, [one for one in found if one.kind == kind]
+    for kind in dict.fromkeys(entry.kind for entry in found):
+        yield kind, [entry for entry in found if entry.kind == kind]
 
 
 def _advice(comparison: TrialComparison) -> Iterator[str]:
@@ -158,14 +157,14 @@ def _advice(comparison: TrialComparison) -> Iterator[str]:
     if comparison.name != "restored":
         yield _ADVICE[comparison.name]
         return
-    if any(one.iteration == 1 for one in comparison.differences):
+    if any(entry.iteration == 1 for entry in comparison.differences):
         yield "iteration 1 differs already, in a segment that ends after it: let nothing depend on trial.end"
         return
-    early = [one for one in comparison.differences if one.iteration is not None]
-    if any(one.note for one in early if one.kind in ("weights", "metric", "checkpoint")):
+    early = [entry for entry in comparison.differences if entry.iteration is not None]
+    if any(entry.note for entry in early if entry.kind in ("weights", "metric", "checkpoint")):
         yield "load trial.checkpoint before the loop: the training begins anew"
         return
-    kinds = {one.kind for one in early} - {"metric"} or {one.kind for one in comparison.differences}
+    kinds = {entry.kind for entry in early} - {"metric"} or {entry.kind for entry in comparison.differences}
     for kind, advice in _RESTORE.items():
         if kind in kinds:
             yield advice
@@ -179,7 +178,7 @@ def _memory(result: CheckResult) -> str:
 def _seconds(seconds: Sequence[float]) -> str:
     if not seconds:
         return "none was reported"
-    texts = [duration(one) if one >= 1 else f"{one * 1000:.3g} ms" for one in seconds]
+    texts = [duration(value) if value >= 1 else f"{value * 1000:.3g} ms" for value in seconds]
     return texts[-1] + (f" (the first one {texts[0]})" if len(texts) > 1 else "")
 
 

@@ -60,9 +60,9 @@ class RunSegment:
 
     trial: Trial
     segment: Segment
-    cut_at: int | None = None
+    cut_at: int | None
     """The iteration after which it is cut, where the sweep names no last one."""
-    rank_info: RankInfo | None = None
+    rank_info: RankInfo | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class TimeLimits:
         return left, "limits.max_time"
 
     def left(self) -> float | None:
-        """Return the seconds that are left for all; None: as many as it takes."""
+        """Return the seconds until the deadline; None if there is none."""
         return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
 
 
@@ -193,7 +193,6 @@ class CheckWorkers:
         job: What all segments share.
         folder: Where the processes write.
         limits: When a segment is ended.
-        width: How many there are.
 
     Raises:
         TrainableError: The trainable can't be imported, or has another shape.
@@ -201,12 +200,12 @@ class CheckWorkers:
         FailedRun: To import it ended the process, or ran over a limit.
     """
 
-    def __init__(self, job: Job, folder: Scratch, limits: TimeLimits, width: int = 1) -> None:
+    def __init__(self, job: Job, folder: Scratch, limits: TimeLimits) -> None:
         self._job, self._scratch, self._limits = job, folder, limits
         self._processes: list[_Process] = []
         try:
-            gpus = _gpus_by_rank(job.gpus, width)
-            for rank in range(width):
+            gpus = _gpus_by_rank(job.gpus, job.widest)
+            for rank in range(job.widest):
                 environment = {
                     **folder.environment(),
                     **thread_environment(job.threads),
@@ -214,7 +213,7 @@ class CheckWorkers:
                 }
                 self._processes.append(_Process(job.search_path, environment, folder.next_log()))
             opened = [self._opened(process, Open(job, folder.path)) for process in self._processes]
-            self._addresses = [one.address for one in opened]
+            self._addresses = [answer.address for answer in opened]
         except BaseException:
             self.close()
             raise
@@ -225,7 +224,7 @@ class CheckWorkers:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, trial: Trial, segment: Segment, cut_at: int | None = None) -> SegmentRun:
+    def run(self, trial: Trial, segment: Segment, cut_at: int | None) -> SegmentRun:
         """Run a segment, and return rank 0's result.
 
         Raises:
@@ -245,7 +244,7 @@ class CheckWorkers:
         self._addresses = [run.address for run in runs]
         failures = [run.result.failure for run in runs if run.result.failure is not None]
         if failures:
-            raise FailedRun(next((one for one in failures if one.kind != "peer"), failures[0]))
+            raise FailedRun(next((failure for failure in failures if failure.kind != "peer"), failures[0]))
         return runs[0]
 
     def shapes(self, job: Job, trials: Sequence[Trial]) -> Shapes:
@@ -298,7 +297,7 @@ class _Process:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=(other.fileno(),),
-                process_group=0,  # Ctrl-C is for this process alone, which then ends that one
+                process_group=0,  # Ctrl-C reaches the parent alone, which then ends the child
             )
         self._end = os.pidfd_open(self._process.pid)
         self.send(list(search_path))

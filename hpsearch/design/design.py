@@ -21,7 +21,7 @@ from hpsearch.design.pace import ENOUGH_EPOCHS, SCORING, STARTING, Clock, check_
 from hpsearch.design.prepared_rows import PreparedRows, read_rows
 from hpsearch.design.report import DesignReport
 from hpsearch.design.scores import SCORES
-from hpsearch.design.sweep_file import Plan, check_sweep, search_space, sweep_text
+from hpsearch.design.sweep_file import check_sweep, search_space, sweep_text
 from hpsearch.design.trees import Trees, best_trees, read_trees
 from hpsearch.errors import DesignError, HpsearchError
 from hpsearch.journal.directory import StudyDirectory
@@ -77,15 +77,15 @@ def design(request: DesignRequest, folder: Path, around: Surroundings) -> Design
         DesignError: The request can't be satisfied.
         HpsearchError: The search can't be run.
     """
-    place = DesignFolder(folder)
+    paths = DesignFolder(folder)
     if not Path(request.source).exists():
         raise DesignError(f"{request.source}: must be a file or a folder, but there is none")
-    place.begin({"asked": request.to_json(), "spent": 0.0})
+    paths.begin({"asked": request.to_json(), "spent": 0.0})
     try:
         return resume(folder, around)
     except HpsearchError:
-        if not place.sweep.is_file():  # so that the same command, put right, finds its folder free
-            place.clear()
+        if not paths.sweep.is_file():  # so that the same command, put right, finds its folder free
+            paths.clear()
         raise
 
 
@@ -102,37 +102,37 @@ def resume(folder: Path, around: Surroundings, seconds: float | None = None) -> 
     Raises:
         DesignError, HpsearchError: See `design`.
     """
-    place = DesignFolder(folder)
-    record = place.read()
-    asked = DesignRequest.from_json(record["asked"]).with_seconds(seconds)
-    more = asked.seconds > record["asked"]["seconds"]
-    if place.report.is_file() and not more:
+    paths = DesignFolder(folder)
+    record = paths.read()
+    request = DesignRequest.from_json(record["asked"]).with_seconds(seconds)
+    more = request.seconds > record["asked"]["seconds"]
+    if paths.report.is_file() and not more:
         around.say(f"{folder}: this design is finished")
-        return DesignReport.from_json(_json(place.report))
-    clock = Clock(asked.seconds, record["spent"], around.began)
-    record["asked"] = asked.to_json()
+        return DesignReport.from_json(json.loads(paths.report.read_text(encoding="utf-8")))
+    clock = Clock(request.seconds, record["spent"], around.began)
+    record["asked"] = request.to_json()
     try:
         with _own_errors():
-            if not place.sweep.is_file():
-                _look(place, record, asked, clock, around)
-            _check_stayed(place, Path(record["constants"]["data"]))
+            if not paths.sweep.is_file():
+                _look(paths, record, request, clock, around)
+            _check_stayed(paths, Path(record["constants"]["data"]))
             if around.sweep_only:
                 return None
-            study = _searched(place, record, asked, clock, around)
+            study = _searched(paths, record, request, clock, around)
             if study is None:
                 return None
-            return _finished(place, record, asked, study, clock, around)
+            return _finished(paths, record, request, study, clock, around)
     finally:
         record["spent"] = clock.spent
-        place.write(place.record, record)
+        paths.write(paths.record, record)
 
 
 def _look(
-    place: DesignFolder, record: dict[str, Any], request: DesignRequest, clock: Clock, around: Surroundings
+    paths: DesignFolder, record: dict[str, Any], request: DesignRequest, clock: Clock, around: Surroundings
 ) -> None:
     """Split and prepare the rows, see what trees and a usual network do with them, and write the sweep."""
-    for left in (place.data, place.model):  # of a run that ended in the middle of it
-        shutil.rmtree(left, ignore_errors=True)
+    for folder in (paths.data, paths.model):  # of a run that ended in the middle of it
+        shutil.rmtree(folder, ignore_errors=True)
     if request.goal is not None and request.goal not in SCORES:
         raise DesignError(
             f"--goal must be one of {', '.join(SCORES)}, got {request.goal!r}; {nearest(request.goal, SCORES)}"
@@ -149,7 +149,7 @@ def _look(
     prepared = prepare(
         Path(request.source),
         request.target,
-        place.path,
+        paths.path,
         goal=request.goal,
         test_share=request.test_share,
         seed=request.seed,
@@ -158,17 +158,18 @@ def _look(
     found = tuple(prepared.lines)
     for line in (*found, *(f"warning: {warning}" for warning in prepared.warnings)):
         around.say(line)
-    rows = read_rows(place.search_rows)
+    rows = read_rows(paths.search_rows)
     goal = _goal(request.goal, rows)
     count = len(rows.targets)
     constants: dict[str, Any] = {
-        "data": str(place.search_rows),
+        "data": str(paths.search_rows),
         "goal": goal,
         "folds": _FOLDS,
         "validated": _FOLDS if count <= _FEW else 1,
         "split_seed": request.seed,
     }
-    workers, starting = _workers(request), STARTING.get(around.backend, 0.0)
+    workers = request.workers or len(os.sched_getaffinity(0))
+    starting = STARTING.get(around.backend, 0.0)
     space = search_space(rows.task, count, goal, constants, request.limits)
     check_latency(space.smallest, rows.task, request.limits)
     usual = space.points[0] if space.points else {}
@@ -177,7 +178,7 @@ def _look(
         constants["validated"] = _QUICK_FOLDS
         paced = pace({**usual, **constants}, clock, workers, starting)
     seconds = _TREES * (clock.left - starting - SCORING)
-    trees = best_trees(rows, goal, constants, seconds, workers, place.trees)
+    trees = best_trees(rows, goal, constants, seconds, workers, paths.trees)
     if trees is not None:
         around.say(f"trees:        {goal} {number(trees.validation)} on the validated rows, {trees.kind}")
     constants |= {"epochs": paced.epochs} | ({"latency": True} if "latency_ms" in request.limits else {})
@@ -188,7 +189,6 @@ def _look(
             f"and the last fit may take {duration(paced.fit_seconds)}: give more"
         )
     max_time = float(round(for_search))
-    plan = Plan(found, constants, request.limits, paced.fit_seconds, max_time, request.workers, request.seed)
     record |= {
         "goal": goal,
         "found": found,
@@ -198,33 +198,33 @@ def _look(
         "trees": None if trees is None else trees.to_json(),
         "looked": clock.spent,
     }
-    place.write(place.record, {**record, "spent": clock.spent})
-    place.sweep.with_suffix(".new").write_text(sweep_text(plan, space), encoding="utf-8")
-    place.sweep.with_suffix(".new").replace(place.sweep)
-    around.say(f"sweep:        {place.sweep}")
+    paths.write(paths.record, {**record, "spent": clock.spent})
+    paths.sweep.with_suffix(".new").write_text(sweep_text(record, request, space), encoding="utf-8")
+    paths.sweep.with_suffix(".new").replace(paths.sweep)
+    around.say(f"sweep:        {paths.sweep}")
 
 
 def _searched(
-    place: DesignFolder, record: Mapping[str, Any], request: DesignRequest, clock: Clock, around: Surroundings
+    paths: DesignFolder, record: Mapping[str, Any], request: DesignRequest, clock: Clock, around: Surroundings
 ) -> Study | None:
     """Run the sweep for the time that there is; None where it was interrupted."""
-    sweep = load_sweep(place.sweep)
-    check_sweep(sweep, place, record["constants"])
-    directory = StudyDirectory(place.study)
+    sweep = load_sweep(paths.sweep)
+    check_sweep(sweep, paths, record["constants"])
+    directory = StudyDirectory(paths.study)
     if not directory.exists():
-        create_study(sweep, place.study, place.sweep.read_text(encoding="utf-8"))
+        create_study(sweep, paths.study, paths.sweep.read_text(encoding="utf-8"))
     with Journal.read(directory.journal) as journal:
         spent = seconds_spent(list(journal.entries()))
     clock.count_at_least(record.get("looked", 0.0) + spent)
     left = search_seconds(clock, record["fit_seconds"], STARTING.get(around.backend, 0.0))
     if left < 1:
-        before = load(place.study)
+        before = load(paths.study)
         if before.leaders:
             return before
         raise DesignError(
-            f"{place.path}: --time must leave a moment for the search, but {duration(clock.spent)} of "
+            f"{paths.path}: --time must leave a moment for the search, but {duration(clock.spent)} of "
             f"{duration(request.seconds)} are spent: give more, "
-            f"`hpsearch design --resume {shlex.quote(str(place.path))} --time TIME`"
+            f"`hpsearch design --resume {shlex.quote(str(paths.path))} --time TIME`"
         )
     own = _own_seconds(sweep, record)
     most = spent + left if own is None else min(own, spent + left)
@@ -249,7 +249,7 @@ def _own_seconds(sweep: Sweep, record: Mapping[str, Any]) -> float | None:
 
 
 def _finished(
-    place: DesignFolder,
+    paths: DesignFolder,
     record: dict[str, Any],
     request: DesignRequest,
     study: Study,
@@ -257,53 +257,56 @@ def _finished(
     around: Surroundings,
 ) -> DesignReport:
     if not study.leaders:
-        own = _own_seconds(load_sweep(place.sweep), record)
-        where = locate(place.sweep, "limits.max_time")
+        own = _own_seconds(load_sweep(paths.sweep), record)
+        where = locate(paths.sweep, "limits.max_time")
         more = (
-            f"give more: `hpsearch design --resume {place.path} --time ...`"
+            f"give more: `hpsearch design --resume {paths.path} --time ...`"
             if own is None
             else f"raise limits.max_time, which ends the search after {duration(own)} ({where})"
         )
-        raise DesignError(f"{place.path}: no network came as far as to be validated within the search's time; {more}")
+        raise DesignError(f"{paths.path}: no network came as far as to be validated within the search's time; {more}")
     best = best_of(study)
     if best is None:
-        raise _none_keeps(place, study)
-    around.say(f"last fit:     trial {best.trial} on all {len(read_rows(place.search_rows).targets)} rows")
-    delivered = deliver(best, place.model, study.sweep.seed)
+        raise _none_keeps(paths, study)
+    around.say(f"last fit:     trial {best.trial} on all {len(read_rows(paths.search_rows).targets)} rows")
+    cost, training = deliver(best, paths.model, study.sweep.seed)
     trees: Trees | None = read_trees(record["trees"])
-    report = tested(place, record, best, delivered.cost, trees, request, delivered.of(read_rows(place.test_rows)))
-    offered = place.model / place.trees.name
+    expected = training.predictions(read_rows(paths.test_rows))
+    report = tested(paths, record, best, cost, trees, request, expected)
+    offered = paths.model / paths.trees.name
     if report.trees_win:
-        shutil.copyfile(place.trees, offered)
+        shutil.copyfile(paths.trees, offered)
     else:
         offered.unlink(missing_ok=True)
     if best.left_out:
-        told = f"the last fit had time for {best.epochs} of {best.epochs + best.left_out} epochs: a longer --time helps"
-        report = replace(report, notes=(*report.notes, told))
+        note = f"the last fit had time for {best.epochs} of {best.epochs + best.left_out} epochs: a longer --time helps"
+        report = replace(report, notes=(*report.notes, note))
     report = replace(report, seconds=clock.spent)
-    place.write(place.report, report.to_json())
+    paths.write(paths.report, report.to_json())
     return report
 
 
-def _check_stayed(place: DesignFolder, rows: Path) -> None:
+def _check_stayed(paths: DesignFolder, rows: Path) -> None:
     """Check that the sweep's rows are in this folder: else trials would read others, or none."""
-    here = place.search_rows
+    here = paths.search_rows
     if here != rows and not (here.exists() and rows.exists() and here.samefile(rows)):
         raise DesignError(
-            f"{place.path}: must lie where it was made until it is finished, in {rows.parent.parent}, where its trials "
+            f"{paths.path}: must lie where it was made until it is finished, in {rows.parent.parent}, where its trials "
             "read the rows: move it back, and go on there"
         )
 
 
-def _none_keeps(place: DesignFolder, study: Study) -> DesignError:
+def _none_keeps(paths: DesignFolder, study: Study) -> DesignError:
     """Describe how close the best trial is to the bounds, which no trial satisfies."""
     nearest, objective = study.leaders[0], study.sweep.objective
     broken, metrics = objective.broken(nearest.score), study.metrics_of(nearest)
-    found = (f"{one.metric} {number(metrics[one.metric])}" for one in objective.constraints if str(one) in broken)
+    found = (
+        f"{bound.metric} {number(metrics[bound.metric])}" for bound in objective.constraints if str(bound) in broken
+    )
     return DesignError(
-        f"{place.path}: a network must keep {' and '.join(broken)}, but none that was validated does; the nearest, "
+        f"{paths.path}: a network must keep {' and '.join(broken)}, but none that was validated does; the nearest, "
         f"trial {nearest.number}, has {' and '.join(found)}. Design anew with a looser --limit or a longer --time, or "
-        f"search on: `hpsearch design --resume {place.path} --time ...`"
+        f"search on: `hpsearch design --resume {paths.path} --time ...`"
     )
 
 
@@ -316,18 +319,9 @@ def _goal(requested: str | None, rows: PreparedRows) -> str:
     return requested or able[0]
 
 
-def _workers(request: DesignRequest) -> int:
-    return request.workers or len(os.sched_getaffinity(0))
-
-
-def _json(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
-
-
 @contextmanager
 def _own_errors() -> Iterator[None]:
-    """Return what the trainers refuse as an error of our own."""
+    """Raise the errors of trainers and data sets as a `DesignError`."""
     try:
         yield
     except (ConfigurationError, DataSetError) as error:

@@ -28,7 +28,6 @@ from hpsearch.design.prepared_rows import (
 from hpsearch.design.scores import SCORES, score
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.architectures import costs, network
-from hpsearch_trainers.augmentation import mirrored, shifted
 from hpsearch_trainers.measures import latency, parameters
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.schedules import cosine, warmup
@@ -66,7 +65,7 @@ class DesignedNetwork(Trainer):
     model: FoldNetworks
 
     def build(self, params: Mapping[str, Any]) -> Parts:
-        """Make the parts.
+        """Return the parts.
 
         Raises:
             ConfigurationError: The data can't be read, or doesn't fit the parameters.
@@ -132,10 +131,12 @@ class DesignedNetwork(Trainer):
         self.model.eval()
         found: dict[str, float] = {}
         if self._folds.max() >= 0:
-            given, rows = self.validated()
+            predictions, rows = self.validated()
             true = self.rows.targets[rows]
             found = {
-                one.name: score(one.name, given, true) for one in SCORES.values() if one.kind == self.rows.task.kind
+                known.name: score(known.name, predictions, true)
+                for known in SCORES.values()
+                if known.kind == self.rows.task.kind
             }
         self._validating = time.perf_counter() - began
         return found
@@ -328,9 +329,9 @@ def fold_loss(
 
     def loss(outputs: list[Tensor], chosen: Tensor) -> Tensor:
         losses = torch.stack(
-            [single(n, one, own) for n, (one, own) in enumerate(zip(outputs, chosen.unbind(1), strict=True))]
+            [single(n, output, own) for n, (output, own) in enumerate(zip(outputs, chosen.unbind(1), strict=True))]
         )
-        # A mean would divide every gradient by the number of networks; the last fit, of one network, has none such.
+        # A mean would divide every gradient by the number of networks, and the last fit trains only one.
         return losses.sum() - (losses.sum() - losses.mean()).detach()
 
     return loss
@@ -392,3 +393,24 @@ def _images(params: Mapping[str, Any]) -> tuple[list[Any], list[Any], list[Any]]
         {"dropout": {"p": float(params.get("dropout", 0.0))}},
     ]
     return layers, [], head
+
+
+def shifted(images: Tensor, most: int) -> Tensor:
+    """Shift each image by up to `most` pixels along each side; the border is repeated.
+
+    Args:
+        images: (rows, channels, height, width).
+        most: Most pixels along a side.
+    """
+    rows, _, height, width = images.shape
+    moved = torch.randint(-most, most + 1, (2, rows, 1), device=images.device)
+    down = (torch.arange(height, device=images.device) + moved[0]).clamp(0, height - 1)
+    right = (torch.arange(width, device=images.device) + moved[1]).clamp(0, width - 1)
+    own = torch.arange(rows, device=images.device)[:, None, None]
+    return images[own, :, down[:, :, None], right[:, None, :]].permute(0, 3, 1, 2)
+
+
+def mirrored(images: Tensor) -> Tensor:
+    """Mirror each image with a probability of one half."""
+    swap = torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5
+    return torch.where(swap, images.flip(3), images)

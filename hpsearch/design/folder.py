@@ -15,7 +15,7 @@ import math
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,57 +31,25 @@ class DesignFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().absolute()
-
-    @property
-    def record(self) -> Path:
+        self.record = self.path / "design.json"
         """The request."""
-        return self.path / "design.json"
-
-    @property
-    def data(self) -> Path:
+        self.data = self.path / "data"
         """The rows."""
-        return self.path / "data"
-
-    @property
-    def search_rows(self) -> Path:
-        """The search rows."""
-        return self.data / "search.npz"
-
-    @property
-    def test_rows(self) -> Path:
-        """The test rows."""
-        return self.data / "test.npz"
+        self.search_rows = self.data / "search.npz"
+        self.test_rows = self.data / "test.npz"
+        self.trees = self.data / "trees.joblib"
+        """The trees that the network is compared with; a copy is delivered if they are better."""
+        self.sweep = self.path / "sweep.yaml"
+        self.study = self.path / "study"
+        self.model = self.path / "model"
+        """The delivered model."""
+        self.report = self.path / "report.json"
 
     @property
     def raw_test_rows(self) -> Path:
         """The original test rows: a table, an array, or a folder of images."""
         names = ("test.csv", "test_rows.npz", "test")
         return next((self.data / name for name in names if (self.data / name).exists()), self.data / names[0])
-
-    @property
-    def trees(self) -> Path:
-        """The trees that the network is compared with; a copy is delivered if they are better."""
-        return self.data / "trees.joblib"
-
-    @property
-    def sweep(self) -> Path:
-        """The sweep file."""
-        return self.path / "sweep.yaml"
-
-    @property
-    def study(self) -> Path:
-        """The study."""
-        return self.path / "study"
-
-    @property
-    def model(self) -> Path:
-        """The delivered model."""
-        return self.path / "model"
-
-    @property
-    def report(self) -> Path:
-        """The report."""
-        return self.path / "report.json"
 
     def begin(self, record: Mapping[str, Any]) -> None:
         """Make the folder.
@@ -108,8 +76,8 @@ class DesignFolder:
 
     def clear(self) -> None:
         """Remove what `begin` and looking at the data have made."""
-        for left in (self.data, self.model):
-            shutil.rmtree(left, ignore_errors=True)
+        for folder in (self.data, self.model):
+            shutil.rmtree(folder, ignore_errors=True)
         self.record.unlink(missing_ok=True)
         if not any(self.path.iterdir()):
             self.path.rmdir()
@@ -142,9 +110,6 @@ BOUNDED = ("parameters", "flops", "latency_ms")
 """Quantities of the delivered network that `--limit` bounds; `flops` and `latency_ms` are for one row."""
 
 LEAST_SECONDS = 5.0
-
-_NAMES = ("source", "target", "goal", "limits", "seconds", "workers", "seed", "test_share")
-"""Names in design.json of the fields of `DesignRequest`, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +144,12 @@ class DesignRequest:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return dict(zip(_NAMES, astuple(self), strict=True))
+        return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> DesignRequest:
-        """Read back what `to_json` gave."""
-        return cls(*(values[name] for name in _NAMES))
+        """Read back what `to_json` returned."""
+        return cls(**values)
 
     def with_seconds(self, seconds: float | None) -> DesignRequest:
         """Return it with another time; None keeps the time."""

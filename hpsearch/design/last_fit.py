@@ -30,7 +30,7 @@ from hpsearch.trial import TrialRow
 from hpsearch_trainers.architectures import standalone
 from hpsearch_trainers.measures import latency, parameters
 
-__all__ = ["Best", "Delivered", "best_of", "deliver", "predictions_of", "tested"]
+__all__ = ["Best", "best_of", "deliver", "tested"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,45 +49,32 @@ class Best:
     """Number of trials with a score."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Delivered:
-    """The network that was written."""
-
-    cost: Mapping[str, float]
-    """`parameters`, and `latency_ms` for one row."""
-    training: DesignedNetwork
-
-    def of(self, rows: PreparedRows) -> NDArray[np.float64]:
-        """Return predictions for prepared rows: probabilities (rows, classes), or numbers (rows,)."""
-        return self.training.predictions(rows)
-
-
 def best_of(study: Study) -> Best | None:
     """Return the best trial that keeps all bounds; None where there is none.
 
-    Where none keeps the bound on `fit_seconds`, and the nearest breaks no other, that one is trained for as many epochs
-    as keep it: a network that has learned less is better than none.
+    If no trial keeps the bound on `fit_seconds` and the nearest trial breaks no other bound, it is trained for as many
+    epochs as the bound allows: a network that has learned less is better than none.
     """
     row = study.leaders[0]
     params, reached = study.sweep.parameters.nest(row.params), row.value_iteration
     epochs = reached if row.feasible else min(reached, _epochs_in_time(study, row))
     if epochs < 1:
         return None
-    count = sum(one.score is not None for one in study.trials)
+    count = sum(trial.score is not None for trial in study.trials)
     return Best(row.number, params, epochs, reached - epochs, row.values[0], count)
 
 
 def _epochs_in_time(study: Study, row: TrialRow) -> int:
     """Return the epochs that keep the bound on the time of the last fit; 0 where another bound is broken."""
     broken = study.sweep.objective.broken(row.score)
-    bounds = [one for one in study.sweep.objective.constraints if str(one) in broken]
-    if any(one.metric != "fit_seconds" or not one.most for one in bounds):
+    bounds = [bound for bound in study.sweep.objective.constraints if str(bound) in broken]
+    if any(bound.metric != "fit_seconds" or not bound.most for bound in bounds):
         return 0
     each = study.metrics_of(row)["fit_seconds"] / float(row.params["epochs"])
-    return int(min(one.bound for one in bounds) / each)
+    return int(min(bound.bound for bound in bounds) / each)
 
 
-def deliver(best: Best, folder: Path, seed: int) -> Delivered:
+def deliver(best: Best, folder: Path, seed: int) -> tuple[dict[str, float], DesignedNetwork]:
     """Train the best trial's network on all search rows, for as many epochs, and write network.py and weights.pt.
 
     Everything but which rows it sees is as in that trial: parameters, schedule and threads.
@@ -96,6 +83,9 @@ def deliver(best: Best, folder: Path, seed: int) -> Delivered:
         best: Result of the search.
         folder: Where to write.
         seed: Of the weights and of the order of rows.
+
+    Returns:
+        Its `parameters`, and `latency_ms` for one row; and the trainable that trained it.
 
     Raises:
         DesignError: It became no network, or can't be written.
@@ -113,19 +103,19 @@ def deliver(best: Best, folder: Path, seed: int) -> Delivered:
     state = network.state_dict()
     if not all(bool(torch.isfinite(value).all()) for value in state.values()):
         raise DesignError("the last fit must give weights that are numbers, got NaN or infinity: try another --seed")
-    given = architecture(params, training.rows.task)
+    arguments = architecture(params, training.rows.task)
     try:
         folder.mkdir(exist_ok=True)
-        (folder / "network.py").write_text(standalone(given.pop("value"), **given), encoding="utf-8")
+        (folder / "network.py").write_text(standalone(arguments.pop("value"), **arguments), encoding="utf-8")
         torch.save(state, folder / "weights.new")
         (folder / "weights.new").replace(folder / "weights.pt")
     except OSError as error:
         raise DesignError(f"{folder}: must be a place that can be written, got: {error}") from error
-    return Delivered(cost, training)
+    return cost, training
 
 
 _LINES = 5
-"""Last letters of the output of a failed predict.py."""
+"""Last lines that are shown of the output of a failed predict.py."""
 
 
 _SAME = 1e-3
@@ -133,7 +123,7 @@ _SAME = 1e-3
 
 
 def tested(
-    place: DesignFolder,
+    folder: DesignFolder,
     record: Mapping[str, Any],
     best: Best,
     cost: Mapping[str, float],
@@ -149,13 +139,13 @@ def tested(
     Raises:
         DesignError: The delivered files don't predict.
     """
-    goal, search, test = record["goal"], read_rows(place.search_rows), read_rows(place.test_rows)
-    given = predictions_of(place, test.task, len(test.targets))
-    _check_same(place, given, expected)
+    goal, search, test = record["goal"], read_rows(folder.search_rows), read_rows(folder.test_rows)
+    predictions = _delivered_predictions(folder, test.task, len(test.targets))
+    _check_same(folder, predictions, expected)
     guess, guess_is = _baseline(goal, search, len(test.targets))
     of_trees = None
     if trees is not None:
-        of_trees = _scored(goal, predicted(joblib.load(place.trees), test.inputs, test.task), test)
+        of_trees = _scored(goal, predicted(joblib.load(folder.trees), test.inputs, test.task), test)
     wins = trees is not None and _better(goal, trees.validation, best.validation)
     over = [
         f"{name} {cost[name]:g} is above {bound:g}"
@@ -165,9 +155,11 @@ def tested(
     return DesignReport(
         goal=goal,
         better=SCORES[goal].goal,
-        test=_scored(goal, given, test),
+        test=_scored(goal, predictions, test),
         all_scores={
-            one.name: score(one.name, given, test.targets) for one in SCORES.values() if one.kind == test.task.kind
+            known.name: score(known.name, predictions, test.targets)
+            for known in SCORES.values()
+            if known.kind == test.task.kind
         },
         baseline=_scored(goal, guess, test),
         baseline_is=guess_is,
@@ -189,7 +181,7 @@ def tested(
     )
 
 
-def predictions_of(place: DesignFolder, task: PredictionTask, rows: int) -> NDArray[np.float64]:
+def _delivered_predictions(folder: DesignFolder, task: PredictionTask, rows: int) -> NDArray[np.float64]:
     """Run the delivered predict.py on the original test rows, in a process of its own, without hpsearch.
 
     Returns:
@@ -198,11 +190,11 @@ def predictions_of(place: DesignFolder, task: PredictionTask, rows: int) -> NDAr
     Raises:
         DesignError: It fails, or doesn't print a prediction for each row.
     """
-    script = place.model / "predict.py"
+    script = folder.model / "predict.py"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    out = place.data / "test_predictions.csv"
+    out = folder.data / "test_predictions.csv"
     done = subprocess.run(
-        [sys.executable, str(script), str(place.raw_test_rows), "--output", str(out)],
+        [sys.executable, str(script), str(folder.raw_test_rows), "--output", str(out)],
         env={**environment, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -222,13 +214,13 @@ def predictions_of(place: DesignFolder, task: PredictionTask, rows: int) -> NDAr
     return np.array([[float(row[f"probability of {label}"]) for label in task.classes] for row in found])
 
 
-def _check_same(place: DesignFolder, predictions: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
+def _check_same(folder: DesignFolder, predictions: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
     """Check that the delivered files match the trained network."""
     scale = 1.0 if predictions.ndim > 1 else float(expected.std()) or 1.0
     worst = float(np.abs(predictions - expected).max()) / scale
     if not worst <= _SAME:
         raise DesignError(
-            f"{place.model}: predict.py must say of the test rows what the trained network says, but differs "
+            f"{folder.model}: predict.py must say of the test rows what the trained network says, but differs "
             f"by {worst:.3g} where at most {_SAME:g} is rounding: was the folder changed meanwhile?"
         )
 
@@ -241,11 +233,11 @@ def _baseline(goal: str, search: PreparedRows, rows: int) -> tuple[NDArray[np.fl
     """Predict from the search rows' targets alone."""
     if search.task.kind == "numbers":
         middle = np.median if goal == "mae" else np.mean
-        told = "the median" if goal == "mae" else "the mean"
-        return np.full(rows, float(middle(search.targets.astype(np.float64)))), f"{told} of the other rows"
+        name = "the median" if goal == "mae" else "the mean"
+        return np.full(rows, float(middle(search.targets.astype(np.float64)))), f"{name} of the other rows"
     shares = np.bincount(search.targets.astype(np.int64), minlength=search.task.outputs) / len(search.targets)
-    told = "the classes' shares" if goal == "log_loss" else f"always {search.task.classes[int(shares.argmax())]}"
-    return np.tile(shares, (rows, 1)), told
+    name = "the classes' shares" if goal == "log_loss" else f"always {search.task.classes[int(shares.argmax())]}"
+    return np.tile(shares, (rows, 1)), name
 
 
 def _better(goal: str, one: float, other: float) -> bool:

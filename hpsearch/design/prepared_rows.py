@@ -61,11 +61,11 @@ def read_task(folder: Path) -> PredictionTask:
     """
     path = folder / "task.json"
     try:
-        given: Any = json.loads(path.read_text(encoding="utf-8"))
-        kind, inputs = given["kind"], tuple(int(side) for side in given["inputs"])
-        classes = tuple(given["classes"] or ())
-        unit = float(given.get("target_mean", 0.0)), float(given.get("target_scale", 1.0))
-        means, scales = given.get("channel_means"), given.get("channel_scales")
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        kind, inputs = content["kind"], tuple(int(side) for side in content["inputs"])
+        classes = tuple(content["classes"] or ())
+        unit = float(content.get("target_mean", 0.0)), float(content.get("target_scale", 1.0))
+        means, scales = content.get("channel_means"), content.get("channel_scales")
         channels = None if means is None else (tuple(map(float, means)), tuple(map(float, scales)))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
@@ -135,11 +135,11 @@ def assign_folds(inputs: NDArray[np.generic], targets: NDArray[np.generic], fold
         raise ConfigurationError(f"folds must be at least 2, got {folds}")
     if len(first) < folds:
         raise ConfigurationError(f"there must be at least {folds} different rows for {folds} folds, got {len(first)}")
-    _, places = np.unique(group, return_index=True)
+    _, first_rows = np.unique(group, return_index=True)
     chance = np.random.default_rng(seed)
-    order = np.lexsort((chance.random(len(places)), targets[places]))
-    dealt = np.concatenate([chance.permutation(folds) for _ in range(-(-len(places) // folds))])[: len(places)]
-    fold_of_group = np.empty(len(places), np.int64)
+    order = np.lexsort((chance.random(len(first_rows)), targets[first_rows]))
+    dealt = np.concatenate([chance.permutation(folds) for _ in range(-(-len(first_rows) // folds))])[: len(first_rows)]
+    fold_of_group = np.empty(len(first_rows), np.int64)
     fold_of_group[order] = dealt
     return fold_of_group[group]
 

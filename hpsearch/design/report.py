@@ -12,13 +12,6 @@ from hpsearch.tables.wording import counted, duration, number
 
 __all__ = ["DesignReport", "TestScore"]
 
-_NAMES = (
-    *("goal", "better", "test", "all_scores", "baseline", "baseline_is", "trees", "trees_are", "validation"),
-    *("trees_validation", "trees_win", "trial", "trials", "epochs", "params", "cost", "broken", "search_rows"),
-    *("test_rows", "notes", "seconds"),
-)
-"""Names in report.json of the fields of `DesignReport`, in their order."""
-
 
 @dataclass(frozen=True, slots=True)
 class TestScore:
@@ -71,15 +64,14 @@ class DesignReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return dict(zip(_NAMES, asdict(self).values(), strict=True))
+        return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> DesignReport:
-        """Read back what `to_json` gave."""
+        """Read back what `to_json` returned."""
         scores = {name: _read(values[name]) for name in ("test", "baseline", "trees")}
         lists = {name: tuple(values[name]) for name in ("broken", "notes")}
-        read = {**values, **scores, **lists}
-        return cls(*(read[name] for name in _NAMES))
+        return cls(**{**values, **scores, **lists})
 
     def text(self, folder: Path) -> str:
         """Format it as text, with commands to paste; `folder` is the design's, for display."""

@@ -35,16 +35,16 @@ def _accuracy(predictions: Array, true: Array) -> float:
 def _balanced_accuracy(predictions: Array, true: Array) -> float:
     """Mean over the classes that there are of the share of their rows that is found."""
     hit = predictions.argmax(1) == true
-    return float(np.mean([hit[true == one].mean() for one in np.unique(true)]))
+    return float(np.mean([hit[true == label].mean() for label in np.unique(true)]))
 
 
 def _f1(predictions: Array, true: Array) -> float:
     """Mean over the classes that are true or predicted anywhere of their F1; of each 2 TP / (2 TP + FP + FN)."""
     guess = predictions.argmax(1)
     found = []
-    for one in np.union1d(true, guess):
-        both = np.sum((guess == one) & (true == one))
-        found.append(2 * both / (np.sum(guess == one) + np.sum(true == one)))
+    for label in np.union1d(true, guess):
+        both = np.sum((guess == label) & (true == label))
+        found.append(2 * both / (np.sum(guess == label) + np.sum(true == label)))
     return float(np.mean(found))
 
 

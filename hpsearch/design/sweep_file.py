@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from hpsearch.design.designed_network import flops, parameter_count
-from hpsearch.design.folder import DesignFolder
+from hpsearch.design.folder import DesignFolder, DesignRequest
 from hpsearch.design.pace import ENOUGH_EPOCHS
 from hpsearch.design.prepared_rows import PredictionTask
 from hpsearch.design.scores import SCORES
@@ -19,7 +19,7 @@ from hpsearch.space import Constant
 from hpsearch.sweep.file import locate
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["TRAINABLE", "Plan", "SearchSpace", "check_sweep", "search_space", "sweep_text"]
+__all__ = ["TRAINABLE", "SearchSpace", "check_sweep", "search_space", "sweep_text"]
 
 TRAINABLE = "hpsearch.design.designed_network:DesignedNetwork"
 
@@ -43,21 +43,21 @@ class SearchSpace:
     def smallest(self) -> dict[str, Any]:
         """Parameters of the smallest network: values are in order of size or cost."""
         return {
-            name: given["values"][0] if "values" in given else given["min"] for name, given in self.parameters.items()
+            name: entry["values"][0] if "values" in entry else entry["min"] for name, entry in self.parameters.items()
         }
 
 
 def search_space(
     task: PredictionTask, rows: int, goal: str, constants: Mapping[str, Any], limits: Mapping[str, float]
 ) -> SearchSpace:
-    """Make the space.
+    """Return the search space of a task.
 
     Args:
-        task: What is predicted of what.
-        rows: To search with.
+        task: The inputs and targets.
+        rows: Number of search rows.
         goal: A name of `SCORES`.
         constants: Parameters of the trainable that aren't searched.
-        limits: Most `parameters` and `flops`.
+        limits: Upper bounds on `parameters` and `flops`.
 
     Raises:
         DesignError: No network of the space is within the limits.
@@ -155,10 +155,8 @@ def _within(sizes: Sizes, other: Mapping[str, Any], constants: Mapping[str, Any]
     """Remove values that can't satisfy the limits with any others, so that most samples satisfy them."""
     if not set(limits) & set(_COUNTED):
         return sizes
-    names, kinds = (
-        list(sizes),
-        {name: other[name]["values"][0] for name in ("block", "embedding", "norm") if name in other},
-    )
+    names = list(sizes)
+    kinds = {name: other[name]["values"][0] for name in ("block", "embedding", "norm") if name in other}
     choices = list(itertools.product(*sizes.values(), *([["conv", "separable"]] if "block" in kinds else [])))
     counts = [
         _counts({**constants, **kinds, **dict(zip([*names, "block"], chosen, strict=False))}, limits)
@@ -167,39 +165,29 @@ def _within(sizes: Sizes, other: Mapping[str, Any], constants: Mapping[str, Any]
     kept = [chosen for chosen, found in zip(choices, counts, strict=True) if _keeps(found, limits)]
     if not kept:
         nearest = min(counts, key=lambda found: max(count / limits[name] for name, count in found.items()))
-        told = " and ".join(f"{name}={limits[name]:g}" for name in nearest)
+        bounds = " and ".join(f"{name}={limits[name]:g}" for name in nearest)
         least = " and ".join(f"{count:,} {name}" for name, count in nearest.items())
         raise DesignError(
-            f"--limit {told}: must leave a network, but the smallest that is searched has {least}; allow as many"
+            f"--limit {bounds}: must leave a network, but the smallest that is searched has {least}; allow as many"
         )
-    return {name: sorted({chosen[place] for chosen in kept}) for place, name in enumerate(names)}
+    return {name: sorted({chosen[index] for chosen in kept}) for index, name in enumerate(names)}
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The file's content besides the space."""
+def sweep_text(record: Mapping[str, Any], request: DesignRequest, space: SearchSpace) -> str:
+    """Return the text of the file.
 
-    found: tuple[str, ...]
-    """Description of the data, in lines."""
-    constants: Mapping[str, Any]
-    """Parameters that aren't searched."""
-    limits: Mapping[str, float]
-    fit_seconds: float
-    """Most that the last fit may take."""
-    max_time: float
-    """Seconds of the search."""
-    workers: int | None
-    seed: int
-
-
-def sweep_text(plan: Plan, space: SearchSpace) -> str:
-    """Write the file."""
-    goal, epochs = plan.constants["goal"], plan.constants["epochs"]
-    bounds = [f"fit_seconds <= {plan.fit_seconds:g}"]
-    bounds += [f"latency_ms <= {plan.limits['latency_ms']:g}"] if "latency_ms" in plan.limits else []
+    Args:
+        record: Findings about the data: `found`, `constants`, `fit_seconds` and `max_time`.
+        request: The request.
+        space: The search space.
+    """
+    constants, limits = record["constants"], request.limits
+    goal, epochs = constants["goal"], constants["epochs"]
+    bounds = [f"fit_seconds <= {record['fit_seconds']:g}"]
+    bounds += [f"latency_ms <= {limits['latency_ms']:g}"] if "latency_ms" in limits else []
     lines = [
         "# Written by `hpsearch design`, and yours to change: `hpsearch design --resume DIR` runs it as it is then.",
-        *(f"# {line}" for line in plan.found),
+        *(f"# {line}" for line in record["found"]),
         "name: design",
         f"trainable: {TRAINABLE}",
         f"metric: {{name: {goal}, goal: {SCORES[goal].goal}}} # each validated row is predicted by a network that "
@@ -213,22 +201,22 @@ def sweep_text(plan: Plan, space: SearchSpace) -> str:
         f"  max_iter: {epochs} # epochs; `epochs` below is the same, over which the learning rate falls to 0",
         f"  min_iter: {-(-epochs // (9 if epochs > ENOUGH_EPOCHS else 3))}",
         "limits:",
-        f"  max_time: {plan.max_time:.0f} # seconds; what is left of --time is for the last fit and the test score",
-        *([f"resources: {{workers: {plan.workers}}}"] if plan.workers is not None else []),
-        f"seed: {plan.seed}",
+        f"  max_time: {record['max_time']:.0f} # seconds; the rest of --time is for the last fit and the test score",
+        *([f"resources: {{workers: {request.workers}}}"] if request.workers is not None else []),
+        f"seed: {request.seed}",
         "parameters:",
         "  # What isn't searched.",
-        *_entries({name: {"value": value} for name, value in plan.constants.items()}),
+        *_entries({name: {"value": value} for name, value in constants.items()}),
         "  # The network, and how it is trained.",
         *_entries(space.parameters),
     ]
     constraints = []
     for what, (name, function) in _COUNTED.items():
         derived = {"derived": f"hpsearch.design.designed_network:{function.__name__}"}
-        if what == "parameters" or what in plan.limits:
+        if what == "parameters" or what in limits:
             lines += _entries({name: derived})
-        if what in plan.limits:
-            constraints.append(f"{name} <= {plan.limits[what]:.0f}")
+        if what in limits:
+            constraints.append(f"{name} <= {limits[what]:.0f}")
     if constraints:
         lines += ["constraints: # of the delivered network, counted before anything trains"]
         lines += [f"  - {constraint}" for constraint in constraints]
@@ -264,7 +252,7 @@ def check_sweep(sweep: Sweep, folder: DesignFolder, constants: Mapping[str, Any]
     if sweep.trainable != TRAINABLE:
         raise _refused(folder, "trainable", TRAINABLE, sweep.trainable)
     if sweep.objective.several:
-        raise _refused(folder, "metric", f"{goal} alone", ", ".join(one.name for one in sweep.objective.goals))
+        raise _refused(folder, "metric", f"{goal} alone", ", ".join(metric.name for metric in sweep.objective.goals))
     metric = sweep.objective.goals[0]
     if (metric.name, metric.goal) != (goal, SCORES[goal].goal):
         raise _refused(folder, "metric", f"{goal}, to {SCORES[goal].goal}", f"{metric.name}, to {metric.goal}")
@@ -277,10 +265,12 @@ def check_sweep(sweep: Sweep, folder: DesignFolder, constants: Mapping[str, Any]
         wanted["latency"] = True  # else it isn't measured
     for name, value in wanted.items():
         parameter = sweep.parameters.find(name)
-        given = None if parameter is None else parameter.distribution
-        if not isinstance(given, Constant) or given.value != value:
-            told = repr(given.value) if isinstance(given, Constant) else "none" if given is None else "several values"
-            raise _refused(folder, f"parameters.{name}", repr(value), told)
+        distribution = None if parameter is None else parameter.distribution
+        if not isinstance(distribution, Constant) or distribution.value != value:
+            got = "none" if distribution is None else "several values"
+            if isinstance(distribution, Constant):
+                got = repr(distribution.value)
+            raise _refused(folder, f"parameters.{name}", repr(value), got)
 
 
 def _refused(folder: DesignFolder, key: str, wanted: str, got: object) -> DesignError:

@@ -62,7 +62,7 @@ class Trees:
 
 
 def read_trees(values: Mapping[str, Any] | None) -> Trees | None:
-    """Read back what `to_json` gave."""
+    """Read back what `to_json` returned."""
     return None if values is None else Trees(values["kind"], values["scores"], tuple(values["left_out"]))
 
 
@@ -72,11 +72,11 @@ def best_trees(
     """Validate both kinds on the folds that networks are validated on; write the better one, trained on all rows.
 
     Args:
-        rows: To search with.
+        rows: The search rows.
         goal: A name of `SCORES`.
-        params: Of the trainable: `folds`, `validated` and `split_seed`.
-        seconds: For all of it; a kind that would take more than half of them is left out.
-        jobs: Cores.
+        params: The trainable's `folds`, `validated` and `split_seed`.
+        seconds: Time for both; a kind that would take more than half of them is left out.
+        jobs: Number of cores.
         path: Where the better one is written.
 
     Returns:
@@ -104,9 +104,9 @@ def predicted(model: Any, inputs: NDArray[np.generic], task: PredictionTask) -> 
     flat = inputs.reshape(len(inputs), -1)
     if task.kind == "numbers":
         return np.asarray(model.predict(flat), np.float64)
-    given = np.zeros((len(flat), task.outputs))
-    given[:, model.classes_] = model.predict_proba(flat)  # a class that it never saw has no column
-    return given
+    probabilities = np.zeros((len(flat), task.outputs))
+    probabilities[:, model.classes_] = model.predict_proba(flat)  # a class that it never saw has no column
+    return probabilities
 
 
 def _validated(
@@ -116,19 +116,19 @@ def _validated(
     if _estimate(kind, rows, jobs) * (validated + 1) > seconds:
         return None
     began = time.monotonic()
-    own, given = [], []
+    own, predictions = [], []
     for number in range(validated):
         own.append(np.flatnonzero(folds == number))
         model = fitted_trees(kind, rows, np.flatnonzero(folds != number), jobs)
-        given.append(predicted(model, rows.inputs[own[-1]], rows.task))
+        predictions.append(predicted(model, rows.inputs[own[-1]], rows.task))
         each = (time.monotonic() - began) / (number + 1)
         if each * (validated + 1) > seconds:
             return None
-    return score(goal, np.concatenate(given), rows.targets[np.concatenate(own)])
+    return score(goal, np.concatenate(predictions), rows.targets[np.concatenate(own)])
 
 
 def fitted_trees(kind: str, rows: PreparedRows, chosen: NDArray[np.int64], jobs: int, **settings: Any) -> Any:
-    """Train trees of a kind on selected rows, with default settings except the given ones."""
+    """Train trees of a kind on selected rows, with default settings except `settings`."""
     if kind == "random forest":
         settings["n_jobs"] = jobs
     model = _MAKERS[kind][rows.task.kind](random_state=0, **settings)

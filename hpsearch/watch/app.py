@@ -64,7 +64,7 @@ class Question(ModalScreen[bool]):
 _LOG_LINES = 15
 
 _SHARE = 50
-"""Reading takes at most this part of the time: of thousands of trials it takes seconds."""
+"""Reading takes at most one in so many seconds, as it takes seconds with thousands of trials."""
 
 
 class TrialScreen(Screen[None]):
@@ -166,7 +166,7 @@ class News(Message):
         self.found = found
 
 
-class Left(Message):
+class Requested(Message):
     """A request was written to the journal, or couldn't be."""
 
     def __init__(self, verb: str, number: int | HpsearchError) -> None:
@@ -210,11 +210,11 @@ class WatchApp(App[None]):
         self.theme = "ansi-dark"  # the terminal's own colours, dark or light
         self.title = f"hpsearch watch {pasted}"
         self.study = study
-        self._place, self._pasted = study_dir, pasted
+        self._study_dir, self._pasted = study_dir, pasted
         self._looking = Looking(tail, lambda found: self.post_message(News(found)), pause)
         self._header, self._table = Static(id="header"), TrialTable(Columns(study.sweep), study.rows)
         self._problem = self._described = ""
-        self._asked: dict[int, str] = {}
+        self._requests: dict[int, str] = {}
 
     def compose(self) -> ComposeResult:
         """Create the widgets."""
@@ -249,7 +249,7 @@ class WatchApp(App[None]):
         else:
             self._take(found)
         self._draw_header()
-        self._tell_answers()
+        self._show_answers()
 
     def _take(self, looked: Looked) -> None:
         anew = looked.record is not None
@@ -281,7 +281,7 @@ class WatchApp(App[None]):
 
     def on_trial_table_chosen(self, message: TrialTable.Chosen) -> None:
         """Open a trial."""
-        self.push_screen(TrialScreen(self._place.path, self._pasted, message.trial))
+        self.push_screen(TrialScreen(self._study_dir.path, self._pasted, message.trial))
 
     def action_pause(self) -> None:
         """Pause or resume the sweep."""
@@ -302,10 +302,10 @@ class WatchApp(App[None]):
 
     def _may(self, verb: str) -> bool:
         """Return whether a process runs the study; if not, notify the user."""
-        if self.study.is_live and not self.study.is_told:
+        if self.study.is_live and not self.study.is_ask_tell:
             return True
         instead = f"to resume it: hpsearch resume {self._pasted}"
-        if self.study.is_told:
+        if self.study.is_ask_tell:
             instead = "its trials are asked for and told of"
         elif self.study.ended.state == "finished":
             instead = f"it is finished; to extend it: hpsearch extend {self._pasted}"
@@ -319,25 +319,25 @@ class WatchApp(App[None]):
 
         def leave() -> None:
             try:
-                with Journal.read(self._place.journal) as journal:
-                    left: int | HpsearchError = journal.request(verb, details, process_name())
+                with Journal.read(self._study_dir.journal) as journal:
+                    number: int | HpsearchError = journal.request(verb, details, process_name())
             except HpsearchError as error:
-                left = error
-            self.post_message(Left(verb, left))
+                number = error
+            self.post_message(Requested(verb, number))
 
         threading.Thread(target=leave, name="hpsearch-watch-ask", daemon=True).start()
 
-    def on_left(self, message: Left) -> None:
+    def on_requested(self, message: Requested) -> None:
         """Wait for the answer."""
         if isinstance(message.number, HpsearchError):
             self.notify(f"can't {message.verb}: {message.number}", severity="error")
             return
-        self._asked[message.number] = message.verb
+        self._requests[message.number] = message.verb
         self.notify(f"asked {self.study.holder} to {message.verb}")
         self._looking.soon()
 
-    def _tell_answers(self) -> None:
-        for number, verb in list(self._asked.items()):
+    def _show_answers(self) -> None:
+        for number, verb in list(self._requests.items()):
             answer = self.study.answers.get(number)
             if answer is not None and answer.refused:
                 self.notify(f"{verb} was refused: {answer.refused}", severity="warning")
@@ -347,4 +347,4 @@ class WatchApp(App[None]):
                 self.notify(f"the process ended before it could {verb}", severity="warning")
             else:
                 continue
-            del self._asked[number]
+            del self._requests[number]

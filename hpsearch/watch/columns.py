@@ -64,7 +64,7 @@ class Columns:
 
     def __init__(self, sweep: Sweep) -> None:
         self._objective, self._space = sweep.objective, sweep.parameters
-        self._structured = any(isinstance(one.holds, Structure) for one in self._space.declared)
+        self._structured = any(isinstance(parameter.holds, Structure) for parameter in self._space.declared)
         self._params = dict.fromkeys(outlined((), self._space)[1])
         self._metrics: dict[str, None] = {}
         self._forked = False
@@ -94,7 +94,7 @@ class Columns:
             TrialColumn("trial", lambda row: row.number, is_kept=True),
             TrialColumn("state", lambda row: str(row.state), is_text=True, is_kept=True),
             TrialColumn("iterations", lambda row: row.iterations),
-            *(_goal(place, goal) for place, goal in enumerate(self._objective.goals)),
+            *(_goal(index, goal) for index, goal in enumerate(self._objective.goals)),
         ]
         if self._objective.constraints:
             columns.append(TrialColumn("breaks", _breaks(self._objective), shortened_text, is_text=True))

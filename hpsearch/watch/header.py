@@ -71,18 +71,18 @@ def _way_on(state: str, pasted: str) -> str:
 
 
 def _workers(study: LiveStudy) -> str:
-    if study.is_told or study.ended.state not in ("running", "paused"):
+    if study.is_ask_tell or study.ended.state not in ("running", "paused"):
         return ""
     left = study.remaining()
     return _busy(study) if left is None else f"{_busy(study)}, ~{duration(left)} left"
 
 
 def _busy(study: LiveStudy) -> str:
-    workers, is_told = study.workers, study.workers_are_told
+    workers, is_known = study.workers, study.workers_are_known
     if study.sweep.resources.lanes > 1:  # the journal doesn't record which worker has a trial
         running = counted(study.counts.get(TrialState.RUNNING, 0), "trial")
-        return f", {running} on {counted(workers.ready, 'worker')}" if is_told else f", {running} at once"
-    if is_told:
+        return f", {running} on {counted(workers.ready, 'worker')}" if is_known else f", {running} at once"
+    if is_known:
         return f", {workers.busy:,} of {workers.ready:,} workers busy"
     return f", {counted(workers.busy, 'worker')} busy"
 

@@ -22,7 +22,7 @@ from hpsearch.trial import TrialRow, TrialState
 __all__ = ["LOOK_SECONDS", "LiveStudy", "Looked", "Looking", "Tail"]
 
 LOOK_SECONDS = 1.0
-"""Between two looks."""
+"""Seconds between two polls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Tail:
     """Reads a journal from its earlier end on; it is closed between two polls, so that it blocks nobody."""
 
     def __init__(self, study_dir: StudyDirectory) -> None:
-        self._place = study_dir
+        self._study_dir = study_dir
         self._known = BEGINNING
         self._begun = False
 
@@ -51,8 +51,8 @@ class Tail:
         Raises:
             JournalError: The journal is missing or can't be read.
         """
-        before = self._place.holder()
-        with Journal.read(self._place.journal) as journal:
+        before = self._study_dir.holder()
+        with Journal.read(self._study_dir.journal) as journal:
             added = journal.added(self._known) if self._begun else None
             record = None
             if added is None:
@@ -61,7 +61,7 @@ class Tail:
             entries, self._known = added
         self._begun = True
         # The study was locked before or after, so no process was killed: the last entries may just be missing.
-        return Looked(entries, before or self._place.holder(), record)
+        return Looked(entries, before or self._study_dir.holder(), record)
 
     def begin_anew(self) -> None:
         """Have the next poll return all entries."""
@@ -72,17 +72,17 @@ class Looking:
     """Polls in a thread of its own, so that a hanging file system blocks nothing else."""
 
     def __init__(
-        self, tail: Tail, tell: Callable[[Looked | HpsearchError], object], pause: float = LOOK_SECONDS
+        self, tail: Tail, receive: Callable[[Looked | HpsearchError], object], pause: float = LOOK_SECONDS
     ) -> None:
         """Create the poller.
 
         Args:
             tail: Used only in the thread from now on.
-            tell: Called there with each result, or with the error.
+            receive: Called there with each result, or with the error.
             pause: Seconds between two polls.
         """
         self._tail = tail
-        self._tell = tell
+        self._receive = receive
         self._pause = pause
         self._over, self._now = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="hpsearch-watch", daemon=True)
@@ -111,11 +111,11 @@ class Looking:
             except HpsearchError as error:
                 found = error
             if not self._over.is_set():
-                self._tell(found)
+                self._receive(found)
 
 
 class LiveStudy:
-    """Where a study stands.
+    """The state of a study.
 
     Args:
         looked: Result of the first poll.
@@ -164,7 +164,7 @@ class LiveStudy:
             for _ in self._journaled.read((entry,)):
                 self._follow(entry)
         self.holder = looked.holder
-        if not self.is_live and not self.is_told and self._records.running:
+        if not self.is_live and not self.is_ask_tell and self._records.running:
             changed |= self._records.running
             self._journaled.leave(self.ended)
             self._widths.clear()
@@ -216,7 +216,7 @@ class LiveStudy:
         return self.holder is not None
 
     @property
-    def is_told(self) -> bool:
+    def is_ask_tell(self) -> bool:
         """Whether it is an ask/tell study, whose trials run elsewhere."""
         return self._journaled.told
 
@@ -242,20 +242,20 @@ class LiveStudy:
 
     @property
     def leaders(self) -> list[TrialRow]:
-        """The trials that no other one is better than, by number: of one goal the best one."""
+        """The best trial; of several metrics the Pareto front, by number."""
         return self._journaled.leaders()
 
     @property
     def workers(self) -> Workers:
         """Number of workers: if unknown, the most that were busy at once."""
-        told = None if self._opened is None else self._opened.workers
-        if told is not None and self.sweep.resources.lanes > 1:
-            return Workers(told, min(told, self._busy), told)
-        ready = self._most_busy if told is None else max(told, self._busy)
+        known = None if self._opened is None else self._opened.workers
+        if known is not None and self.sweep.resources.lanes > 1:
+            return Workers(known, min(known, self._busy), known)
+        ready = self._most_busy if known is None else max(known, self._busy)
         return Workers(ready, self._busy, ready)
 
     @property
-    def workers_are_told(self) -> bool:
+    def workers_are_known(self) -> bool:
         """Whether the run's number of workers is known."""
         return self._opened is not None and self._opened.workers is not None
 

@@ -55,13 +55,13 @@ class Order:
     def __contains__(self, trial: int) -> bool:
         return trial in self._keys
 
-    def place(self, trial: int) -> int:
+    def index(self, trial: int) -> int:
         """Return a trial's index."""
         key, having = self._keys[trial], len(self._having)
         if key is None:
             return having + bisect_left(self._lacking, (0, trial))
-        place = bisect_left(self._having, (key, trial))
-        return having - 1 - place if self._descending else place
+        index = bisect_left(self._having, (key, trial))
+        return having - 1 - index if self._descending else index
 
     def take(self, row: TrialRow) -> None:
         """Add or update a row."""
@@ -132,30 +132,30 @@ def window_of(
         room: Width of the terminal.
         skipped: Number of optional columns to skip at the front.
     """
-    free = [place for place, column in enumerate(columns) if not column.is_kept]
+    free = [index for index, column in enumerate(columns) if not column.is_kept]
     wanted = sorted(set(range(len(columns))) - set(free[: min(skipped, max(len(free) - 1, 0))]))
     laid: dict[int, tuple[list[str], int]] = {}
     left = room + GAP
-    for place in sorted(wanted, key=lambda place: not columns[place].is_kept):
-        column = columns[place]
+    for index in sorted(wanted, key=lambda index: not columns[index].is_kept):
+        column = columns[index]
         cells = [one_line(cell) for cell in column.cells(rows)]
         width = widths.of(column.head, cells)
         least = min(width, max(_LEAST_TEXT, display_width(column.head))) if column.is_text else width
         if not column.is_kept and least + GAP > left:
             break
-        laid[place] = cells, least
+        laid[index] = cells, least
         left -= least + GAP
     starts, at, texts = [], 0, []
-    for place, (cells, width) in sorted(laid.items()):
-        column = columns[place]
+    for index, (cells, width) in sorted(laid.items()):
+        column = columns[index]
         more = max(0, min(left, widths.of(column.head, ()) - width))
         left -= more
         texts.append([_padded(cell, width + more, column.is_text) for cell in (column.head, *cells)])
         starts.append(at)
         at += width + more + GAP
-    shown = [columns[place] for place in sorted(laid)]
+    shown = [columns[index] for index in sorted(laid)]
     lines = list(zip(*texts, strict=True)) if texts else [()] * (len(rows) + 1)
-    left_out = [column.head for place, column in enumerate(columns) if place not in laid]
+    left_out = [column.head for index, column in enumerate(columns) if index not in laid]
     return Window(shown, starts, lines[0], lines[1:], left_out)
 
 
@@ -234,7 +234,7 @@ class TrialTable(ScrollView, can_focus=True):
     @property
     def numbers(self) -> list[int]:
         """Every trial, in the order of the lines."""
-        return [self._order[place] for place in range(len(self._order))]
+        return [self._order[index] for index in range(len(self._order))]
 
     def changed(self, trials: Collection[int], best: Collection[int], anew: bool = False) -> None:
         """Update new or changed rows, and the best trials; `anew`: all rows are new."""
@@ -268,10 +268,10 @@ class TrialTable(ScrollView, can_focus=True):
         if y == 0:
             styles = [_SORTED if column is self._sorted else _HEAD for column in window.columns]
             return _strip(window.head, styles, width)
-        place = self.scroll_offset.y + y - 1
-        if y - 1 >= len(window.cells) or place >= len(self._order):
+        index = self.scroll_offset.y + y - 1
+        if y - 1 >= len(window.cells) or index >= len(self._order):
             return Strip.blank(width, Style.null())
-        row = self._rows[self._order[place]]
+        row = self._rows[self._order[index]]
         whole = _CURSOR if row.number == self.cursor else _STYLES[row.state]
         best = whole
         if row.number in self._best:
@@ -286,8 +286,8 @@ class TrialTable(ScrollView, can_focus=True):
     def action_sort(self, step: int) -> None:
         """Sort by the next column that is seen, or the one before."""
         seen = self._seen().columns
-        place = seen.index(self._sorted) + step if self._sorted in seen else 0
-        self._sort(seen[place % len(seen)])
+        index = seen.index(self._sorted) + step if self._sorted in seen else 0
+        self._sort(seen[index % len(seen)])
         self._redraw()
 
     def action_reverse(self) -> None:
@@ -299,11 +299,11 @@ class TrialTable(ScrollView, can_focus=True):
         """Move the cursor."""
         if self.cursor is None:
             return
-        place = min(max(self._order.place(self.cursor) + step, 0), len(self._order) - 1)
-        self.cursor = self._order[place]
+        index = min(max(self._order.index(self.cursor) + step, 0), len(self._order) - 1)
+        self.cursor = self._order[index]
         first, height = self.scroll_offset.y, self._height
-        if not first <= place < first + height:
-            self.scroll_to(y=place if place < first else place - height + 1, animate=False)
+        if not first <= index < first + height:
+            self.scroll_to(y=index if index < first else index - height + 1, animate=False)
         self._redraw()
 
     def action_page(self, step: int) -> None:
@@ -332,13 +332,13 @@ class TrialTable(ScrollView, can_focus=True):
                 self._sort(column, column is self._sorted and not self._descending)
                 self._redraw()
             return
-        place = self.scroll_offset.y + y - 1
-        if place >= len(self._order):
+        index = self.scroll_offset.y + y - 1
+        if index >= len(self._order):
             return
-        if self._order[place] == self.cursor:
+        if self._order[index] == self.cursor:
             self.action_open()
         else:
-            self.cursor = self._order[place]
+            self.cursor = self._order[index]
             self._redraw()
 
     @property
@@ -361,8 +361,8 @@ class TrialTable(ScrollView, can_focus=True):
         first = self.scroll_offset.y
         state = self._version, first, self._width, self._height
         if self._window is None or self._window[0] != state:
-            places = range(first, min(first + self._height, len(self._order)))
-            rows = [self._rows[self._order[place]] for place in places]
+            indices = range(first, min(first + self._height, len(self._order)))
+            rows = [self._rows[self._order[index]] for index in indices]
             made = window_of(rows, self._columns.all, self._widths, self._width, self._skipped)
             self._window = state, made
         return self._window[1]

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpsearch.design.data_sets.preprocessing import BOOLEANS, LARGEST, MISSING, Values, bent, parse
-from hpsearch.design.data_sets.reading import DataSetError
+from hpsearch.design.data_sets.reading import DataSetError, is_number
+from hpsearch.design.scores import SCORES
 
-__all__ = ["GOALS", "SourceColumn", "Targets", "fit", "is_number", "look", "see_targets"]
+__all__ = ["GOALS", "SourceColumn", "Targets", "fit", "look", "see_targets"]
 
 _MOST_CATEGORIES = 64
 """Most categories of a column with their own feature; the others share one."""
@@ -48,16 +49,7 @@ class SourceColumn:
     warning: str = ""
 
 
-def is_number(text: str) -> bool:
-    """Return whether a cell is written as a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text
-
-
-def look(name: str, cells: Sequence[str] | Values, place: Callable[[int], str]) -> SourceColumn:
+def look(name: str, cells: Sequence[str] | Values, location: Callable[[int], str]) -> SourceColumn:
     """Detect a column's type, and parse it.
 
     Raises:
@@ -75,9 +67,9 @@ def look(name: str, cells: Sequence[str] | Values, place: Callable[[int], str]) 
         if not present:
             column.left_out = "there is nothing in it"
             return column
-        _see_kind(column, present, lambda text: place(cells.index(text)))
+        _see_kind(column, present, lambda text: location(cells.index(text)))
     if not column.left_out:
-        column.values = parse(column.fitted, cells, place)
+        column.values = parse(column.fitted, cells, location)
         _see_use(column, cells)
         _see_too_large(column, cells)
     return column
@@ -98,11 +90,11 @@ def _see_too_large(column: SourceColumn, cells: Sequence[str] | Values) -> None:
     if np.isnan(column.values).all():
         column.left_out = f"its numbers are beyond {LARGEST:g}, too large to compute with: scale them down"
     elif not column.left_out:
-        told = (
+        warning = (
             f"`{column.name}` holds numbers beyond {LARGEST:g}, too large to compute with: {count} taken as missing; "
             "scale the column down"
         )
-        column.warning = "; ".join(filter(None, [column.warning, told]))
+        column.warning = "; ".join(filter(None, [column.warning, warning]))
 
 
 def _see_kind(column: SourceColumn, present: Counter[str], where: Callable[[str], str]) -> None:
@@ -214,16 +206,8 @@ def fit(column: SourceColumn, rows: NDArray[np.int64]) -> None:
     fitted["mean"], fitted["scale"] = float(np.mean(shaped)), float(np.std(shaped)) or 1.0
 
 
-GOALS = {
-    "accuracy": "classes",
-    "balanced_accuracy": "classes",
-    "f1": "classes",
-    "log_loss": "classes",
-    "rmse": "numbers",
-    "mae": "numbers",
-    "r2": "numbers",
-}
-"""The metrics that may be a goal, and what each is of."""
+GOALS = {name: score.kind for name, score in SCORES.items()}
+"""Metrics that may be a goal, with the kind of targets that each is for."""
 
 _MOST_CLASSES = 1000
 _MOST_COUNTED_CLASSES = 20
@@ -246,7 +230,7 @@ class Targets:
 
 
 def see_targets(
-    name: str, cells: Sequence[str] | Values, goal: str | None, place: Callable[[int], str], labelled: bool = False
+    name: str, cells: Sequence[str] | Values, goal: str | None, location: Callable[[int], str], labelled: bool = False
 ) -> Targets:
     """Detect the kind of the targets.
 
@@ -254,14 +238,14 @@ def see_targets(
         name: Their name.
         cells: The targets, as written.
         goal: The metric, which defines the kind; None: it is detected.
-        place: Returns a row's location.
+        location: Returns a row's location.
         labelled: Whether they are certainly labels, and none is missing.
 
     Raises:
         DataSetError: They don't match the goal, or there are too few.
     """
     if isinstance(cells, np.ndarray):
-        cells = [text(value) for value in cells.tolist()]
+        cells = ["" if value is None or value != value else str(value).strip() for value in cells.tolist()]
     missing = frozenset() if labelled else MISSING
     rows = np.array([row for row, cell in enumerate(cells) if cell not in missing], np.int64)
     if len(rows) < _LEAST_ROWS:
@@ -275,7 +259,7 @@ def see_targets(
     counts = Counter(present)
     kind = GOALS[goal] if goal is not None else "classes" if labelled else _kind(counts)
     if kind == "numbers":
-        return Targets(rows, _numbers(name, present, rows, goal, place), None, tuple(warnings))
+        return Targets(rows, _numbers(name, present, rows, goal, location), None, tuple(warnings))
     _check_classes(name, counts, labelled)
     few = [label for label, count in counts.items() if count < 10]
     if few:
@@ -289,11 +273,6 @@ def see_targets(
     numbers = {label: number for number, label in enumerate(classes)}
     values = np.array([numbers[label] for label in present], np.int64)
     return Targets(rows, values, classes, tuple(warnings))
-
-
-def text(value: object) -> str:
-    """Write a label of an array as a cell has it."""
-    return "" if value is None or value != value else str(value).strip()
 
 
 def _kind(counts: Counter[str]) -> str:
@@ -329,12 +308,12 @@ def _check_classes(name: str, counts: Counter[str], labelled: bool) -> None:
 
 
 def _numbers(
-    name: str, cells: Sequence[str], rows: NDArray[np.int64], goal: str | None, place: Callable[[int], str]
+    name: str, cells: Sequence[str], rows: NDArray[np.int64], goal: str | None, location: Callable[[int], str]
 ) -> NDArray[np.float32]:
     wanted = "" if goal is None else f" for the goal {goal}"
     for row, cell in zip(rows.tolist(), cells, strict=True):
         if not is_number(cell) or not abs(float(cell)) <= LARGEST:
-            raise DataSetError(f"{place(row)}: {name!r} must hold finite numbers{wanted}, got {cell!r}")
+            raise DataSetError(f"{location(row)}: {name!r} must hold finite numbers{wanted}, got {cell!r}")
     exact = np.array(cells, dtype=np.float64)
     if exact.min() == exact.max():
         raise DataSetError(f"{name!r} must have more than one value, got {cells[0]} in all rows")

@@ -51,17 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("new", type=Path, metavar="NEW", help="a file or folder like what was trained on")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write there (default: standard output)")
     parser.add_argument("--trees", action="store_true", help="with the trees that lie beside the network")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     try:
         fitted = load(_FOLDER)
-        names, inputs = read_inputs(fitted, given.new, _note)
-        outputs = (_of_trees if given.trees else _of_network)(fitted, inputs)
+        names, inputs = read_inputs(fitted, args.new, _note)
+        outputs = (_of_trees if args.trees else _of_network)(fitted, inputs)
         text = io.StringIO()
         _write(text, fitted, names, outputs)
-        if given.output is None:
+        if args.output is None:
             print(text.getvalue(), end="")
         else:
-            given.output.write_text(text.getvalue(), "utf-8")
+            args.output.write_text(text.getvalue(), "utf-8")
     except DataSetError as error:
         print(f"predict.py: {error}", file=sys.stderr)
         return 1
@@ -92,7 +92,7 @@ def read_inputs(
     try:
         if fitted["array"] is None:
             table = read_table(path, [column["name"] for column in fitted["columns"]])
-            return None, transform(fitted, table.columns, table.place, note)
+            return None, transform(fitted, table.columns, table.location, note)
         array = new_array(path, fitted["array"])
         rows = array.reshape(len(array), -1) if array.ndim else array.reshape(0, 0)
         if array.ndim > 2 or array.dtype.kind not in "biuf" or rows.shape[1] != fitted["width"]:
@@ -118,11 +118,11 @@ def _read_images(
             )
         images = as_images(array, str(path))
 
-        def place(row: int) -> str:
+        def location(row: int) -> str:
             return f"{path}, row {row + 1}"
 
-        check_finite(images, map(place, range(len(images))))
-        check_pixels(fitted, images, place, note)
+        check_finite(images, map(location, range(len(images))))
+        check_pixels(fitted, images, location, note)
         return None, images.astype(np.uint8 if fitted["bytes"] else np.float32)
     if not fitted["bytes"]:
         raise DataSetError(f"{path}: must be an NPZ file, as the images trained on were no bytes, but numbers")

@@ -21,17 +21,7 @@ from hpsearch.design.data_sets.reading import Array, DataSetError
 from hpsearch.design.data_sets.sources import Examples, read_examples
 from hpsearch.design.data_sets.split import Split, equal_rows, parted, split
 
-__all__ = [
-    "Prepared",
-    "column_lines",
-    "fit_images",
-    "image_line",
-    "leaks",
-    "prepare",
-    "split_lines",
-    "target_line",
-    "write_raw_rows",
-]
+__all__ = ["Prepared", "prepare"]
 
 _STANDALONE = ("reading.py", "preprocessing.py", "predict.py")
 
@@ -112,7 +102,7 @@ def prepare(
     examples = read_examples(Path(source), target, side)
     look_up()
     name = examples.target or "labels"
-    targets = see_targets(name, examples.targets, goal, examples.place, examples.labelled)
+    targets = see_targets(name, examples.targets, goal, examples.location, examples.labelled)
     cells = dict(examples.columns)
     columns: list[SourceColumn] = []
     if examples.images is None:
@@ -174,7 +164,7 @@ def _look(examples: Examples, targets: Targets, look_up: Callable[[], object]) -
     columns = []
     for name in list(examples.columns):
         look_up()
-        column = look(name, examples.columns.pop(name), examples.place)  # pop: its cells aren't needed any more
+        column = look(name, examples.columns.pop(name), examples.location)  # pop: its cells aren't needed any more
         if not column.left_out:
             column.values = column.values[targets.rows]
         columns.append(column)
@@ -305,7 +295,7 @@ def write_raw_rows(
     else:
         (folder / "test").mkdir(exist_ok=True)
         for number, row in enumerate(rows.tolist()):
-            image = Path(examples.place(row))
+            image = Path(examples.location(row))
             shutil.copyfile(image, folder / "test" / f"{number:09}{image.suffix}")
 
 
@@ -377,21 +367,21 @@ def split_lines(split: Split, groups: NDArray[np.int64]) -> tuple[list[str], lis
 
 def leaks(columns: Sequence[SourceColumn], targets: Targets) -> list[str]:
     """Return the columns that determine the target."""
-    said = []
+    found = []
     answers = equal_rows([targets.values])
     for column in columns:
         if targets.classes is None:
-            told = column.values.dtype != object and _follows(column.values, targets.values.astype(np.float64))
+            is_leak = column.values.dtype != object and _follows(column.values, targets.values.astype(np.float64))
         else:
             codes = equal_rows([column.values])
             pairs = equal_rows([codes, answers])
-            told = codes.max() == answers.max() == pairs.max()
-        if told:
-            said.append(
+            is_leak = codes.max() == answers.max() == pairs.max()
+        if is_leak:
+            found.append(
                 f"`{column.name}` tells the target: each value of one goes with one of the other; leave it out unless "
                 "it is known before the target is"
             )
-    return said
+    return found
 
 
 def _follows(values: NDArray[np.float64], targets: NDArray[np.float64]) -> bool:

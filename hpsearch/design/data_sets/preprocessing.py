@@ -35,7 +35,7 @@ __all__ = [
 
 Values: TypeAlias = NDArray[Any]
 Note: TypeAlias = Callable[[str], object]
-"""Told, in a sentence each, what there is in new examples that training never saw."""
+"""Called with a sentence for each kind of value in new examples that training never saw."""
 
 MISSING = frozenset(
     {"", "NA", "N/A", "n/a", "na", "NaN", "nan", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA", "?"}
@@ -68,14 +68,14 @@ def load(folder: Path) -> dict[str, Any]:
 
 
 def transform(
-    fitted: Mapping[str, Any], cells: Mapping[str, Sequence[str] | Values], place: Callable[[int], str], note: Note
+    fitted: Mapping[str, Any], cells: Mapping[str, Sequence[str] | Values], location: Callable[[int], str], note: Note
 ) -> NDArray[np.float32]:
     """Convert rows to inputs.
 
     Args:
         fitted: The content of `preprocessing.json`.
         cells: Cells of each column, in any order; unknown columns are ignored.
-        place: Returns a row's location.
+        location: Returns a row's location.
         note: Called with a message on values that training never saw.
 
     Returns:
@@ -93,21 +93,21 @@ def transform(
         )
     parts = []
     for column in columns:
-        values = parse(column, cells[column["name"]], place)
+        values = parse(column, cells[column["name"]], location)
         _note_unknown(column, values, note)
         parts.append(features(column, values))
     return np.concatenate(parts, axis=1)
 
 
-def check_pixels(fitted: Mapping[str, Any], images: Values, place: Callable[[int], str], note: Note) -> None:
+def check_pixels(fitted: Mapping[str, Any], images: Values, location: Callable[[int], str], note: Note) -> None:
     """Check that images have the training images' shape and kind of pixels.
 
     Raises:
-        DataSetError: They have another shape, or fractions in place of bytes, or the other way round.
+        DataSetError: They have another shape, or fractions instead of bytes, or the other way round.
     """
     if list(images.shape[1:]) != fitted["inputs"]:
         raise DataSetError(
-            f"{place(0)}: must be images of (channels, height, width) {fitted['inputs']}, as in training, got "
+            f"{location(0)}: must be images of (channels, height, width) {fitted['inputs']}, as in training, got "
             f"{list(images.shape[1:])}"
         )
     span = fitted["most"] - fitted["least"]
@@ -115,13 +115,13 @@ def check_pixels(fitted: Mapping[str, Any], images: Values, place: Callable[[int
     for row, image in enumerate(images):
         if fitted["bytes"] and not (image.min() >= 0 and image.max() <= 255 and (image == np.floor(image)).all()):
             raise DataSetError(
-                f"{place(row)}: must be an image of bytes, 0 to 255, as in training, got {image.dtype} numbers "
+                f"{location(row)}: must be an image of bytes, 0 to 255, as in training, got {image.dtype} numbers "
                 f"from {image.min()} to {image.max()}"
             )
         out = max(fitted["least"] - float(image.min()), float(image.max()) - fitted["most"])
         if not fitted["bytes"] and not out <= 10 * span:
             raise DataSetError(
-                f"{place(row)}: must be an image of numbers from {fitted['least']:g} to {fitted['most']:g}, as "
+                f"{location(row)}: must be an image of numbers from {fitted['least']:g} to {fitted['most']:g}, as "
                 f"in training, got some from {image.min()} to {image.max()}"
             )
         far[0] += out > 0.5 * span
@@ -143,13 +143,13 @@ def network_inputs(fitted: Mapping[str, Any], inputs: Values) -> NDArray[np.floa
     return (inputs.astype(np.float32) - mean) / scale
 
 
-def parse(column: Mapping[str, Any], cells: Sequence[str] | Values, place: Callable[[int], str]) -> Values:
+def parse(column: Mapping[str, Any], cells: Sequence[str] | Values, location: Callable[[int], str]) -> Values:
     """Parse a column's cells independently.
 
     Args:
         column: The column's `kind`, `name`, and `missing_texts`.
         cells: Texts; or numbers, with NaN for missing ones.
-        place: Returns a row's location.
+        location: Returns a row's location.
 
     Returns:
         float64: numbers, 0 or 1 for booleans, seconds since 1970 for dates, NaN for missing values; or an array of
@@ -159,13 +159,13 @@ def parse(column: Mapping[str, Any], cells: Sequence[str] | Values, place: Calla
         DataSetError: A cell has another type; names its row and column.
     """
     if not isinstance(cells, np.ndarray):
-        return _parse_texts(column, cells, place)
+        return _parse_texts(column, cells, location)
     values = cells.astype(np.float64)
     values[~(np.abs(values) <= LARGEST)] = np.nan
     return values
 
 
-def _parse_texts(column: Mapping[str, Any], cells: Sequence[str], place: Callable[[int], str]) -> Values:
+def _parse_texts(column: Mapping[str, Any], cells: Sequence[str], location: Callable[[int], str]) -> Values:
     kind, missing = column["kind"], MISSING.union(column.get("missing_texts", ()))
     if kind == "category":
         texts = np.empty(len(cells), dtype=object)
@@ -184,7 +184,7 @@ def _parse_texts(column: Mapping[str, Any], cells: Sequence[str], place: Callabl
             + ("+02:00, with a time zone" if column.get("zoned") else ", without a time zone"),
         }[kind]
         raise DataSetError(
-            f"{place(len(found))}: column {column['name']!r} must hold {wanted}, got {cell!r}"
+            f"{location(len(found))}: column {column['name']!r} must hold {wanted}, got {cell!r}"
         ) from error
     numbers = np.array(found, np.float64)
     numbers[~(np.abs(numbers) <= LARGEST)] = np.nan
@@ -252,16 +252,16 @@ def bent(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[np.f
 
 def _one_hot(column: Mapping[str, Any], values: Values) -> NDArray[np.float32]:
     """Return one feature per category, one for all others if training had some, and one for missing values if any."""
-    places: dict[str | None, int] = {name: place for place, name in enumerate(column["categories"])}
-    count = len(places)
+    positions: dict[str | None, int] = {name: index for index, name in enumerate(column["categories"])}
+    count = len(positions)
     if column["indicator"]:
-        places[None] = count
+        positions[None] = count
         count += 1
     others = count if column["others"] else -1
     count += column["others"]
     if not column["indicator"]:
-        places[None] = -1
-    found = np.array([places.get(value, others) for value in values], dtype=np.int64).reshape(-1)
+        positions[None] = -1
+    found = np.array([positions.get(value, others) for value in values], dtype=np.int64).reshape(-1)
     made = np.zeros((len(values), count), np.float32)
     rows = np.flatnonzero(found >= 0)
     made[rows, found[rows]] = 1

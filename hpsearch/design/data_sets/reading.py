@@ -34,6 +34,7 @@ __all__ = [
     "image_paths",
     "is_grey",
     "is_idx",
+    "is_number",
     "listed",
     "new_array",
     "open_image",
@@ -64,14 +65,14 @@ class TextTable:
     path: Path
     columns: dict[str, Sequence[str]]
     """Cells as they are written, without the white space around them; an empty one has nothing in it."""
-    places: Sequence[int]
+    numbers: Sequence[int]
     """Line of each row in a CSV file, or its row, from 1, in a Parquet file."""
     unit: str
     """Unit of the locations: `line` or `row`."""
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Return where a row (from 0) lies."""
-        return f"{self.path}, {self.unit} {self.places[row]}"
+        return f"{self.path}, {self.unit} {self.numbers[row]}"
 
 
 def read_table(path: Path, only: Sequence[str] | None = None) -> TextTable:
@@ -106,15 +107,15 @@ def _read_csv(path: Path, file: TextIO, only: Sequence[str] | None) -> TextTable
     rows = _numbered_rows(path, csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True))
     _, header = next(rows, (0, []))
     header = _names(path, header)
-    kept = [place for place, name in enumerate(header) if only is None or name in only]
+    kept = [index for index, name in enumerate(header) if only is None or name in only]
     columns: list[list[str]] = [[] for _ in kept]
-    places: list[int] = []
+    numbers: list[int] = []
     chunk: list[list[str]] = []
 
     def store() -> None:
         turned = list(zip(*chunk, strict=True))
-        for column, place in zip(columns, kept, strict=True):
-            column.extend(map(str.strip, turned[place]))
+        for column, index in zip(columns, kept, strict=True):
+            column.extend(map(str.strip, turned[index]))
         chunk.clear()
 
     for line, row in rows:
@@ -126,12 +127,12 @@ def _read_csv(path: Path, file: TextIO, only: Sequence[str] | None) -> TextTable
         if len(header) > 1 and [cell.strip() for cell in row] == header:
             raise DataSetError(f"{path}, line {line}: must be a row, got the names of the columns again: remove it")
         chunk.append(row)
-        places.append(line)
+        numbers.append(line)
         if len(chunk) == _ROWS_AT_ONCE:
             store()
     if chunk:
         store()
-    return TextTable(path, dict(zip([header[place] for place in kept], columns, strict=True)), places, "line")
+    return TextTable(path, dict(zip([header[index] for index in kept], columns, strict=True)), numbers, "line")
 
 
 def _numbered_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -166,14 +167,14 @@ def _delimiter(lines: list[str]) -> str:
 
 def _names(path: Path, header: list[str]) -> list[str]:
     """Check the names of the columns; a column without a name is named by its index."""
-    names = [name.strip() or f"column {place}" for place, name in enumerate(header, 1)]
+    names = [name.strip() or f"column {index}" for index, name in enumerate(header, 1)]
     if not names:
         raise DataSetError(f"{path}: must be a table, with names of columns in its first line, but it is empty")
     for name in names:
         if names.count(name) > 1:
-            places = " and ".join(str(place) for place, other in enumerate(names, 1) if other == name)
-            raise DataSetError(f"{path}: must name each column once, got {name!r} as columns {places}")
-    if all(_is_number(name) for name in names):
+            indices = " and ".join(str(index) for index, other in enumerate(names, 1) if other == name)
+            raise DataSetError(f"{path}: must name each column once, got {name!r} as columns {indices}")
+    if all(is_number(name) for name in names):
         raise DataSetError(
             f"{path}: must have names of columns in its first line, got numbers alone ({', '.join(names[:3])}): put a "
             "line with names before it"
@@ -181,12 +182,13 @@ def _names(path: Path, header: list[str]) -> list[str]:
     return names
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Return whether a cell is written as a number."""
     try:
         float(text)
     except ValueError:
         return False
-    return True
+    return "_" not in text
 
 
 def _read_parquet(path: Path, only: Sequence[str] | None) -> TextTable:
@@ -329,13 +331,13 @@ def as_images(array: Array, where: str) -> Array:
     return array if first else np.ascontiguousarray(array.transpose(0, 3, 1, 2))
 
 
-def check_finite(images: Array, places: Iterable[str]) -> None:
+def check_finite(images: Array, locations: Iterable[str]) -> None:
     """Refuse images with pixels that are no numbers."""
     if images.dtype.kind != "f":
         return
-    for image, place in zip(images, places, strict=False):
+    for image, location in zip(images, locations, strict=False):
         if not np.isfinite(image).all():
-            raise DataSetError(f"{place}: must be an image of finite numbers, got {image[~np.isfinite(image)][0]}")
+            raise DataSetError(f"{location}: must be an image of finite numbers, got {image[~np.isfinite(image)][0]}")
 
 
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")

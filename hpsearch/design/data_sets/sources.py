@@ -27,7 +27,7 @@ from hpsearch.design.data_sets.reading import (
 )
 from hpsearch_trainers.nearest import nearest
 
-__all__ = ["Examples", "ImageFolder", "read_examples", "read_image_folder"]
+__all__ = ["Examples", "read_examples"]
 
 _PAIRS = (
     ("x", "y"),
@@ -58,7 +58,7 @@ class Examples:
     """The name of the array with the inputs; None for a table of named columns and for a folder of images."""
     given_test: NDArray[np.bool_] | None = None
     """Test rows, if the data set defines them."""
-    place: Callable[[int], str] = str
+    location: Callable[[int], str] = str
     """Returns a row's location."""
     size: tuple[int, int] | None = None
     """Height and width of all images, where they were of one size."""
@@ -85,17 +85,7 @@ def read_examples(path: Path, target: str | None, side: int | None) -> Examples:
     if path.is_dir():
         if any(is_idx(file) for file in path.iterdir()):
             return _of_idx_folder(path)
-        folder = read_image_folder(path, side)
-        return Examples(
-            path,
-            folder.labels,
-            None,
-            images=folder.images,
-            place=lambda row: str(folder.paths[row]),
-            size=folder.size,
-            labelled=True,
-            lines=folder.lines,
-        )
+        return _of_image_folder(path, side)
     if is_idx(path):
         images = read_idx(path)
         found = _of_array(path, images, _idx_labels(path, len(images)), None, "images")
@@ -115,7 +105,7 @@ def _of_table(path: Path, target: str | None) -> Examples:
         close = nearest(target, table.columns) if target is not None else ""
         raise DataSetError(f"target: must be one of the columns of {path}, got {got}; there are {names}{close}")
     columns: dict[str, Sequence[str] | Array] = dict(table.columns)
-    return Examples(path, columns.pop(target), target, columns, place=table.place)
+    return Examples(path, columns.pop(target), target, columns, location=table.location)
 
 
 def _of_arrays(path: Path, arrays: dict[str, Array], target: str | None) -> Examples:
@@ -218,16 +208,16 @@ def _of_array(path: Path, inputs: Array, targets: Array, target: str | None, nam
     if targets.dtype.kind == "S":
         targets = np.char.decode(targets, "utf-8", "backslashreplace")
 
-    def place(row: int) -> str:
+    def location(row: int) -> str:
         return f"{what}, row {row + 1}"
 
-    found = Examples(path, targets, target, array=name, place=place)
+    found = Examples(path, targets, target, array=name, location=location)
     if inputs.ndim < 3:
         rows = inputs.reshape(len(inputs), -1)
         found.columns = {str(number): np.ascontiguousarray(rows[:, number]) for number in range(rows.shape[1])}
         return found
     images = as_images(inputs, what)
-    check_finite(images, map(place, range(len(images))))
+    check_finite(images, map(location, range(len(images))))
     found.images = images if images.dtype == np.uint8 else _narrowed(images)
     found.size = (images.shape[2], images.shape[3])
     return found
@@ -255,26 +245,14 @@ _LONGEST_SIDE = 64
 _SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFolder:
-    """Images of one size and their labels."""
+def _of_image_folder(folder: Path, side: int | None) -> Examples:
+    """Read a folder with a folder for each class, named like it, which has its images and maybe more folders.
 
-    paths: list[Path]
-    images: NDArray[np.uint8]
-    """Shape (rows, channels, height, width), with one channel where no image has colors, else three."""
-    labels: list[str]
-    size: tuple[int, int] | None
-    """Height and width that all had, if so."""
-    lines: list[str]
-    """Skipped and changed images."""
-
-
-def read_image_folder(folder: Path, side: int | None) -> ImageFolder:
-    """Read them all.
+    Images get one size, and one channel where no image has colors, else three.
 
     Args:
-        folder: Has a folder for each class, named like it, with its images and maybe more folders.
-        side: Pixels of the longer side that all are made to have; if None, as they are, but at most 64.
+        folder: The folder.
+        side: Pixels of the longer side that all get; None: as they are, but at most 64.
 
     Raises:
         DataSetError: It is another folder, or a file in it is no image, which the message names.
@@ -301,8 +279,16 @@ def read_image_folder(folder: Path, side: int | None) -> ImageFolder:
     shape, size = _common(paths, side)
     if size is None or size != shape[1:]:
         lines.append(f"images are resized to {shape[1]} x {shape[2]} pixels (height x width)")
-    images_read = np.stack([pixels(open_image(path), shape) for path in paths])
-    return ImageFolder(paths, images_read, labels, size, lines)
+    return Examples(
+        folder,
+        labels,
+        None,
+        images=np.stack([pixels(open_image(path), shape) for path in paths]),
+        location=lambda row: str(paths[row]),
+        size=size,
+        labelled=True,
+        lines=lines,
+    )
 
 
 def _common(paths: list[Path], side: int | None) -> tuple[tuple[int, int, int], tuple[int, int] | None]:

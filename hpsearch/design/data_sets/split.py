@@ -89,8 +89,8 @@ def _draw(
     for number in sorted(of_class):
         count = sum(map(len, of_class[number]))
         wanted = round(share * count) or int(count >= 4)
-        for place in rng.permutation(len(of_class[number])):
-            rows = of_class[number][place]
+        for index in rng.permutation(len(of_class[number])):
+            rows = of_class[number][index]
             if len(rows) <= wanted:
                 drawn.append(rows)
                 wanted -= len(rows)

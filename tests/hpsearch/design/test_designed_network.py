@@ -12,12 +12,11 @@ import pytest
 import torch
 from sklearn import metrics
 
-from hpsearch.design.designed_network import DesignedNetwork, architecture, flops, parameter_count
+from hpsearch.design.designed_network import DesignedNetwork, architecture, flops, mirrored, parameter_count, shifted
 from hpsearch.design.prepared_rows import assign_folds, even_batch, read_rows, read_task, training_rows
 from hpsearch.design.scores import SCORES, score
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.architectures import standalone
-from hpsearch_trainers.augmentation import mirrored, shifted
 
 CHANCE = np.random.default_rng(0)
 INPUTS = CHANCE.standard_normal((90, 4)).astype(np.float32)

@@ -106,7 +106,7 @@ def test_any_table_gives_the_same_numbers_in_prepare_and_in_predict_or_a_clear_e
             read_table(write_csv(folder / "b.csv", {key: [table[key][row] for row in numbers] for key in keys}))
             for keys, numbers in ((list(table), range(rows)), (names, order))
         ]
-        plain, turned = (transform(fitted, one.columns, one.place, str) for one in read)
+        plain, turned = (transform(fitted, one.columns, one.location, str) for one in read)
     assert np.isfinite(plain).all()
     np.testing.assert_array_equal(plain[list(order)], turned)
     assert sorted(map(bytes, np.concatenate(ours))) == sorted(map(bytes, plain))
@@ -131,7 +131,7 @@ def test_the_test_rows_shape_nothing_that_is_fitted(tmp_path):
 
 def inputs_of(tmp_path: Path, source: Path) -> np.ndarray:
     table = read_table(source)
-    return transform(load(tmp_path / "o/model"), table.columns, table.place, str)
+    return transform(load(tmp_path / "o/model"), table.columns, table.location, str)
 
 
 def test_equal_rows_lie_on_one_side_of_the_split_and_classes_on_both(tmp_path):

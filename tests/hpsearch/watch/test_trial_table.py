@@ -1,7 +1,8 @@
-"""What is seen of the table fits the terminal, and stands still as one scrolls."""
+"""The table of trials: its visible part fits the terminal and stays still while scrolling; its order is kept."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from hypothesis import given
@@ -11,19 +12,25 @@ from hpsearch.space import Space, Uniform
 from hpsearch.tables.layout import display_width
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.watch.columns import Columns, TrialColumn
-from hpsearch.watch.trial_table import GAP, ColumnWidths, Window, window_of
+from hpsearch.watch.trial_table import GAP, ColumnWidths, Order, Window, window_of
 from tests.hpsearch.support.scripted import sweep_of
 
 TEXTS = st.text(max_size=30)
+VALUES = st.sampled_from([None, math.nan, -1.0, 0, 0.5, 2, "a", "b", [1], True])
+VALUED = TrialColumn("x", lambda row: row.params["x"])
 
 
 def row(number: int, cells: list[str]) -> TrialRow:
-    params = {str(place): cell for place, cell in enumerate(cells)}
+    params = {str(index): cell for index, cell in enumerate(cells)}
     return TrialRow(number, TrialState.RUNNING, 3, 0.5, params, "random", None, None, 0.0, "")
 
 
-def text_column(head: str, place: int, kept: bool) -> TrialColumn:
-    return TrialColumn(head, lambda row: row.params[str(place)], is_text=True, is_kept=kept)
+def valued(number: int, value: object) -> TrialRow:
+    return replace(row(number, []), params={"x": value})
+
+
+def text_column(head: str, index: int, kept: bool) -> TrialColumn:
+    return TrialColumn(head, lambda row: row.params[str(index)], is_text=True, is_kept=kept)
 
 
 def width_of(window: Window) -> int:
@@ -37,7 +44,7 @@ def width_of(window: Window) -> int:
     st.integers(0, 6),
 )
 def test_it_fits_and_each_line_is_as_wide_as_the_others(heads, cells, room, skipped):
-    columns = [text_column(head, place, kept) for place, (head, kept) in enumerate(heads)]
+    columns = [text_column(head, index, kept) for index, (head, kept) in enumerate(heads)]
     rows = [row(number, texts) for number, texts in enumerate(cells)]
     window = window_of(rows, columns, ColumnWidths(), room, skipped)
     assert len(window.cells) == len(rows)
@@ -68,9 +75,8 @@ def test_a_parameter_may_be_called_like_a_column():
 
 
 def test_floats_that_differ_look_different_and_structures_stand_as_one_text():
-    column = TrialColumn("x", lambda row: row.params["0"])
-    rows = [replace(row(n, []), params={"0": value}) for n, value in enumerate([0.12345, 0.12346])]
-    assert column.cells(rows) == ["0.12345", "0.12346"]
+    rows = [valued(number, value) for number, value in enumerate([0.12345, 0.12346])]
+    assert VALUED.cells(rows) == ["0.12345", "0.12346"]
 
 
 def test_columns_come_with_the_trials_that_have_them():
@@ -79,3 +85,26 @@ def test_columns_come_with_the_trials_that_have_them():
     assert not columns.see([replace(row(0, []), params={"x": 0.5})])
     assert columns.see([replace(row(1, []), params={"x": 0.5, "momentum": 0.9}, width=2, parent=0)])
     assert {column.head for column in columns.all} - set(heads) == {"momentum", "width", "parent"}
+
+
+@given(st.lists(VALUES, max_size=8), st.lists(st.tuples(st.integers(0, 11), VALUES)), st.booleans())
+def test_it_is_what_sorting_anew_gives(first, changes, descending):
+    rows = {number: valued(number, value) for number, value in enumerate(first)}
+    order = Order(VALUED.sorts_by, rows.values(), descending)
+    for number, value in changes:
+        rows[number] = valued(number, value)
+        order.take(rows[number])
+        assert number in order
+    anew = Order(VALUED.sorts_by, rows.values(), descending)
+    found = [order[index] for index in range(len(order))]
+    assert found == [anew[index] for index in range(len(anew))]
+    assert sorted(found) == sorted(rows)
+    assert [order.index(number) for number in found] == list(range(len(found)))
+
+
+def test_those_without_a_value_come_last_either_way():
+    values = [None, 2.0, math.nan, 1.0]
+    rows = [valued(number, value) for number, value in enumerate(values)]
+    for descending, expected in [(False, [3, 1, 0, 2]), (True, [1, 3, 0, 2])]:
+        order = Order(VALUED.sorts_by, rows, descending)
+        assert [order[index] for index in range(4)] == expected
