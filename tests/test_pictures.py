@@ -48,7 +48,7 @@ def test_the_docs_show_watch_while_a_sweep_runs():
 
 def has_begun(study: LiveStudy) -> bool:
     """Whether trials run, and some have shown what they give."""
-    runs = study.counts.get(TrialState.RUNNING, 0) > 0
+    runs = study.journaled.counts().get(TrialState.RUNNING, 0) > 0
     return runs and sum(row.score is not None for row in study.rows) >= 4
 
 

@@ -109,7 +109,7 @@ def _screen_text(app: WatchApp) -> str:
 
 def is_in_its_midst(study: LiveStudy) -> bool:
     """Whether half of the trials have ended, one of them complete, and one runs that went on from a rung."""
-    counts, total = study.counts, study.total
+    counts, total = study.journaled.counts(), study.journaled.total
     ended = counts.get(TrialState.COMPLETE, 0) + counts.get(TrialState.STOPPED, 0)
     goes_on = any(row.state is TrialState.RUNNING and row.iterations >= 3 for row in study.rows)
     is_half = total is not None and 2 * ended >= total[0]

@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -174,10 +174,6 @@ def carry_out(suite: Suite, key: RunKey) -> RunCourse:
 
 _FILE = "runs.jsonl"
 
-_KEY = ("task", "method", "workers", "seed")
-_COURSE = ("at", "regret", "hit", "trials")
-"""Names in the file of the fields of `RunKey` and `RunCourse`, in order."""
-
 
 class Results:
     """The results in a directory. Those of another suite, or of what was changed since, don't count."""
@@ -197,8 +193,8 @@ class Results:
     def _take(self, line: str) -> None:
         try:
             record = json.loads(line)
-            key = RunKey(*(record[name] for name in _KEY))
-            digest, course = record["digest"], RunCourse(*(record[name] for name in _COURSE))
+            key = RunKey(*(record[name] for name in RunKey._fields))
+            digest, course = record["digest"], RunCourse(*(record[each.name] for each in fields(RunCourse)))
         except (ValueError, LookupError, TypeError, AttributeError):
             return  # its process was killed as it wrote
         suite = self._suite
@@ -207,8 +203,8 @@ class Results:
 
     def add(self, key: RunKey, course: RunCourse) -> None:
         """Store a run's result."""
-        record = dict(zip(_KEY, key, strict=True)) | {"digest": self._suite.digest(key.method, key.task)}
-        line = json.dumps(record | dict(zip(_COURSE, astuple(course), strict=True)))
+        digest = {"digest": self._suite.digest(key.method, key.task)}
+        line = json.dumps(key._asdict() | digest | asdict(course))
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 # What a kill cut off stays a line of its own.

@@ -19,7 +19,7 @@ from hpsearch.run.plan import unlearned
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
-from hpsearch.tables.wording import params_line
+from hpsearch.tables.wording import counted, params_line
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.trial import Failure, Segment, Trial
 from hpsearch.worker.job import CommandLine, Job
@@ -126,7 +126,7 @@ class _Check:
         first, second = self._trials
         warm: SegmentRun | Failure | None = None
         with self._workers() as workers:
-            self._say(f"trial {first.number} for {self._count}: {params_line(first.params)}")
+            self._say(f"trial {first.number} for {counted(self._iterations, 'iteration')}: {params_line(first.params)}")
             whole = self._attempt(workers, first, 0, self._iterations)
             if isinstance(whole, Failure):
                 raise TrainableError(_failure_text(f"trial {first.number} failed", whole))
@@ -158,10 +158,6 @@ class _Check:
             checkpoint_bytes=None if expected.checkpoint is None else _bytes_in(expected.checkpoint),
             lanes=lanes,
         )
-
-    @property
-    def _count(self) -> str:
-        return "1 iteration" if self._iterations == 1 else f"{self._iterations} iterations"
 
     def _workers(self) -> CheckWorkers:
         return CheckWorkers(self._job, self._folder, self._limits)

@@ -8,7 +8,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from hpsearch.design.prepared_rows import PreparedRows, read_rows
 from hpsearch.design.report import DesignReport
 from hpsearch.design.scores import SCORES
 from hpsearch.design.sweep_file import check_sweep, search_space, sweep_text
-from hpsearch.design.trees import Trees, best_trees, read_trees
+from hpsearch.design.trees import Trees, best_trees
 from hpsearch.errors import DesignError, HpsearchError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.history import seconds_spent
@@ -80,7 +80,7 @@ def design(request: DesignRequest, folder: Path, around: Surroundings) -> Design
     paths = DesignFolder(folder)
     if not Path(request.source).exists():
         raise DesignError(f"{request.source}: must be a file or a folder, but there is none")
-    paths.begin({"asked": request.to_json(), "spent": 0.0})
+    paths.begin({"asked": asdict(request), "spent": 0.0})
     try:
         return resume(folder, around)
     except HpsearchError:
@@ -104,13 +104,15 @@ def resume(folder: Path, around: Surroundings, seconds: float | None = None) -> 
     """
     paths = DesignFolder(folder)
     record = paths.read()
-    request = DesignRequest.from_json(record["asked"]).with_seconds(seconds)
+    request = DesignRequest(**record["asked"])
+    if seconds is not None:
+        request = replace(request, seconds=seconds)
     more = request.seconds > record["asked"]["seconds"]
     if paths.report.is_file() and not more:
         around.say(f"{folder}: this design is finished")
         return DesignReport.from_json(json.loads(paths.report.read_text(encoding="utf-8")))
     clock = Clock(request.seconds, record["spent"], around.began)
-    record["asked"] = request.to_json()
+    record["asked"] = asdict(request)
     try:
         with _own_errors():
             if not paths.sweep.is_file():
@@ -195,7 +197,7 @@ def _look(
         "constants": constants,
         "fit_seconds": paced.fit_seconds,
         "max_time": max_time,
-        "trees": None if trees is None else trees.to_json(),
+        "trees": None if trees is None else asdict(trees),
         "looked": clock.spent,
     }
     paths.write(paths.record, {**record, "spent": clock.spent})
@@ -270,7 +272,7 @@ def _finished(
         raise _none_keeps(paths, study)
     around.say(f"last fit:     trial {best.trial} on all {len(read_rows(paths.search_rows).targets)} rows")
     cost, training = deliver(best, paths.model, study.sweep.seed)
-    trees: Trees | None = read_trees(record["trees"])
+    trees = None if record["trees"] is None else Trees(**record["trees"])
     expected = training.predictions(read_rows(paths.test_rows))
     report = tested(paths, record, best, cost, trees, request, expected)
     offered = paths.model / paths.trees.name
@@ -282,7 +284,7 @@ def _finished(
         note = f"the last fit had time for {best.epochs} of {best.epochs + best.left_out} epochs: a longer --time helps"
         report = replace(report, notes=(*report.notes, note))
     report = replace(report, seconds=clock.spent)
-    paths.write(paths.report, report.to_json())
+    paths.write(paths.report, asdict(report))
     return report
 
 

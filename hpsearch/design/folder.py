@@ -15,7 +15,7 @@ import math
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -141,19 +141,6 @@ class DesignRequest:
             raise DesignError(f"--time must be at least {LEAST_SECONDS:g}s, got {self.seconds:g}s")
         if not 0 < self.test_share < 1:
             raise DesignError(f"--test-share must be between 0 and 1, got {self.test_share:g}")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> DesignRequest:
-        """Read back what `to_json` returned."""
-        return cls(**values)
-
-    def with_seconds(self, seconds: float | None) -> DesignRequest:
-        """Return it with another time; None keeps the time."""
-        return self if seconds is None else replace(self, seconds=seconds)
 
 
 def read_seconds(text: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +62,9 @@ class DesignReport:
     notes: tuple[str, ...]
     seconds: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> DesignReport:
-        """Read back what `to_json` returned."""
+        """Read a report from its values in report.json."""
         scores = {name: _read(values[name]) for name in ("test", "baseline", "trees")}
         lists = {name: tuple(values[name]) for name in ("broken", "notes")}
         return cls(**{**values, **scores, **lists})

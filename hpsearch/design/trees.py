@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from sklearn.ensemble import (
 from hpsearch.design.prepared_rows import PredictionTask, PreparedRows, assign_folds
 from hpsearch.design.scores import SCORES, score
 
-__all__ = ["KINDS", "Trees", "best_trees", "fitted_trees", "predicted", "read_trees"]
+__all__ = ["KINDS", "Trees", "best_trees", "fitted_trees", "predicted"]
 
 _SAMPLE = 2000
 """Number of rows that are timed to estimate the time of all."""
@@ -48,22 +48,13 @@ class Trees:
     kind: str
     scores: Mapping[str, float]
     """On the validated rows, by kind: of the goal, each row predicted by trees that didn't see it."""
-    left_out: tuple[str, ...] = ()
+    left_out: Sequence[str] = ()
     """Kinds for which there was no time."""
 
     @property
     def validation(self) -> float:
         """The score of the best kind."""
         return self.scores[self.kind]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {"kind": self.kind, "scores": dict(self.scores), "left_out": self.left_out}
-
-
-def read_trees(values: Mapping[str, Any] | None) -> Trees | None:
-    """Read back what `to_json` returned."""
-    return None if values is None else Trees(values["kind"], values["scores"], tuple(values["left_out"]))
 
 
 def best_trees(
@@ -96,7 +87,7 @@ def best_trees(
     best = (max if SCORES[goal].goal == "maximize" else min)(scores, key=lambda kind: scores[kind])
     path.parent.mkdir(exist_ok=True)
     joblib.dump(fitted_trees(best, rows, np.arange(len(rows.targets)), jobs), path, compress=3)
-    return Trees(best, scores, tuple(left_out))
+    return Trees(best, scores, left_out)
 
 
 def predicted(model: Any, inputs: NDArray[np.generic], task: PredictionTask) -> NDArray[np.float64]:

@@ -166,7 +166,7 @@ class News(Message):
         self.found = found
 
 
-class Requested(Message):
+class Sent(Message):
     """A request was written to the journal, or couldn't be."""
 
     def __init__(self, verb: str, number: int | HpsearchError) -> None:
@@ -270,7 +270,7 @@ class WatchApp(App[None]):
             self.screen.news(anew or self.screen.trial in changed)
 
     def _best(self) -> set[int]:
-        return {row.number for row in self.study.leaders if row.feasible}
+        return {row.number for row in self.study.journaled.leaders() if row.feasible}
 
     def _draw_header(self) -> None:
         lines = list(header_lines(self.study, self._pasted, self._problem))
@@ -323,11 +323,11 @@ class WatchApp(App[None]):
                     number: int | HpsearchError = journal.request(verb, details, process_name())
             except HpsearchError as error:
                 number = error
-            self.post_message(Requested(verb, number))
+            self.post_message(Sent(verb, number))
 
         threading.Thread(target=leave, name="hpsearch-watch-ask", daemon=True).start()
 
-    def on_requested(self, message: Requested) -> None:
+    def on_sent(self, message: Sent) -> None:
         """Wait for the answer."""
         if isinstance(message.number, HpsearchError):
             self.notify(f"can't {message.verb}: {message.number}", severity="error")

@@ -32,10 +32,12 @@ def header_lines(study: LiveStudy, pasted: str, problem: str = "") -> Iterator[T
     """
     yield Text.assemble((study.sweep.name, "bold"), f"  {study.sweep.objective.aim}  ", (pasted, "dim"))
     yield _state(study, pasted)
-    total = study.total
+    total = study.journaled.total
     of_all = "" if total is None else f"; {total[0]:,} in all"
-    yield Text(f"trials      {by_state(study.counts) or 'none yet'}{of_all}")
-    yield Text(f"iterations  {amount_of(study.iterations, None if total is None else total[1])}{_workers(study)}")
+    yield Text(f"trials      {by_state(study.journaled.counts()) or 'none yet'}{of_all}")
+    yield Text(
+        f"iterations  {amount_of(study.journaled.iterations, None if total is None else total[1])}{_workers(study)}"
+    )
     yield from _best(study)
     if study.failure is not None:
         trial, message = study.failure
@@ -80,7 +82,7 @@ def _workers(study: LiveStudy) -> str:
 def _busy(study: LiveStudy) -> str:
     workers, is_known = study.workers, study.workers_are_known
     if study.sweep.resources.lanes > 1:  # the journal doesn't record which worker has a trial
-        running = counted(study.counts.get(TrialState.RUNNING, 0), "trial")
+        running = counted(study.journaled.counts().get(TrialState.RUNNING, 0), "trial")
         return f", {running} on {counted(workers.ready, 'worker')}" if is_known else f", {running} at once"
     if is_known:
         return f", {workers.busy:,} of {workers.ready:,} workers busy"
@@ -88,7 +90,7 @@ def _busy(study: LiveStudy) -> str:
 
 
 def _best(study: LiveStudy) -> Iterator[Text]:
-    objective, leaders = study.sweep.objective, study.leaders
+    objective, leaders = study.sweep.objective, study.journaled.leaders()
     if not objective.goals:
         return
     if not leaders or objective.several:

@@ -17,7 +17,7 @@ from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.standing import Standing
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
-from hpsearch.trial import TrialRow, TrialState
+from hpsearch.trial import TrialRow
 
 __all__ = ["LOOK_SECONDS", "LiveStudy", "Looked", "Looking", "Tail"]
 
@@ -137,8 +137,9 @@ class LiveStudy:
 
     def _begin(self, record: Mapping[str, Any]) -> None:
         sweep = Sweep.from_json(record["sweep"])
-        self._journaled = JournaledState(sweep)
-        self._records = self._journaled.records
+        self.journaled = JournaledState(sweep)
+        """Trials and totals."""
+        self._records = self.journaled.records
         self._standing = Standing(sweep)
         self._time_left = TimeLeft(sweep)
         self._opened: Opened | None = None
@@ -161,12 +162,12 @@ class LiveStudy:
         changed: set[int] = set()
         for entry in looked.entries:
             changed |= self._touched(entry)
-            for _ in self._journaled.read((entry,)):
+            for _ in self.journaled.read((entry,)):
                 self._follow(entry)
         self.holder = looked.holder
         if not self.is_live and not self.is_ask_tell and self._records.running:
             changed |= self._records.running
-            self._journaled.leave(self.ended)
+            self.journaled.leave(self.ended)
             self._widths.clear()
             self._busy = 0
         self.rows += [self._records.of(trial).row() for trial in range(len(self.rows), len(self._records))]
@@ -218,32 +219,12 @@ class LiveStudy:
     @property
     def is_ask_tell(self) -> bool:
         """Whether it is an ask/tell study, whose trials run elsewhere."""
-        return self._journaled.told
+        return self.journaled.told
 
     @property
     def ended(self) -> Ended:
         """Its state: see `Standing`."""
         return self._standing.ended(self.is_live)
-
-    @property
-    def counts(self) -> dict[TrialState, int]:
-        """Trials by state."""
-        return self._journaled.counts()
-
-    @property
-    def total(self) -> tuple[int, int] | None:
-        """(trials, iterations) of the whole sweep; None where it has no bound, or never ran."""
-        return self._journaled.total
-
-    @property
-    def iterations(self) -> int:
-        """Iterations that count, repetitions from zero included."""
-        return self._journaled.iterations
-
-    @property
-    def leaders(self) -> list[TrialRow]:
-        """The best trial; of several metrics the Pareto front, by number."""
-        return self._journaled.leaders()
 
     @property
     def workers(self) -> Workers:
@@ -272,4 +253,4 @@ class LiveStudy:
         if self.ended.state != "running" or self._runs != 1 or virtual or shared:
             return None
         elapsed = max(time.time() if now is None else now, self._last) - self._began
-        return self._time_left.estimate(self._journaled.rungs(), self.total, self.workers, elapsed)
+        return self._time_left.estimate(self.journaled.rungs(), self.journaled.total, self.workers, elapsed)

@@ -281,9 +281,9 @@ def _stored(folder: Path) -> Iterator[str]:
     assert _run("best", "population", "--save", "saved")[0] == 0
     saved = json.loads((folder / "saved" / "trial.json").read_text(encoding="utf-8"))
     yield f"best --save: {json.dumps({**saved, 'study': '<study>'})}"
-    yield f"design.json asked: {json.dumps(DesignRequest('data.csv').to_json())}"
-    yield f"design.json trees: {json.dumps(Trees('random forest', {'random forest': 0.5}).to_json())}"
-    yield f"report.json: {json.dumps(DesignReport(*range(len(fields(DesignReport)))).to_json())}"
+    yield f"design.json asked: {json.dumps(asdict(DesignRequest('data.csv')))}"
+    yield f"design.json trees: {json.dumps(asdict(Trees('random forest', {'random forest': 0.5})))}"
+    yield f"report.json: {json.dumps(asdict(DesignReport(*range(len(fields(DesignReport))))))}"
     yield f"report.json score: {json.dumps(asdict(TestScore(0.5, (0.25, 0.75))))}"
 
 

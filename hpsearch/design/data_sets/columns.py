@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch.design.data_sets.preprocessing import BOOLEANS, LARGEST, MISSING, Values, bent, parse
-from hpsearch.design.data_sets.reading import DataSetError, is_number
+from hpsearch.design.data_sets.preprocessing import BOOLEANS, LARGEST, MISSING, bent, parse
+from hpsearch.design.data_sets.reading import Array, DataSetError, is_number
 from hpsearch.design.scores import SCORES
 
 __all__ = ["GOALS", "SourceColumn", "Targets", "fit", "look", "see_targets"]
@@ -43,13 +43,13 @@ class SourceColumn:
     name: str
     fitted: dict[str, Any] = field(default_factory=dict)
     """The column's entry in preprocessing.json."""
-    values: Values = field(default_factory=lambda: np.empty(0))
+    values: Array = field(default_factory=lambda: np.empty(0))
     left_out: str = ""
     """Why it isn't used; nothing if it is."""
     warning: str = ""
 
 
-def look(name: str, cells: Sequence[str] | Values, location: Callable[[int], str]) -> SourceColumn:
+def look(name: str, cells: Sequence[str] | Array, location: Callable[[int], str]) -> SourceColumn:
     """Detect a column's type, and parse it.
 
     Raises:
@@ -75,7 +75,7 @@ def look(name: str, cells: Sequence[str] | Values, location: Callable[[int], str
     return column
 
 
-def _see_too_large(column: SourceColumn, cells: Sequence[str] | Values) -> None:
+def _see_too_large(column: SourceColumn, cells: Sequence[str] | Array) -> None:
     """Report finite numbers that are taken as missing because their squares would be infinite."""
     if column.fitted["kind"] != "number":
         return
@@ -156,7 +156,7 @@ def _see_dates(column: SourceColumn, present: Counter[str], where: Callable[[str
     return True
 
 
-def _see_use(column: SourceColumn, cells: Sequence[str] | Values) -> None:
+def _see_use(column: SourceColumn, cells: Sequence[str] | Array) -> None:
     """Drop constant columns, and columns that only identify rows."""
     values = column.values
     if column.fitted["kind"] == "category":
@@ -230,7 +230,7 @@ class Targets:
 
 
 def see_targets(
-    name: str, cells: Sequence[str] | Values, goal: str | None, location: Callable[[int], str], labelled: bool = False
+    name: str, cells: Sequence[str] | Array, goal: str | None, location: Callable[[int], str], labelled: bool = False
 ) -> Targets:
     """Detect the kind of the targets.
 

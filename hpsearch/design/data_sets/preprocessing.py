@@ -16,14 +16,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .reading import DataSetError
+from .reading import Array, DataSetError
 
 __all__ = [
     "BOOLEANS",
     "LARGEST",
     "MISSING",
     "Note",
-    "Values",
     "bent",
     "check_pixels",
     "features",
@@ -33,7 +32,6 @@ __all__ = [
     "transform",
 ]
 
-Values: TypeAlias = NDArray[Any]
 Note: TypeAlias = Callable[[str], object]
 """Called with a sentence for each kind of value in new examples that training never saw."""
 
@@ -68,7 +66,7 @@ def load(folder: Path) -> dict[str, Any]:
 
 
 def transform(
-    fitted: Mapping[str, Any], cells: Mapping[str, Sequence[str] | Values], location: Callable[[int], str], note: Note
+    fitted: Mapping[str, Any], cells: Mapping[str, Sequence[str] | Array], location: Callable[[int], str], note: Note
 ) -> NDArray[np.float32]:
     """Convert rows to inputs.
 
@@ -99,7 +97,7 @@ def transform(
     return np.concatenate(parts, axis=1)
 
 
-def check_pixels(fitted: Mapping[str, Any], images: Values, location: Callable[[int], str], note: Note) -> None:
+def check_pixels(fitted: Mapping[str, Any], images: Array, location: Callable[[int], str], note: Note) -> None:
     """Check that images have the training images' shape and kind of pixels.
 
     Raises:
@@ -135,7 +133,7 @@ def check_pixels(fitted: Mapping[str, Any], images: Values, location: Callable[[
         )
 
 
-def network_inputs(fitted: Mapping[str, Any], inputs: Values) -> NDArray[np.float32]:
+def network_inputs(fitted: Mapping[str, Any], inputs: Array) -> NDArray[np.float32]:
     """Return the network's inputs: float32, with images standardized by channel."""
     if inputs.ndim != 4:
         return inputs.astype(np.float32)
@@ -143,7 +141,7 @@ def network_inputs(fitted: Mapping[str, Any], inputs: Values) -> NDArray[np.floa
     return (inputs.astype(np.float32) - mean) / scale
 
 
-def parse(column: Mapping[str, Any], cells: Sequence[str] | Values, location: Callable[[int], str]) -> Values:
+def parse(column: Mapping[str, Any], cells: Sequence[str] | Array, location: Callable[[int], str]) -> Array:
     """Parse a column's cells independently.
 
     Args:
@@ -165,7 +163,7 @@ def parse(column: Mapping[str, Any], cells: Sequence[str] | Values, location: Ca
     return values
 
 
-def _parse_texts(column: Mapping[str, Any], cells: Sequence[str], location: Callable[[int], str]) -> Values:
+def _parse_texts(column: Mapping[str, Any], cells: Sequence[str], location: Callable[[int], str]) -> Array:
     kind, missing = column["kind"], MISSING.union(column.get("missing_texts", ()))
     if kind == "category":
         texts = np.empty(len(cells), dtype=object)
@@ -221,7 +219,7 @@ def _date(cell: str) -> datetime:
     return datetime.fromisoformat(cell)
 
 
-def features(column: Mapping[str, Any], values: Values) -> NDArray[np.float32]:
+def features(column: Mapping[str, Any], values: Array) -> NDArray[np.float32]:
     """Make features of a column's values, each for itself: shape (rows, features)."""
     if column["kind"] == "category":
         return _one_hot(column, values)
@@ -250,7 +248,7 @@ def bent(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[np.f
     return logarithms
 
 
-def _one_hot(column: Mapping[str, Any], values: Values) -> NDArray[np.float32]:
+def _one_hot(column: Mapping[str, Any], values: Array) -> NDArray[np.float32]:
     """Return one feature per category, one for all others if training had some, and one for missing values if any."""
     positions: dict[str | None, int] = {name: index for index, name in enumerate(column["categories"])}
     count = len(positions)
@@ -268,7 +266,7 @@ def _one_hot(column: Mapping[str, Any], values: Values) -> NDArray[np.float32]:
     return made
 
 
-def _note_unknown(column: Mapping[str, Any], values: Values, note: Note) -> None:
+def _note_unknown(column: Mapping[str, Any], values: Array, note: Note) -> None:
     """Return what training never saw in a column: a category, or nothing at all."""
     name = column["name"]
     if column["kind"] == "category":

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -255,7 +256,7 @@ def test_a_design_that_was_moved_before_it_was_finished_is_refused(here, capsys)
 
 
 def test_a_design_whose_time_is_spent_on_looking_at_the_data_ends_there(here, capsys):
-    record = {"asked": asked_for(here / "table.csv").to_json(), "spent": 1e6}
+    record = {"asked": asdict(asked_for(here / "table.csv")), "spent": 1e6}
     DesignFolder(here / "out").begin(record)
     answer = designed(capsys, "--resume", "out")
     assert answer.code == 1

@@ -51,7 +51,7 @@ def test_however_one_looks_at_it_the_rows_are_those_of_the_whole_journal(life, s
         assert shown(study.rows) == shown(whole.rows())
         after = shown(study.rows)
         assert {trial for trial in range(len(after)) if [after[trial]] != before[trial : trial + 1]} <= changed
-        assert [row.number for row in study.leaders] == [row.number for row in whole.leaders()]
+        assert [row.number for row in study.journaled.leaders()] == [row.number for row in whole.leaders()]
         assert study.workers.busy == sum(segment.width for segment in whole.records.segments())
         assert list(header_lines(study, "runs/x"))
 
@@ -61,9 +61,9 @@ def test_one_that_was_killed_has_nothing_that_runs_and_goes_on_when_it_is_resume
     while len(life.sweep_state.running()) < 4:
         life.step()
     study = begun(life, len(life.entries))
-    assert (study.ended.state, study.counts[TrialState.RUNNING], study.workers.busy) == ("running", 4, 4)
+    assert (study.ended.state, study.journaled.counts()[TrialState.RUNNING], study.workers.busy) == ("running", 4, 4)
     assert study.take(Looked((), None)) == {0, 1, 2, 3}
-    assert (study.ended.state, study.counts[TrialState.RUNNING], study.workers.busy) == ("killed", 0, 0)
+    assert (study.ended.state, study.journaled.counts()[TrialState.RUNNING], study.workers.busy) == ("killed", 0, 0)
     assert "hpsearch resume runs/x" in "\n".join(line.plain for line in header_lines(study, "runs/x"))
     known = len(life.entries)
     life.take(OPENED)
@@ -94,7 +94,7 @@ def test_of_one_that_was_killed_what_was_pruned_has_stopped_and_one_that_was_can
     assert study.rows[2].state is TrialState.RUNNING
     assert study.take(Looked((), None)) == {0, 1, 2, 3}
     assert (study.rows[2].state, study.rows[2].reason) == (TrialState.STOPPED, "pruned by bo@box")
-    assert (study.ended.state, study.counts[TrialState.STOPPED]) == ("killed", 1)
+    assert (study.ended.state, study.journaled.counts()[TrialState.STOPPED]) == ("killed", 1)
     life.take(OPENED)
     life.run()
     study.take(Looked(life.entries[known:], HOLDER))
@@ -125,7 +125,7 @@ def test_trials_that_are_asked_for_stay_open_without_a_process():
     life.take(Opened(ASK_TELL, None, "", ""))
     life.step()
     study = begun(life, len(life.entries), holder=None)
-    assert (study.ended.state, study.counts[TrialState.RUNNING]) == ("open", 1)
+    assert (study.ended.state, study.journaled.counts()[TrialState.RUNNING]) == ("open", 1)
 
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["first run", "resumed"])
