@@ -112,8 +112,8 @@ def test_a_measured_chain_reports_its_parameters() -> None:
 @pytest.mark.parametrize(
     ("kind", "params", "told"),
     [
-        (ChainNetwork, {"layers": ["jump"]}, r"^layers\[0\]: must be an operation that there is, got 'jump'"),
-        (CellNetwork, {"cell": {"0-1": "jump"}}, r"^cell\[0\]\.0-1: must be an operation that there is, got 'jump'"),
+        (ChainNetwork, {"layers": ["jump"]}, r"^layers\[0\]: must be a known operation, got 'jump'"),
+        (CellNetwork, {"cell": {"0-1": "jump"}}, r"^cell\[0\]\.0-1: must be a known operation, got 'jump'"),
         (Perceptron, {"optimizer": {"lion": {}}}, "an optimizer must be sgd or adam, got 'lion'"),
     ],
 )

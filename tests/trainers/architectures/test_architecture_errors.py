@@ -20,7 +20,7 @@ from hpsearch_trainers.architectures import (
 )
 
 KINDS = "must be an operation's name, one name to its parameters, a list of these, or a cell"
-ROW = "what comes is a row of 64 numbers"
+ROW = "its input is a row of 64 numbers"
 NODES = {"2": [{"from": 0, "operation": "skip"}, {"from": 1, "operation": "skip"}]}
 
 
@@ -35,8 +35,8 @@ MISTAKES: list[tuple[Any, str]] = [
     ({"a": 1, "b": 2}, f"layers: {KINDS}, got a mapping with 2 keys: a, b"),
     ({True: {}}, f"layers: {KINDS}, got {{True: {{}}}}"),
     ({"conv": 3}, "layers.conv: must have a mapping of parameters, got 3"),
-    (["skip", "konv"], "layers[1]: must be an operation that there is, got 'konv'; did you mean 'conv'?"),
-    ({"cels": {}}, "layers: must be an operation that there is, got 'cels'; did you mean 'cells'?"),
+    (["skip", "konv"], "layers[1]: must be a known operation, got 'konv'; did you mean 'conv'?"),
+    ({"cels": {}}, "layers: must be a known operation, got 'cels'; did you mean 'cells'?"),
     (["skip", ["skip", {"conv": {"kernel": 4}}]], "layers[1][1].conv: kernel must be odd, got 4"),
     ({"conv": {"kernl": 3}}, "layers.conv: has no parameter 'kernl'; did you mean 'kernel'?"),
     ({"conv": {"shape": 3}}, "layers.conv: has no parameter 'shape'; it has channels, kernel, stride, "),
@@ -45,21 +45,21 @@ MISTAKES: list[tuple[Any, str]] = [
     ({"conv": {"channels": 1.5}}, "layers.conv: channels must be a whole number of at least 1, got 1.5"),
     ({"conv": {"channels": True}}, "layers.conv: channels must be a whole number of at least 1, got True"),
     ({"conv": {"stride": 0}}, "layers.conv: stride must be a whole number of at least 1, got 0"),
-    ({"conv": {"channels": 6, "groups": 3}}, "layers.conv: groups must divide the 1 channels before and the 6 behind"),
+    ({"conv": {"channels": 6, "groups": 3}}, "layers.conv: groups must divide the 1 input and 6 output channels"),
     ({"conv": {"norm": "instance"}}, "layers.conv: norm must be one of batch, none, got 'instance'"),
-    ({"dense": {"activation": ["relu"]}}, "layers.dense: needs a row or tokens, but what comes is an image of 1"),
+    ({"dense": {"activation": ["relu"]}}, "layers.dense: needs a row or tokens, but its input is an image of 1"),
     ({"max_pool": {"kernel": 4, "stride": 2}}, "layers.max_pool: kernel must be odd, or the stride, got a kernel of 4"),
     ({"skip": {"stride": 3}}, "layers.skip: stride must be 1 or 2, got 3"),
     (["flatten", "conv"], f"layers[1].conv: needs an image (channels, height, width), but {ROW}"),
     (["flatten", {"none": {"stride": 2}}], f"layers[1].none: needs an image (channels, height, width), but {ROW}"),
-    ("attention", "layers.attention: needs tokens (tokens, features), but what comes is an image of 1 channels"),
+    ("attention", "layers.attention: needs tokens (tokens, features), but its input is an image of 1 channels"),
     (["tokens", "attention"], "layers[1].attention: heads must divide the 1 features, got 4"),
-    (["tokens", "batch_norm"], "layers[1].batch_norm: needs an image or a row, but what comes is 64 tokens of 1"),
+    (["tokens", "batch_norm"], "layers[1].batch_norm: needs an image or a row, but its input is 64 tokens of 1"),
     (["conv", {"group_norm": {"groups": 3}}], "layers[1].group_norm: groups must divide the 1 channels, got 3"),
     (["adaptive_pool", "layer_norm"], "layers[1].layer_norm: needs more than one number in a group, but what comes is"),
     (["flatten", "global_pool"], f"layers[1].global_pool: needs an image or tokens, but {ROW}"),
-    ({"dropout": {"p": "a"}}, "layers.dropout: fails where an image of 1 channels and 8 x 8 pixels comes to it: TypeE"),
-    ({"residual": {"body": "konv"}}, "layers.residual.body: must be an operation that there is, got 'konv'"),
+    ({"dropout": {"p": "a"}}, "layers.dropout: fails for an image of 1 channels and 8 x 8 pixels as input: TypeE"),
+    ({"residual": {"body": "konv"}}, "layers.residual.body: must be a known operation, got 'konv'"),
     (
         ["conv", {"conv": {"channels": 4}}, {"residual": {"body": {"conv": {"channels": 1}}}}],
         "layers[2].residual: body must keep the shape (4, 8, 8), got one that gives (1, 8, 8)",
@@ -84,7 +84,7 @@ MISTAKES: list[tuple[Any, str]] = [
     ({"cells": {"cell": NODES, "repeats": 0}}, "layers.cells: repeats must be a whole number of at least 1, got 0"),
     ({"cells": {"cell": NODES, "join": "sum"}}, "layers.cells: join must be one of concat, mean, got 'sum'"),
     ({"cells": {"cell": {"0-1": "skip"}, "join": "mean"}}, "layers.cells: join must not be given for a cell with"),
-    ({"cells": {"cell": NODES, "reduction": "pool"}}, "layers.cells.reduction: stands between two stages, but stages"),
+    ({"cells": {"cell": NODES, "reduction": "pool"}}, "layers.cells.reduction: is between two stages, but stages"),
     (
         {"cells": {"cell": NODES, "stages": 2, "reduction": "conv"}},
         "layers.cells.reduction: must halve the sides, to 4 x 4 pixels, got an image of 1 channels and 8 x 8 pixels",
@@ -126,8 +126,8 @@ def test_a_mistake_is_told_with_its_place(value: Any, told: str) -> None:
         ({"inputs": (0, 8, 8)}, "inputs: each number must be a whole number of at least 1, got 0"),
         ({"inputs": "abc"}, "inputs: each number must be a whole number of at least 1, got 'abc'"),
         ({"outputs": 0}, "outputs: must be a whole number of at least 1, got 0"),
-        ({"stem": ["konv"]}, "stem[0]: must be an operation that there is, got 'konv'; did you mean 'conv'?"),
-        ({"head": ["pool"]}, "head: must give a row, got an image of 1 channels and 4 x 4 pixels: end it with"),
+        ({"stem": ["konv"]}, "stem[0]: must be a known operation, got 'konv'; did you mean 'conv'?"),
+        ({"head": ["pool"]}, "head: must return a row, got an image of 1 channels and 4 x 4 pixels: end it with"),
         ({"head": ["flatten", "conv"]}, f"head[1].conv: needs an image (channels, height, width), but {ROW}"),
     ],
 )

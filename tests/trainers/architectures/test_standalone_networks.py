@@ -261,7 +261,7 @@ def test_what_cant_be_taken_along_is_refused(name: str, imported: Imported) -> N
     imported("own_refused", source)
     with pytest.raises(ArchitectureError, match=told) as raised:
         standalone(["conv", "own"], path="layers")
-    assert str(raised.value).startswith("layers: can't be written to a file of its own: ")
+    assert str(raised.value).startswith("layers: can't be written as a standalone file: ")
 
 
 def test_a_constant_that_was_set_since_is_refused(imported: Imported) -> None:

@@ -1,4 +1,4 @@
-"""A network as an expression: which functions make it, called with what. It is evaluated, or written as source."""
+"""A network as an expression of calls, which is evaluated or written as source code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Call", "Planned", "evaluate", "module"]
 
 @dataclass(frozen=True)
 class Call:
-    """A function that gives a module, and what it is called with; calls may stand inside of lists and mappings."""
+    """A function that returns a module, and its arguments. Arguments may be calls, also within lists and mappings."""
 
     function: Callable[..., nn.Module]
     arguments: tuple[Any, ...] = ()
@@ -24,18 +24,18 @@ class Call:
 
 @dataclass(frozen=True)
 class Planned:
-    """What makes a module, and the shape of what the module gives."""
+    """A call that makes a module, and the shape of the module's output."""
 
     call: Call
     shape: Shape
 
 
 def evaluate(term: Any, made: dict[int, Any] | None = None) -> Any:
-    """Give what a term stands for: each call anew, in the order in which they are written.
+    """Return the value of a term. Each call is made, in the order in which they are written.
 
     Args:
         term: A call, or lists and mappings with calls.
-        made: Is given what each call made, by the call's `id`.
+        made: Receives the result of each call, by the call's `id`.
     """
     if isinstance(term, Call):
         arguments = [evaluate(one, made) for one in term.arguments]

@@ -9,7 +9,7 @@ __all__ = ["CellStack", "EdgeCell", "Network", "NodeCell", "Step"]
 
 
 class EdgeCell(nn.Module):
-    """Operations on edges, as in NAS-Bench-201 (Dong and Yang, ICLR 2020): a node is the sum of what its edges bring.
+    """Operations on edges, as in NAS-Bench-201 (Dong and Yang, ICLR 2020): a node is the sum of its incoming edges.
 
     Args:
         edges: Names such as "0-2" to the operations; node 0 is the input, the last one the output.
@@ -24,7 +24,7 @@ class EdgeCell(nn.Module):
         ]
 
     def forward(self, values: Tensor) -> Tensor:
-        """Give the last node."""
+        """Return the last node."""
         nodes = [values]
         for incoming in self.incoming:
             node: Tensor | None = None
@@ -40,9 +40,9 @@ class NodeCell(nn.Module):
     """Operations on nodes, as in NASNet (Zoph et al., CVPR 2018): a node is the sum of its operations.
 
     Args:
-        nodes: Numbers of nodes to (node that is taken, operation) of each side; those below the first are inputs.
-        join: What becomes of the nodes that no other takes: "concat" puts them side by side, "mean" takes their mean.
-        axis: Of the batch's shape, on which they are put side by side.
+        nodes: Numbers of nodes to the (source node, operation) pairs of each; nodes below the first are inputs.
+        join: How the nodes without a successor become the output: "concat" concatenates them, "mean" averages them.
+        axis: Dimension on which they are concatenated, counted with the batch.
     """
 
     def __init__(self, nodes: dict[str, list[tuple[int, nn.Module]]], join: str = "mean", axis: int = 1) -> None:
@@ -58,7 +58,7 @@ class NodeCell(nn.Module):
         self.join, self.axis = join, axis
 
     def forward(self, *values: Tensor) -> Tensor:
-        """Give the nodes that no other takes, joined; a single value stands for all inputs."""
+        """Return the joined nodes without a successor. A single value is used for all inputs."""
         nodes = list(values) if len(values) > 1 else [*values] * self.inputs
         for sources, operations in zip(self.sources, self.operations.values(), strict=True):
             assert isinstance(operations, nn.ModuleList)
@@ -75,7 +75,7 @@ class NodeCell(nn.Module):
 
 
 class Step(nn.Module):
-    """A cell of a stack, behind what fits each of its inputs to it; or a reduction between two cells."""
+    """A cell of a stack, after a module per input that adapts its shape; or a reduction between two cells."""
 
     def __init__(self, inputs: list[nn.Module], cell: nn.Module) -> None:
         super().__init__()
@@ -83,14 +83,14 @@ class Step(nn.Module):
         self.cell = cell
 
     def forward(self, *values: Tensor) -> Tensor:
-        """Give the cell's output."""
+        """Return the cell's output."""
         newest = values[-len(self.inputs) :]
         out: Tensor = self.cell(*(fit(value) for fit, value in zip(self.inputs, newest, strict=True)))
         return out
 
 
 class CellStack(nn.Module):
-    """Cells one behind the other, each of which takes the outputs of as many before it as it has inputs."""
+    """Cells in sequence. A cell with n inputs takes the outputs of the n cells before it."""
 
     def __init__(self, steps: list[Step]) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class CellStack(nn.Module):
         self.memory = max(len(step.inputs) for step in steps)
 
     def forward(self, values: Tensor) -> Tensor:
-        """Give the last output; what comes in stands for the outputs before the first cell."""
+        """Return the last output. The input replaces the outputs before the first cell."""
         outputs = [values] * self.memory
         for step in self.steps:
             outputs = [*outputs[1:], step(*outputs)]
@@ -115,6 +115,6 @@ class Network(nn.Module):
         self.head = head
 
     def forward(self, values: Tensor) -> Tensor:
-        """Give the outputs of each row of the batch."""
+        """Return the outputs, (rows, outputs)."""
         out: Tensor = self.head(self.body(self.stem(values)))
         return out

@@ -1,8 +1,8 @@
-"""Operations of published cells, under their names there; all keep an image's shape unless they have a stride.
+"""Operations of published cells, under their published names. All keep an image's shape if the stride is 1.
 
-Convolutions are ReLU, convolution and batch normalization, in this order, in all of them. NASNet: Zoph et al., CVPR
-2018. NAS-Bench-201: Dong and Yang, ICLR 2020. DARTS: Liu et al., ICLR 2019, whose pools have a batch normalization
-behind them in its search, but not here.
+A convolution is always ReLU, convolution and batch normalization, in this order. NASNet: Zoph et al., CVPR 2018.
+NAS-Bench-201: Dong and Yang, ICLR 2020. DARTS: Liu et al., ICLR 2019; its search has a batch normalization after each
+pool, which is left out here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from hpsearch_trainers.architectures.shapes import Shape, image, whole
 
 
 def relu_conv(channels: int, kernel: tuple[int, int], stride: tuple[int, int]) -> list[nn.Module]:
-    """Give ReLU, convolution and batch normalization."""
+    """Return ReLU, convolution and batch normalization."""
     padding = (kernel[0] // 2, kernel[1] // 2)
     made = nn.Conv2d(channels, channels, kernel, stride, padding, bias=False)
     return [nn.ReLU(), made, nn.BatchNorm2d(channels)]
 
 
 def relu_separable(channels: int, kernel: int, stride: int, dilation: int = 1) -> list[nn.Module]:
-    """Give ReLU, depthwise separable convolution (Chollet, CVPR 2017) and batch normalization."""
+    """Return ReLU, depthwise separable convolution (Chollet, CVPR 2017) and batch normalization."""
     padding = dilation * (kernel // 2)
     return [
         nn.ReLU(),
@@ -32,21 +32,21 @@ def relu_separable(channels: int, kernel: int, stride: int, dilation: int = 1) -
 
 
 def square_conv(shape: Shape, kernel: int, stride: int) -> nn.Module:
-    """Make a convolution of a square kernel."""
+    """Return a convolution with a square kernel."""
     channels, _, _ = image(shape)
     whole("stride", stride)
     return nn.Sequential(*relu_conv(channels, (kernel, kernel), (stride, stride)))
 
 
 def twice_separable(shape: Shape, kernel: int, stride: int) -> nn.Module:
-    """Make NASNet's separable convolution, which is applied twice, the first time with the stride."""
+    """Return NASNet's separable convolution, which is applied twice, the first time with the stride."""
     channels, _, _ = image(shape)
     whole("stride", stride)
     return nn.Sequential(*relu_separable(channels, kernel, stride), *relu_separable(channels, kernel, 1))
 
 
 def dilated(shape: Shape, kernel: int, stride: int) -> nn.Module:
-    """Make a separable convolution whose kernel leaves every other pixel out."""
+    """Return a separable convolution with dilation 2."""
     channels, _, _ = image(shape)
     whole("stride", stride)
     return nn.Sequential(*relu_separable(channels, kernel, stride, dilation=2))
@@ -71,7 +71,7 @@ def conv_5x5(shape: Shape, stride: int = 1) -> nn.Module:
 
 
 def two_kernels(shape: Shape, length: int, stride: int) -> nn.Module:
-    """Make NASNet's two convolutions of 1 x length and length x 1 pixels."""
+    """Return NASNet's two convolutions of 1 x length and length x 1 pixels."""
     channels, _, _ = image(shape)
     whole("stride", stride)
     return nn.Sequential(*relu_conv(channels, (1, length), (1, stride)), *relu_conv(channels, (length, 1), (stride, 1)))
@@ -120,7 +120,7 @@ def dil_5x5(shape: Shape, stride: int = 1) -> nn.Module:
 
 
 def max_of(shape: Shape, kernel: int, stride: int) -> nn.Module:
-    """Make a pool that keeps the sides where the stride is 1."""
+    """Return a max pool that keeps the image's size if the stride is 1."""
     image(shape)
     return nn.MaxPool2d(kernel, whole("stride", stride), kernel // 2)
 
@@ -145,6 +145,6 @@ def max_7x7(shape: Shape, stride: int = 1) -> nn.Module:
 
 @operation("avg_3x3", "avg_pool_3x3")
 def avg_3x3(shape: Shape, stride: int = 1) -> nn.Module:
-    """Mean of 3x3 pixels, of those that there are."""
+    """Mean of 3x3 pixels, without the padding."""
     image(shape)
     return nn.AvgPool2d(3, whole("stride", stride), 1, count_include_pad=False)

@@ -16,7 +16,7 @@ from hpsearch_trainers.architectures.shapes import Shape, halved
 __all__ = ["Plan", "inputs_of", "is_cell", "plan_cell", "taken"]
 
 Plan = Callable[[Any, Shape, str], Planned]
-"""Plans any value, for the shape of what comes to it, at its path."""
+"""Plans any value, for an input shape, at its path."""
 
 _OF_A_CELL = re.compile(r"\d+(-\d+)?")
 _EDGE = re.compile(r"(0|[1-9]\d*)-([1-9]\d*)")
@@ -24,7 +24,7 @@ _NODE = re.compile(r"[1-9]\d*")
 
 
 def is_cell(value: object) -> bool:
-    """Tell a cell from an operation with its parameters: by keys that are a number, or two."""
+    """Return whether a value is a cell and not an operation: whether keys are a number, or two as in "0-1"."""
     return isinstance(value, Mapping) and any(_OF_A_CELL.fullmatch(str(key)) for key in value)
 
 
@@ -35,10 +35,10 @@ def plan_cell(
 
     Args:
         cell: Edges to operations, or nodes to their inputs.
-        shape: Of all of its inputs.
-        path: Where it stands.
+        shape: The shape of all its inputs.
+        path: Its location.
         plan: Plans the operations.
-        join: What becomes of the nodes that no other takes: "mean" or "concat". Of edges there is one output.
+        join: How the nodes without a successor become the output, "mean" or "concat". A cell of edges has one output.
         reduces: Whether the operations on inputs have a stride of 2.
     """
     keys = {str(key): value for key, value in cell.items()}
@@ -52,12 +52,12 @@ def plan_cell(
 
 
 def inputs_of(cell: Mapping[Any, Any]) -> int:
-    """Say how many inputs a cell has."""
+    """Return the number of inputs of a cell."""
     return min(int(str(key)) for key in cell) if all(_NODE.fullmatch(str(key)) for key in cell) else 1
 
 
 def taken(cell: Mapping[Any, Any]) -> set[int]:
-    """Give the nodes that others take; of a cell that was planned."""
+    """Return the nodes with a successor, of a cell that was planned."""
     if all(_EDGE.fullmatch(str(key)) for key in cell):
         return {int(str(edge).split("-")[0]) for edge in cell}
     return {int(side["from"]) for sides in cell.values() for side in sides}
@@ -115,7 +115,7 @@ def _side(
 
 
 def _inside(value: Any, shape: Shape, wanted: Shape, path: str, plan: Plan, strided: bool) -> Call:
-    """Plan an operation inside of a cell, which is to give what its node's other operations give."""
+    """Plan an operation of a cell. Its output must have the shape `wanted`, as that of its node's other operations."""
     if strided:
         value = _with_stride(value, path)
     planned = plan(value, shape, path)

@@ -1,6 +1,6 @@
 """Operations on images: convolutions, pools and reductions.
 
-After a stride of s a side of n pixels has n / s, rounded up, whatever the kernel is.
+With stride s, a side of n pixels becomes n / s pixels, rounded up, for any kernel.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _ACTIVATIONS = {
 
 
 def activation_of(kind: str) -> nn.Module:
-    """Make an activation; that of the name none gives what it gets."""
+    """Return an activation; "none" is the identity."""
     made: nn.Module = _ACTIVATIONS[one_of("activation", kind, tuple(_ACTIVATIONS))]()
     return made
 
 
 def image_norm(kind: str, channels: int) -> nn.Module:
-    """Make a normalization for images, over the batch or none."""
+    """Return a normalization for images, "batch" or "none"."""
     return nn.BatchNorm2d(channels) if one_of("norm", kind, ("batch", "none")) == "batch" else nn.Identity()
 
 
 def odd(name: str, kernel: object) -> int:
-    """Check a kernel that has a middle."""
+    """Return a kernel's size if it is odd, or raise ValueError."""
     if whole(name, kernel) % 2 == 0:
         raise ValueError(f"{name} must be odd, got {kernel}")
     return whole(name, kernel)
 
 
 def channels_of(shape: Shape, channels: int | None) -> tuple[int, int]:
-    """Give the channels before and after; None leaves them as they are."""
+    """Return the input and output channels of an operation; `channels=None` keeps their number."""
     before, _, _ = image(shape)
     return before, before if channels is None else whole("channels", channels)
 
@@ -62,7 +62,7 @@ def conv(
     """Convolution, normalization and activation."""
     before, after = channels_of(shape, channels)
     if before % whole("groups", groups) or after % groups:
-        raise ValueError(f"groups must divide the {before} channels before and the {after} behind, got {groups}")
+        raise ValueError(f"groups must divide the {before} input and {after} output channels, got {groups}")
     padding = whole("dilation", dilation) * (odd("kernel", kernel) // 2)
     made = nn.Conv2d(
         before,
@@ -87,7 +87,7 @@ def separable(
     norm: str = "batch",
     activation: str = "relu",
 ) -> nn.Module:
-    """Depthwise separable convolution (Chollet, CVPR 2017): one per channel, then one of 1x1; then as `conv`."""
+    """Depthwise separable convolution (Chollet, CVPR 2017): one per channel, then 1x1; the rest as in `conv`."""
     before, after = channels_of(shape, channels)
     padding = whole("dilation", dilation) * (odd("kernel", kernel) // 2)
     return nn.Sequential(
@@ -119,7 +119,7 @@ def mbconv(
 
 
 def _padding(kernel: int, stride: int) -> int:
-    """Give the padding of a pool: none where its windows lie side by side."""
+    """Return the padding of a pool: none if the stride is the kernel's size."""
     if whole("kernel", kernel) == whole("stride", stride):
         return 0
     if kernel % 2 == 0:
@@ -129,7 +129,7 @@ def _padding(kernel: int, stride: int) -> int:
 
 @operation("max_pool", "pool")
 def max_pool(shape: Shape, kernel: int = 2, stride: int | None = None) -> nn.Module:
-    """Maximum over windows; the stride is the kernel where it is left out. A single pixel stays as it is."""
+    """Maximum over windows. The stride defaults to the kernel's size. A single pixel is kept."""
     image(shape)
     stride = kernel if stride is None else stride
     return nn.MaxPool2d(kernel, stride, _padding(kernel, stride), ceil_mode=kernel == stride)
@@ -137,7 +137,7 @@ def max_pool(shape: Shape, kernel: int = 2, stride: int | None = None) -> nn.Mod
 
 @operation()
 def avg_pool(shape: Shape, kernel: int = 2, stride: int | None = None) -> nn.Module:
-    """Mean over windows, of the pixels that there are; as `max_pool` else."""
+    """Mean over windows, without the padding; the rest as in `max_pool`."""
     image(shape)
     stride = kernel if stride is None else stride
     padding = _padding(kernel, stride)
@@ -146,20 +146,20 @@ def avg_pool(shape: Shape, kernel: int = 2, stride: int | None = None) -> nn.Mod
 
 @operation()
 def adaptive_pool(shape: Shape, side: int = 1) -> nn.Module:
-    """Mean over as many windows as leave an image of side x side pixels."""
+    """Mean over windows, so that the output has side x side pixels."""
     image(shape)
     return nn.AdaptiveAvgPool2d(whole("side", side))
 
 
 @operation("reduction", "factorized_reduction")
 def reduction(shape: Shape, channels: int | None = None) -> nn.Module:
-    """NASNet's factorized reduction: half the sides, and twice the channels where none are given."""
+    """NASNet's factorized reduction: halves the sides, and doubles the channels by default."""
     before, after = channels_of(shape, channels)
     return FactorizedReduction(before, after if channels is not None else 2 * before)
 
 
 @operation()
 def residual_reduction(shape: Shape, channels: int | None = None) -> nn.Module:
-    """NAS-Bench-201's residual block: half the sides, and twice the channels where none are given."""
+    """NAS-Bench-201's residual block: halves the sides, and doubles the channels by default."""
     before, after = channels_of(shape, channels)
     return ResidualReduction(before, after if channels is not None else 2 * before)

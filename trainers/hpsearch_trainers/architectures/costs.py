@@ -1,4 +1,4 @@
-"""Costs of a network without building it: it is run on the meta device, where nothing is allocated."""
+"""Costs of a network. It is run on the meta device, where nothing is allocated."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def costs(
             return module(call)
 
     shape = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
-    # Whoever asks may have switched gradients off, and then there would be nothing of a pass back to count.
+    # The caller may have disabled gradients; then there would be no backward pass to count.
     with torch.device("meta"), torch.inference_mode(False), torch.enable_grad():
         made = build()
         _check_meta(made)
@@ -118,7 +118,7 @@ def _flops(made: nn.Module, row: Tensor) -> int:
 
 
 def _passes(made: nn.Module, batch: Tensor) -> int:
-    """Give what a batch, its pass forward and its pass back take at most, with the gradients of the weights."""
+    """Return the peak bytes of a batch, its forward and backward pass, and the gradients of the weights."""
     made.train()
     live = _Live([*made.parameters(), *made.buffers()])
     live.add(batch)
@@ -130,13 +130,13 @@ def _passes(made: nn.Module, batch: Tensor) -> int:
 
 
 class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the memory of tensors while they live, at every operation.
+    """Counts the bytes of the live tensors, at every operation.
 
     Args:
         known: Tensors that don't count.
 
     Attributes:
-        most: Bytes at the fullest.
+        most: Bytes at the peak.
     """
 
     def __init__(self, known: list[Tensor]) -> None:
@@ -153,7 +153,7 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _watch(self, tensor: Tensor, size: int) -> None:
         storage = tensor.untyped_storage()
-        key = id(storage)  # it stays the same object as long as any tensor has it
+        key = id(storage)  # the same object as long as a tensor uses it
         if key in self._storages:
             return
 

@@ -26,15 +26,15 @@ class Layer:
     """A part of a network.
 
     Attributes:
-        place: Its name in the part around it: "stem", "0" of a chain, "0-1" of a cell's edges, "2" of its nodes, "body"
-            of an operation's parameters; "cell" or "reduction" of a stack, "input 0" before a cell.
-        name: Of an operation; empty for others.
-        kind: What it is.
-        settings: The operation's own parameters, without those that are parts; a stack's.
-        takes: The node that is its input, in a cell.
-        shape: Of its output, without the batch; None if it is never called by itself.
+        place: Its name within its parent: "stem", "0" of a chain, "0-1" of a cell's edges, "2" of its nodes, "body" of
+            an operation's parameters; "cell" or "reduction" of a stack, "input 0" before a cell.
+        name: The operation's name; empty for other kinds.
+        kind: Its kind.
+        settings: Parameters of the operation or stack, without those that are parts.
+        takes: In a cell, the node that is its input.
+        shape: The shape of its output, without the batch; None if it is never called on its own.
         parameters: Trainable numbers.
-        flops: Of a forward pass for one row, as in `Costs`.
+        flops: Operations of a forward pass for one row, as in `Costs`.
         parts: Its parts, in the order of the architecture.
     """
 
@@ -51,7 +51,7 @@ class Layer:
 
 @dataclass
 class _Seen:
-    """What a module gave."""
+    """What was measured of a module."""
 
     shape: Shape | None = None
     flops: int = 0
@@ -88,7 +88,7 @@ def layers(
 
 
 def _run(call: Call, inputs: Shape) -> dict[int, _Seen]:
-    """Run a network on the meta device; give what each of its calls' modules gave, by the call's `id`."""
+    """Run a network on the meta device; return what was measured of each call's module, by the call's `id`."""
     made: dict[int, Any] = {}
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         network = evaluate(call, made).eval()
@@ -116,7 +116,7 @@ def _watched(module: nn.Module, counter: FlopCounterMode) -> _Seen:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads an architecture beside the calls that were planned of it."""
+    """Reads an architecture together with the calls that were planned for it."""
 
     seen: Mapping[int, _Seen]
 
@@ -168,7 +168,7 @@ class _Reader:
         steps = []
         for number, step in enumerate(call.arguments[0]):
             fits, made = step.arguments
-            # `repeats` cells, and then in each further stage a reduction before them.
+            # `repeats` cells; each further stage has a reduction before them.
             reduces = number >= repeats and (number - repeats) % (repeats + 1) == 0
             parts = [
                 self.layer(fit, f"input {place}", fitting, "operation", takes=place)
@@ -181,7 +181,7 @@ class _Reader:
 
 
 def _step_value(params: Mapping[str, Any], made: Call, reduces: bool) -> Any:
-    """Give what the architecture has for a step of a stack, or what stands there where it has nothing."""
+    """Return the value of a step of a stack; for a reduction that the architecture doesn't name, the default one."""
     if not reduces:
         return params["cell"]
     given = params.get("reduction")
@@ -189,7 +189,7 @@ def _step_value(params: Mapping[str, Any], made: Call, reduces: bool) -> Any:
 
 
 def _fitting(fit: Call) -> str:
-    """Say what fits a cell's input; nothing where it fits as it is."""
+    """Return the name of what adapts a cell's input; empty if nothing does."""
     if fit.function is nn.Identity:
         return ""
     if fit.function is nn.Sequential:

@@ -1,4 +1,4 @@
-"""Modules that operations are made of, where torch has none."""
+"""Modules for operations that torch lacks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = [
 
 
 class Zero(nn.Module):
-    """Zeros in the place of what comes; with a stride, of an image of which fewer pixels are left."""
+    """Zeros of the input's shape; with a stride, of an image with fewer pixels."""
 
     def __init__(self, stride: int = 1) -> None:
         super().__init__()
         self.stride = stride
 
     def forward(self, values: Tensor) -> Tensor:
-        """Give zeros."""
+        """Return zeros."""
         if self.stride > 1:
             values = values[..., :: self.stride, :: self.stride]
         return values.new_zeros(values.shape)
@@ -49,7 +49,7 @@ class FactorizedReduction(nn.Module):
         self.norm = nn.BatchNorm2d(channels)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give images of half the sides."""
+        """Return images with half the sides."""
         images = functional.relu(images)
         halves = [self.straight(images)]
         if self.shifted is not None:
@@ -76,7 +76,7 @@ class ResidualReduction(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give images of half the sides."""
+        """Return images with half the sides."""
         summed: Tensor = self.shortcut(images) + self.block(images)
         return summed
 
@@ -91,7 +91,7 @@ class SelfAttention(nn.Module):
         self.outward = nn.Linear(features, features)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Give as many tokens."""
+        """Return as many tokens."""
         batch, count, features = tokens.shape
         split = self.inward(tokens).view(batch, count, 3, self.heads, features // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)
@@ -101,22 +101,22 @@ class SelfAttention(nn.Module):
 
 
 class Positions(nn.Module):
-    """Add a learned vector to each token, which tells where it stands."""
+    """Add a learned vector for its position to each token."""
 
     def __init__(self, count: int, features: int) -> None:
         super().__init__()
         self.table = nn.Embedding(count, features)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Give as many tokens."""
+        """Return as many tokens."""
         return tokens + self.table.weight
 
 
 class Tokens(nn.Module):
-    """Take the pixels of an image for tokens, and its channels for their features."""
+    """Turn the pixels of an image into tokens, and its channels into their features."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give height times width tokens."""
+        """Return height * width tokens."""
         return images.flatten(2).transpose(1, 2)
 
 
@@ -124,29 +124,29 @@ class GlobalPool(nn.Module):
     """The mean over all pixels, or over all tokens."""
 
     def forward(self, values: Tensor) -> Tensor:
-        """Give a row for each."""
+        """Return a row of channels or features per row of the batch."""
         return values.mean(1) if values.dim() == 3 else values.mean((2, 3))
 
 
 class Residual(nn.Module):
-    """What comes, and what a module makes of it, in sum (He et al., CVPR 2016)."""
+    """The sum of the input and a module's output for it (He et al., CVPR 2016)."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
         self.body = body
 
     def forward(self, values: Tensor) -> Tensor:
-        """Give the sum."""
+        """Return the sum."""
         made: Tensor = self.body(values)
-        if made.shape != values.shape:  # a sum would broadcast in silence
+        if made.shape != values.shape:  # the sum would broadcast silently
             raise ValueError(
-                f"body must keep the shape {tuple(values.shape[1:])}, got one that gives {tuple(made.shape[1:])}"
+                f"body must keep the shape {tuple(values.shape[1:])}, got one that returns {tuple(made.shape[1:])}"
             )
         return values + made
 
 
 class Periodic(nn.Module):
-    """Of each number its sines and cosines, a linear layer of its own for these, and a ReLU; all in one row."""
+    """Sines and cosines of each number, then a linear layer per number and a ReLU; all in one row."""
 
     def __init__(self, numbers: int, features: int, frequencies: int, deviation: float) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class Periodic(nn.Module):
         self.bias = nn.Parameter(torch.empty(numbers, features).uniform_(-bound, bound))
 
     def forward(self, row: Tensor) -> Tensor:
-        """Give a row of `features` numbers for each number."""
+        """Return a row with `features` numbers for each number of the input."""
         angles = 2 * math.pi * self.frequencies * row[:, :, None]
         waves = torch.cat([angles.sin(), angles.cos()], 2)
         return torch.relu(torch.einsum("rnw,nwf->rnf", waves, self.weight) + self.bias).flatten(1)

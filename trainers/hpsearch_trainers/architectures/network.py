@@ -19,7 +19,7 @@ from hpsearch_trainers.architectures.stacks import plan_stack
 __all__ = ["network", "plan_network", "shape_after"]
 
 _REGISTERED = (cell_operations, convolutions, operations)
-"""Modules that are imported for what they register."""
+"""Modules that register operations on import."""
 
 
 def network(
@@ -55,7 +55,7 @@ def network(
 def plan_network(
     value: Any, inputs: Shape, outputs: int, *, stem: Any = None, head: Any = None, path: str = "architecture"
 ) -> Call:
-    """Say what makes the network, as `network` does; no weights are allocated."""
+    """Return the call that makes the network; arguments as in `network`. No weights are allocated."""
     inputs, outputs = _checked(inputs, outputs)
     before = _plan([] if stem is None else stem, inputs, "stem")
     body = _plan(value, before.shape, path)
@@ -64,7 +64,7 @@ def plan_network(
     behind = _plan(head, body.shape, "head")
     if len(behind.shape) != 1:
         raise ArchitectureError(
-            "head", f"must give a row, got {described(behind.shape)}: end it with 'flatten' or 'global_pool'"
+            "head", f"must return a row, got {described(behind.shape)}: end it with 'flatten' or 'global_pool'"
         )
     linear = Call(nn.Linear, (behind.shape[0], outputs))
     return Call(Network, (before.call, body.call, Call(nn.Sequential, (behind.call, linear))))

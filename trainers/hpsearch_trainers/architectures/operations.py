@@ -1,4 +1,4 @@
-"""Operations on rows, on tokens, and on whatever comes."""
+"""Operations on rows, on tokens, and on inputs of any shape."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpsearch_trainers.architectures.shapes import Shape, described, image, toke
 
 @operation("skip", "skip_connect", "identity")
 def skip(shape: Shape, stride: int = 1) -> nn.Module:
-    """Give what comes; at an input of a reduction cell, a factorized reduction, as in DARTS."""
+    """Identity; at an input of a reduction cell, a factorized reduction, as in DARTS."""
     if whole("stride", stride) == 1:
         return nn.Identity()
     if stride != 2:
@@ -34,17 +34,17 @@ def skip(shape: Shape, stride: int = 1) -> nn.Module:
 
 @operation("zero", "none")
 def zero(shape: Shape, stride: int = 1) -> nn.Module:
-    """Give zeros: an edge that isn't there."""
+    """Zeros: a missing edge."""
     if whole("stride", stride) > 1:
         image(shape)
     return Zero(stride)
 
 
 def numbers(shape: Shape) -> int:
-    """Give the features of what must be a row or tokens."""
+    """Return the number of features of a row or of tokens, or raise ValueError."""
     if len(shape) > 2:
         raise ValueError(
-            f"needs a row or tokens, but what comes is {described(shape)}: put 'flatten', 'global_pool' or 'tokens' "
+            f"needs a row or tokens, but its input is {described(shape)}: put 'flatten', 'global_pool' or 'tokens' "
             "before it"
         )
     return shape[-1]
@@ -60,12 +60,12 @@ def dense(shape: Shape, features: int | None = None, activation: str = "relu", d
 
 @operation()
 def periodic(shape: Shape, features: int = 8, frequencies: int = 8, deviation: float = 0.1) -> nn.Module:
-    """Make `features` numbers of each number of a row, by sines and cosines of learned frequencies.
+    """Turn each number of a row into `features` numbers, by sines and cosines of learned frequencies.
 
-    A perceptron behind it follows functions that jump, as trees do (Gorishniy et al., NeurIPS 2022, "PLR").
+    A perceptron after it can fit functions with jumps, as trees do (Gorishniy et al., NeurIPS 2022, "PLR").
     """
     if len(shape) != 1:
-        raise ValueError(f"needs a row, but what comes is {described(shape)}")
+        raise ValueError(f"needs a row, but its input is {described(shape)}")
     if not isinstance(deviation, int | float) or not 0 < deviation < math.inf:
         raise ValueError(f"deviation must be a number above 0, got {deviation!r}")
     numbers_of_each, waves = whole("features", features), whole("frequencies", frequencies)
@@ -83,13 +83,13 @@ def attention(shape: Shape, heads: int = 4) -> nn.Module:
 
 @operation()
 def positions(shape: Shape) -> nn.Module:
-    """Add a learned vector to each token, since attention doesn't see where a token stands."""
+    """Add a learned vector to each token, since attention ignores a token's position."""
     return Positions(*tokens(shape))
 
 
 @operation("tokens", "pixels")
 def pixels(shape: Shape) -> nn.Module:
-    """Take an image's pixels for tokens."""
+    """Turn an image's pixels into tokens."""
     image(shape)
     return Tokens()
 
@@ -104,13 +104,13 @@ def flatten(shape: Shape) -> nn.Module:
 def global_pool(shape: Shape) -> nn.Module:
     """Mean over all pixels or all tokens: a row of the channels or features."""
     if len(shape) == 1:
-        raise ValueError(f"needs an image or tokens, but what comes is {described(shape)}")
+        raise ValueError(f"needs an image or tokens, but its input is {described(shape)}")
     return GlobalPool()
 
 
 @operation()
 def residual(shape: Shape, body: nn.Module) -> nn.Module:
-    """What comes, and what `body`, an architecture that keeps the shape, makes of it, in sum."""
+    """Sum of the input and the output of `body`, an architecture that keeps the shape."""
     return Residual(body)
 
 
@@ -124,13 +124,13 @@ def dropout(shape: Shape, p: float = 0.5) -> nn.Module:
 def batch_norm(shape: Shape) -> nn.Module:
     """Batch normalization of an image's channels or a row's numbers."""
     if len(shape) == 2:
-        raise ValueError(f"needs an image or a row, but what comes is {described(shape)}: take 'layer_norm'")
+        raise ValueError(f"needs an image or a row, but its input is {described(shape)}: use 'layer_norm'")
     return nn.BatchNorm2d(shape[0]) if len(shape) == 3 else nn.BatchNorm1d(shape[0])
 
 
 @operation()
 def layer_norm(shape: Shape) -> nn.Module:
-    """Layer normalization: of a row, of each token, or of all of an image, with weights for each channel."""
+    """Layer normalization of a row, of each token, or of a whole image with weights per channel."""
     return grouped(shape, 1) if len(shape) == 3 else nn.LayerNorm(shape[-1])
 
 
@@ -141,12 +141,12 @@ def group_norm(shape: Shape, groups: int) -> nn.Module:
 
 
 def grouped(shape: Shape, groups: int) -> nn.Module:
-    """Make a group normalization, which torch refuses for a row alone if a group is of one number."""
+    """Return a group normalization. torch refuses one for a single row if a group has one number."""
     channels, height, width = image(shape)
     if channels % groups:
         raise ValueError(f"groups must divide the {channels} channels, got {groups}")
     if channels * height * width == groups:
-        raise ValueError(f"needs more than one number in a group, but what comes is {described(shape)}")
+        raise ValueError(f"needs more than one number in a group, but its input is {described(shape)}")
     return nn.GroupNorm(groups, channels)
 
 
@@ -170,7 +170,7 @@ def gelu(shape: Shape) -> nn.Module:
 
 @operation()
 def silu(shape: Shape) -> nn.Module:
-    """SiLU, which is called swish as well."""
+    """SiLU, also called swish."""
     return nn.SiLU()
 
 
@@ -184,7 +184,7 @@ def tanh(shape: Shape) -> nn.Module:
 def projection(shape: Shape, channels: int) -> nn.Module:
     """ReLU, 1x1 convolution and batch normalization of an image; a linear layer of a row or of tokens.
 
-    It is what fits an input of a cell to the cell's channels, as in NASNet.
+    It adapts an input of a cell to the cell's channels, as in NASNet.
     """
     whole("channels", channels)
     if len(shape) < 3:

@@ -1,4 +1,4 @@
-"""Read an architecture: what makes its network, and the shapes in between. No weights are allocated."""
+"""Turns an architecture into the calls that make its network, and the shapes in between. No weights are allocated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KNOWN = "an operation's name, one name to its parameters, a list of these, or a 
 
 
 def named(value: object, path: str) -> tuple[str, dict[str, Any]]:
-    """Give the name of an operation, and its parameters.
+    """Return the name of an operation, and its parameters.
 
     Raises:
         ArchitectureError: It isn't one.
@@ -45,20 +45,20 @@ def named(value: object, path: str) -> tuple[str, dict[str, Any]]:
 
 
 def operation_named(name: str, path: str) -> Build:
-    """Find an operation."""
+    """Return the builder of an operation, or raise ArchitectureError."""
     function = OPERATIONS.get(name)
     if function is None:
         known = [*OPERATIONS, "cells"]
         hint = nearest(name, known) or f"; there are {', '.join(sorted(known))}, and those that you register"
-        raise ArchitectureError(path, f"must be an operation that there is, got {name!r}{hint}")
+        raise ArchitectureError(path, f"must be a known operation, got {name!r}{hint}")
     return function
 
 
 def check_parameters(function: Build, params: Mapping[str, Any], path: str) -> None:
-    """Check the names of parameters against those that a function has behind the shape.
+    """Check the names of parameters against those that a function has after the shape.
 
     Raises:
-        ArchitectureError: One isn't there, or one is missing.
+        ArchitectureError: One is unknown or missing.
     """
     _, *there = inspect.signature(function).parameters.values()
     known = [parameter.name for parameter in there]
@@ -86,7 +86,7 @@ def plan_operation(name: str, params: Mapping[str, Any], shape: Shape, path: str
 
 
 def chain(values: Sequence[Any], shape: Shape, path: str, plan: Any) -> Planned:
-    """Plan what stands one behind the other."""
+    """Plan values in sequence."""
     calls = []
     for place, value in enumerate(values):
         planned = plan(value, shape, f"{path}[{place}]")
@@ -96,7 +96,7 @@ def chain(values: Sequence[Any], shape: Shape, path: str, plan: Any) -> Planned:
 
 
 def _shape_after(call: Call, shape: Shape, path: str) -> Shape:
-    """Run an operation on the meta device, where tensors have shapes and no numbers."""
+    """Return the output's shape of an operation, by running it on the meta device, where tensors have no data."""
     rows = 2
     try:
         with torch.device("meta"), torch.no_grad():
@@ -106,11 +106,11 @@ def _shape_after(call: Call, shape: Shape, path: str) -> Shape:
     except ValueError as error:
         raise ArchitectureError(path, str(error)) from error
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"
-        raise ArchitectureError(path, f"fails where {described(shape)} comes to it: {told}") from error
+        problem = f"{type(error).__name__}: {error}"
+        raise ArchitectureError(path, f"fails for {described(shape)} as input: {problem}") from error
     if not isinstance(out, Tensor) or out.dim() < 2 or out.shape[0] != rows or 0 in out.shape:
         got = f"a tensor of shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
         raise ArchitectureError(
-            path, f"must give a tensor with numbers for each of {rows} rows of {described(shape)}, got {got}"
+            path, f"must return a tensor with numbers for each of {rows} rows of {described(shape)}, got {got}"
         )
     return tuple(out.shape[1:])

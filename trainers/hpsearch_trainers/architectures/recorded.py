@@ -14,7 +14,7 @@ __all__ = ["architecture_of", "record", "weights_in"]
 
 
 def record(network: nn.Module, **arguments: Any) -> None:
-    """Keep what a network was made with, if JSON can say it: a value with objects of one's own is not kept."""
+    """Store the arguments of `network` with the module, if JSON can represent them."""
     try:
         network.architecture = json.loads(json.dumps(arguments))
     except (TypeError, ValueError):

@@ -12,10 +12,10 @@ from torch import nn
 __all__ = ["OPERATIONS", "Build", "operation"]
 
 Build = Callable[..., nn.Module]
-"""`build(shape, **params)` gives the module; `shape` is that of what comes to it, without the batch."""
+"""`build(shape, **params)` returns a module; `shape` is that of its input, without the batch."""
 
 OPERATIONS: dict[str, Build] = {}
-"""Names to what builds them."""
+"""Builders by name."""
 
 _Function = TypeVar("_Function", bound=Build)
 _OF_A_CELL = re.compile(r"\d+(-\d+)?")
@@ -53,7 +53,7 @@ def operation(*names: str) -> Callable[[_Function], _Function]:
 
 
 def _place(function: Any) -> tuple[str, str]:
-    """Tell a function that is defined anew, as by a notebook's cell, from another one."""
+    """Return module and name of a function. They are equal for a function that a notebook's cell defines again."""
     return getattr(function, "__module__", ""), getattr(function, "__qualname__", repr(function))
 
 

@@ -1,4 +1,4 @@
-"""The source of functions and classes with all that it names, so far as that is torch's, Python's, or source itself."""
+"""The source of functions and classes, with the definitions that they need. Imports may name torch and Python only."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hpsearch_trainers.architectures.registry import operation
 
 __all__ = ["NoSourceError", "Sources"]
 
-_THERE = sys.stdlib_module_names | {"torch"}
-"""What may be imported where the source runs."""
+_IMPORTABLE = sys.stdlib_module_names | {"torch"}
+"""Packages that the source may import."""
 
 _NONE = object()
 
 
 class NoSourceError(ValueError):
-    """Something whose source can't be taken along."""
+    """An object whose source can't be included."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class _File:
     """A module's source.
 
     Attributes:
-        text: Of it.
-        bound: The statement at its top that binds a name.
-        changed: Names that other statements at its top may change, so that the one that binds them doesn't say it all.
+        text: The source.
+        bound: Top-level names to the statements that bind them.
+        changed: Names that other top-level statements may change, so that one statement doesn't define them.
     """
 
     text: str
@@ -42,11 +42,11 @@ class _File:
 
 
 class Sources:
-    """Collect source: imports, and definitions behind what they need.
+    """Collects source: imports, and definitions, each after those that it needs.
 
     Args:
-        imports: Names to statements that are there in any case.
-        reserved: Names that stand for something else where the source goes.
+        imports: Names to import statements that are always included.
+        reserved: Names that the file uses for something else.
     """
 
     def __init__(self, imports: dict[str, str], reserved: set[str]) -> None:
@@ -59,13 +59,13 @@ class Sources:
         self._files: dict[str, _File] = {}
 
     def add(self, made: Callable[..., Any]) -> str:
-        """Take a function or class along, with what it needs.
+        """Include a function or class, with what it needs.
 
         Returns:
             Its name in the source.
 
         Raises:
-            NoSourceError: It isn't possible.
+            NoSourceError: It can't be included.
         """
         name = getattr(made, "__qualname__", repr(made))
         module = sys.modules.get(getattr(made, "__module__", None) or "")
@@ -79,18 +79,18 @@ class Sources:
         return name
 
     def imports(self) -> str:
-        """Give the import statements."""
+        """Return the import statements."""
         statements = sorted(set(self._imports.values()), key=lambda text: (text.startswith("from"), text))
         of_torch = [text for text in statements if text.split()[1].split(".")[0] == "torch"]
         others = [text for text in statements if text not in of_torch]
         return "\n".join([*others, "", *of_torch])
 
     def definitions(self) -> str:
-        """Give the definitions."""
+        """Return the definitions."""
         return "\n\n\n".join(text for _, text in self._definitions.values())
 
     def _take(self, module: ModuleType, name: str) -> None:
-        """Take along what a module's name stands for; of a local name, nothing."""
+        """Include what a name of a module refers to; a local name is skipped."""
         file = self._file(module)
         place = f"{module.__name__}.{name}"
         statement = file.bound.get(name)
@@ -113,7 +113,7 @@ class Sources:
         self._definitions[name] = (module.__name__, "")  # two functions may call each other
         for needed in _needs(statement, module):
             self._take(module, needed)
-        del self._definitions[name]  # it stands behind what it needs
+        del self._definitions[name]  # so that it comes after what it needs
         self._definitions[name] = (module.__name__, _text(file, statement, module))
 
     def _take_import(self, module: ModuleType, name: str, statement: ast.Import | ast.ImportFrom) -> None:
@@ -124,7 +124,7 @@ class Sources:
         else:
             source = resolve_name("." * statement.level + (statement.module or ""), module.__package__)
             text = f"from {source} import {alias.name}{called}"
-        if source.split(".")[0] not in _THERE:
+        if source.split(".")[0] not in _IMPORTABLE:
             owner = sys.modules.get(source)
             if isinstance(statement, ast.Import) or owner is None or alias.name not in self._file(owner).bound:
                 raise NoSourceError(f"{module.__name__} must need nothing but torch and Python, and needs {text!r}")
@@ -139,7 +139,7 @@ class Sources:
                 f"name: {text!r}"
             )
         if self._imports.setdefault(name, text) != text and "." in text and text.startswith("import"):
-            self._imports[f"{name} {text}"] = text  # `import a.b` beside `import a`
+            self._imports[f"{name} {text}"] = text  # `import a.b` and `import a`
         self._imported[name] = meant
 
     def _file(self, module: ModuleType) -> _File:
@@ -191,7 +191,7 @@ def _stored(statement: ast.stmt) -> set[str]:
 
 
 def _differs(module: ModuleType, name: str, statement: ast.stmt) -> bool:
-    """Tell whether a constant is another one by now."""
+    """Return whether a constant no longer has the value in its source."""
     value = getattr(statement, "value", None)
     if not isinstance(statement, ast.Assign | ast.AnnAssign) or value is None:
         return False
@@ -203,7 +203,7 @@ def _differs(module: ModuleType, name: str, statement: ast.stmt) -> bool:
 
 
 def _needs(statement: ast.stmt, module: ModuleType) -> list[str]:
-    """Give the names that a statement reads, without the decorators that register operations."""
+    """Return the names that a statement reads, without the decorators that register operations."""
     left_out = {id(one) for one in _decorators(statement) if _registers(one, module)}
     nodes: list[ast.AST] = [statement]
     names = []
@@ -218,7 +218,7 @@ def _needs(statement: ast.stmt, module: ModuleType) -> list[str]:
 
 
 def _text(file: _File, statement: ast.stmt, module: ModuleType) -> str:
-    """Give a statement as it is written, without the decorators that register operations."""
+    """Return a statement's source, without the decorators that register operations."""
     kept = [f"@{ast.unparse(one)}" for one in _decorators(statement) if not _registers(one, module)]
     return "\n".join([*kept, ast.get_source_segment(file.text, statement) or ""])
 
@@ -228,7 +228,7 @@ def _decorators(statement: ast.stmt) -> list[ast.expr]:
 
 
 def _registers(decorator: ast.expr, module: ModuleType) -> bool:
-    """Tell whether it is `operation(...)`, by whatever name the module has it."""
+    """Return whether a decorator is `operation(...)`, under any name."""
     if not isinstance(decorator, ast.Call):
         return False
     found: Any = module

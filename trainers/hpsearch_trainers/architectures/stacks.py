@@ -27,16 +27,16 @@ def _signature(
     reduction: Any = None,
     join: str = "concat",
 ) -> nn.Module:
-    """Say which parameters `cells` has."""
+    """Declare the parameters of `cells`."""
     raise NotImplementedError
 
 
 def plan_stack(params: Mapping[str, Any], shape: Shape, path: str, plan: Plan) -> Planned:
     """Plan `cells`: `stages` times `repeats` cells, with a reduction between two stages.
 
-    A cell's inputs are the outputs of the cells before it, the newest one last. Where one of them has other channels or
-    larger sides than the cell, `projection` or `reduction` fits it, as in NASNet. After each reduction there are
-    twice as many channels.
+    A cell's inputs are the outputs of the cells before it, the newest one last. An input with other channels or larger
+    sides than the cell goes through `projection` or `reduction` first, as in NASNet. Each reduction doubles the
+    channels.
     """
     check_parameters(_signature, params, path)
     cell, reduction = params["cell"], params.get("reduction")
@@ -50,9 +50,9 @@ def plan_stack(params: Mapping[str, Any], shape: Shape, path: str, plan: Plan) -
     except ValueError as error:
         raise ArchitectureError(path, str(error)) from error
     if stages == 1 and reduction is not None:
-        raise ArchitectureError(f"{path}.reduction", "stands between two stages, but stages is 1: leave it out")
+        raise ArchitectureError(f"{path}.reduction", "is between two stages, but stages is 1: leave it out")
     if stages > 1 and len(shape) != 3:
-        raise ArchitectureError(path, f"stages must be 1 where {described(shape)} comes, got {stages}")
+        raise ArchitectureError(path, f"stages must be 1 if the input is {described(shape)}, got {stages}")
     on_edges = "-" in str(next(iter(cell)))
     if on_edges and "join" in params:
         raise ArchitectureError(path, "join must not be given for a cell with operations on edges: it has one output")
@@ -73,7 +73,7 @@ def plan_stack(params: Mapping[str, Any], shape: Shape, path: str, plan: Plan) -
 
 @dataclass
 class _Stack:
-    """What is planned so far: the steps, and the shapes of what the next one may take, the newest last."""
+    """The steps planned so far, and the shapes of the outputs that the next step may take, the newest last."""
 
     path: str
     plan: Plan
@@ -82,7 +82,7 @@ class _Stack:
     steps: list[Call]
 
     def cell(self, cell: Mapping[Any, Any], channels: int, key: str, *, reduces: bool) -> None:
-        """Add a cell, behind what fits its inputs."""
+        """Add a cell, after the modules that adapt its inputs."""
         newest = self.outputs[-1]
         inside = (*newest[:-1], channels) if len(newest) == 2 else (channels, *newest[1:])
         planned = plan_cell(cell, inside, f"{self.path}.{key}", self.plan, join=self.join, reduces=reduces)
@@ -108,7 +108,7 @@ class _Stack:
         self.outputs = [*self.outputs[1:], planned.shape]
 
     def fit(self, shape: Shape, wanted: Shape) -> Call:
-        """Plan what makes one shape of another: fewer pixels, other channels, or nothing."""
+        """Plan the reductions and the projection that turn one shape into another, or the identity."""
         channels = wanted[-1] if len(wanted) == 2 else wanted[0]
         calls = []
         while len(shape) == 3 and shape[1:] != wanted[1:]:

@@ -26,7 +26,7 @@ _IMPORTS = {"sys": "import sys", "torch": "import torch", "nn": "from torch impo
 
 _FILE = '''"""A network, written by hpsearch. It needs nothing but torch.
 
-`python FILE WEIGHTS` loads the weights and says what the network is; `build` makes it, `load` with its weights.
+`python FILE WEIGHTS` loads the weights and prints the network. `build` returns it, `load` returns it with its weights.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from __future__ import annotations
 {imports}
 
 INPUTS = {inputs}
-"""The shape of what goes in, without the batch."""
+"""The shape of the input, without the batch."""
 
 
 {definitions}
 
 
 def build() -> nn.Module:
-    """Make the network, with new weights."""
+    """Return the network, with new weights."""
     return {network}
 
 
 def load(path: str) -> nn.Module:
-    """Make the network with the weights of a file: its state_dict, or a checkpoint that has it as `model`.
+    """Return the network with the weights of a file: its state_dict, or a checkpoint with the key `model`.
 
-    Where a checkpoint has a moving average of the weights, as `average`, it is that, which was validated.
+    If a checkpoint has a moving average of the weights, as `average`, that is loaded: it was validated.
     """
     state = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(state.get("average"), dict):
@@ -108,13 +108,13 @@ def standalone(
             network=network,
         )
     except NoSourceError as error:
-        raise ArchitectureError(path, f"can't be written to a file of its own: {error}") from error
+        raise ArchitectureError(path, f"can't be written as a standalone file: {error}") from error
     _compare(text, call, path)
     return text
 
 
 def _written(term: Any, sources: Sources, indent: int, before: int = 0) -> str:
-    """Write a term, on one line if that is short enough behind what stands before it."""
+    """Return a term as source code, on one line if it fits after `before` characters."""
     opening, parts, closing = _parts(term, sources, indent)
     line = opening + ", ".join(parts) + closing
     if not parts or ("\n" not in line and indent + before + len(line) < _WIDTH):
@@ -124,7 +124,7 @@ def _written(term: Any, sources: Sources, indent: int, before: int = 0) -> str:
 
 
 def _parts(term: Any, sources: Sources, indent: int) -> tuple[str, list[str], str]:
-    """Give what opens a term, its parts, and what closes it."""
+    """Return the opening of a term, its parts, and its closing."""
     inside = indent + 4
     if isinstance(term, Call):
         parts = [_written(one, sources, inside) for one in term.arguments]
@@ -155,7 +155,7 @@ def _literal(value: Any) -> str:
 
 
 def _compare(text: str, call: Call, path: str) -> None:
-    """Build what was written, without weights, and compare."""
+    """Raise ArchitectureError unless the source builds the same network as the call. No weights are allocated."""
     made = ModuleType("hpsearch_standalone_network")
     sys.modules[made.__name__] = made
     try:
@@ -164,12 +164,12 @@ def _compare(text: str, call: Call, path: str) -> None:
             there, here = made.build(), module(call)
     except Exception as error:
         raise ArchitectureError(
-            path, f"can't be written to a file of its own: it fails there with {type(error).__name__}: {error}"
+            path, f"can't be written as a standalone file: it fails there with {type(error).__name__}: {error}"
         ) from error
     finally:
         del sys.modules[made.__name__]
     if str(there) != str(here) or _names(there) != _names(here):
-        raise ArchitectureError(path, "can't be written to a file of its own: it is another network there")
+        raise ArchitectureError(path, "can't be written as a standalone file: it is another network there")
 
 
 def _names(made: nn.Module) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
