@@ -40,7 +40,7 @@ from hpsearch_comm.bootstrap.rendezvous import LocalRendezvous, MasterRendezvous
 from hpsearch_comm.bootstrap.secret import agree_on_secret, parse_secret
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.group import Group
-from hpsearch_comm.launchers import Meeting, with_launcher
+from hpsearch_comm.launchers import MeetingPoint, with_launcher
 from hpsearch_comm.options import ALGORITHMS, CUDA_WAYS, TRANSPORTS
 from hpsearch_comm.roster import VARIABLE as ELASTIC
 from hpsearch_comm.subgroup import related_secret
@@ -164,7 +164,7 @@ def read_environment(env: Mapping[str, str]) -> Arguments:
     )
 
 
-def _by_launcher(arguments: Arguments, meeting: Meeting) -> Arguments:
+def _by_launcher(arguments: Arguments, meeting: MeetingPoint) -> Arguments:
     """Add the place that follows from what a launcher says."""
     if meeting.host is None:
         return replace(arguments, rendezvous=LocalRendezvous(meeting.job), meeting=meeting.job, all_local=True)

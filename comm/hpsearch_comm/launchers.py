@@ -20,7 +20,7 @@ from pathlib import Path
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["VARIABLES", "Meeting", "launched_rank", "with_launcher"]
+__all__ = ["VARIABLES", "MeetingPoint", "launched_rank", "with_launcher"]
 
 _PLACE = ("MASTER_ADDR", "MASTER_PORT")
 _PORTS = range(20000, 32000)
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class MeetingPoint:
     """Where ranks meet by what their launcher says."""
 
     job: str
@@ -49,11 +49,11 @@ class _Launcher:
     size: str
     advice: str
     """How to tell all ranks where they meet."""
-    meeting: Callable[[Mapping[str, str]], Meeting | None]
+    meeting: Callable[[Mapping[str, str]], MeetingPoint | None]
     """What follows from a rank's variables; None where nothing does for sure."""
 
 
-def _of_open_mpi(env: Mapping[str, str]) -> Meeting | None:
+def _of_open_mpi(env: Mapping[str, str]) -> MeetingPoint | None:
     """Name the job by its namespace of PMIx and by the addresses of the daemon on this host.
 
     A namespace of Open MPI 4 is a hash of 16 bits, which two jobs may share; at an address there is one daemon at once.
@@ -61,10 +61,10 @@ def _of_open_mpi(env: Mapping[str, str]) -> Meeting | None:
     if env.get("OMPI_COMM_WORLD_LOCAL_SIZE") != env["OMPI_COMM_WORLD_SIZE"] or "PMIX_NAMESPACE" not in env:
         return None
     daemon = sorted({value for name, value in env.items() if name.startswith("PMIX_SERVER_URI")})
-    return Meeting(" ".join(["Open MPI's job", env["PMIX_NAMESPACE"], *daemon])) if daemon else None
+    return MeetingPoint(" ".join(["Open MPI's job", env["PMIX_NAMESPACE"], *daemon])) if daemon else None
 
 
-def _of_mpiexec(env: Mapping[str, str]) -> Meeting | None:
+def _of_mpiexec(env: Mapping[str, str]) -> MeetingPoint | None:
     """Name the job by Hydra's daemon on this host, above this process: no variable tells two jobs apart.
 
     The variables of PMI are srun's own where they name its step, and Hydra's aren't there.
@@ -76,7 +76,7 @@ def _of_mpiexec(env: Mapping[str, str]) -> Meeting | None:
     return None
 
 
-def _below_hydra() -> Meeting | None:
+def _below_hydra() -> MeetingPoint | None:
     process = os.getpid()
     while process > 0:
         try:
@@ -89,12 +89,12 @@ def _below_hydra() -> Meeting | None:
         if name == "hydra_pmi_proxy":
             # A container may have numbers of its own, and sockets of its host's.
             numbers = Path("/proc/self/ns/pid").readlink()
-            return Meeting(f"mpiexec's job below process {process} of {fields[19]}, {numbers}")
+            return MeetingPoint(f"mpiexec's job below process {process} of {fields[19]}, {numbers}")
         process = int(fields[1])
     return None
 
 
-def _of_srun(env: Mapping[str, str]) -> Meeting | None:
+def _of_srun(env: Mapping[str, str]) -> MeetingPoint | None:
     """Name the job by srun's step, and give the first of its nodes, where rank 0 is but for unusual distributions."""
     step, nodes = _step(env), env.get("SLURM_STEP_NODELIST", "")
     if not step or not nodes:
@@ -102,7 +102,7 @@ def _of_srun(env: Mapping[str, str]) -> Meeting | None:
     start = f"{env.get('SLURM_CLUSTER_NAME', '')}, start {env.get('SLURM_RESTART_COUNT', '0')}"
     job = f"srun's step {step} of cluster {start}"
     if env.get("SLURM_STEP_NUM_NODES") == "1":
-        return Meeting(job)
+        return MeetingPoint(job)
     host = _first_node(nodes)
     # Not by counting: step 1 of a job and step 0 of the next one may run at once.
     port = _PORTS[int.from_bytes(hashlib.sha256(step.encode()).digest()[:8]) % len(_PORTS)]
@@ -110,7 +110,7 @@ def _of_srun(env: Mapping[str, str]) -> Meeting | None:
         f"MASTER_ADDR={host}, the first of SLURM_STEP_NODELIST={nodes}, and MASTER_PORT={port}, of job and step "
         f"{step}, were made from srun's variables: where rank 0 is elsewhere or the port is taken, set both before srun"
     )
-    return Meeting(job, host, port, origin)
+    return MeetingPoint(job, host, port, origin)
 
 
 def _step(env: Mapping[str, str]) -> str:
@@ -173,7 +173,7 @@ def launched_rank(env: Mapping[str, str]) -> tuple[str, str] | None:
     return None
 
 
-def with_launcher(env: dict[str, str]) -> tuple[dict[str, str], Meeting | None]:
+def with_launcher(env: dict[str, str]) -> tuple[dict[str, str], MeetingPoint | None]:
     """Give the environment with RANK and WORLD_SIZE, where a launcher has set others in their place.
 
     What torchrun has set for several ranks counts: another launcher may have started one torchrun on each host.

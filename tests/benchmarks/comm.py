@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from hpsearch_comm.benchmark.bare_memory import BARE
-from hpsearch_comm.benchmark.block import Turn
+from hpsearch_comm.benchmark.block import MeasuredTurn
 from hpsearch_comm.benchmark.contenders import require
 from hpsearch_comm.benchmark.launch import measure as run
 from hpsearch_comm.benchmark.plan import Plan
@@ -90,12 +90,14 @@ def _training(rounds: int, ranks: int) -> list[Figure]:
     return figures
 
 
-def _figure(name: str, turns: Sequence[Turn], sizes: Sequence[str], ours: str, peer: str, target: str) -> Figure:
+def _figure(
+    name: str, turns: Sequence[MeasuredTurn], sizes: Sequence[str], ours: str, peer: str, target: str
+) -> Figure:
     mine, theirs = ([1e6 * seconds for seconds in _by_round(turns, sizes, who)] for who in (ours, peer))
     return Figure(name, "µs", mine, target, peer, theirs)
 
 
-def _by_round(turns: Sequence[Turn], subjects: Sequence[str], contender: str) -> list[float]:
+def _by_round(turns: Sequence[MeasuredTurn], subjects: Sequence[str], contender: str) -> list[float]:
     """Give a contender's median time in each round: its geometric mean, where there are several sizes."""
     rounds = sorted({turn.round for turn in turns})
     chosen = [turn for turn in turns if turn.contender == contender and turn.subject in subjects]

@@ -20,9 +20,9 @@ from hpsearch_comm.bootstrap.handshake import (
     PROOF_BYTES,
     Challenge,
     Credentials,
+    HandshakeReply,
     Hello,
     Proof,
-    Verdict,
 )
 from hpsearch_comm.bootstrap.listener import Listener
 
@@ -191,17 +191,17 @@ def verify(sock: socket.socket, credentials: Credentials, rank: int = 0) -> Hell
     judgement = challenge.judge(proof + read(sock, Challenge.lacks(proof)))
     sock.sendall(judgement.answer)
     assert judgement.hello is not None
-    assert judgement.verdict is Verdict.ACCEPTED
+    assert judgement.verdict is HandshakeReply.ACCEPTED
     return judgement.hello
 
 
-def knock(group: Forming, local: bool, credentials: Credentials, hello: Hello) -> Verdict:
+def knock(group: Forming, local: bool, credentials: Credentials, hello: Hello) -> HandshakeReply:
     """Come to rank 0 as somebody; gives its verdict, and sees that nothing follows a refusal."""
     with dial(group.addresses[0], local=local) as sock:
         sock.sendall(Proof(credentials, hello).message(read(sock, NONCE_BYTES)))
         answer = read(sock, ANSWER_BYTES)
         assert read_to_end(sock) == b""
-        return Verdict(answer[0])
+        return HandshakeReply(answer[0])
 
 
 def read(sock: socket.socket, count: int) -> bytes:

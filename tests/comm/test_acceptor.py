@@ -20,18 +20,18 @@ from hpsearch_comm.bootstrap.handshake import (
     ANSWER_BYTES,
     NONCE_BYTES,
     PROOF_BYTES,
+    ConnectionKind,
     Credentials,
+    HandshakeReply,
     Hello,
-    Kind,
     Proof,
-    Verdict,
 )
 from hpsearch_comm.bootstrap.listener import Listener
 from hpsearch_comm.errors import RendezvousError
 from tests.comm.forming import LOOPBACK, PATIENCE, dial, leaking_nothing, new_credentials, read, read_to_end
 from tests.comm.other_user import as_nobody
 
-HELLO = Hello(1, 0, Kind.CONTROL)
+HELLO = Hello(1, 0, ConnectionKind.CONTROL)
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ class Desk:
             self.listener.sockets,
             0,
             self.credentials,
-            lambda hello, sock: Verdict.ACCEPTED,
+            lambda hello, sock: HandshakeReply.ACCEPTED,
             lambda hello, sock: self.welcomed.append((hello, sock)),
         )
 
@@ -99,7 +99,7 @@ def desk(nothing_leaks: None) -> Iterator[Desk]:
 
 @pytest.mark.parametrize("local", [False, True], ids=["tcp", "unix"])
 def test_who_proves_the_secret_is_welcomed(desk, local):
-    assert desk.enter(local=local)[0] == Verdict.ACCEPTED
+    assert desk.enter(local=local)[0] == HandshakeReply.ACCEPTED
     [(hello, sock)] = desk.welcomed
     assert hello == HELLO
     assert sock.gettimeout() is None
@@ -108,12 +108,12 @@ def test_who_proves_the_secret_is_welcomed(desk, local):
 
 
 def test_who_does_not_is_refused_logged_and_forgotten(desk, caplog):
-    assert desk.enter(new_credentials())[0] == Verdict.WRONG_SECRET
+    assert desk.enter(new_credentials())[0] == HandshakeReply.WRONG_SECRET
     assert desk.welcomed == []
-    assert desk.acceptor.refused == {Verdict.WRONG_SECRET.reason: 1}
+    assert desk.acceptor.refused == {HandshakeReply.WRONG_SECRET.reason: 1}
     assert "rank 0 refused a connection from ('127.0.0.1'," in caplog.text
     assert "HPSEARCH_COMM_SECRET" in caplog.text
-    assert desk.enter()[0] == Verdict.ACCEPTED
+    assert desk.enter()[0] == HandshakeReply.ACCEPTED
 
 
 def test_a_flood_of_strangers_does_not_flood_the_log(desk, caplog):
@@ -147,10 +147,10 @@ def test_random_bytes_are_refused(chunks, local, abort):
                 seen = desk.ended(sock)
                 # A connection is reset where bytes that nobody read are left: it may lose the answer, never win one.
                 answer = seen[NONCE_BYTES:]
-                assert answer in (b"", bytes([Verdict.WRONG_SECRET]).ljust(ANSWER_BYTES, b"\0"))
+                assert answer in (b"", bytes([HandshakeReply.WRONG_SECRET]).ljust(ANSWER_BYTES, b"\0"))
             desk.until(lambda: sum(desk.acceptor.refused.values()) == 1)
         assert desk.welcomed == []
-        assert desk.enter()[0] == Verdict.ACCEPTED
+        assert desk.enter()[0] == HandshakeReply.ACCEPTED
     finally:
         desk.close()
 
@@ -163,7 +163,7 @@ def test_a_recorded_proof_is_refused(desk):
         desk.until(lambda: len(desk.welcomed) == 1)
     with dial(desk.listener.address) as sock:
         sock.sendall(recorded)
-        assert desk.ended(sock)[NONCE_BYTES:][:1] == bytes([Verdict.WRONG_SECRET])
+        assert desk.ended(sock)[NONCE_BYTES:][:1] == bytes([HandshakeReply.WRONG_SECRET])
     assert len(desk.welcomed) == 1
 
 
@@ -172,7 +172,7 @@ def test_an_acceptor_does_not_prove_itself_to_those_who_send_its_own_words_back(
         desk.until(lambda: bool(select.select([sock], [], [], 0)[0]))
         nonce = read(sock, NONCE_BYTES)
         sock.sendall((nonce * 4)[:PROOF_BYTES])
-        assert desk.ended(sock) == bytes([Verdict.WRONG_SECRET]).ljust(ANSWER_BYTES, b"\0")
+        assert desk.ended(sock) == bytes([HandshakeReply.WRONG_SECRET]).ljust(ANSWER_BYTES, b"\0")
 
 
 def test_another_user_is_refused_before_a_word_is_said(desk):
@@ -180,7 +180,7 @@ def test_another_user_is_refused_before_a_word_is_said(desk):
     with sock:
         assert desk.ended(sock) == b""
     assert list(desk.acceptor.refused) == [f"it comes from user 65534, this process is of user {os.geteuid()}"]
-    assert desk.enter(local=True)[0] == Verdict.ACCEPTED
+    assert desk.enter(local=True)[0] == HandshakeReply.ACCEPTED
 
 
 def test_an_idle_connection_is_closed_at_its_deadline(desk, monkeypatch):
@@ -194,7 +194,7 @@ def test_idle_connections_do_not_keep_an_honest_one_out(desk):
     places = 256
     idle = [dial(desk.listener.address) for _ in range(2 * places)]
     try:
-        assert desk.enter()[0] == Verdict.ACCEPTED
+        assert desk.enter()[0] == HandshakeReply.ACCEPTED
         # They were given away in the order in which they came, and only as many as was needed.
         assert desk.acceptor.refused == {"it didn't prove itself in time": places + 1}
         assert all(len(desk.ended(sock)) == NONCE_BYTES for sock in idle[: places + 1])

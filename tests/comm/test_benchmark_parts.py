@@ -13,7 +13,7 @@ from torch import nn
 
 from hpsearch_comm.benchmark import __main__ as command_line
 from hpsearch_comm.benchmark import training
-from hpsearch_comm.benchmark.block import Block, Turn, combine, repetitions, take
+from hpsearch_comm.benchmark.block import Block, MeasuredTurn, combine, repetitions, take
 from hpsearch_comm.benchmark.collective import in_turn
 from hpsearch_comm.benchmark.launch import Outcome, RankFailed, measure
 from hpsearch_comm.benchmark.meeting import Blackboard, Meeting
@@ -171,14 +171,14 @@ def test_every_round_begins_with_another() -> None:
 
 
 TURNS = [
-    Turn("ours", "1K", 0, (1.0, 2.0, 9.0)),
-    Turn("gloo", "1K", 0, (8.0,)),
-    Turn("gloo", "1K", 1, (9.0,)),
-    Turn("ours", "1K", 1, (3.0,)),
-    Turn("ours", "1M", 0, (4.0,)),
-    Turn("gloo", "1M", 0, (8.0,)),
-    Turn("gloo", "1M", 1, (8.0,)),
-    Turn("ours", "1M", 1, (1.0,)),
+    MeasuredTurn("ours", "1K", 0, (1.0, 2.0, 9.0)),
+    MeasuredTurn("gloo", "1K", 0, (8.0,)),
+    MeasuredTurn("gloo", "1K", 1, (9.0,)),
+    MeasuredTurn("ours", "1K", 1, (3.0,)),
+    MeasuredTurn("ours", "1M", 0, (4.0,)),
+    MeasuredTurn("gloo", "1M", 0, (8.0,)),
+    MeasuredTurn("gloo", "1M", 1, (8.0,)),
+    MeasuredTurn("ours", "1M", 1, (1.0,)),
 ]
 
 
@@ -216,7 +216,7 @@ def test_the_report_is_json_too() -> None:
 
 
 def test_efficiency_is_the_time_without_averaging_by_the_time_with_it() -> None:
-    turns = [Turn("no averaging", "wide", 0, (0.9,)), Turn("ours", "wide", 0, (1.0,))]
+    turns = [MeasuredTurn("no averaging", "wide", 0, (0.9,)), MeasuredTurn("ours", "wide", 0, (1.0,))]
     outcome = Outcome(Plan(kind="model", rounds=1), turns, {"parameters": {"wide": 12}, "steps": 10})
     rows = render(outcome, "table").splitlines()
     assert rows[2].split() == ["wide", "no", "averaging", "12", "90"]
@@ -224,7 +224,10 @@ def test_efficiency_is_the_time_without_averaging_by_the_time_with_it() -> None:
 
 
 def test_memory_is_compared_with_the_bare_work() -> None:
-    turns = [Turn("ours, zero-copy", "64M", 0, (0.006,)), Turn("the additions and copies alone", "64M", 0, (0.005,))]
+    turns = [
+        MeasuredTurn("ours, zero-copy", "64M", 0, (0.006,)),
+        MeasuredTurn("the additions and copies alone", "64M", 0, (0.005,)),
+    ]
     rows = render(Outcome(Plan(kind="memory", against=(), rounds=1), turns, {}), "table").splitlines()
     assert rows[2].split()[-4:] == ["6", "1.2", "1.2", "1.2"]
 

@@ -15,9 +15,9 @@ from hpsearch_comm.bootstrap.address import Address
 from hpsearch_comm.bootstrap.handshake import (
     NONCE_BYTES,
     PROOF_BYTES,
+    ConnectionKind,
+    HandshakeReply,
     Hello,
-    Kind,
-    Verdict,
 )
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.group import Group
@@ -149,49 +149,49 @@ def waiting(request, nothing_leaks) -> Iterator[tuple[Forming, bool]]:
 
 def test_a_stranger_without_the_secret_is_refused(waiting):
     group, local = waiting
-    assert knock(group, local, new_credentials(), Hello(1, 0, Kind.CONTROL)) is Verdict.WRONG_SECRET
+    assert knock(group, local, new_credentials(), Hello(1, 0, ConnectionKind.CONTROL)) is HandshakeReply.WRONG_SECRET
 
 
 def test_a_rank_of_another_group_is_refused(waiting):
     group, local = waiting
     other = replace(group.credentials, group="other")
-    assert knock(group, local, other, Hello(1, 0, Kind.CONTROL)) is Verdict.WRONG_GROUP
+    assert knock(group, local, other, Hello(1, 0, ConnectionKind.CONTROL)) is HandshakeReply.WRONG_GROUP
 
 
 def test_a_rank_of_another_epoch_is_refused(waiting):
     group, local = waiting
     earlier = replace(group.credentials, epoch=7)
-    assert knock(group, local, earlier, Hello(1, 0, Kind.CONTROL)) is Verdict.WRONG_EPOCH
+    assert knock(group, local, earlier, Hello(1, 0, ConnectionKind.CONTROL)) is HandshakeReply.WRONG_EPOCH
 
 
 def test_a_connection_for_another_rank_is_refused(waiting):
     group, local = waiting
-    assert knock(group, local, group.credentials, Hello(2, 1, Kind.CONTROL)) is Verdict.WRONG_RANK
+    assert knock(group, local, group.credentials, Hello(2, 1, ConnectionKind.CONTROL)) is HandshakeReply.WRONG_RANK
 
 
 @pytest.mark.parametrize(
     "hello",
     [
-        Hello(0, 0, Kind.CONTROL),
-        Hello(3, 0, Kind.CONTROL),
-        Hello(1, 0, Kind.CONTROL, 1),
-        Hello(1, 0, Kind.STREAM, 0),
-        Hello(1, 0, Kind.RENDEZVOUS),
-        Hello(2, 0, Kind.DESCRIPTORS),
-        Hello(2, 0, Kind.CONTROL, 1),
-        Hello(2, 0, Kind.STREAM, 2),
+        Hello(0, 0, ConnectionKind.CONTROL),
+        Hello(3, 0, ConnectionKind.CONTROL),
+        Hello(1, 0, ConnectionKind.CONTROL, 1),
+        Hello(1, 0, ConnectionKind.STREAM, 0),
+        Hello(1, 0, ConnectionKind.RENDEZVOUS),
+        Hello(2, 0, ConnectionKind.DESCRIPTORS),
+        Hello(2, 0, ConnectionKind.CONTROL, 1),
+        Hello(2, 0, ConnectionKind.STREAM, 2),
     ],
     ids=str,
 )
 def test_a_connection_that_the_group_has_no_place_for_is_refused(waiting, hello):
     group, local = waiting
-    assert knock(group, local, group.credentials, hello) is Verdict.UNEXPECTED
+    assert knock(group, local, group.credentials, hello) is HandshakeReply.UNEXPECTED
 
 
 def test_a_connection_through_the_wrong_door_is_refused(waiting):
     group, local = waiting
-    hello = Hello(2, 0, Kind.CONTROL, 2) if local else Hello(1, 0, Kind.DESCRIPTORS)
-    assert knock(group, local, group.credentials, hello) is Verdict.UNEXPECTED
+    hello = Hello(2, 0, ConnectionKind.CONTROL, 2) if local else Hello(1, 0, ConnectionKind.DESCRIPTORS)
+    assert knock(group, local, group.credentials, hello) is HandshakeReply.UNEXPECTED
 
 
 def test_another_user_is_refused(nothing_leaks):
@@ -268,7 +268,7 @@ def test_the_proofs_of_an_earlier_group_are_refused():
         for proof in recorded:
             with dial(later.addresses[0]) as sock:
                 sock.sendall(proof[:PROOF_BYTES])
-                assert read_to_end(sock)[NONCE_BYTES:][:1] == bytes([Verdict.WRONG_SECRET])
+                assert read_to_end(sock)[NONCE_BYTES:][:1] == bytes([HandshakeReply.WRONG_SECRET])
         later.start(1)
         check_pairs(later.connections(), lambda rank, peer: False)
 

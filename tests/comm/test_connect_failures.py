@@ -17,9 +17,9 @@ from hpsearch_comm.bootstrap.connect import connect
 from hpsearch_comm.bootstrap.handshake import (
     NONCE_BYTES,
     PROOF_BYTES,
+    ConnectionKind,
+    HandshakeReply,
     Hello,
-    Kind,
-    Verdict,
 )
 from hpsearch_comm.bootstrap.listener import Listener
 from hpsearch_comm.errors import CommError, ConfigurationError, RefusedError, RendezvousError
@@ -79,8 +79,8 @@ def test_a_second_process_of_the_same_rank_is_refused():
     with forming(3, hosts="abc") as group, Listener(LOOPBACK, host="d") as second:
         group.start(0)
         group.start(1)
-        streams = [Hello(1, 0, Kind.STREAM, stream) for stream in range(2)]
-        wait_until(lambda: all(is_taken(group, hello) for hello in [Hello(1, 0, Kind.CONTROL, 2), *streams]))
+        streams = [Hello(1, 0, ConnectionKind.STREAM, stream) for stream in range(2)]
+        wait_until(lambda: all(is_taken(group, hello) for hello in [Hello(1, 0, ConnectionKind.CONTROL, 2), *streams]))
         addresses = [group.addresses[0], second.address, group.addresses[2]]
         with pytest.raises(
             RefusedError, match=r"rank 0 refused.*two processes may have been started with the same rank"
@@ -102,7 +102,7 @@ def test_a_second_process_of_the_same_rank_is_refused():
 def is_taken(group: Forming, hello: Hello) -> bool:
     """Say whether rank 0 has this connection already, without ever taking it."""
     # Through the Unix socket it is never expected, but it may be a duplicate.
-    return knock(group, True, group.credentials, hello) is Verdict.DUPLICATE
+    return knock(group, True, group.credentials, hello) is HandshakeReply.DUPLICATE
 
 
 def test_ranks_that_mix_up_addresses_are_refused():
@@ -141,7 +141,7 @@ def test_what_sends_a_ranks_words_back_is_not_taken_for_its_peer():
                     every.enter_context(sock)
                     sock.sendall(secrets.token_bytes(NONCE_BYTES))
                     proof = read(sock, PROOF_BYTES)
-                    sock.sendall(bytes([Verdict.ACCEPTED]) + proof[-32:])
+                    sock.sendall(bytes([HandshakeReply.ACCEPTED]) + proof[-32:])
 
         thread = threading.Thread(target=reflect)
         thread.start()
@@ -205,7 +205,7 @@ def test_a_rank_of_another_host_is_watched_until_it_connects(last):
         sock, _ = tcp.accept()
         with sock:
             hello = verify(sock, group.credentials, rank=1)
-            assert hello == Hello(0, 1, Kind.PRESENCE)
+            assert hello == Hello(0, 1, ConnectionKind.PRESENCE)
             sock.sendall(last)
         assert ("rank 1 has had enough" if last else "died while the group formed") in str(group.errors()[0])
 
@@ -245,7 +245,7 @@ def test_a_rank_that_dies_after_it_has_connected_to_some_is_named_by_all():
         group.start(1)
         # Rank 2 reaches rank 0 alone, and dies.
         with dial(group.addresses[0]) as sock:
-            prove(sock, group.credentials, Hello(2, 0, Kind.CONTROL, 2))
+            prove(sock, group.credentials, Hello(2, 0, ConnectionKind.CONTROL, 2))
         errors = group.errors()
     assert "rank 2 (pid" in str(errors[0])
     assert "died while the group formed" in str(errors[0])
@@ -260,7 +260,7 @@ def test_a_rank_that_gives_up_is_believed_before_those_that_listen_no_more():
             sock, _ = tcp.accept()
             with sock:
                 hello = verify(sock, group.credentials, rank=1)
-                if hello.kind is Kind.CONTROL:
+                if hello.kind is ConnectionKind.CONTROL:
                     sock.sendall(pack_notice(CommError("rank 1 has seen it all")))
                     group.listeners[0].close()
                     assert str(group.errors()[2]) == "rank 1 has seen it all"
@@ -321,22 +321,22 @@ def test_a_goodbye_of_a_rank_that_has_finished_already_is_left_for_the_group():
     with forming(3, hosts="abc") as group:
         group.start(0)
         group.start(1)
-        wait_until(lambda: is_taken(group, Hello(1, 0, Kind.CONTROL, 2)))
+        wait_until(lambda: is_taken(group, Hello(1, 0, ConnectionKind.CONTROL, 2)))
         addresses, rank = group.addresses, 2
         with contextlib.ExitStack() as held:
             for peer in (0, 1):
-                plan = [(Kind.CONTROL, 2), (Kind.STREAM, 0), (Kind.STREAM, 1)]
+                plan = [(ConnectionKind.CONTROL, 2), (ConnectionKind.STREAM, 0), (ConnectionKind.STREAM, 1)]
                 for kind, stream in plan if peer == 1 else plan[:1]:
                     sock = held.enter_context(dial(addresses[peer]))
                     prove(sock, group.credentials, Hello(rank, peer, kind, stream))
-                    if kind is Kind.CONTROL:
+                    if kind is ConnectionKind.CONTROL:
                         sock.sendall(pack_notice(None))
             first = group.result(1)
             with pytest.raises(TimeoutError):
                 group.result(0, 0.3)
             for stream in (0, 1):
                 sock = held.enter_context(dial(addresses[0]))
-                prove(sock, group.credentials, Hello(rank, 0, Kind.STREAM, stream))
+                prove(sock, group.credentials, Hello(rank, 0, ConnectionKind.STREAM, stream))
             for made in (first, group.result(0)):
                 assert unpack_notice(read(made.controls[2], NOTICE_BYTES), 2) is None
 
@@ -349,7 +349,7 @@ def test_ranks_that_have_finished_may_wait_for_those_that_have_not():
     with forming(3, hosts="abc") as group, contextlib.ExitStack() as held:
         group.start(0)
         control = held.enter_context(dial(group.addresses[0]))
-        prove(control, group.credentials, Hello(1, 0, Kind.CONTROL, 2))
+        prove(control, group.credentials, Hello(1, 0, ConnectionKind.CONTROL, 2))
         control.sendall(WAITING * 3 + WAITING[:100])
         with pytest.raises(TimeoutError):
             group.result(0, 0.3)
@@ -362,7 +362,7 @@ def test_a_rank_that_dies_is_noticed_whatever_it_said_before(said):
     with forming(3, hosts="abc") as group:
         group.start(0)
         with dial(group.addresses[0]) as control:
-            prove(control, group.credentials, Hello(1, 0, Kind.CONTROL, 2))
+            prove(control, group.credentials, Hello(1, 0, ConnectionKind.CONTROL, 2))
             control.sendall(said)
         assert "rank 1 (pid" in str(group.errors()[0])
         assert "died while the group formed" in str(group.errors()[0])

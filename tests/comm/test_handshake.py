@@ -14,19 +14,19 @@ from hpsearch_comm.bootstrap.handshake import (
     PAYLOAD_BYTES,
     PROOF_BYTES,
     Challenge,
+    ConnectionKind,
     Credentials,
+    HandshakeReply,
     Hello,
     Judgement,
-    Kind,
     Proof,
     Refusal,
-    Verdict,
 )
 from hpsearch_comm.errors import ConfigurationError, RefusedError
 from tests.comm.forming import new_credentials
 
 CREDENTIALS = new_credentials("group", 3)
-HELLO = Hello(1, 0, Kind.STREAM, 2)
+HELLO = Hello(1, 0, ConnectionKind.STREAM, 2)
 
 
 def shake(
@@ -39,20 +39,20 @@ def shake(
 
 def test_two_sides_that_share_the_secret_accept_each_other():
     proof, judgement = shake()
-    assert (judgement.verdict, judgement.hello) == (Verdict.ACCEPTED, HELLO)
+    assert (judgement.verdict, judgement.hello) == (HandshakeReply.ACCEPTED, HELLO)
     proof.check(judgement.answer)
 
 
 @pytest.mark.parametrize(
     ("client", "hello", "verdict"),
     [
-        (new_credentials("group", 3), HELLO, Verdict.WRONG_SECRET),
-        (Credentials(CREDENTIALS.secret, "other", 3), HELLO, Verdict.WRONG_GROUP),
-        (Credentials(CREDENTIALS.secret, "group", 4), HELLO, Verdict.WRONG_EPOCH),
-        (CREDENTIALS, Hello(1, 2, Kind.CONTROL), Verdict.WRONG_RANK),
-        (CREDENTIALS, Hello(-1, 0, Kind.CONTROL), Verdict.UNEXPECTED),
-        (CREDENTIALS, Hello(1, 0, Kind.STREAM, 1024), Verdict.UNEXPECTED),
-        (CREDENTIALS, Hello(1, 0, 9), Verdict.UNEXPECTED),  # type: ignore[arg-type]
+        (new_credentials("group", 3), HELLO, HandshakeReply.WRONG_SECRET),
+        (Credentials(CREDENTIALS.secret, "other", 3), HELLO, HandshakeReply.WRONG_GROUP),
+        (Credentials(CREDENTIALS.secret, "group", 4), HELLO, HandshakeReply.WRONG_EPOCH),
+        (CREDENTIALS, Hello(1, 2, ConnectionKind.CONTROL), HandshakeReply.WRONG_RANK),
+        (CREDENTIALS, Hello(-1, 0, ConnectionKind.CONTROL), HandshakeReply.UNEXPECTED),
+        (CREDENTIALS, Hello(1, 0, ConnectionKind.STREAM, 1024), HandshakeReply.UNEXPECTED),
+        (CREDENTIALS, Hello(1, 0, 9), HandshakeReply.UNEXPECTED),  # type: ignore[arg-type]
     ],
 )
 def test_what_does_not_belong_is_refused_and_told_why(client, hello, verdict):
@@ -68,12 +68,12 @@ def test_the_last_word_is_the_servers():
     challenge, proof = Challenge(CREDENTIALS, 0), Proof(CREDENTIALS, HELLO)
     asked: list[Hello] = []
 
-    def admit(hello: Hello) -> Verdict:
+    def admit(hello: Hello) -> HandshakeReply:
         asked.append(hello)
-        return Verdict.DUPLICATE
+        return HandshakeReply.DUPLICATE
 
     judgement = challenge.judge(proof.message(challenge.nonce), admit)
-    assert (asked, judgement.verdict) == ([HELLO], Verdict.DUPLICATE)
+    assert (asked, judgement.verdict) == ([HELLO], HandshakeReply.DUPLICATE)
     with pytest.raises(Refusal, match="connected already"):
         proof.check(judgement.answer)
 
@@ -81,8 +81,8 @@ def test_the_last_word_is_the_servers():
 def test_a_proof_is_worth_nothing_for_another_nonce():
     challenge, proof = Challenge(CREDENTIALS, 0), Proof(CREDENTIALS, HELLO)
     recorded = proof.message(challenge.nonce)
-    assert challenge.judge(recorded).verdict is Verdict.ACCEPTED
-    assert Challenge(CREDENTIALS, 0).judge(recorded).verdict is Verdict.WRONG_SECRET
+    assert challenge.judge(recorded).verdict is HandshakeReply.ACCEPTED
+    assert Challenge(CREDENTIALS, 0).judge(recorded).verdict is HandshakeReply.WRONG_SECRET
 
 
 def test_a_recorded_answer_is_worth_nothing_for_another_hello():
@@ -98,9 +98,9 @@ def test_a_message_sent_back_to_its_author_proves_nothing():
     challenge, proof = Challenge(CREDENTIALS, 0), Proof(CREDENTIALS, HELLO)
     message = proof.message(challenge.nonce)
     with pytest.raises(Refusal, match="doesn't know the group's secret"):
-        proof.check(bytes([Verdict.ACCEPTED]) + message[-32:])
+        proof.check(bytes([HandshakeReply.ACCEPTED]) + message[-32:])
     answer = challenge.judge(message).answer
-    assert challenge.judge(message[:-32] + answer[-32:]).verdict is Verdict.WRONG_SECRET
+    assert challenge.judge(message[:-32] + answer[-32:]).verdict is HandshakeReply.WRONG_SECRET
 
 
 @pytest.mark.parametrize("index", range(PROOF_BYTES))
@@ -108,7 +108,7 @@ def test_a_proof_with_a_changed_byte_is_refused(index):
     challenge = Challenge(CREDENTIALS, 0)
     message = bytearray(Proof(CREDENTIALS, HELLO).message(challenge.nonce))
     message[index] ^= 1
-    assert challenge.judge(bytes(message)).verdict is Verdict.WRONG_SECRET
+    assert challenge.judge(bytes(message)).verdict is HandshakeReply.WRONG_SECRET
 
 
 @pytest.mark.parametrize("index", range(ANSWER_BYTES))
@@ -124,7 +124,7 @@ def test_the_signed_bytes_are_those_of_the_description():
     challenge = Challenge(CREDENTIALS, 0)
     message = Proof(CREDENTIALS, HELLO).message(challenge.nonce)
     fields = struct.unpack("<32sqiiHHI32s", message[:88])
-    assert fields[:-1] == (hashlib.sha256(b"group").digest(), 3, 1, 0, Kind.STREAM, 2, 0)
+    assert fields[:-1] == (hashlib.sha256(b"group").digest(), 3, 1, 0, ConnectionKind.STREAM, 2, 0)
     key = hmac.digest(CREDENTIALS.secret, b"hpsearch_comm handshake 2", "sha256")
     assert message[88:] == hmac.digest(key, b"client" + challenge.nonce + message[:88], "sha256")
     answer = challenge.judge(message).answer
@@ -133,20 +133,20 @@ def test_the_signed_bytes_are_those_of_the_description():
 
 @given(st.binary(max_size=PAYLOAD_BYTES))
 def test_a_payload_comes_with_the_hello_and_is_signed(payload):
-    challenge, hello = Challenge(CREDENTIALS, 0), Hello(1, 0, Kind.RENDEZVOUS, 0, payload)
+    challenge, hello = Challenge(CREDENTIALS, 0), Hello(1, 0, ConnectionKind.RENDEZVOUS, 0, payload)
     proof = Proof(CREDENTIALS, hello)
     message = proof.message(challenge.nonce)
     assert len(message) == PROOF_BYTES + len(payload)
     assert Challenge.lacks(message[:PROOF_BYTES]) == len(payload)
     assert Challenge.lacks(message) == 0
     judgement = challenge.judge(message)
-    assert (judgement.verdict, judgement.hello) == (Verdict.ACCEPTED, hello)
+    assert (judgement.verdict, judgement.hello) == (HandshakeReply.ACCEPTED, hello)
     assert judgement.hello is not None
     assert judgement.hello.nonce == proof.nonce
     if payload:
         altered = message[:-33] + bytes([message[-33] ^ 1]) + message[-32:]
-        assert Challenge(CREDENTIALS, 0).judge(altered).verdict is Verdict.WRONG_SECRET
-        assert challenge.judge(altered).verdict is Verdict.WRONG_SECRET
+        assert Challenge(CREDENTIALS, 0).judge(altered).verdict is HandshakeReply.WRONG_SECRET
+        assert challenge.judge(altered).verdict is HandshakeReply.WRONG_SECRET
 
 
 @pytest.mark.parametrize("announced", [1, PAYLOAD_BYTES + 1, 2**32 - 1])
@@ -157,14 +157,14 @@ def test_a_length_that_is_not_that_of_the_payload_is_refused(announced):
     proof = bytes(hello) + CREDENTIALS.mac(b"client", challenge.nonce, bytes(hello))
     # Of one too long not a byte is read; the other would be waited for.
     assert Challenge.lacks(proof) == (announced if announced == 1 else 0)
-    assert challenge.judge(proof).verdict is Verdict.UNEXPECTED
+    assert challenge.judge(proof).verdict is HandshakeReply.UNEXPECTED
 
 
 @given(st.binary(min_size=PROOF_BYTES, max_size=PROOF_BYTES))
 def test_random_bytes_are_no_proof(proof):
     judgement = Challenge(CREDENTIALS, 0).judge(proof)
-    assert (judgement.verdict, judgement.hello) == (Verdict.WRONG_SECRET, None)
-    assert judgement.answer == bytes([Verdict.WRONG_SECRET]).ljust(ANSWER_BYTES, b"\0")
+    assert (judgement.verdict, judgement.hello) == (HandshakeReply.WRONG_SECRET, None)
+    assert judgement.answer == bytes([HandshakeReply.WRONG_SECRET]).ljust(ANSWER_BYTES, b"\0")
 
 
 @given(st.binary(min_size=48, max_size=48), st.booleans(), st.booleans())
@@ -174,8 +174,8 @@ def test_any_hello_of_one_who_knows_the_secret_is_read_within_bounds(rest, right
     epoch = (3 if right_epoch else -1).to_bytes(8, "little", signed=True)
     hello = (group + epoch + rest)[:88].ljust(88, b"\0")
     judgement = challenge.judge(hello + CREDENTIALS.mac(b"client", challenge.nonce, hello))
-    assert judgement.verdict is not Verdict.WRONG_SECRET
-    if judgement.verdict is Verdict.ACCEPTED:
+    assert judgement.verdict is not HandshakeReply.WRONG_SECRET
+    if judgement.verdict is HandshakeReply.ACCEPTED:
         assert right_group
         assert right_epoch
         assert judgement.hello is not None

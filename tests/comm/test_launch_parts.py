@@ -16,9 +16,9 @@ from hpsearch_comm.bootstrap.listener import listen
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.launch.command_line import make_parser, read_job
 from hpsearch_comm.launch.errors import LaunchError
-from hpsearch_comm.launch.frames import Frame, FrameReader, Kind, pack, pack_value
-from hpsearch_comm.launch.hosts import Host, Share, is_here, merge_local, parse_hostfile, parse_hosts, share_out
-from hpsearch_comm.launch.job import Job
+from hpsearch_comm.launch.frames import Frame, FrameKind, FrameReader, pack, pack_value
+from hpsearch_comm.launch.hosts import Host, HostRanks, is_here, merge_local, parse_hostfile, parse_hosts, share_out
+from hpsearch_comm.launch.job import LaunchJob
 from hpsearch_comm.launch.lines import MOST_BYTES, Lines, Page
 from hpsearch_comm.launch.place import hold_port, meeting_address
 from hpsearch_comm.launch.ssh import Ssh, remote_command, trouble
@@ -31,7 +31,7 @@ SLOTS = st.integers(1, 1000)
 HOSTS = st.lists(st.builds(Host, NAMES, SLOTS), min_size=1, max_size=6, unique_by=lambda host: host.name)
 
 
-def job(*words: str, **env: str) -> Job:
+def job(*words: str, **env: str) -> LaunchJob:
     return read_job(make_parser().parse_args(words), env)
 
 
@@ -163,13 +163,13 @@ def test_a_line_that_is_interrupted_goes_on_with_its_prefix():
 # Frames.
 
 
-@given(st.lists(st.builds(Frame, st.sampled_from(Kind), st.integers(-(2**31), 2**31 - 1), st.binary(max_size=30))))
+@given(st.lists(st.builds(Frame, st.sampled_from(FrameKind), st.integers(-(2**31), 2**31 - 1), st.binary(max_size=30))))
 def test_frames_arrive_as_they_were_sent_however_they_are_cut(frames):
     data = b"".join(pack(frame.kind, frame.number, frame.payload) for frame in frames)
     reader = FrameReader()
     assert [frame for byte in data for frame in reader.feed(bytes([byte]))] == frames
     assert list(FrameReader().feed(data)) == frames
-    (frame,) = FrameReader().feed(pack_value(Kind.START, {"a": ["\udcff"]}))
+    (frame,) = FrameReader().feed(pack_value(FrameKind.START, {"a": ["\udcff"]}))
     assert frame.value == {"a": ["\udcff"]}
 
 
@@ -235,11 +235,11 @@ def test_a_script_a_module_and_a_program():
     assert job("-np", "2", "-m", "pkg.train", "-x").command == (python, "-m", "pkg.train", "-x")
     assert job("-np", "2", "./run.sh", "--help").command == ("./run.sh", "--help")
     assert job("-np", "2", "--python", "/opt/python", "train.py").command == ("/opt/python", "train.py")
-    assert job("--num-proc", "2", "true").shares == (Share(Host("localhost", 2), range(2)),)
+    assert job("--num-proc", "2", "true").shares == (HostRanks(Host("localhost", 2), range(2)),)
 
 
 def test_hosts_of_the_command_line_and_of_a_file(tmp_path):
-    expected = (Share(Host("localhost", 2), range(2)), Share(Host("192.0.2.1", 3), range(2, 5)))
+    expected = (HostRanks(Host("localhost", 2), range(2)), HostRanks(Host("192.0.2.1", 3), range(2, 5)))
     assert job("-H", "localhost:2,192.0.2.1:3", "true").shares == expected
     (tmp_path / "hosts").write_text("127.0.0.1 slots=2\n192.0.2.1:3\n")
     assert job("--hostfile", str(tmp_path / "hosts"), "true").shares == expected

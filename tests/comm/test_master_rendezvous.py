@@ -13,7 +13,7 @@ import pytest
 
 from hpsearch_comm.bootstrap import exchange
 from hpsearch_comm.bootstrap.connector import Connector
-from hpsearch_comm.bootstrap.handshake import Hello, Kind
+from hpsearch_comm.bootstrap.handshake import ConnectionKind, Hello
 from hpsearch_comm.bootstrap.interface import is_local
 from hpsearch_comm.bootstrap.rendezvous import MasterRendezvous
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
@@ -150,14 +150,17 @@ def test_members_that_break_the_protocol_hinder_nobody(master):
         return connect
 
     company = (
-        come(Hello(3, 0, Kind.RENDEZVOUS, 0, entry(9))),  # of another size
-        come(Hello(3, 0, Kind.RENDEZVOUS, 0, entry(4)), b"x" * 100),  # more than its entry
-        come(Hello(7, 0, Kind.RENDEZVOUS, 0, entry(4))),
+        come(Hello(3, 0, ConnectionKind.RENDEZVOUS, 0, entry(9))),  # of another size
+        come(Hello(3, 0, ConnectionKind.RENDEZVOUS, 0, entry(4)), b"x" * 100),  # more than its entry
+        come(Hello(7, 0, ConnectionKind.RENDEZVOUS, 0, entry(4))),
     )
     with leaving_nothing(), ThreadPoolExecutor(4) as pool:
         futures = {0: pool.submit(master.rank(0, 4))}
         wait_until(lambda: is_open(master.place.port))
-        for hello in (Hello(3, 0, Kind.RENDEZVOUS, 0, b"short"), Hello(3, 0, Kind.CONTROL, 0, entry(4))):
+        for hello in (
+            Hello(3, 0, ConnectionKind.RENDEZVOUS, 0, b"short"),
+            Hello(3, 0, ConnectionKind.CONTROL, 0, entry(4)),
+        ):
             with pytest.raises(RefusedError, match="no such connection is expected"):
                 come(hello)()
         with contextlib.ExitStack() as every:
@@ -195,7 +198,7 @@ def test_a_rank_that_has_gone_again_may_come_back(master):
         futures = {0: pool.submit(master.rank(0, 3))}
         wait_until(lambda: is_open(master.place.port))
         with socket.create_connection((LOOPBACK, master.place.port)) as sock:
-            prove(sock, master.credentials, Hello(1, 0, Kind.RENDEZVOUS, 0, entry(3)))
+            prove(sock, master.credentials, Hello(1, 0, ConnectionKind.RENDEZVOUS, 0, entry(3)))
         futures |= {rank: pool.submit(master.rank(rank, 3)) for rank in (1, 2)}
         assert awaited(futures) == dict.fromkeys(range(3), addresses(3))
 
@@ -219,7 +222,9 @@ def test_a_connection_never_meets_itself():
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         for _ in range(2):
             with selectors.DefaultSelector() as selector:
-                connector = Connector(Hello(1, 0, Kind.RENDEZVOUS), (LOOPBACK, 40000), new_credentials(), selector)
+                connector = Connector(
+                    Hello(1, 0, ConnectionKind.RENDEZVOUS), (LOOPBACK, 40000), new_credentials(), selector
+                )
                 with pytest.raises(ConnectionRefusedError):
                     connector.reach(time.monotonic() + PATIENCE)
         with socket.socket() as rank_0:

@@ -22,8 +22,8 @@ from hpsearch_trainers.trainer import Trainer
 __all__ = [
     "CellNetwork",
     "ChainNetwork",
+    "DigitsNetwork",
     "MeasuredChain",
-    "Network",
     "Perceptron",
     "cell",
     "chain",
@@ -41,7 +41,7 @@ _HEAD = [{"adaptive_pool": {"side": 2}}, "flatten"]
 """What of an image's last pixels goes into the last layer."""
 
 
-class Network(Trainer):
+class DigitsNetwork(Trainer):
     """Reports `accuracy` on the validation images.
 
     Parameters besides the architecture: `optimizer` (`{"sgd": {"momentum": 0.9}}`; `sgd` has `momentum` and `nesterov`,
@@ -77,7 +77,7 @@ class Network(Trainer):
         return {}
 
 
-class Perceptron(Network):
+class Perceptron(DigitsNetwork):
     """Dense layers of the widths `hidden` ([64]), each after a dropout of `dropout` (0.0)."""
 
     def network(self, params: Mapping[str, Any]) -> nn.Module:
@@ -87,7 +87,7 @@ class Perceptron(Network):
         return network(layers, _IMAGES, _CLASSES, stem="flatten", path="hidden")
 
 
-class ChainNetwork(Network):
+class ChainNetwork(DigitsNetwork):
     """The layers of `layers` in sequence. `pool` keeps an image of one pixel."""
 
     def network(self, params: Mapping[str, Any]) -> nn.Module:
@@ -103,7 +103,7 @@ class MeasuredChain(ChainNetwork):
         return {"parameters": parameters, "latency_ms": latency(images[:100])}
 
 
-class CellNetwork(Network):
+class CellNetwork(DigitsNetwork):
     """A convolution to `channels` (16), the cell `cell`, a pool, the same cell again, and a head.
 
     The output of a node cell is the mean of its unused nodes; all its inputs are equal.

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpsearch_comm.benchmark.meeting import Meeting
 
-__all__ = ["Block", "Turn", "combine", "repeat", "repetitions", "take"]
+__all__ = ["Block", "MeasuredTurn", "combine", "repeat", "repetitions", "take"]
 
 _LEAST, _MOST = 3, 300
 _WARM_UP = 2
@@ -33,7 +33,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class MeasuredTurn:
     """A turn as all ranks together saw it."""
 
     contender: str
@@ -99,7 +99,7 @@ def repetitions(once: float, seconds: float) -> int:
     return max(_LEAST, min(_MOST, int(seconds / max(once, 1e-9))))
 
 
-def combine(ranks: Sequence[Sequence[dict[str, Any]]]) -> list[Turn]:
+def combine(ranks: Sequence[Sequence[dict[str, Any]]]) -> list[MeasuredTurn]:
     """Put the blocks of all ranks together, which lie in the same order on each."""
     turns = []
     for views in zip(*ranks, strict=True):
@@ -108,5 +108,5 @@ def combine(ranks: Sequence[Sequence[dict[str, Any]]]) -> list[Turn]:
         begins = [max(moments) for moments in zip(*(block.begins for block in blocks), strict=True)]
         ends = [max(moments) for moments in zip(*(block.ends for block in blocks), strict=True)]
         seconds = tuple((end - begin) / 1e9 for begin, end in zip(begins, ends, strict=True))
-        turns.append(Turn(first.contender, first.subject, first.round, seconds))
+        turns.append(MeasuredTurn(first.contender, first.subject, first.round, seconds))
     return turns

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpsearch_comm.benchmark.block import Turn, combine
+from hpsearch_comm.benchmark.block import MeasuredTurn, combine
 from hpsearch_comm.benchmark.contenders import require
 from hpsearch_comm.benchmark.lifeline import hold, segments
 from hpsearch_comm.benchmark.namespaces import INTERFACE, Namespaces
@@ -43,7 +43,7 @@ class Outcome:
     """What a run gave."""
 
     plan: Plan
-    turns: list[Turn]
+    turns: list[MeasuredTurn]
     facts: Mapping[str, Any]
     """What rank 0 has to say beside the times."""
 

@@ -19,7 +19,7 @@ from statistics import median
 import torch
 
 from hpsearch_comm.benchmark.bare_memory import BARE
-from hpsearch_comm.benchmark.block import Turn
+from hpsearch_comm.benchmark.block import MeasuredTurn
 from hpsearch_comm.benchmark.launch import Outcome
 from hpsearch_comm.benchmark.sizes import parse_sizes
 from hpsearch_comm.benchmark.training import NO_AVERAGING
@@ -53,7 +53,7 @@ def machine() -> str:
     return f"{cores} cores ({platform.machine()}), torch {torch.__version__}, load average {load:.1f}"
 
 
-def ratios(turns: Sequence[Turn], subject: str, above: str, below: str) -> list[float]:
+def ratios(turns: Sequence[MeasuredTurn], subject: str, above: str, below: str) -> list[float]:
     """Give, by round, the time of one contender divided by that of another."""
     times = {(turn.contender, turn.round): median(turn.seconds) for turn in turns if turn.subject == subject}
     rounds = sorted({number for name, number in times if name == above and (below, number) in times})
@@ -181,21 +181,21 @@ def _record(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _sides(turns: Sequence[Turn]) -> tuple[list[str], list[str]]:
+def _sides(turns: Sequence[MeasuredTurn]) -> tuple[list[str], list[str]]:
     names = _contenders(turns)
     return [name for name in names if name.startswith("ours")], [name for name in names if not name.startswith("ours")]
 
 
-def _subjects(turns: Sequence[Turn]) -> list[str]:
+def _subjects(turns: Sequence[MeasuredTurn]) -> list[str]:
     return list(dict.fromkeys(turn.subject for turn in turns))
 
 
-def _contenders(turns: Sequence[Turn]) -> list[str]:
+def _contenders(turns: Sequence[MeasuredTurn]) -> list[str]:
     """Give their names in the order of the first round, in which ours comes first."""
     return list(dict.fromkeys(turn.contender for turn in turns))
 
 
-def _seconds(turns: Sequence[Turn], subject: str, contender: str) -> float:
+def _seconds(turns: Sequence[MeasuredTurn], subject: str, contender: str) -> float:
     return median(median(turn.seconds) for turn in turns if (turn.subject, turn.contender) == (subject, contender))
 
 

@@ -21,7 +21,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
-from hpsearch_comm.bootstrap.handshake import Challenge, Credentials, Hello, Verdict
+from hpsearch_comm.bootstrap.handshake import Challenge, Credentials, HandshakeReply, Hello
 from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RendezvousError
 
@@ -76,7 +76,7 @@ class Acceptor:
         listening: Sequence[socket.socket],
         rank: int,
         credentials: Credentials,
-        admit: Callable[[Hello, socket.socket], Verdict],
+        admit: Callable[[Hello, socket.socket], HandshakeReply],
         welcome: Callable[[Hello, socket.socket], None],
     ) -> None:
         self._listening = list(listening)
@@ -178,7 +178,7 @@ class Acceptor:
     def _judge(self, visitor: _Visitor) -> None:
         judgement = visitor.challenge.judge(visitor.arrived, lambda hello: self._admit(hello, visitor.sock))
         answered = _send(visitor.sock, judgement.answer)
-        if judgement.verdict is not Verdict.ACCEPTED or judgement.hello is None:
+        if judgement.verdict is not HandshakeReply.ACCEPTED or judgement.hello is None:
             who = f"rank {judgement.hello.sender}: " if judgement.hello else ""
             self.refuse(visitor.sock, who + judgement.verdict.reason)
         elif not answered:

@@ -28,7 +28,7 @@ from typing import NoReturn
 from hpsearch_comm.bootstrap.acceptor import Acceptor, any_shows
 from hpsearch_comm.bootstrap.address import Address
 from hpsearch_comm.bootstrap.connector import Connector, Place
-from hpsearch_comm.bootstrap.handshake import Credentials, Hello, Kind, Verdict
+from hpsearch_comm.bootstrap.handshake import ConnectionKind, Credentials, HandshakeReply, Hello
 from hpsearch_comm.bootstrap.keepalive import tell_when_gone
 from hpsearch_comm.bootstrap.listener import Listener
 from hpsearch_comm.errors import CommError, ConfigurationError, RendezvousError
@@ -56,7 +56,7 @@ _NAMED = 8
 _NOTICES = 128
 """Notices of a rank that are looked at: one that has finished before the others sends one a second while it waits."""
 
-_Key = tuple[int, Kind, int]
+_Key = tuple[int, ConnectionKind, int]
 """The peer, what for, and which stream."""
 
 
@@ -183,7 +183,7 @@ class _Bootstrap:
             self._outgoing |= {key: self._connector(*key) for key in _plan(peer, peer in self._local, streams)}
         for peer in range(self._rank + 1, topology.size):
             self._awaited.update(_plan(peer, peer in self._local, streams))
-            self._watching[peer] = self._connector(peer, Kind.PRESENCE, 0)
+            self._watching[peer] = self._connector(peer, ConnectionKind.PRESENCE, 0)
             self._watching[peer].due = self._heard + _WATCH_SECONDS
 
     def __enter__(self) -> _Bootstrap:
@@ -215,9 +215,9 @@ class _Bootstrap:
         """Give what has been made, in the order of the peers."""
         result = Connections(self._topology)
         for (peer, kind, _), sock in sorted(self._made.items()):
-            if kind is Kind.CONTROL:
+            if kind is ConnectionKind.CONTROL:
                 result.controls[peer] = sock
-            elif kind is Kind.DESCRIPTORS:
+            elif kind is ConnectionKind.DESCRIPTORS:
                 result.descriptors[peer] = sock
             else:
                 result.streams.setdefault(peer, []).append(sock)
@@ -237,7 +237,7 @@ class _Bootstrap:
             self._hear_peers()
             self._watch(now)
 
-    def _connector(self, peer: int, kind: Kind, stream: int) -> Connector:
+    def _connector(self, peer: int, kind: ConnectionKind, stream: int) -> Connector:
         address = self._addresses[peer]
         place: Place = f"\0{address.unix}" if peer in self._local else (address.ip, address.port)
         hello = Hello(self._rank, peer, kind, stream)
@@ -257,7 +257,7 @@ class _Bootstrap:
         if sock is not None:
             self._outgoing.pop((hello.target, hello.kind, hello.stream), None)
             self._keep(hello.target, hello, sock)
-        elif hello.kind is not Kind.PRESENCE and not connector.under_way and not connector.may_pass:
+        elif hello.kind is not ConnectionKind.PRESENCE and not connector.under_way and not connector.may_pass:
             self._fail(connector)
 
     def _watch(self, now: float) -> None:
@@ -277,28 +277,28 @@ class _Bootstrap:
         if sock is not None:
             sock.close()
 
-    def _admit(self, hello: Hello, sock: socket.socket) -> Verdict:
-        if hello.kind is Kind.PRESENCE:
-            return Verdict.ACCEPTED if 0 <= hello.sender < self._rank else Verdict.UNEXPECTED
+    def _admit(self, hello: Hello, sock: socket.socket) -> HandshakeReply:
+        if hello.kind is ConnectionKind.PRESENCE:
+            return HandshakeReply.ACCEPTED if 0 <= hello.sender < self._rank else HandshakeReply.UNEXPECTED
         key = (hello.sender, hello.kind, hello.stream)
         if key in self._made:
-            return Verdict.DUPLICATE
+            return HandshakeReply.DUPLICATE
         expected = key in self._awaited and (sock.family == socket.AF_UNIX) == (hello.sender in self._local)
-        return Verdict.ACCEPTED if expected else Verdict.UNEXPECTED
+        return HandshakeReply.ACCEPTED if expected else HandshakeReply.UNEXPECTED
 
     def _welcome(self, hello: Hello, sock: socket.socket) -> None:
-        if hello.kind is Kind.PRESENCE:
+        if hello.kind is ConnectionKind.PRESENCE:
             self._watched_by.append(sock)
             return
         self._awaited.remove((hello.sender, hello.kind, hello.stream))
         self._keep(hello.sender, hello, sock)
 
     def _keep(self, peer: int, hello: Hello, sock: socket.socket) -> None:
-        if hello.kind is Kind.PRESENCE:
+        if hello.kind is ConnectionKind.PRESENCE:
             self._watched[peer] = sock
         else:
             self._made[peer, hello.kind, hello.stream] = sock
-        if sock.family != socket.AF_UNIX and hello.kind in (Kind.CONTROL, Kind.PRESENCE):
+        if sock.family != socket.AF_UNIX and hello.kind in (ConnectionKind.CONTROL, ConnectionKind.PRESENCE):
             tell_when_gone(sock, self._heartbeat_timeout)
 
     def _hear_peers(self) -> None:
@@ -320,7 +320,7 @@ class _Bootstrap:
                 raise RendezvousError(f"{self._name(peer)} died while the group formed: its own output says why")
 
     def _controls(self) -> list[tuple[int, socket.socket]]:
-        return [(peer, sock) for (peer, kind, _), sock in self._made.items() if kind is Kind.CONTROL]
+        return [(peer, sock) for (peer, kind, _), sock in self._made.items() if kind is ConnectionKind.CONTROL]
 
     def _missing(self) -> set[int]:
         """Give the higher ranks that have yet to connect."""
@@ -384,5 +384,8 @@ class _Bootstrap:
 def _plan(peer: int, local: bool, streams: int) -> list[_Key]:
     """List the connections to a peer. The control connection comes first, and says how many streams follow."""
     if local:
-        return [(peer, Kind.CONTROL, 0), (peer, Kind.DESCRIPTORS, 0)]
-    return [(peer, Kind.CONTROL, streams), *((peer, Kind.STREAM, stream) for stream in range(streams))]
+        return [(peer, ConnectionKind.CONTROL, 0), (peer, ConnectionKind.DESCRIPTORS, 0)]
+    return [
+        (peer, ConnectionKind.CONTROL, streams),
+        *((peer, ConnectionKind.STREAM, stream) for stream in range(streams)),
+    ]

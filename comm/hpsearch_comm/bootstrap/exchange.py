@@ -33,7 +33,15 @@ from typing import NoReturn
 
 from hpsearch_comm.bootstrap.acceptor import Acceptor, any_shows
 from hpsearch_comm.bootstrap.connector import Connector, Place
-from hpsearch_comm.bootstrap.handshake import MAC_BYTES, PAYLOAD_BYTES, Credentials, Hello, Kind, Refusal, Verdict
+from hpsearch_comm.bootstrap.handshake import (
+    MAC_BYTES,
+    PAYLOAD_BYTES,
+    ConnectionKind,
+    Credentials,
+    HandshakeReply,
+    Hello,
+    Refusal,
+)
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
 
 __all__ = ["Venue", "check_text", "gather", "join", "name_ranks"]
@@ -149,9 +157,9 @@ class _Gathering:
                 member.sock.settimeout(max(0.001, end - time.monotonic()))
                 member.sock.recv(1)
 
-    def _admit(self, hello: Hello, _sock: socket.socket) -> Verdict:
-        readable = hello.kind is Kind.RENDEZVOUS and len(hello.payload) >= _ENTRY.size
-        return Verdict.ACCEPTED if readable else Verdict.UNEXPECTED
+    def _admit(self, hello: Hello, _sock: socket.socket) -> HandshakeReply:
+        readable = hello.kind is ConnectionKind.RENDEZVOUS and len(hello.payload) >= _ENTRY.size
+        return HandshakeReply.ACCEPTED if readable else HandshakeReply.UNEXPECTED
 
     def _welcome(self, hello: Hello, sock: socket.socket) -> None:
         size, milliseconds = _ENTRY.unpack_from(hello.payload)
@@ -264,7 +272,9 @@ def _try(venue: Venue, rank: int, places: Sequence[Place], text: str, deadline: 
     refusal: RefusedError | None = None
     for place in places:
         with selectors.DefaultSelector() as selector:
-            connector = Connector(Hello(rank, 0, Kind.RENDEZVOUS, 0, entry), place, venue.credentials, selector)
+            connector = Connector(
+                Hello(rank, 0, ConnectionKind.RENDEZVOUS, 0, entry), place, venue.credentials, selector
+            )
             try:
                 sock = connector.reach(min(deadline, time.monotonic() + _TRY_SECONDS))
             except OSError as error:

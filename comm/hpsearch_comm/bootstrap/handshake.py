@@ -48,13 +48,13 @@ __all__ = [
     "PROOF_BYTES",
     "SECRET_BYTES",
     "Challenge",
+    "ConnectionKind",
     "Credentials",
+    "HandshakeReply",
     "Hello",
     "Judgement",
-    "Kind",
     "Proof",
     "Refusal",
-    "Verdict",
 ]
 
 NONCE_BYTES = 32
@@ -72,7 +72,7 @@ _VERSION = b"hpsearch_comm handshake 2"
 _STREAMS = 1024
 
 
-class Kind(IntEnum):
+class ConnectionKind(IntEnum):
     """What a connection is for."""
 
     CONTROL = 0
@@ -87,7 +87,7 @@ class Kind(IntEnum):
     """Held by a rank that has yet to connect, for who waits for it: its end says that the rank is gone."""
 
 
-class Verdict(IntEnum):
+class HandshakeReply(IntEnum):
     """What the server makes of a client's proof."""
 
     ACCEPTED = 0
@@ -106,16 +106,18 @@ class Verdict(IntEnum):
     @property
     def may_pass(self) -> bool:
         """Whether it is said by a rank of the same secret that forms another group first, at the same place."""
-        return self in (Verdict.WRONG_GROUP, Verdict.WRONG_EPOCH)
+        return self in (HandshakeReply.WRONG_GROUP, HandshakeReply.WRONG_EPOCH)
 
 
 _REASONS = {
-    Verdict.WRONG_SECRET: "the secrets differ: give every rank the same HPSEARCH_COMM_SECRET",
-    Verdict.WRONG_GROUP: "it belongs to a group of another name: give every rank of a group the same name",
-    Verdict.WRONG_EPOCH: "it belongs to another epoch of the group: a rank of an earlier start may still be running",
-    Verdict.WRONG_RANK: "it is meant for another rank: the addresses are mixed up or out of date",
-    Verdict.DUPLICATE: "this rank is connected already: two processes may have been started with the same rank",
-    Verdict.UNEXPECTED: "no such connection is expected: give every rank the same arguments, and run the same version",
+    HandshakeReply.WRONG_SECRET: "the secrets differ: give every rank the same HPSEARCH_COMM_SECRET",
+    HandshakeReply.WRONG_GROUP: "it belongs to a group of another name: give every rank of a group the same name",
+    HandshakeReply.WRONG_EPOCH: "it belongs to another epoch of the group: a rank of an earlier start may still run",
+    HandshakeReply.WRONG_RANK: "it is meant for another rank: the addresses are mixed up or out of date",
+    HandshakeReply.DUPLICATE: "this rank is connected already: two processes may have been started with the same rank",
+    HandshakeReply.UNEXPECTED: (
+        "no such connection is expected: give every rank the same arguments, and run the same version"
+    ),
 }
 
 
@@ -126,7 +128,7 @@ class Refusal(RefusedError):
         verdict: The reason.
     """
 
-    def __init__(self, message: str, verdict: Verdict) -> None:
+    def __init__(self, message: str, verdict: HandshakeReply) -> None:
         super().__init__(message, verdict)
         self.verdict = verdict
 
@@ -175,7 +177,7 @@ class Hello:
 
     sender: int
     target: int
-    kind: Kind
+    kind: ConnectionKind
     stream: int = 0
     """Of a stream, its number; of a control connection, how many streams follow it; else 0."""
     payload: bytes = b""
@@ -193,7 +195,7 @@ class Hello:
 class Judgement:
     """What becomes of a client's proof."""
 
-    verdict: Verdict
+    verdict: HandshakeReply
     hello: Hello | None
     """Who the client is; None where it didn't prove the secret, or what it says can't be read."""
     answer: bytes
@@ -221,7 +223,7 @@ class Challenge:
         length = int(_HELLO.unpack_from(arrived)[6])
         return PROOF_BYTES + length - len(arrived) if length <= PAYLOAD_BYTES else 0
 
-    def judge(self, proof: bytes, admit: Callable[[Hello], Verdict] | None = None) -> Judgement:
+    def judge(self, proof: bytes, admit: Callable[[Hello], HandshakeReply] | None = None) -> Judgement:
         """Decide on a client's proof. Called once: a nonce is good for one proof.
 
         Args:
@@ -230,25 +232,27 @@ class Challenge:
         """
         opaque, mac = proof[:-MAC_BYTES], proof[-MAC_BYTES:]
         if not hmac.compare_digest(mac, self._credentials.mac(b"client", self.nonce, opaque)):
-            return Judgement(Verdict.WRONG_SECRET, None, bytes([Verdict.WRONG_SECRET]).ljust(ANSWER_BYTES, b"\0"))
+            return Judgement(
+                HandshakeReply.WRONG_SECRET, None, bytes([HandshakeReply.WRONG_SECRET]).ljust(ANSWER_BYTES, b"\0")
+            )
         verdict, hello = self._read(opaque)
-        if hello is not None and verdict is Verdict.ACCEPTED and admit is not None:
+        if hello is not None and verdict is HandshakeReply.ACCEPTED and admit is not None:
             verdict = admit(hello)
         word = bytes([verdict])
         return Judgement(verdict, hello, word + self._credentials.mac(b"server", self.nonce, opaque, word))
 
-    def _read(self, opaque: bytes) -> tuple[Verdict, Hello | None]:
+    def _read(self, opaque: bytes) -> tuple[HandshakeReply, Hello | None]:
         digest, epoch, sender, target, kind, stream, length, nonce = _HELLO.unpack_from(opaque)
         payload = opaque[_HELLO.size :]
         if digest != self._credentials.digest:
-            return Verdict.WRONG_GROUP, None
+            return HandshakeReply.WRONG_GROUP, None
         if epoch != self._credentials.epoch:
-            return Verdict.WRONG_EPOCH, None
-        known = kind in Kind.__members__.values() and stream < _STREAMS and length == len(payload)
+            return HandshakeReply.WRONG_EPOCH, None
+        known = kind in ConnectionKind.__members__.values() and stream < _STREAMS and length == len(payload)
         if min(sender, target) < 0 or not known:
-            return Verdict.UNEXPECTED, None
-        hello = Hello(sender, target, Kind(kind), stream, payload, nonce)
-        return (Verdict.ACCEPTED if target == self._rank else Verdict.WRONG_RANK), hello
+            return HandshakeReply.UNEXPECTED, None
+        hello = Hello(sender, target, ConnectionKind(kind), stream, payload, nonce)
+        return (HandshakeReply.ACCEPTED if target == self._rank else HandshakeReply.WRONG_RANK), hello
 
 
 class Proof:
@@ -279,14 +283,16 @@ class Proof:
             Refusal: The server refuses, or doesn't know the secret itself.
         """
         word, mac = answer[:1], answer[1:]
-        verdict = Verdict(word[0]) if word[0] in Verdict.__members__.values() else Verdict.UNEXPECTED
+        verdict = (
+            HandshakeReply(word[0]) if word[0] in HandshakeReply.__members__.values() else HandshakeReply.UNEXPECTED
+        )
         # Who says that the secret is wrong can't sign it.
-        signed = verdict is not Verdict.WRONG_SECRET
+        signed = verdict is not HandshakeReply.WRONG_SECRET
         if signed and not hmac.compare_digest(mac, self._credentials.mac(b"server", self._nonce, self._hello, word)):
             raise Refusal(
                 f"what answers at the address of rank {self._target} doesn't know the group's secret: another program "
                 "has taken the port, or the secrets differ",
-                Verdict.WRONG_SECRET,
+                HandshakeReply.WRONG_SECRET,
             )
-        if verdict is not Verdict.ACCEPTED:
+        if verdict is not HandshakeReply.ACCEPTED:
             raise Refusal(f"rank {self._target} refused the connection: {verdict.reason}", verdict)

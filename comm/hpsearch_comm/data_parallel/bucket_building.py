@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from hpsearch_comm.data_parallel.bucket import Bucket, lay_out
-from hpsearch_comm.data_parallel.bucket_plan import Plan
+from hpsearch_comm.data_parallel.bucket_plan import BucketPlan
 from hpsearch_comm.data_parallel.compression import wire_dtype
 from hpsearch_comm.data_parallel.shared_memory import shared_zeros
 from hpsearch_comm.group import Group
@@ -16,7 +16,7 @@ __all__ = ["build_buckets"]
 
 
 def build_buckets(
-    plan: Plan, parameters: Sequence[torch.nn.Parameter], group: Group, compression: str | None
+    plan: BucketPlan, parameters: Sequence[torch.nn.Parameter], group: Group, compression: str | None
 ) -> list[Bucket]:
     """Make the buckets of a plan, in its order; a collective. The last one has the uses."""
     members = [{index: parameters[index] for index in indices} for indices in plan.buckets]

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["LARGE", "Arrivals", "Plan", "plan_buckets"]
+__all__ = ["LARGE", "Arrivals", "BucketPlan", "plan_buckets"]
 
 LARGE = 1 << 20
 """Bytes from which on a gradient is large: reducing it takes so long that calling one more operation doesn't count."""
@@ -41,7 +41,7 @@ class Arrivals:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BucketPlan:
     """The buckets in the order of their reduction, and what doesn't go into buckets."""
 
     buckets: list[list[int]]
@@ -59,7 +59,7 @@ def plan_buckets(
     first_bytes: float,
     bucket_bytes: float,
     large_bytes: int,
-) -> Plan:
+) -> BucketPlan:
     """Put each parameter in a bucket, or among the sparse ones.
 
     Args:
@@ -93,7 +93,7 @@ def plan_buckets(
         small = [bucket for bucket in buckets if large.isdisjoint(bucket)]
         ending = small[-1] if small else []
         buckets = [bucket for bucket in buckets if bucket is not ending] + [ending]
-    return Plan(buckets, late, sparse)
+    return BucketPlan(buckets, late, sparse)
 
 
 def _fill(

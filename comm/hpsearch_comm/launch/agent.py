@@ -23,7 +23,7 @@ from hpsearch_comm.bootstrap.address import host_identity
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.launch.channel import Channel
 from hpsearch_comm.launch.errors import LaunchError
-from hpsearch_comm.launch.frames import GREETING, Frame, FrameReader, Kind, pack, pack_value
+from hpsearch_comm.launch.frames import GREETING, Frame, FrameKind, FrameReader, pack, pack_value
 from hpsearch_comm.launch.keeper import adopt_orphans, descendants, in_group, keep
 from hpsearch_comm.launch.place import hold_port, meeting_address
 from hpsearch_comm.launch.ranks import RankProcess, reap
@@ -45,7 +45,7 @@ _LAST_SECONDS = 30.0
 """After which what can't be killed is left to the keeper, which says so."""
 _TICK_SECONDS = 0.05
 _CAN_NOT_RUN, _NOT_FOUND = 126, 127  # as in shells
-_KINDS = {"stdout": Kind.STDOUT, "stderr": Kind.STDERR}
+_KINDS = {"stdout": FrameKind.STDOUT, "stderr": FrameKind.STDERR}
 
 
 class Agent:
@@ -127,23 +127,23 @@ class Agent:
             self._obey(frame)
 
     def _obey(self, frame: Frame) -> None:
-        if frame.kind is Kind.PLACE:
+        if frame.kind is FrameKind.PLACE:
             self._find_place(frame.value)
-        elif frame.kind is Kind.START:
+        elif frame.kind is FrameKind.START:
             self._start(frame.value)
-        elif frame.kind is Kind.INPUT:
+        elif frame.kind is FrameKind.INPUT:
             self._take_input(frame.payload)
-        elif frame.kind is Kind.SIGNAL:
+        elif frame.kind is FrameKind.SIGNAL:
             self._paused = frame.number == signal.SIGSTOP
             for rank in self._ranks.values():
                 rank.signal(frame.number)
-        elif frame.kind is Kind.TELL:
+        elif frame.kind is FrameKind.TELL:
             if frame.number in self._channels:
                 self._channels[frame.number].say(frame.payload)
-        elif frame.kind is Kind.KILL:
+        elif frame.kind is FrameKind.KILL:
             if frame.number in self._ranks:
                 self._ranks[frame.number].signal(signal.SIGKILL)
-        elif frame.kind is Kind.END:
+        elif frame.kind is FrameKind.END:
             self._end(frame.number / 1000)
 
     def _find_place(self, wanted: dict[str, Any]) -> None:
@@ -153,7 +153,7 @@ class Agent:
         except (ConfigurationError, OSError) as error:
             self._fail(1, str(error))
             return
-        self._send(pack_value(Kind.FOUND, {"address": address, "port": self._held_port.getsockname()[1]}))
+        self._send(pack_value(FrameKind.FOUND, {"address": address, "port": self._held_port.getsockname()[1]}))
 
     def _start(self, order: dict[str, Any]) -> None:
         ranks, command = range(*order["ranks"]), order["command"]
@@ -179,12 +179,12 @@ class Agent:
                 return
             self._ranks[rank] = process
             if process.line is not None:
-                self._channels[rank] = Channel(process.line, self._selector, partial(self._say, Kind.SAID, rank))
+                self._channels[rank] = Channel(process.line, self._selector, partial(self._say, FrameKind.SAID, rank))
         if not self._throttled:
             self._listen_to_ranks()
 
     def _fail(self, code: int, reason: str, grace: float = 0.0) -> None:
-        self._send(pack(Kind.FAILED, code, reason.encode("utf-8", "replace")))
+        self._send(pack(FrameKind.FAILED, code, reason.encode("utf-8", "replace")))
         self._end(grace)
 
     # What ranks write.
@@ -228,14 +228,14 @@ class Agent:
                 if rank.process.returncode != 0:
                     self._bereft[rank.process.pid] = time.monotonic() + _LEAVING_SECONDS
             self._ended.append(rank)
-            self._send(pack_value(Kind.ENDED, rank.process.returncode, rank.rank))
+            self._send(pack_value(FrameKind.ENDED, rank.process.returncode, rank.rank))
 
     # What rank 0 reads.
 
     def _take_input(self, data: bytes) -> None:
         rank = self._ranks.get(0)
         if rank is None or rank.input is None:
-            self._send(pack(Kind.TAKEN, 1))
+            self._send(pack(FrameKind.TAKEN, 1))
         elif not data:
             self._stop_input(rank)
         else:
@@ -251,11 +251,11 @@ class Agent:
             return
         except OSError:  # it reads no more
             self._stop_input(rank)
-            self._send(pack(Kind.TAKEN, 1))
+            self._send(pack(FrameKind.TAKEN, 1))
             return
         if not self._input:
             self._selector.unregister(rank.input)
-            self._send(pack(Kind.TAKEN))
+            self._send(pack(FrameKind.TAKEN))
 
     def _stop_input(self, rank: RankProcess) -> None:
         if rank.input is not None:
@@ -265,7 +265,7 @@ class Agent:
 
     # To the launcher.
 
-    def _say(self, kind: Kind, rank: int, data: bytes) -> None:
+    def _say(self, kind: FrameKind, rank: int, data: bytes) -> None:
         self._send(pack(kind, rank, data))
 
     def _send(self, message: bytes) -> None:

@@ -15,14 +15,14 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.launch.hosts import (
     LOCAL,
     Host,
-    Share,
+    HostRanks,
     is_here,
     merge_local,
     parse_hostfile,
     parse_hosts,
     share_out,
 )
-from hpsearch_comm.launch.job import Job
+from hpsearch_comm.launch.job import LaunchJob
 from hpsearch_comm.launch.ssh import Ssh
 from hpsearch_comm.launch.variables import SECRET, parse_exports
 
@@ -75,7 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> Job:
+def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> LaunchJob:
     """Make a job of what the command line and the environment say.
 
     Args:
@@ -101,7 +101,7 @@ def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> Job:
     if arguments.ssh_port is not None and not 1 <= arguments.ssh_port <= 65535:
         raise ConfigurationError(f"expected --ssh-port from 1 to 65535, got {arguments.ssh_port}")
     python = arguments.python or sys.executable
-    return Job(
+    return LaunchJob(
         shares=shares,
         command=_command(python, arguments),
         python=python,
@@ -121,7 +121,7 @@ def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> Job:
     )
 
 
-def _shares(arguments: argparse.Namespace) -> tuple[Share, ...]:
+def _shares(arguments: argparse.Namespace) -> tuple[HostRanks, ...]:
     size = arguments.num_proc
     if size is not None and not 1 <= size <= _MOST_RANKS:
         raise ConfigurationError(f"expected -np to be a whole number from 1 to {_MOST_RANKS}, got {size}")
@@ -157,7 +157,7 @@ def _command(python: str, arguments: argparse.Namespace) -> tuple[str, ...]:
     return (arguments.program, *arguments.arguments)
 
 
-def _check_interface(interface: str, shares: Sequence[Share]) -> None:
+def _check_interface(interface: str, shares: Sequence[HostRanks]) -> None:
     try:
         ipaddress.ip_address(interface)
     except ValueError:

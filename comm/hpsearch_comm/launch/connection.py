@@ -12,7 +12,7 @@ from typing import Any
 
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import GREETING, Frame, FrameReader
-from hpsearch_comm.launch.hosts import LOCAL, Share
+from hpsearch_comm.launch.hosts import LOCAL, HostRanks
 
 __all__ = ["Connection"]
 
@@ -34,7 +34,7 @@ class Connection:
         OSError: The command can't be run.
     """
 
-    def __init__(self, share: Share, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, share: HostRanks, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.share = share
         self.name = share.host.name
         self.local = self.name == LOCAL

@@ -12,7 +12,7 @@ from typing import IO
 from hpsearch_comm.launch.connection import Connection
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import Frame
-from hpsearch_comm.launch.hosts import Share
+from hpsearch_comm.launch.hosts import HostRanks
 
 __all__ = ["LAST_SECONDS", "Fleet"]
 
@@ -42,7 +42,7 @@ class Fleet:
         self._part = part
         self._explain = explain
 
-    def open(self, share: Share, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def open(self, share: HostRanks, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start an agent.
 
         Raises:

@@ -15,7 +15,7 @@ from typing import Any
 
 from hpsearch_comm.launch.errors import LaunchError
 
-__all__ = ["GREETING", "Frame", "FrameReader", "Kind", "pack", "pack_value"]
+__all__ = ["GREETING", "Frame", "FrameKind", "FrameReader", "pack", "pack_value"]
 
 GREETING = b"hpsearch_comm.launch.agent "
 """Begins an agent's first line; JSON follows."""
@@ -26,7 +26,7 @@ MOST_BYTES = 1 << 26
 _HEADER = struct.Struct("!BiI")
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame is for."""
 
     # To an agent.
@@ -67,7 +67,7 @@ class Kind(IntEnum):
 class Frame:
     """One message."""
 
-    kind: Kind
+    kind: FrameKind
     number: int = 0
     payload: bytes = b""
 
@@ -77,12 +77,12 @@ class Frame:
         return json.loads(self.payload)
 
 
-def pack(kind: Kind, number: int = 0, payload: bytes = b"") -> bytes:
+def pack(kind: FrameKind, number: int = 0, payload: bytes = b"") -> bytes:
     """Give a frame as bytes."""
     return _HEADER.pack(kind, number, len(payload)) + payload
 
 
-def pack_value(kind: Kind, value: Any, number: int = 0) -> bytes:
+def pack_value(kind: FrameKind, value: Any, number: int = 0) -> bytes:
     """Give a frame of JSON as bytes."""
     return pack(kind, number, json.dumps(value).encode())
 
@@ -102,7 +102,7 @@ class FrameReader:
         self._bytes += data
         while len(self._bytes) >= _HEADER.size:
             number_of_kind, number, length = _HEADER.unpack_from(self._bytes)
-            if number_of_kind not in Kind.__members__.values() or length > MOST_BYTES:
+            if number_of_kind not in FrameKind.__members__.values() or length > MOST_BYTES:
                 raise LaunchError(
                     f"expected a frame of the launcher's, got {bytes(self._bytes[:64])!r}: something else writes to "
                     "the agent's standard input or output"
@@ -112,4 +112,4 @@ class FrameReader:
                 return
             payload = bytes(self._bytes[_HEADER.size : end])
             del self._bytes[:end]
-            yield Frame(Kind(number_of_kind), number, payload)
+            yield Frame(FrameKind(number_of_kind), number, payload)

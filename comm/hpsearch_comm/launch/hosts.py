@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hpsearch_comm.bootstrap.interface import is_local, resolve
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["LOCAL", "Host", "Share", "is_here", "merge_local", "parse_hostfile", "parse_hosts", "share_out"]
+__all__ = ["LOCAL", "Host", "HostRanks", "is_here", "merge_local", "parse_hostfile", "parse_hosts", "share_out"]
 
 LOCAL = "localhost"
 
@@ -34,7 +34,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class HostRanks:
     """The ranks of one host."""
 
     host: Host
@@ -70,7 +70,7 @@ def parse_hostfile(text: str, file: str) -> tuple[Host, ...]:
     return _joined(hosts)
 
 
-def share_out(hosts: Sequence[Host], size: int) -> tuple[Share, ...]:
+def share_out(hosts: Sequence[Host], size: int) -> tuple[HostRanks, ...]:
     """Say which ranks run where: each host is filled in turn.
 
     Raises:
@@ -87,7 +87,7 @@ def share_out(hosts: Sequence[Host], size: int) -> tuple[Share, ...]:
     for host in hosts:
         last = min(size, first + host.slots)
         if last > first:
-            shares.append(Share(host, range(first, last)))
+            shares.append(HostRanks(host, range(first, last)))
         first = last
     return tuple(shares)
 

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpsearch_comm.launch.hosts import Share
+from hpsearch_comm.launch.hosts import HostRanks
 from hpsearch_comm.launch.ssh import Ssh
 
-__all__ = ["Job"]
+__all__ = ["LaunchJob"]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LaunchJob:
     """One start of some ranks."""
 
-    shares: tuple[Share, ...]
+    shares: tuple[HostRanks, ...]
     """Which ranks run on which host, in the order of the ranks."""
     command: tuple[str, ...]
     """The program and its arguments."""

@@ -13,8 +13,8 @@ from typing import Any
 from hpsearch_comm.launch.connection import Connection
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.fleet import LAST_SECONDS, Fleet
-from hpsearch_comm.launch.frames import Frame, Kind, pack, pack_value
-from hpsearch_comm.launch.job import Job
+from hpsearch_comm.launch.frames import Frame, FrameKind, pack, pack_value
+from hpsearch_comm.launch.job import LaunchJob
 from hpsearch_comm.launch.membership import Membership, name_ranks
 from hpsearch_comm.launch.output import STDERR, STDOUT, Output
 from hpsearch_comm.launch.signals import Signals
@@ -65,7 +65,7 @@ class Launcher:
         LaunchError: A file for the ranks' output can't be written.
     """
 
-    def __init__(self, job: Job, writer: Writer) -> None:
+    def __init__(self, job: LaunchJob, writer: Writer) -> None:
         self._job = job
         self._writer = writer
         self._output = Output(writer, range(job.size), job.prefix, job.output)
@@ -132,13 +132,13 @@ class Launcher:
     def _start(self) -> None:
         """Have the ranks started everywhere, once it is known where they meet."""
         connections = self._fleet.connections
-        connections[0].send(pack_value(Kind.PLACE, where_to_meet(connections, self._job.interface)))
+        connections[0].send(pack_value(FrameKind.PLACE, where_to_meet(connections, self._job.interface)))
         self._wait(lambda: self._place is not None)
         assert self._place is not None
         self._explain("the ranks meet at {address}, port {port}".format(**self._place))
         self._running = True
         for connection in connections:
-            connection.send(pack_value(Kind.START, start_order(self._job, connection, **self._place)))
+            connection.send(pack_value(FrameKind.START, start_order(self._job, connection, **self._place)))
         self._input.open()
 
     def _wait(self, condition: Callable[[], bool]) -> None:
@@ -164,20 +164,20 @@ class Launcher:
         self._look_at_the_time()
 
     def _take(self, connection: Connection, frame: Frame) -> None:
-        if frame.kind is Kind.STDOUT:
+        if frame.kind is FrameKind.STDOUT:
             self._output.feed(frame.number, STDOUT, frame.payload)
-        elif frame.kind is Kind.STDERR:
+        elif frame.kind is FrameKind.STDERR:
             self._output.feed(frame.number, STDERR, frame.payload)
-        elif frame.kind is Kind.ENDED:
+        elif frame.kind is FrameKind.ENDED:
             connection.living.discard(frame.number)
             self._take_end(frame.number, int(frame.value))
-        elif frame.kind is Kind.TAKEN:
+        elif frame.kind is FrameKind.TAKEN:
             self._input.taken(more=frame.number == 0)
-        elif frame.kind is Kind.SAID:
+        elif frame.kind is FrameKind.SAID:
             self._hear(connection, frame.number, frame.payload)
-        elif frame.kind is Kind.FOUND:
+        elif frame.kind is FrameKind.FOUND:
             self._place = frame.value
-        elif frame.kind is Kind.FAILED:
+        elif frame.kind is FrameKind.FAILED:
             raise LaunchError(f"{connection.name}: {frame.payload.decode('utf-8', 'replace')}", frame.number)
 
     def _take_end(self, rank: int, code: int) -> None:
@@ -264,7 +264,7 @@ class Launcher:
         rosters = self._membership.meet()
         for connection in self._fleet.connections:
             for rank in rosters.keys() & set(connection.share.ranks):
-                connection.send(pack(Kind.TELL, rank, rosters[rank].to_line()))
+                connection.send(pack(FrameKind.TELL, rank, rosters[rank].to_line()))
         if rosters:
             # What has been lost before is no reason for what fails from now on.
             for death in self._verdict.deaths:
@@ -290,7 +290,7 @@ class Launcher:
             self._membership.end(rank, well=False)
             for connection in self._fleet.connections:
                 if rank in connection.share.ranks:
-                    connection.send(pack(Kind.KILL, rank))
+                    connection.send(pack(FrameKind.KILL, rank))
             self._take_death(Death(rank, -signal.SIGKILL, witness=False))
         self._meet()
 
@@ -312,23 +312,23 @@ class Launcher:
         else:
             self._interrupted = self._interrupted or number == signal.SIGINT
             self._stopping = self._stopping or number in _ENDING
-            self._fleet.tell_all(pack(Kind.SIGNAL, number))
+            self._fleet.tell_all(pack(FrameKind.SIGNAL, number))
 
     def _pause(self) -> None:
         """Stop the ranks, then this process, as the terminal asks; go on when it has the launcher go on."""
-        self._fleet.tell_all(pack(Kind.SIGNAL, signal.SIGSTOP))
+        self._fleet.tell_all(pack(FrameKind.SIGNAL, signal.SIGSTOP))
         self._fleet.flush(1.0)
         stopped_at = time.monotonic()
         os.kill(os.getpid(), signal.SIGSTOP)
         self._membership.forgive(time.monotonic() - stopped_at)
-        self._fleet.tell_all(pack(Kind.SIGNAL, signal.SIGCONT))
+        self._fleet.tell_all(pack(FrameKind.SIGNAL, signal.SIGCONT))
 
     def _look_at_the_time(self) -> None:
         now = time.monotonic()
         self._output.look_at_the_time()
         if now >= self._next_word:
             self._next_word = now + self._job.silence / _ALIVE_PER_SILENCE
-            self._fleet.tell_all(pack(Kind.ALIVE))
+            self._fleet.tell_all(pack(FrameKind.ALIVE))
         self._look_at_the_awaited(now)
         if self._failed_at is not None and now - self._failed_at > self._grace():
             self._decide()
@@ -346,10 +346,10 @@ class Launcher:
         killed_at = time.monotonic() + seconds
         if self._killed_at is None or killed_at < self._killed_at:
             self._killed_at = killed_at
-            self._fleet.tell_all(pack(Kind.END, int(seconds * 1000)))
+            self._fleet.tell_all(pack(FrameKind.END, int(seconds * 1000)))
 
     def _to_rank_0(self, data: bytes) -> None:
-        self._fleet.connections[0].send(pack(Kind.INPUT, 0, data))
+        self._fleet.connections[0].send(pack(FrameKind.INPUT, 0, data))
 
     def _explain(self, text: str) -> None:
         if self._job.verbose:

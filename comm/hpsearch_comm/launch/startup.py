@@ -7,8 +7,8 @@ from typing import Any
 
 from hpsearch_comm.launch.connection import Connection
 from hpsearch_comm.launch.errors import LaunchError
-from hpsearch_comm.launch.hosts import LOCAL, Share
-from hpsearch_comm.launch.job import Job
+from hpsearch_comm.launch.hosts import LOCAL, HostRanks
+from hpsearch_comm.launch.job import LaunchJob
 from hpsearch_comm.launch.ssh import agent_command, remote_command
 from hpsearch_comm.launch.variables import SECRET, going_along
 from hpsearch_comm.launch.version import search_path, source_digest, version
@@ -16,7 +16,7 @@ from hpsearch_comm.launch.version import search_path, source_digest, version
 __all__ = ["agent_process", "compare_hosts", "start_order", "where_to_meet"]
 
 
-def agent_process(job: Job, share: Share) -> tuple[list[str], dict[str, str]]:
+def agent_process(job: LaunchJob, share: HostRanks) -> tuple[list[str], dict[str, str]]:
     """Give the command line that brings up an agent on a host, and that process's environment: without the secret."""
     environment = {name: value for name, value in job.environment.items() if name != SECRET}
     path = search_path()
@@ -58,7 +58,7 @@ def where_to_meet(connections: Sequence[Connection], interface: str | None) -> d
     return {"alone": len(connections) == 1, "interface": interface, "seen": seen}
 
 
-def start_order(job: Job, connection: Connection, address: str, port: int) -> dict[str, Any]:
+def start_order(job: LaunchJob, connection: Connection, address: str, port: int) -> dict[str, Any]:
     """Give all that an agent has to know in order to start its ranks, the secret among it.
 
     Args:

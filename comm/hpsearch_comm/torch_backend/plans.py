@@ -18,7 +18,7 @@ from hpsearch_comm.group import Group
 from hpsearch_comm.torch_backend.arguments import check_devices, check_like, check_numel, given, place, reduction_name
 
 __all__ = [
-    "Plan",
+    "OperationPlan",
     "allgather",
     "allgather_single",
     "allreduce",
@@ -36,7 +36,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class OperationPlan:
     """One operation of a group."""
 
     operation: str
@@ -48,44 +48,44 @@ class Plan:
     """Puts what the operation gives where it belongs, if it isn't there."""
 
 
-def allreduce(tensor: torch.Tensor, op: Any) -> Plan:
+def allreduce(tensor: torch.Tensor, op: Any) -> OperationPlan:
     """Reduce the ranks' tensors into everybody's."""
-    return Plan("allreduce", (place("all_reduce", tensor), reduction_name(op, tensor.dtype)), [tensor])
+    return OperationPlan("allreduce", (place("all_reduce", tensor), reduction_name(op, tensor.dtype)), [tensor])
 
 
-def reduce(group: Group, tensor: torch.Tensor, op: Any, root: int) -> Plan:
+def reduce(group: Group, tensor: torch.Tensor, op: Any, root: int) -> OperationPlan:
     """Reduce the ranks' tensors into the root's; the others stay as they are."""
     name = reduction_name(op, tensor.dtype)
     if group.rank == root:
-        return Plan("allreduce", (place("reduce", tensor), name), [tensor])
+        return OperationPlan("allreduce", (place("reduce", tensor), name), [tensor])
     source = given("reduce", tensor)
-    return Plan("allreduce", (source, name, torch.empty_like(source)), [tensor])
+    return OperationPlan("allreduce", (source, name, torch.empty_like(source)), [tensor])
 
 
-def broadcast(tensor: torch.Tensor, root: int) -> Plan:
+def broadcast(tensor: torch.Tensor, root: int) -> OperationPlan:
     """Copy the root's tensor into everybody's."""
-    return Plan("broadcast", (given("broadcast", tensor), root), [tensor])
+    return OperationPlan("broadcast", (given("broadcast", tensor), root), [tensor])
 
 
-def allgather(group: Group, outputs: Tensors, tensor: torch.Tensor) -> Plan:
+def allgather(group: Group, outputs: Tensors, tensor: torch.Tensor) -> OperationPlan:
     """Copy the ranks' tensors, of one shape, into everybody's outputs."""
     source = given("all_gather", tensor)
     check_like("all_gather", outputs, source, group.size)
     places = [place("all_gather", output) for output in outputs]
-    return Plan("allgather", (source.unsqueeze(0),), outputs, lambda rows: _copy_rows(rows, places))
+    return OperationPlan("allgather", (source.unsqueeze(0),), outputs, lambda rows: _copy_rows(rows, places))
 
 
-def allgather_single(group: Group, output: torch.Tensor, tensor: torch.Tensor) -> Plan:
+def allgather_single(group: Group, output: torch.Tensor, tensor: torch.Tensor) -> OperationPlan:
     """Copy the ranks' tensors, of one shape, behind each other into everybody's output."""
     source, target = given("all_gather_single", tensor), place("all_gather_single", output)
     check_numel("all_gather_single", target, group.size * source.numel(), source)
     row, shape = source.reshape(1, source.numel()), (group.size, source.numel())
     if target.is_contiguous():
-        return Plan("allgather", (row, target.view(shape)), [output])
-    return Plan("allgather", (row,), [output], lambda rows: target.copy_(rows.view(target.shape)))
+        return OperationPlan("allgather", (row, target.view(shape)), [output])
+    return OperationPlan("allgather", (row,), [output], lambda rows: target.copy_(rows.view(target.shape)))
 
 
-def reduce_scatter(group: Group, output: torch.Tensor, tensors: Tensors, op: Any) -> list[Plan]:
+def reduce_scatter(group: Group, output: torch.Tensor, tensors: Tensors, op: Any) -> list[OperationPlan]:
     """Reduce the ranks' lists of tensors, whose shapes may differ, and give each rank the one with its number."""
     target, name = place("reduce_scatter", output), reduction_name(op, output.dtype)
     sources = [given("reduce_scatter", tensor) for tensor in tensors]
@@ -97,7 +97,7 @@ def reduce_scatter(group: Group, output: torch.Tensor, tensors: Tensors, op: Any
         rows = torch.stack([source.reshape(-1) for source in sources])
         return [_reduce_rows("reduce_scatter", group, output, target, rows, name)]
     return [
-        Plan(
+        OperationPlan(
             "allreduce",
             (source, name, target if rank == group.rank and target.is_contiguous() else torch.empty_like(source)),
             [output] if rank == group.rank else [],
@@ -107,7 +107,7 @@ def reduce_scatter(group: Group, output: torch.Tensor, tensors: Tensors, op: Any
     ]
 
 
-def reduce_scatter_single(group: Group, output: torch.Tensor, tensor: torch.Tensor, op: Any) -> Plan:
+def reduce_scatter_single(group: Group, output: torch.Tensor, tensor: torch.Tensor, op: Any) -> OperationPlan:
     """Reduce the ranks' tensors, and give each rank its equal share."""
     source, target = given("reduce_scatter_single", tensor), place("reduce_scatter_single", output)
     check_numel("reduce_scatter_single", source, group.size * target.numel(), target)
@@ -116,7 +116,7 @@ def reduce_scatter_single(group: Group, output: torch.Tensor, tensor: torch.Tens
     return _reduce_rows("reduce_scatter_single", group, output, target, rows, name)
 
 
-def alltoall(group: Group, outputs: Tensors, tensors: Tensors) -> Plan:
+def alltoall(group: Group, outputs: Tensors, tensors: Tensors) -> OperationPlan:
     """Send a tensor to each rank, and get one from each; all of one dtype, of any shapes."""
     sources = [given("all_to_all", tensor) for tensor in tensors]
     places = [place("all_to_all", output) for output in outputs]
@@ -136,12 +136,12 @@ def alltoall(group: Group, outputs: Tensors, tensors: Tensors) -> Plan:
         for part, target in zip(came, places, strict=True):
             target.copy_(part.view(target.shape))
 
-    return Plan("alltoall", (elements, splits), outputs, finish)
+    return OperationPlan("alltoall", (elements, splits), outputs, finish)
 
 
 def alltoall_single(
     group: Group, output: torch.Tensor, tensor: torch.Tensor, to_come: Sequence[int], to_go: Sequence[int]
-) -> Plan:
+) -> OperationPlan:
     """Send some rows to each rank, and get some from each; equally many where no numbers are given."""
     name = "all_to_all_single"
     source, target = given(name, tensor), place(name, output)
@@ -157,19 +157,21 @@ def alltoall_single(
         _check_came(name, result, coming)
         target.copy_(result[0])
 
-    return Plan("alltoall", (source, splits), [output], finish)
+    return OperationPlan("alltoall", (source, splits), [output], finish)
 
 
-def gather(group: Group, outputs: Tensors, tensor: torch.Tensor, root: int) -> Plan:
+def gather(group: Group, outputs: Tensors, tensor: torch.Tensor, root: int) -> OperationPlan:
     """Copy the ranks' tensors, of one shape, into the root's outputs; the others have none."""
     source = given("gather", tensor)
     check_like("gather", outputs, source, group.size if group.rank == root else 0)
     places = [place("gather", output) for output in outputs]
     splits = [int(rank == root) for rank in range(group.size)]
-    return Plan("alltoall", (source.unsqueeze(0), splits), outputs, lambda result: _copy_rows(result[0], places))
+    return OperationPlan(
+        "alltoall", (source.unsqueeze(0), splits), outputs, lambda result: _copy_rows(result[0], places)
+    )
 
 
-def scatter(group: Group, output: torch.Tensor, tensors: Tensors, root: int) -> Plan:
+def scatter(group: Group, output: torch.Tensor, tensors: Tensors, root: int) -> OperationPlan:
     """Copy one of the root's tensors, of one shape, into each rank's output; the others have none."""
     target = place("scatter", output)
     check_like("scatter", tensors, target, group.size if group.rank == root else 0)
@@ -181,16 +183,16 @@ def scatter(group: Group, output: torch.Tensor, tensors: Tensors, root: int) -> 
     def finish(result: tuple[torch.Tensor, list[int]]) -> None:
         target.copy_(result[0].view(target.shape))
 
-    return Plan("alltoall", (rows, splits), [output], finish)
+    return OperationPlan("alltoall", (rows, splits), [output], finish)
 
 
 def _reduce_rows(
     name: str, group: Group, output: torch.Tensor, target: torch.Tensor, rows: torch.Tensor, op: str
-) -> Plan:
+) -> OperationPlan:
     """Reduce one row for each rank, and give each its own."""
     if target.is_contiguous():
-        return Plan("reduce_scatter", (rows, op, target.view(1, target.numel())), [output])
-    return Plan("reduce_scatter", (rows, op), [output], lambda row: target.copy_(row.view(target.shape)))
+        return OperationPlan("reduce_scatter", (rows, op, target.view(1, target.numel())), [output])
+    return OperationPlan("reduce_scatter", (rows, op), [output], lambda row: target.copy_(row.view(target.shape)))
 
 
 def _copy_rows(rows: torch.Tensor, places: Tensors) -> None:

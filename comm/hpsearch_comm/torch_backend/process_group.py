@@ -17,7 +17,7 @@ from hpsearch_comm.group import Group
 from hpsearch_comm.torch_backend import plans
 from hpsearch_comm.torch_backend.arguments import given, only, place
 from hpsearch_comm.torch_backend.devices import DEVICES
-from hpsearch_comm.torch_backend.plans import Plan, Tensors
+from hpsearch_comm.torch_backend.plans import OperationPlan, Tensors
 from hpsearch_comm.torch_backend.sparse import allreduce_sparse
 from hpsearch_comm.torch_backend.streams import CallersStreams
 from hpsearch_comm.torch_backend.work import CommWork, as_torchs
@@ -113,7 +113,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         """Do as `allreduce`, of several tensors."""
         return self._call(opts, lambda: chain.from_iterable(self._allreduce(tensor, opts) for tensor in tensors))
 
-    def _allreduce(self, tensor: torch.Tensor, opts: Any) -> list[Plan]:
+    def _allreduce(self, tensor: torch.Tensor, opts: Any) -> list[OperationPlan]:
         if tensor.layout is not torch.strided:
             return allreduce_sparse(self.group, tensor, _operator(opts))
         return [plans.allreduce(tensor, _operator(opts))]
@@ -232,7 +232,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         """Return when every rank has come; a timeout of its own that passes before ends the group."""
         seconds = opts.timeout.total_seconds() if opts is not None else 0.0
         if seconds <= 0:  # it has none
-            return self._call(opts, lambda: [Plan("barrier", (), [])])
+            return self._call(opts, lambda: [OperationPlan("barrier", (), [])])
         with as_torchs():
             work = self._begun(CommWork([self.group.barrier_async()], [], limit=(seconds, self.group.close)))
         if not getattr(opts, "asyncOp", True):
@@ -286,7 +286,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
     def _call(self, opts: Any, plan: Callable[[], Any]) -> CommWork:
         """Carry out what is planned; the caller waits for what torch calls without `async_op`."""
         with as_torchs():
-            planned: list[Plan] = list(plan())
+            planned: list[OperationPlan] = list(plan())
             results = [tensor for each in planned for tensor in each.results]
             streams = CallersStreams.of(self.group, (each.arguments[0] for each in planned if each.arguments))
             if getattr(opts, "asyncOp", True):
@@ -308,7 +308,7 @@ def _operator(opts: Any) -> Any:
     return getattr(opts, "reduceOp", dist.ReduceOp.SUM)
 
 
-def _finish(planned: Sequence[Plan], values: Sequence[Any]) -> None:
+def _finish(planned: Sequence[OperationPlan], values: Sequence[Any]) -> None:
     for each, value in zip(planned, values, strict=True):
         if each.finish is not None:
             each.finish(value)

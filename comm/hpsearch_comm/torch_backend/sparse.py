@@ -10,12 +10,12 @@ import torch.distributed as dist
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 from hpsearch_comm.torch_backend.arguments import given
-from hpsearch_comm.torch_backend.plans import Plan
+from hpsearch_comm.torch_backend.plans import OperationPlan
 
 __all__ = ["allreduce_sparse"]
 
 
-def allreduce_sparse(group: Group, tensor: torch.Tensor, op: Any) -> list[Plan]:
+def allreduce_sparse(group: Group, tensor: torch.Tensor, op: Any) -> list[OperationPlan]:
     """Add the ranks' tensors in COO layout, of one shape, up into everybody's.
 
     Raises:
@@ -39,7 +39,7 @@ def allreduce_sparse(group: Group, tensor: torch.Tensor, op: Any) -> list[Plan]:
             tensor.copy_(total)
 
     return [
-        Plan("allgather", (shape,), [], check_shapes),
-        Plan("allgather", (own.indices().t(),), [], gathered.append),
-        Plan("allgather", (given("all_reduce", own.values()),), [tensor], add_up),
+        OperationPlan("allgather", (shape,), [], check_shapes),
+        OperationPlan("allgather", (own.indices().t(),), [], gathered.append),
+        OperationPlan("allgather", (given("all_reduce", own.values()),), [tensor], add_up),
     ]

@@ -13,7 +13,7 @@ from hpsearch_trainers.architectures.calls import Call
 from hpsearch_trainers.inheritance.inherited import Inherited
 from hpsearch_trainers.inheritance.same_names import of_same_name_and_shape
 from hpsearch_trainers.inheritance.sides import Side, side_of
-from hpsearch_trainers.inheritance.transfer import Place, Transfer
+from hpsearch_trainers.inheritance.transfer import ModulePath, Transfer
 from hpsearch_trainers.inheritance.units import Flow, Units, unit_count
 from hpsearch_trainers.inheritance.walk import Part, walk
 
@@ -116,7 +116,7 @@ def _fill(transfer: Transfer, child: Side, parent: Side) -> None:
 
 def _parts(side: Side) -> list[Part]:
     names = ("stem", "body", "head")
-    return [Part(Place(side, name), call) for name, call in zip(names, side.call.arguments, strict=True)]
+    return [Part(ModulePath(side, name), call) for name, call in zip(names, side.call.arguments, strict=True)]
 
 
 def _linear(head: Part) -> Part:

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpsearch_trainers.inheritance.transfer import Place, Transfer
+from hpsearch_trainers.inheritance.transfer import ModulePath, Transfer
 from hpsearch_trainers.inheritance.units import Flow, Units
 
 __all__ = ["convolution", "linear"]
 
 
-def linear(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wanted: Units | None) -> Flow:
+def linear(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None) -> Flow:
     """Fill a linear layer, of rows or tokens."""
     if parent is None:
         return _mixed(transfer, child, torch.eye(flow.units.of), None, flow, _inserted(child, flow, wanted), {}, True)
@@ -29,7 +29,9 @@ def linear(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, w
     return _mixed(transfer, child, weight, bias, flow, wanted, {}, False)
 
 
-def convolution(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wanted: Units | None) -> Flow:
+def convolution(
+    transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
+) -> Flow:
     """Fill a convolution."""
     own: Any = child.module
     theirs: Any = None if parent is None else parent.module
@@ -44,14 +46,14 @@ def convolution(transfer: Transfer, child: Place, parent: Place | None, flow: Fl
     return _mixed(transfer, child, kept, transfer.of_parent(parent, "bias"), flow, wanted, _pixels(own, theirs), False)
 
 
-def _inserted(child: Place, flow: Flow, wanted: Units | None) -> Units | None:
+def _inserted(child: ModulePath, flow: Flow, wanted: Units | None) -> Units | None:
     """Say which units go out of an identity: those that come in, where nothing else is wanted and there are as many."""
     return flow.units if wanted is None and child.units[0] == child.units[1] else wanted
 
 
 def _mixed(
     transfer: Transfer,
-    child: Place,
+    child: ModulePath,
     weight: Tensor,
     bias: Tensor | None,
     flow: Flow,
@@ -101,7 +103,7 @@ def fitted(kernel: Tensor, sides: tuple[int, ...]) -> Tensor:
     return nn.functional.pad(kernel, padding) if any(padding) else kernel
 
 
-def _grouped(transfer: Transfer, child: Place, parent: Place | None, flow: Flow) -> Flow:
+def _grouped(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow) -> Flow:
     """Fill a convolution in groups: one for each unit, whichever they are, or others where nothing was widened."""
     own: Any = child.module
     before, behind = child.units
@@ -137,7 +139,7 @@ def _grouped(transfer: Transfer, child: Place, parent: Place | None, flow: Flow)
     return Flow(units, transfer.checked(flow, child, problems))
 
 
-def _inserted_groups(transfer: Transfer, child: Place, flow: Flow) -> Flow:
+def _inserted_groups(transfer: Transfer, child: ModulePath, flow: Flow) -> Flow:
     own: Any = child.module
     before, behind = child.units
     if before != behind:

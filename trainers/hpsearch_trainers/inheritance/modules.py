@@ -16,12 +16,12 @@ from hpsearch_trainers.architectures.modules import (
     Zero,
 )
 from hpsearch_trainers.inheritance import mixing_layers, plain_layers
-from hpsearch_trainers.inheritance.transfer import Place, Transfer
+from hpsearch_trainers.inheritance.transfer import ModulePath, Transfer
 from hpsearch_trainers.inheritance.units import Flow, Units
 
 __all__ = ["alike", "changes_nothing", "chooses", "copied", "fill", "followed", "known", "left_out", "silenced"]
 
-_Rule = Callable[[Transfer, Place, Place | None, Flow, Units | None], Flow]
+_Rule = Callable[[Transfer, ModulePath, ModulePath | None, Flow, Units | None], Flow]
 
 _ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.LeakyReLU, nn.Hardswish)
 _POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
@@ -49,7 +49,7 @@ _NOT_FLAT = (nn.Identity, nn.Dropout, nn.GELU, nn.SiLU, nn.Tanh, nn.ELU, nn.Leak
 """Give 0 for 0, and have a slope there, so that what gives 0 before them can learn."""
 
 
-def known(place: Place) -> bool:
+def known(place: ModulePath) -> bool:
     """Say whether there are rules for all of a module, and it takes its units from where the rules do."""
     made = place.module
     if type(made) is nn.Sequential:
@@ -72,7 +72,7 @@ def _units_first(made: nn.Module, sides: int) -> bool:
     return sides == 3 or not isinstance(made, (nn.Conv2d, nn.BatchNorm2d, nn.GroupNorm, *_POOLS))
 
 
-def alike(one: Place, other: Place) -> bool:
+def alike(one: ModulePath, other: ModulePath) -> bool:
     """Say whether two modules that there are rules for are made of the same types, as are convolutions of two sizes."""
     if not (known(one) and known(other)) or type(one.module) is not type(other.module):
         return False
@@ -91,7 +91,7 @@ def chooses(module: nn.Module) -> bool:
     return type(module) in (nn.Linear, ResidualReduction)
 
 
-def fill(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wanted: Units | None) -> Flow:
+def fill(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None) -> Flow:
     """Fill a module of which all is known.
 
     Args:
@@ -120,7 +120,7 @@ def fill(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wan
     return _RULES[type(mine)](transfer, child, parent, flow, wanted)
 
 
-def copied(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, same: bool) -> Flow:
+def copied(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, same: bool) -> Flow:
     """Copy what has the same name and shape in a module that there is no rule for.
 
     Args:
@@ -154,7 +154,7 @@ def copied(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, s
     return Flow(Units.overlapping(behind, of), False)
 
 
-def changes_nothing(place: Place, nonnegative: bool) -> bool:
+def changes_nothing(place: ModulePath, nonnegative: bool) -> bool:
     """Say whether a module gives what comes, in eval mode and without regard to its weights."""
     made = place.module
     if type(made) is nn.Sequential:
@@ -164,7 +164,7 @@ def changes_nothing(place: Place, nonnegative: bool) -> bool:
     return type(made) in _DROPOUTS or (type(made) is nn.ReLU and nonnegative)
 
 
-def left_out(transfer: Transfer, parent: Place, flow: Flow) -> Flow:
+def left_out(transfer: Transfer, parent: ModulePath, flow: Flow) -> Flow:
     """Leave out a module of the parent's, which the child has none for."""
     if changes_nothing(parent, flow.nonnegative):
         return flow
@@ -174,7 +174,7 @@ def left_out(transfer: Transfer, parent: Place, flow: Flow) -> Flow:
     return Flow(units, exact)
 
 
-def silenced(transfer: Transfer, child: Place) -> bool:
+def silenced(transfer: Transfer, child: ModulePath) -> bool:
     """Make a module give zeros, by what comes last in it and has weights, if it can learn from there.
 
     Goyal et al., "Accurate, Large Minibatch SGD", 2017, begin residual blocks so.
@@ -202,7 +202,7 @@ def followed(flow: Flow) -> Flow:
     return replace(flow, nonnegative=False, moments=None)
 
 
-def _factorized(transfer: Transfer, child: Place, parent: Place | None, flow: Flow) -> Flow:
+def _factorized(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow) -> Flow:
     """Each half has channels of its own, which repeat those of the parent's same half."""
     if parent is None:
         return copied(transfer, child, None, flow, same=False)
@@ -217,7 +217,7 @@ def _factorized(transfer: Transfer, child: Place, parent: Place | None, flow: Fl
 
 
 def _residual_reduction(
-    transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wanted: Units | None
+    transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
 ) -> Flow:
     """Block and shortcut must repeat the same units, or their sum means nothing."""
     if parent is None:

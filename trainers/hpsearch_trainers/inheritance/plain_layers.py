@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpsearch_trainers.inheritance.transfer import Place, Transfer
+from hpsearch_trainers.inheritance.transfer import ModulePath, Transfer
 from hpsearch_trainers.inheritance.units import Flow, Units
 
 __all__ = [
@@ -38,12 +38,14 @@ def same_settings(one: nn.Module, other: nn.Module, but: tuple[str, ...] = ()) -
     return mine == theirs
 
 
-def nothing(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wanted: Units | None) -> Flow:
+def nothing(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None) -> Flow:
     """What gives in eval mode what comes: there is nothing to fill."""
     return flow
 
 
-def activation(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wanted: Units | None) -> Flow:
+def activation(
+    transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
+) -> Flow:
     """An activation; an inserted ReLU changes nothing behind another one."""
     of_child = child.module
     rectifies = isinstance(of_child, nn.ReLU)
@@ -71,7 +73,7 @@ def rectified(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     return first, (second - first**2).clamp(min=0.0)
 
 
-def pool(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wanted: Units | None) -> Flow:
+def pool(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None) -> Flow:
     """A pool, over windows or over all; one that is inserted changes nothing where there is a single pixel."""
     if parent is None:
         problems = {"is new, and pools what comes to it": not keeps_image(child)}
@@ -81,7 +83,7 @@ def pool(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wan
     return replace(flow, exact=transfer.checked(flow, child, problems))
 
 
-def keeps_image(place: Place) -> bool:
+def keeps_image(place: ModulePath) -> bool:
     """Say whether a pool gives what comes to it."""
     made: Any = place.module
     before, behind = place.shapes
@@ -93,7 +95,9 @@ def keeps_image(place: Place) -> bool:
     return before[1:] == (1, 1) and not counts_padding
 
 
-def flattening(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wanted: Units | None) -> Flow:
+def flattening(
+    transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
+) -> Flow:
     """A row of all numbers."""
     before = child.shapes[0]
     if len(before) == 1:
@@ -116,12 +120,14 @@ def flattening(transfer: Transfer, child: Place, parent: Place | None, flow: Flo
     return Flow(units, transfer.checked(flow, child, {"makes a row of another shape": True}))
 
 
-def pixels_as_tokens(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wanted: Units | None) -> Flow:
+def pixels_as_tokens(
+    transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
+) -> Flow:
     """Pixels as tokens, or the mean over either."""
     return replace(flow, exact=transfer.checked(flow, child, {"is new": parent is None}))
 
 
-def zeros(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wanted: Units | None) -> Flow:
+def zeros(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None) -> Flow:
     """Zeros, which repeat whatever units are wanted."""
     if parent is None:
         return Flow(flow.units, transfer.checked(flow, child, {"is new": True}), True)
@@ -129,7 +135,9 @@ def zeros(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wa
     return Flow(units, flow.exact and units.complete, True)
 
 
-def batch_norm(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wanted: Units | None) -> Flow:
+def batch_norm(
+    transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
+) -> Flow:
     """A batch normalization; an inserted one undoes in eval mode what its own statistics do."""
     own: Any = child.module
     if parent is None:
@@ -149,7 +157,7 @@ def batch_norm(transfer: Transfer, child: Place, parent: Place | None, flow: Flo
     return Flow(units, transfer.checked(flow, child, problems), False, moments)
 
 
-def _inserted_norm(transfer: Transfer, child: Place, flow: Flow) -> Flow:
+def _inserted_norm(transfer: Transfer, child: ModulePath, flow: Flow) -> Flow:
     """Fill it so that it gives in eval mode what comes, and about so while it trains, where moments are known."""
     own: Any = child.module
     if not own.affine or not own.track_running_stats:
@@ -167,7 +175,9 @@ def _inserted_norm(transfer: Transfer, child: Place, flow: Flow) -> Flow:
     return flow
 
 
-def scaling_norm(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wanted: Units | None) -> Flow:
+def scaling_norm(
+    transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
+) -> Flow:
     """Layer or group normalization, whose statistics are those of several units: exact where none is repeated."""
     if parent is None:
         return replace(flow, exact=transfer.checked(flow, child, {"is new, and normalizes what comes": True}))
@@ -184,7 +194,9 @@ def scaling_norm(transfer: Transfer, child: Place, parent: Place | None, flow: F
     return Flow(flow.units, transfer.checked(flow, child, problems))
 
 
-def positions(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wanted: Units | None) -> Flow:
+def positions(
+    transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
+) -> Flow:
     """A learned vector added to each token; inserted ones are 0."""
     own = transfer.of_child(child, "table.weight")
     assert own is not None

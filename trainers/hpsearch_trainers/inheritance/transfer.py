@@ -12,11 +12,11 @@ from hpsearch_trainers.architectures.shapes import Shape
 from hpsearch_trainers.inheritance.sides import Side
 from hpsearch_trainers.inheritance.units import Flow, Units, unit_count
 
-__all__ = ["Place", "Transfer"]
+__all__ = ["ModulePath", "Transfer"]
 
 
 @dataclass(frozen=True)
-class Place:
+class ModulePath:
     """A module of one of the two networks, by its name."""
 
     side: Side
@@ -38,9 +38,9 @@ class Place:
         before, behind = self.shapes
         return unit_count(before), unit_count(behind)
 
-    def inside(self, name: str) -> Place:
+    def inside(self, name: str) -> ModulePath:
         """Give the place of a child module."""
-        return Place(self.side, f"{self.path}.{name}" if self.path else name)
+        return ModulePath(self.side, f"{self.path}.{name}" if self.path else name)
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Transfer:
     fates: dict[str, str] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
 
-    def put(self, place: Place, name: str, value: Tensor, fate: str, known: Tensor | None = None) -> None:
+    def put(self, place: ModulePath, name: str, value: Tensor, fate: str, known: Tensor | None = None) -> None:
         """Give the child a weight.
 
         Args:
@@ -82,20 +82,20 @@ class Transfer:
             value, fate = torch.where(known.to(own.device), value, own), "sliced"
         self.found[key], self.fates[key] = value, fate
 
-    def of_parent(self, place: Place, name: str) -> Tensor | None:
+    def of_parent(self, place: ModulePath, name: str) -> Tensor | None:
         """Give a weight of the parent's module, if it has one of this name."""
         return self.weights.get(f"{place.path}.{name}")
 
-    def of_child(self, place: Place, name: str) -> Tensor | None:
+    def of_child(self, place: ModulePath, name: str) -> Tensor | None:
         """Give a weight of the child's module as it was made, if it has one of this name."""
         return self.own.get(f"{place.path}.{name}")
 
-    def differs(self, place: Place, why: str) -> None:
+    def differs(self, place: ModulePath, why: str) -> None:
         """Say why outputs differ."""
         kind = type(place.module).__name__
         self.reasons.append(f"{place.path} ({kind}) {why}")
 
-    def checked(self, flow: Flow, place: Place, problems: Mapping[str, bool]) -> bool:
+    def checked(self, flow: Flow, place: ModulePath, problems: Mapping[str, bool]) -> bool:
         """Say whether what goes out is exact: what comes in is, and there is no problem; the first one is told."""
         if not flow.exact:
             return False
@@ -105,7 +105,7 @@ class Transfer:
                 return False
         return True
 
-    def fitting(self, flow: Flow, place: Place, of: int) -> Flow:
+    def fitting(self, flow: Flow, place: ModulePath, of: int) -> Flow:
         """Give a flow whose units are of as many of the parent's as it has here.
 
         Where a layer answers to none, what comes in may be of other units than what the parent's next layer took.

@@ -22,7 +22,7 @@ from hpsearch_trainers.inheritance.modules import (
     left_out,
     silenced,
 )
-from hpsearch_trainers.inheritance.transfer import Place, Transfer
+from hpsearch_trainers.inheritance.transfer import ModulePath, Transfer
 from hpsearch_trainers.inheritance.units import Flow, Units
 
 __all__ = ["Part", "walk"]
@@ -34,7 +34,7 @@ _CELLS = (EdgeCell, NodeCell, CellStack)
 class Part:
     """A place in a network, and the call that made what stands there."""
 
-    place: Place
+    place: ModulePath
     call: Call
 
     def inside(self, name: str, call: Call) -> Part:
@@ -97,7 +97,7 @@ def _passed(transfer: Transfer, parent: Part, flow: Flow) -> Flow:
     return left_out(transfer, parent.place, flow)
 
 
-def _joined(transfer: Transfer, place: Place, flows: Sequence[Flow], units: Units) -> Flow:
+def _joined(transfer: Transfer, place: ModulePath, flows: Sequence[Flow], units: Units) -> Flow:
     """Sum flows, or take their mean; all must repeat the same units.
 
     Args:

@@ -18,7 +18,7 @@ class Form:
     """A value with places where its LaneTensors were.
 
     Attributes:
-        value: With a `Place` for each LaneTensor.
+        value: With a `TensorRange` for each LaneTensor.
         wanted: Of which tensors gradients are wanted.
         plain: Nothing is in it but LaneTensors, texts and numbers.
     """
@@ -42,7 +42,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorRange:
     """Of which tensors a LaneTensor is made."""
 
     first: int
@@ -65,10 +65,10 @@ class _Filling:
     def __init__(self, tensors: Sequence[Tensor], generators: Generators) -> None:
         self._tensors = tensors
         self._generators = generators
-        self._made: dict[Place, LaneTensor] = {}
+        self._made: dict[TensorRange, LaneTensor] = {}
 
     def filled(self, one: Any) -> Any:
-        if not isinstance(one, Place):
+        if not isinstance(one, TensorRange):
             return within(self.filled, one)
         if one not in self._made:
             if one.stacked:
@@ -83,7 +83,7 @@ class _TakingApart:
     def __init__(self) -> None:
         self.held: list[Tensor] = []
         self.plain = True
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, TensorRange] = {}
 
     def form_of(self, one: Any) -> Any:
         if not isinstance(one, LaneTensor):
@@ -92,6 +92,6 @@ class _TakingApart:
             return inner
         if id(one) not in self._places:
             parts = (one.stack,) if one.is_stack else one.slices
-            self._places[id(one)] = Place(len(self.held), len(parts), one.is_stack)
+            self._places[id(one)] = TensorRange(len(self.held), len(parts), one.is_stack)
             self.held.extend(parts)
         return self._places[id(one)]

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpsearch_trainers.lanes.bindings import quickest
-from hpsearch_trainers.lanes.tape import Call, Name, Part, Recording, recording_of, role_name
+from hpsearch_trainers.lanes.tape import Name, RecordedCall, Recording, TapePart, recording_of, role_name
 
 __all__ = ["Recorder", "as_one_call", "memory_of"]
 
@@ -61,9 +61,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._of_roles: dict[int, Name] = {}
         """The names of roles, and of views of them, by id."""
         self._of_memory: dict[Hashable, Name] = {}
-        self._views: list[Call] = []
+        self._views: list[RecordedCall] = []
         self._bytes = 0
-        self._parts: list[Part] = []
+        self._parts: list[TapePart] = []
         for number, role in enumerate(roles):
             self._name_for_packs(role, Name(role_name(number)))
         self._begin(inputs)
@@ -117,11 +117,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not self._knows(_tensors(args)):
                 self._give_up()
             names = [*map(self._name, _tensors(result))]
-            self._parts[-1].calls.append(Call(run, arguments, {}, names, isinstance(result, tuple)))
+            self._parts[-1].calls.append(RecordedCall(run, arguments, {}, names, isinstance(result, tuple)))
         return result
 
     def _begin(self, inputs: Sequence[Tensor]) -> None:
-        self._parts.append(Part([self._name(tensor) for tensor in inputs]))
+        self._parts.append(TapePart([self._name(tensor) for tensor in inputs]))
 
     def _end(self, outputs: Sequence[Tensor | None]) -> None:
         names = [None if one is None else self._names.get(id(one)) for one in outputs]
@@ -176,14 +176,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not all(one is None or isinstance(one, Tensor) for one in results):
             return self._give_up()  # a number is read
         if (_is_view(func) or func is _LIFT) and not any(id(one) in self._names for one in given):
-            return self._stays(Call(func._op, arguments, keywords, [], unpacked), given, results)
+            return self._stays(RecordedCall(func._op, arguments, keywords, [], unpacked), given, results)
         run = quickest(func, args, kwargs, result)
         known = [one is None or id(one) in self._names or id(one) in self._constants for one in results]
         names = ["_" if old else self._name(one) for one, old in zip(results, known, strict=True)]
-        self._parts[-1].calls.append(Call(run, arguments, keywords, names, unpacked))
+        self._parts[-1].calls.append(RecordedCall(run, arguments, keywords, names, unpacked))
         return None
 
-    def _stays(self, call: Call, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    def _stays(self, call: RecordedCall, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         """Take what is a view of memory that stays, or numbers in the code, for what stays."""
         for one in results:
             self._constants[id(one)] = one

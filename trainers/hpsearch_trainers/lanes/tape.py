@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["Call", "Name", "Part", "Recording", "Tape", "recording_of"]
+__all__ = ["Name", "RecordedCall", "Recording", "Tape", "TapePart", "recording_of"]
 
 _MOST_TEXTS = 256
 """Of functions that are kept compiled."""
@@ -46,7 +46,7 @@ class Name:
 
 
 @dataclass(slots=True)
-class Call:
+class RecordedCall:
     """A call of a function."""
 
     run: Callable[..., Any]
@@ -58,11 +58,11 @@ class Call:
 
 
 @dataclass(slots=True)
-class Part:
+class TapePart:
     """The calls before the cut, or those after it."""
 
     inputs: list[str]
-    calls: list[Call] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
     outputs: list[str | None] = field(default_factory=list)
 
 
@@ -101,7 +101,7 @@ def role_name(number: int) -> str:
     return f"r{number}"
 
 
-def recording_of(parts: Sequence[Part], views: Sequence[Call], *, of_any_pack: bool) -> Recording:
+def recording_of(parts: Sequence[TapePart], views: Sequence[RecordedCall], *, of_any_pack: bool) -> Recording:
     """Write the functions that make what was recorded again.
 
     Args:
@@ -119,7 +119,9 @@ def recording_of(parts: Sequence[Part], views: Sequence[Call], *, of_any_pack: b
     return Recording(of_any_pack, _written(first, views, kept, []), _written(second, views, None, kept))
 
 
-def _written(part: Part, views: Sequence[Call], kept: Sequence[str] | None, given: Sequence[str]) -> _Function:
+def _written(
+    part: TapePart, views: Sequence[RecordedCall], kept: Sequence[str] | None, given: Sequence[str]
+) -> _Function:
     """Write a function that makes a part's calls, and lets go of each tensor once it isn't needed any more.
 
     Args:
@@ -149,7 +151,7 @@ def _written(part: Part, views: Sequence[Call], kept: Sequence[str] | None, give
     return _Function(_code("\n".join(lines)), constants)
 
 
-def _line(call: Call, constants: dict[str, Any]) -> str:
+def _line(call: RecordedCall, constants: dict[str, Any]) -> str:
     arguments = [_text(one, constants) for one in call.args]
     arguments += [f"{name}={_text(one, constants)}" for name, one in call.kwargs.items()]
     results = "".join(f"{name}, " for name in call.results) if call.unpacked else call.results[0]
@@ -179,7 +181,7 @@ def _names(value: Any) -> Iterator[str]:
         yield from _names(tuple(value.values()))
 
 
-def _used(part: Part) -> Iterator[str]:
+def _used(part: TapePart) -> Iterator[str]:
     for call in part.calls:
         yield from _names((call.args, call.kwargs))
 
