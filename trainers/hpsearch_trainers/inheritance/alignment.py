@@ -1,4 +1,4 @@
-"""Which of a child's layers answers to which of its parent's: a shortest edit script."""
+"""Matches a child's layers with its parent's, by a shortest edit script."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["aligned", "distance", "same_call"]
 _One = TypeVar("_One")
 
 _FAR = 10.0
-"""More than taking out one call and putting in the other."""
+"""More than a deletion and an insertion."""
 
 
 def same_call(one: Any, other: Any) -> bool:
-    """Say whether two calls are of the same functions with the same parameters, whatever comes to them."""
+    """Return whether two calls are of the same functions with the same parameters, whatever their input's shape."""
     if isinstance(one, Call) and isinstance(other, Call):
         return one.function is other.function and same_call(_given(one), _given(other))
     if isinstance(one, dict) and isinstance(other, dict):
@@ -30,7 +30,7 @@ def same_call(one: Any, other: Any) -> bool:
 
 
 def _given(call: Call) -> dict[str, Any]:
-    """Give what a call is called with, its defaults included, but for the shape that an operation is given."""
+    """Return a call's arguments with defaults, without an operation's input shape."""
     if inspect.isclass(call.function):
         return {"": list(call.arguments), **call.keywords}
     _, *there = inspect.signature(call.function).parameters.values()
@@ -38,7 +38,7 @@ def _given(call: Call) -> dict[str, Any]:
 
 
 def distance(one: Call, other: Call) -> float:
-    """Say how far a call is from another one: 0 if they are the same, 2 or more if none may answer to the other."""
+    """Return the distance of two calls: 0 if they are the same, 2 or more if they can't be matched."""
     if one.function is not other.function:
         return _FAR
     if same_call(one, other):
@@ -53,18 +53,18 @@ def distance(one: Call, other: Call) -> float:
 def aligned(
     child: Sequence[_One], parent: Sequence[_One], cost: Callable[[_One, _One], float]
 ) -> list[tuple[int | None, int | None]]:
-    """Pair what stands in order in a child with what stands so in its parent.
+    """Match two sequences by a shortest edit script.
 
-    Of several scripts as short, the one in which pairs come first: a layer that is put in beside its like stands
-    behind it, where more is known of what comes to it.
+    Of several shortest scripts, the one whose pairs come first: a layer that is inserted next to a similar one comes
+    after it, where more is known of its input.
 
     Args:
-        child: What it has.
-        parent: What it has.
-        cost: How far two of them are apart; to take one out costs 1, as to put one in.
+        child: The child's layers.
+        parent: The parent's layers.
+        cost: The distance of two layers. An insertion or a deletion costs 1.
 
     Returns:
-        Places in the child and in the parent, one of which is None where there is nothing that answers.
+        Pairs of indices in the child and in the parent; None for a layer without a match.
     """
     costs = _table(child, parent, cost)
     pairs: list[tuple[int | None, int | None]] = []
@@ -85,7 +85,7 @@ def aligned(
 
 
 def _table(child: Sequence[_One], parent: Sequence[_One], cost: Callable[[_One, _One], float]) -> list[list[float]]:
-    """Give the shortest distance (Wagner and Fischer, 1974) of what is left from each pair of places on."""
+    """Return the edit distance (Wagner and Fischer, 1974) of the suffixes that start at each pair of indices."""
     rows, columns = len(child), len(parent)
     costs = [[float(rows - at + columns - beside) for beside in range(columns + 1)] for at in range(rows + 1)]
     for at in reversed(range(rows)):

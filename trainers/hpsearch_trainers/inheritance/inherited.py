@@ -16,7 +16,7 @@ FATES = {
     "sliced": "of which a part fits",
     "new": "anew",
 }
-"""What may become of layers, from what changes least to what changes most, and how that is said."""
+"""Fates of layers, from the smallest change to the largest, and their wording."""
 
 _ORDER = list(FATES)
 
@@ -61,8 +61,10 @@ class Inherited:
             known = f"inherited {len(self.taken)} of {len(self.fates)} weights and buffers, by name and shape"
             return f"{known} ({self.reasons[0]})" if self.reasons else known
         counts = Counter(self.layers.values())
-        told = ", ".join(f"{counts[fate]} {says}" for fate, says in FATES.items() if counts[fate]) or "none"
+        fates = ", ".join(f"{counts[fate]} {wording}" for fate, wording in FATES.items() if counts[fate]) or "none"
         if self.preserving:
-            return f"inherited {len(self.layers)} layers: {told}; outputs are the parent's"
+            return f"inherited {len(self.layers)} layers: {fates}; outputs are the parent's"
         more = f", and {len(self.reasons) - 1} more" if len(self.reasons) > 1 else ""
-        return f"inherited {len(self.layers)} layers: {told}; outputs differ from the parent's: {self.reasons[0]}{more}"
+        return (
+            f"inherited {len(self.layers)} layers: {fates}; outputs differ from the parent's: {self.reasons[0]}{more}"
+        )

@@ -81,7 +81,7 @@ def _by_architecture(
     if changed is not None:
         raise _Unknown(f"the model's {changed} was changed after it was made")
     transfer = _transferred(own, weights, child, parent, seed, by_function=False)
-    if transfer.reasons:  # another alignment may be exact: [wide, narrow] is [narrow] with a layer behind, too
+    if transfer.reasons:  # another alignment may be exact: [wide, narrow] is also [narrow] with a layer after it
         other = _transferred(own, weights, child, parent, seed, by_function=True)
         transfer = transfer if other.reasons else other
     _write(own, transfer.found)
@@ -97,7 +97,7 @@ def _transferred(
 
 
 def _fill(transfer: Transfer, child: Side, parent: Side) -> None:
-    """Stem, body and head answer to themselves; what goes out must be the parent's outputs, in their order."""
+    """Fill stem, body and head from the parent's. Outputs must be the parent's, in their order."""
     before, theirs = (side.shapes[""][0] for side in (child, parent))
     flow = Flow(Units.overlapping(unit_count(before), unit_count(theirs)), before == theirs)
     if before != theirs:
@@ -125,7 +125,7 @@ def _linear(head: Part) -> Part:
 
 
 def _misfit(side: Side, state: Mapping[str, Tensor]) -> str | None:
-    """Say which weight isn't of the name and shape that an architecture gives."""
+    """Return a description of the first weight whose name or shape contradicts the architecture, or None."""
     expected = {name: value.shape for name, value in side.modules[""].state_dict().items()}
     for name, shape in expected.items():
         if name not in state:
@@ -136,7 +136,10 @@ def _misfit(side: Side, state: Mapping[str, Tensor]) -> str | None:
 
 
 def _changed(model: nn.Module, side: Side) -> str | None:
-    """Say which module isn't of the type that the architecture gives; a batch normalization may be synchronized."""
+    """Return the name of the first module whose type contradicts the architecture, or None.
+
+    A batch normalization may be synchronized.
+    """
     types = {name: type(one) for name, one in model.named_modules()}
     for name, one in side.modules.items():
         synchronized = isinstance(one, nn.modules.batchnorm._BatchNorm) and issubclass(

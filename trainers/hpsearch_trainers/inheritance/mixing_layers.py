@@ -1,8 +1,8 @@
-"""How layers are filled that mix their units: convolutions and linear layers.
+"""Weights for layers that mix their units: convolutions and linear layers.
 
-A layer that answers to one of the parent's has its weights, for the units that its own repeat (Net2WiderNet: Chen et
-al., "Net2Net: Accelerating Learning via Knowledge Transfer", ICLR 2016), and zeros around a smaller kernel. One that
-answers to none has those of the identity (Net2DeeperNet), which are widened just so.
+A layer with a match in the parent gets its weights, for the units that its own units repeat (Net2WiderNet: Chen et al.,
+"Net2Net: Accelerating Learning via Knowledge Transfer", ICLR 2016), and zeros around a smaller kernel. A layer without
+a match becomes the identity (Net2DeeperNet), widened in the same way.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def convolution(
 
 
 def _inserted(child: ModulePath, flow: Flow, wanted: Units | None) -> Units | None:
-    """Say which units go out of an identity: those that come in, where nothing else is wanted and there are as many."""
+    """Return the output units of an inserted layer: by default those of its input, if it has as many."""
     return flow.units if wanted is None and child.units[0] == child.units[1] else wanted
 
 
@@ -61,7 +61,7 @@ def _mixed(
     problems: dict[str, bool],
     inserted: bool,
 ) -> Flow:
-    """Fill a layer whose weight is (units out, units in, and a kernel or nothing)."""
+    """Fill a layer whose weight is (output units, input units, *kernel)."""
     own = transfer.of_child(child, "weight")
     assert own is not None
     flow = transfer.fitting(flow, child, weight.shape[1])
@@ -95,7 +95,7 @@ def _mixed(
 
 
 def fitted(kernel: Tensor, sides: tuple[int, ...]) -> Tensor:
-    """Put zeros around a kernel, or cut its border off, until its last sides are these."""
+    """Return a kernel padded with zeros, or cropped, to these sizes of its last dimensions."""
     padding: list[int] = []
     for side, wanted in reversed(list(zip(kernel.shape[-len(sides) :], sides, strict=True))) if sides else []:
         before = (wanted - side) // 2
@@ -104,7 +104,7 @@ def fitted(kernel: Tensor, sides: tuple[int, ...]) -> Tensor:
 
 
 def _grouped(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow) -> Flow:
-    """Fill a convolution in groups: one for each unit, whichever they are, or others where nothing was widened."""
+    """Fill a grouped convolution: depthwise with any units, others only if nothing was widened."""
     own: Any = child.module
     before, behind = child.units
     each = own.groups == before == behind
@@ -156,7 +156,7 @@ def _inserted_groups(transfer: Transfer, child: ModulePath, flow: Flow) -> Flow:
 
 
 def _keeps_pixels(own: Any) -> bool:
-    """Say whether an identity in the middle of the kernel gives the image that comes."""
+    """Return whether the identity in the middle of the kernel keeps the image."""
     return all(
         stride == 1 and kernel % 2 == 1 and 2 * padding == dilation * (kernel - 1)
         for stride, kernel, padding, dilation in _axes(own)
@@ -164,7 +164,7 @@ def _keeps_pixels(own: Any) -> bool:
 
 
 def _pixels(own: Any, theirs: Any) -> dict[str, bool]:
-    """Say what keeps a kernel from seeing the pixels that the parent's saw, apart from being smaller."""
+    """Return whether a kernel sees other pixels than the parent's, apart from being smaller, as a problem."""
     differing = own.padding_mode != theirs.padding_mode
     for mine, other in zip(_axes(own), _axes(theirs), strict=True):
         stride, kernel, padding, dilation = mine
@@ -177,7 +177,7 @@ def _pixels(own: Any, theirs: Any) -> dict[str, bool]:
 
 
 def _axes(own: Any) -> list[tuple[int, int, int, int]]:
-    if isinstance(own.padding, str):  # "same" or "valid", which torch works out itself
+    if isinstance(own.padding, str):  # "same" or "valid", which torch computes
         same = own.padding == "same"
         paddings = [
             dilation * (kernel - 1) // 2 if same else 0

@@ -1,4 +1,4 @@
-"""How a module is filled: by the rule for its type, one behind the other, or copied where both are the same."""
+"""Fills modules: by the rule for their type, in sequence, or by copying if both are the same."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _RULES: dict[type[nn.Module], _Rule] = {
     **dict.fromkeys(_POOLS, plain_layers.pool),
     **dict.fromkeys(_DROPOUTS, plain_layers.nothing),
 }
-"""Types, and not their subclasses, which may do anything."""
+"""Rules by type. Subclasses may behave in any way, so they have no rule."""
 
 _NOT_FLAT = (nn.Identity, nn.Dropout, nn.GELU, nn.SiLU, nn.Tanh, nn.ELU, nn.LeakyReLU, nn.Hardswish, *_POOLS)
-"""Give 0 for 0, and have a slope there, so that what gives 0 before them can learn."""
+"""Modules that map 0 to 0 with a gradient, so that a layer with zero output before them can learn."""
 
 
 def known(place: ModulePath) -> bool:
-    """Say whether there are rules for all of a module, and it takes its units from where the rules do."""
+    """Return whether there are rules for all of a module, and its units are on the axis that the rules assume."""
     made = place.module
     if type(made) is nn.Sequential:
         return all(known(place.inside(name)) for name, _ in made.named_children())
@@ -60,7 +60,7 @@ def known(place: ModulePath) -> bool:
 
 
 def _units_first(made: nn.Module, sides: int) -> bool:
-    """Say whether a module treats as units what `unit_count` counts: operations of one's own may take another axis."""
+    """Return whether a module's units are those that `unit_count` counts: users' operations may use another axis."""
     if isinstance(made, nn.Flatten):
         return (made.start_dim, made.end_dim) == (1, -1)
     if isinstance(made, nn.LayerNorm):
@@ -73,7 +73,7 @@ def _units_first(made: nn.Module, sides: int) -> bool:
 
 
 def alike(one: ModulePath, other: ModulePath) -> bool:
-    """Say whether two modules that there are rules for are made of the same types, as are convolutions of two sizes."""
+    """Return whether two modules with rules have the same types, as convolutions of two sizes do."""
     if not (known(one) and known(other)) or type(one.module) is not type(other.module):
         return False
     names, others = ([name for name, _ in each.module.named_children()] for each in (one, other))
@@ -83,7 +83,7 @@ def alike(one: ModulePath, other: ModulePath) -> bool:
 
 
 def chooses(module: nn.Module) -> bool:
-    """Say whether a module's outputs can repeat whichever units are wanted."""
+    """Return whether a module's outputs can repeat any units."""
     if type(module) is nn.Sequential:
         return any(chooses(one) for one in module)
     if type(module) is nn.Conv2d:
@@ -92,14 +92,14 @@ def chooses(module: nn.Module) -> bool:
 
 
 def fill(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None) -> Flow:
-    """Fill a module of which all is known.
+    """Fill a module that has rules.
 
     Args:
-        transfer: Takes the weights.
+        transfer: Receives the weights.
         child: The module.
-        parent: What it answers to, known as well; None: it is inserted, and begins as the identity where it can.
-        flow: What comes in.
-        wanted: Units that must go out, for what chooses them; None: any.
+        parent: Its match, which has rules too; None: it is inserted, and becomes the identity if possible.
+        flow: The input.
+        wanted: Units of the output, for modules that can choose them; None: any.
     """
     mine = child.module
     if parent is not None and type(parent.module) is not type(mine):
@@ -121,13 +121,13 @@ def fill(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow:
 
 
 def copied(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, same: bool) -> Flow:
-    """Copy what has the same name and shape in a module that there is no rule for.
+    """Copy weights of equal name and shape in a module without a rule.
 
     Args:
-        transfer: Takes the weights.
+        transfer: Receives the weights.
         child: The module.
-        parent: What it answers to, or None.
-        flow: What comes in.
+        parent: Its match, or None.
+        flow: The input.
         same: Whether both were made by the same call.
     """
     before, behind = child.units
@@ -155,7 +155,7 @@ def copied(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flo
 
 
 def changes_nothing(place: ModulePath, nonnegative: bool) -> bool:
-    """Say whether a module gives what comes, in eval mode and without regard to its weights."""
+    """Return whether a module is the identity in eval mode, whatever its weights."""
     made = place.module
     if type(made) is nn.Sequential:
         return all(changes_nothing(place.inside(name), nonnegative) for name, _ in made.named_children())
@@ -165,7 +165,7 @@ def changes_nothing(place: ModulePath, nonnegative: bool) -> bool:
 
 
 def left_out(transfer: Transfer, parent: ModulePath, flow: Flow) -> Flow:
-    """Leave out a module of the parent's, which the child has none for."""
+    """Skip a module of the parent's that has no match in the child."""
     if changes_nothing(parent, flow.nonnegative):
         return flow
     exact = transfer.checked(flow, parent, {"of the parent's was taken out": True})
@@ -175,9 +175,12 @@ def left_out(transfer: Transfer, parent: ModulePath, flow: Flow) -> Flow:
 
 
 def silenced(transfer: Transfer, child: ModulePath) -> bool:
-    """Make a module give zeros, by what comes last in it and has weights, if it can learn from there.
+    """Make a module's output zero, by its last layer with weights, if it can learn from there.
 
-    Goyal et al., "Accurate, Large Minibatch SGD", 2017, begin residual blocks so.
+    Goyal et al., "Accurate, Large Minibatch SGD", 2017, initialize residual blocks this way.
+
+    Returns:
+        Whether it was possible.
     """
     made = child.module
     if type(made) is nn.Sequential:
@@ -198,12 +201,12 @@ def silenced(transfer: Transfer, child: ModulePath) -> bool:
 
 
 def followed(flow: Flow) -> Flow:
-    """Give a flow of which only the units are known."""
+    """Return the flow without what is known of its values."""
     return replace(flow, nonnegative=False, moments=None)
 
 
 def _factorized(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow) -> Flow:
-    """Each half has channels of its own, which repeat those of the parent's same half."""
+    """Fill a factorized reduction: each half has its own channels, which repeat those of the parent's same half."""
     if parent is None:
         return copied(transfer, child, None, flow, same=False)
     halves = []
@@ -219,7 +222,7 @@ def _factorized(transfer: Transfer, child: ModulePath, parent: ModulePath | None
 def _residual_reduction(
     transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
 ) -> Flow:
-    """Block and shortcut must repeat the same units, or their sum means nothing."""
+    """Fill a residual reduction: block and shortcut must repeat the same units, since they are summed."""
     if parent is None:
         return copied(transfer, child, None, flow, same=False)
     block = fill(transfer, child.inside("block"), parent.inside("block"), flow, wanted)

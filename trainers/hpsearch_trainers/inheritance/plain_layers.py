@@ -1,4 +1,4 @@
-"""How layers are filled that leave units apart from each other: activations, pools, normalizations, joins of pixels."""
+"""Weights for layers that keep units apart: activations, pools, normalizations, flattening."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def same_settings(one: nn.Module, other: nn.Module, but: tuple[str, ...] = ()) -> bool:
-    """Say whether two modules of a type differ in nothing but weights, what is named, and the mode they are in."""
+    """Return whether two modules of a type are equal apart from weights, training mode and the attributes `but`."""
     mine, theirs = (
         {
             name: value
@@ -39,14 +39,14 @@ def same_settings(one: nn.Module, other: nn.Module, but: tuple[str, ...] = ()) -
 
 
 def nothing(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None) -> Flow:
-    """What gives in eval mode what comes: there is nothing to fill."""
+    """Keep the flow of a module that is the identity in eval mode."""
     return flow
 
 
 def activation(
     transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
 ) -> Flow:
-    """An activation; an inserted ReLU changes nothing behind another one."""
+    """Follow an activation. An inserted ReLU changes nothing after another one."""
     of_child = child.module
     rectifies = isinstance(of_child, nn.ReLU)
     if parent is None:
@@ -63,7 +63,7 @@ def activation(
 
 
 def rectified(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Give mean and variance of max(x, 0) for a normal x."""
+    """Return mean and variance of max(x, 0) for a normal x."""
     deviation = variance.clamp(min=1e-12).sqrt()
     ratio = mean / deviation
     density = torch.exp(-(ratio**2) / 2) / (2 * torch.pi) ** 0.5
@@ -74,7 +74,7 @@ def rectified(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pool(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None) -> Flow:
-    """A pool, over windows or over all; one that is inserted changes nothing where there is a single pixel."""
+    """Follow a pool, over windows or the whole image. An inserted one changes nothing if there is a single pixel."""
     if parent is None:
         problems = {"is new, and pools what comes to it": not keeps_image(child)}
     else:
@@ -84,7 +84,7 @@ def pool(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow:
 
 
 def keeps_image(place: ModulePath) -> bool:
-    """Say whether a pool gives what comes to it."""
+    """Return whether a pool is the identity."""
     made: Any = place.module
     before, behind = place.shapes
     if before != behind or len(before) != 3:
@@ -98,7 +98,7 @@ def keeps_image(place: ModulePath) -> bool:
 def flattening(
     transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
 ) -> Flow:
-    """A row of all numbers."""
+    """Follow `nn.Flatten`."""
     before = child.shapes[0]
     if len(before) == 1:
         return flow
@@ -123,12 +123,12 @@ def flattening(
 def pixels_as_tokens(
     transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
 ) -> Flow:
-    """Pixels as tokens, or the mean over either."""
+    """Follow pixels turned into tokens, or the mean over pixels or tokens."""
     return replace(flow, exact=transfer.checked(flow, child, {"is new": parent is None}))
 
 
 def zeros(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None) -> Flow:
-    """Zeros, which repeat whatever units are wanted."""
+    """Follow zeros, which can repeat any units."""
     if parent is None:
         return Flow(flow.units, transfer.checked(flow, child, {"is new": True}), True)
     units = flow.units if wanted is None else wanted
@@ -138,7 +138,7 @@ def zeros(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow
 def batch_norm(
     transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
 ) -> Flow:
-    """A batch normalization; an inserted one undoes in eval mode what its own statistics do."""
+    """Fill a batch normalization. In eval mode an inserted one cancels its own statistics."""
     own: Any = child.module
     if parent is None:
         return _inserted_norm(transfer, child, flow)
@@ -158,7 +158,7 @@ def batch_norm(
 
 
 def _inserted_norm(transfer: Transfer, child: ModulePath, flow: Flow) -> Flow:
-    """Fill it so that it gives in eval mode what comes, and about so while it trains, where moments are known."""
+    """Fill it so that it is the identity in eval mode, and nearly so in training if moments are known."""
     own: Any = child.module
     if not own.affine or not own.track_running_stats:
         return replace(flow, exact=transfer.checked(flow, child, {"is new, and can't be the identity": True}))
@@ -178,7 +178,7 @@ def _inserted_norm(transfer: Transfer, child: ModulePath, flow: Flow) -> Flow:
 def scaling_norm(
     transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
 ) -> Flow:
-    """Layer or group normalization, whose statistics are those of several units: exact where none is repeated."""
+    """Fill a layer or group normalization. Its statistics cover several units: it is exact if none is repeated."""
     if parent is None:
         return replace(flow, exact=transfer.checked(flow, child, {"is new, and normalizes what comes": True}))
     flow = transfer.fitting(flow, child, parent.units[0])
@@ -197,7 +197,7 @@ def scaling_norm(
 def positions(
     transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
 ) -> Flow:
-    """A learned vector added to each token; inserted ones are 0."""
+    """Fill a learned vector added to each token; inserted ones are 0."""
     own = transfer.of_child(child, "table.weight")
     assert own is not None
     if parent is None:

@@ -1,4 +1,4 @@
-"""What a child takes over of a parent of which nothing is known but its weights."""
+"""Weights for a child whose parent's architecture is unknown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["of_same_name_and_shape"]
 
 
 def of_same_name_and_shape(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give the weights that fit.
+    """Return the parent's weights of equal name and shape.
 
     Args:
         own: The child's `state_dict()`.

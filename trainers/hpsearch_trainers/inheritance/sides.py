@@ -1,4 +1,4 @@
-"""One of the two networks, child or parent: its expression, its modules without weights, and the shapes in between."""
+"""One of the two networks, child or parent: its call, its modules without weights, and the shapes in between."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Side:
     """A network on the meta device.
 
     Attributes:
-        call: All of it.
-        modules: Names to modules.
-        shapes: Names to the shape of what comes in first, and of what comes out, without the batch.
+        call: The call that makes it.
+        modules: Modules by name.
+        shapes: Shapes of the first input and of the output, by module name, without the batch.
     """
 
     call: Call
@@ -35,7 +35,7 @@ def side_of(architecture: Mapping[str, Any]) -> Side:
     """Build the network that `architecture_of` describes.
 
     Raises:
-        ArchitectureError: It can't be built (any more).
+        ArchitectureError: It can't be built.
     """
     call = plan_network(**architecture)
     inputs = architecture["inputs"]

@@ -1,4 +1,4 @@
-"""The weights that a child is given, as they are found layer by layer, and what is said of them."""
+"""Collects the child's new weights layer by layer, with their fates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ModulePath", "Transfer"]
 
 @dataclass(frozen=True)
 class ModulePath:
-    """A module of one of the two networks, by its name."""
+    """The path of a module in one of the two networks."""
 
     side: Side
     path: str
@@ -29,31 +29,31 @@ class ModulePath:
 
     @property
     def shapes(self) -> tuple[Shape, Shape]:
-        """What comes in, and what comes out."""
+        """Shapes of its input and output."""
         return self.side.shapes[self.path]
 
     @property
     def units(self) -> tuple[int, int]:
-        """How many units come in, and how many come out."""
+        """Numbers of units of its input and output."""
         before, behind = self.shapes
         return unit_count(before), unit_count(behind)
 
     def inside(self, name: str) -> ModulePath:
-        """Give the place of a child module."""
+        """Return the path of a child module."""
         return ModulePath(self.side, f"{self.path}.{name}" if self.path else name)
 
 
 @dataclass
 class Transfer:
-    """What is found so far.
+    """The state of the transfer.
 
     Attributes:
-        own: The child's weights as it was made.
-        weights: The parent's.
-        generator: Of all that is drawn.
+        own: The child's initial weights.
+        weights: The parent's weights.
+        generator: Of all random choices.
         by_function: Whether layers are aligned by their functions alone.
         found: The child's new weights.
-        fates: What became of them.
+        fates: One of `FATES` for each of them.
         reasons: Why outputs differ.
     """
 
@@ -66,14 +66,14 @@ class Transfer:
     reasons: list[str] = field(default_factory=list)
 
     def put(self, place: ModulePath, name: str, value: Tensor, fate: str, known: Tensor | None = None) -> None:
-        """Give the child a weight.
+        """Set a weight of the child.
 
         Args:
-            place: Of the module.
-            name: In the module.
-            value: Of the child's shape.
-            fate: What became of it.
-            known: Where the value counts, of a shape that broadcasts; the child's own stays elsewhere. None: all.
+            place: The module.
+            name: The weight's name in the module.
+            value: The weight, of the child's shape.
+            fate: One of `FATES`.
+            known: Mask, broadcast to the value: the child's own weight stays where it is False. None: no mask.
         """
         key = f"{place.path}.{name}"
         own = self.own[key]
@@ -83,20 +83,20 @@ class Transfer:
         self.found[key], self.fates[key] = value, fate
 
     def of_parent(self, place: ModulePath, name: str) -> Tensor | None:
-        """Give a weight of the parent's module, if it has one of this name."""
+        """Return a weight of the parent's module, or None."""
         return self.weights.get(f"{place.path}.{name}")
 
     def of_child(self, place: ModulePath, name: str) -> Tensor | None:
-        """Give a weight of the child's module as it was made, if it has one of this name."""
+        """Return an initial weight of the child's module, or None."""
         return self.own.get(f"{place.path}.{name}")
 
     def differs(self, place: ModulePath, why: str) -> None:
-        """Say why outputs differ."""
+        """Record why outputs differ."""
         kind = type(place.module).__name__
         self.reasons.append(f"{place.path} ({kind}) {why}")
 
     def checked(self, flow: Flow, place: ModulePath, problems: Mapping[str, bool]) -> bool:
-        """Say whether what goes out is exact: what comes in is, and there is no problem; the first one is told."""
+        """Return whether the output is exact: the input is, and there is no problem. The first problem is recorded."""
         if not flow.exact:
             return False
         for why, there in problems.items():
@@ -106,9 +106,9 @@ class Transfer:
         return True
 
     def fitting(self, flow: Flow, place: ModulePath, of: int) -> Flow:
-        """Give a flow whose units are of as many of the parent's as it has here.
+        """Return a flow whose units refer to as many of the parent's as its layer has here.
 
-        Where a layer answers to none, what comes in may be of other units than what the parent's next layer took.
+        After a layer without a match, the input may have other units than that of the parent's next layer.
         """
         if flow.units.of == of:
             return flow
@@ -116,7 +116,7 @@ class Transfer:
         return replace(flow, units=Units.overlapping(flow.units.count, of))
 
     def outward(self, count: int, of: int, wanted: Units | None) -> Units:
-        """Choose which of the parent's units each of a layer's repeats: those that are wanted, or any."""
+        """Return which of the parent's units each unit of a layer repeats: the wanted ones, or random ones."""
         if wanted is not None and (wanted.count, wanted.of) == (count, of):
             return wanted
         return Units.repeated(count, of, self.generator)

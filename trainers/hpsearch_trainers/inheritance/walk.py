@@ -32,13 +32,13 @@ _CELLS = (EdgeCell, NodeCell, CellStack)
 
 @dataclass(frozen=True)
 class Part:
-    """A place in a network, and the call that made what stands there."""
+    """A part of a network: its path, and the call that made it."""
 
     place: ModulePath
     call: Call
 
     def inside(self, name: str, call: Call) -> Part:
-        """Give a part of it."""
+        """Return a part of it."""
         return Part(self.place.inside(name), call)
 
 
@@ -46,11 +46,11 @@ def walk(transfer: Transfer, child: Part, parent: Part | None, flow: Flow, wante
     """Fill a part.
 
     Args:
-        transfer: Takes the weights.
+        transfer: Receives the weights.
         child: The part.
-        parent: What answers to it; None: it is inserted.
-        flow: What comes in.
-        wanted: Units that must go out, where something can choose them; None: any.
+        parent: Its match; None: it is inserted.
+        flow: The input.
+        wanted: Units of the output, for modules that can choose them; None: any.
     """
     if parent is not None and parent.call.function is not child.call.function:
         return _replaced(transfer, child, parent, flow, wanted)
@@ -70,7 +70,7 @@ def walk(transfer: Transfer, child: Part, parent: Part | None, flow: Flow, wante
 def _chain(
     transfer: Transfer, child: Sequence[Part], parent: Sequence[Part], flow: Flow, wanted: Units | None = None
 ) -> Flow:
-    """Fill what stands one behind the other."""
+    """Fill parts in sequence."""
     last = max((at for at, part in enumerate(child) if _selects(part)), default=None)
 
     def cost(one: Part, other: Part) -> float:
@@ -89,7 +89,7 @@ def _chain(
 
 
 def _passed(transfer: Transfer, parent: Part, flow: Flow) -> Flow:
-    """Leave out what the parent has and the child hasn't."""
+    """Skip a part that the child lacks."""
     if parent.call.function is nn.Sequential:
         for part in _items(parent):
             flow = _passed(transfer, part, flow)
@@ -98,13 +98,13 @@ def _passed(transfer: Transfer, parent: Part, flow: Flow) -> Flow:
 
 
 def _joined(transfer: Transfer, place: ModulePath, flows: Sequence[Flow], units: Units) -> Flow:
-    """Sum flows, or take their mean; all must repeat the same units.
+    """Return the flow of a sum or mean; all flows must repeat the same units.
 
     Args:
-        transfer: Is told why not.
-        place: Where they meet.
-        flows: One at least.
-        units: What they are to repeat.
+        transfer: Records why they don't.
+        place: The module that joins them.
+        flows: At least one.
+        units: The units of the result.
     """
     alike = all(flow.units.equals(units) for flow in flows)
     exact = all(flow.exact for flow in flows)
@@ -114,12 +114,12 @@ def _joined(transfer: Transfer, place: ModulePath, flows: Sequence[Flow], units:
 
 
 def _items(part: Part) -> list[Part]:
-    """Give what stands in a chain; a network's linear layer is one, and no chain of calls."""
+    """Return the parts of an `nn.Sequential`."""
     return [part.inside(str(at), call) for at, call in enumerate(part.call.arguments)]
 
 
 def _selects(part: Part) -> bool:
-    """Say whether a part's outputs can repeat whichever units are wanted."""
+    """Return whether a part's outputs can repeat any units."""
     if part.call.function is nn.Sequential:
         return any(_selects(one) for one in _items(part))
     return known(part.place) and chooses(part.place.module)
@@ -136,14 +136,14 @@ def _residual(transfer: Transfer, child: Part, parent: Part | None, flow: Flow) 
 
 
 def _silence(transfer: Transfer, part: Part) -> bool:
-    """Make a part give zeros, if that is possible and it can learn from there."""
+    """Make a part's output zero, if that is possible and it can learn from there; return whether it was."""
     if known(part.place):
         return silenced(transfer, part.place)
     return part.call.function is nn.Sequential and len(part.call.arguments) > 0 and _silence(transfer, _items(part)[-1])
 
 
 def _replaced(transfer: Transfer, child: Part, parent: Part, flow: Flow, wanted: Units | None) -> Flow:
-    """Fill what stands in another's place: exact where one of them is nothing, and the other can begin so."""
+    """Fill a part that replaces another one: exact if one of them is zero or the identity, and the other can be so."""
     if _is_zero(parent):
         if _is_zero(child):
             return Flow(flow.units if wanted is None else wanted, flow.exact, True)
@@ -161,7 +161,7 @@ def _is_zero(part: Part) -> bool:
 
 
 def _cells(transfer: Transfer, child: Part, parent: Part | None, flow: Flow) -> Flow:
-    """Fill a cell, all of whose inputs are the same, or a stack of cells."""
+    """Fill a cell whose inputs are all the same, or a stack of cells."""
     if parent is None:
         return _new(transfer, child, None, flow)
     if child.call.function is CellStack:
@@ -170,14 +170,14 @@ def _cells(transfer: Transfer, child: Part, parent: Part | None, flow: Flow) -> 
 
 
 def _cell(transfer: Transfer, child: Part, parent: Part, flows: Sequence[Flow]) -> Flow:
-    """Fill a cell; a single flow stands for all inputs."""
+    """Fill a cell; a single flow is used for all inputs."""
     if child.call.function is EdgeCell:
         return _edges(transfer, child, parent, flows[0])
     return _nodes(transfer, child, parent, flows)
 
 
 def _edges(transfer: Transfer, child: Part, parent: Part, flow: Flow) -> Flow:
-    """Fill a cell with operations on edges: all of its nodes repeat the units that come in."""
+    """Fill a cell with operations on edges: all its nodes repeat the units of the input."""
     mine, theirs = _on_edges(child), _on_edges(parent)
     nodes = [flow]
     last, their_last = (max(end for _, end in edges) for edges in (mine, theirs))
@@ -195,14 +195,14 @@ def _edges(transfer: Transfer, child: Part, parent: Part, flow: Flow) -> Flow:
 
 
 def _on_edges(cell: Part) -> dict[tuple[int, int], Part]:
-    """Give the operations by the nodes between which they stand."""
+    """Return the operations by their (start, end) nodes."""
     calls: dict[str, Call] = cell.call.arguments[0]
     parts = {edge: cell.inside(f"operations.{edge}", call) for edge, call in calls.items()}
     return {(int(edge.split("-")[0]), int(edge.split("-")[1])): part for edge, part in parts.items()}
 
 
 def _term(transfer: Transfer, child: Part, parent: Part | None, flow: Flow, units: Units) -> Flow:
-    """Fill an operation of a cell; where the parent has none, it is to bring zeros."""
+    """Fill an operation of a cell; if the parent has none, its output becomes zero where possible."""
     if parent is not None:
         return walk(transfer, child, parent, flow, units)
     if isinstance(child.place.module, Zero) or _silence(transfer, child):
@@ -212,7 +212,7 @@ def _term(transfer: Transfer, child: Part, parent: Part | None, flow: Flow, unit
 
 
 def _nothing_lost(transfer: Transfer, lost: Sequence[Part], flow: Flow) -> bool:
-    """Say whether a node is still exact without some operations of the parent's."""
+    """Return whether a node is still exact without some operations of the parent's."""
     for part in lost:
         if not isinstance(part.place.module, Zero):
             return transfer.checked(flow, part.place, {"of the parent's was taken out": True})
@@ -220,7 +220,7 @@ def _nothing_lost(transfer: Transfer, lost: Sequence[Part], flow: Flow) -> bool:
 
 
 def _nodes(transfer: Transfer, child: Part, parent: Part, flows: Sequence[Flow]) -> Flow:
-    """Fill a cell with operations on nodes: all that its nodes take repeats the same units."""
+    """Fill a cell with operations on nodes: all inputs of its nodes repeat the same units."""
     mine: Any = child.place.module
     theirs: Any = parent.place.module
     nodes = list(flows) if len(flows) > 1 else [flows[0]] * mine.inputs
@@ -263,7 +263,7 @@ def _nodes(transfer: Transfer, child: Part, parent: Part, flows: Sequence[Flow])
 
 
 def _stack(transfer: Transfer, child: Part, parent: Part, flow: Flow) -> Flow:
-    """Fill a stack, cell by cell; each takes the outputs of some before it."""
+    """Fill a stack, cell by cell; each takes the outputs of several cells before it."""
     mine, theirs = child.call.arguments[0], parent.call.arguments[0]
     pairs: list[tuple[int | None, int | None]] = [(at, at) for at in range(len(mine))]
     if len(mine) != len(theirs):
@@ -285,13 +285,16 @@ def _stack(transfer: Transfer, child: Part, parent: Part, flow: Flow) -> Flow:
 
 
 def _shifted(transfer: Transfer, step: Part, why: str, outputs: Sequence[Flow]) -> list[Flow]:
-    """Take note that cells behind a place take the outputs of others than the parent's do."""
+    """Record that the cells after a step take other outputs than the parent's."""
     transfer.checked(outputs[-1], step.place, {why: True})
     return [replace(flow, exact=False) for flow in outputs]
 
 
 def _step(transfer: Transfer, child: Part, parent: Part, outputs: Sequence[Flow]) -> Flow:
-    """Fill a cell of a stack, and what fits its inputs: all to the same units, those of what can't choose first."""
+    """Fill a cell of a stack and the modules that adapt its inputs.
+
+    All inputs get the same units: those of the first module that can't choose.
+    """
     fits, their_fits = child.call.arguments[0], parent.call.arguments[0]
     cell, their_cell = child.call.arguments[1], parent.call.arguments[1]
     if len(fits) != len(their_fits) or cell.function is not their_cell.function:
@@ -315,7 +318,7 @@ def _step(transfer: Transfer, child: Part, parent: Part, outputs: Sequence[Flow]
 
 
 def _taken(cell: Part) -> set[int]:
-    """Give the inputs that a cell takes."""
+    """Return the inputs that a cell uses."""
     made = cell.place.module
     if not isinstance(made, NodeCell):
         return {0}
@@ -323,7 +326,7 @@ def _taken(cell: Part) -> set[int]:
 
 
 def _new(transfer: Transfer, child: Part, parent: Part | None, flow: Flow) -> Flow:
-    """Leave a part as it was made."""
+    """Keep a part's initial weights."""
     exact = transfer.checked(flow, child.place, {"has nothing that answers to it": True})
     before, behind = child.place.units
     of = flow.units.of if parent is None else parent.place.units[1]
