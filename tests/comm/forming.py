@@ -174,11 +174,18 @@ def dial(address: Address, *, local: bool = False) -> socket.socket:
 
 
 def prove(sock: socket.socket, credentials: Credentials, hello: Hello, after: bytes = b"") -> Proof:
-    """Do the client's side of a handshake, where the server is to accept it, with these bytes right behind it."""
+    """Do the client's side of a handshake that the server accepts, and send these bytes right after it.
+
+    Raises:
+        ConnectionResetError: The server closed the connection. If it left bytes unread, its answer is lost too.
+    """
     sock.settimeout(PATIENCE)
     proof = Proof(credentials, hello)
     sock.sendall(proof.message(read(sock, NONCE_BYTES)) + after)
-    proof.check(read(sock, ANSWER_BYTES))
+    answer = read(sock, ANSWER_BYTES)
+    if len(answer) < ANSWER_BYTES:
+        raise ConnectionResetError("the server closed the connection before its answer arrived")
+    proof.check(answer)
     return proof
 
 

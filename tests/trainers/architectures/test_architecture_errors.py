@@ -56,13 +56,13 @@ MISTAKES: list[tuple[Any, str]] = [
     (["tokens", "attention"], "layers[1].attention: heads must divide the 1 features, got 4"),
     (["tokens", "batch_norm"], "layers[1].batch_norm: needs an image or a row, but its input is 64 tokens of 1"),
     (["conv", {"group_norm": {"groups": 3}}], "layers[1].group_norm: groups must divide the 1 channels, got 3"),
-    (["adaptive_pool", "layer_norm"], "layers[1].layer_norm: needs more than one number in a group, but what comes is"),
+    (["adaptive_pool", "layer_norm"], "layers[1].layer_norm: needs more than one number in a group, but its input is"),
     (["flatten", "global_pool"], f"layers[1].global_pool: needs an image or tokens, but {ROW}"),
     ({"dropout": {"p": "a"}}, "layers.dropout: fails for an image of 1 channels and 8 x 8 pixels as input: TypeE"),
     ({"residual": {"body": "konv"}}, "layers.residual.body: must be a known operation, got 'konv'"),
     (
         ["conv", {"conv": {"channels": 4}}, {"residual": {"body": {"conv": {"channels": 1}}}}],
-        "layers[2].residual: body must keep the shape (4, 8, 8), got one that gives (1, 8, 8)",
+        "layers[2].residual: body must keep the shape (4, 8, 8), got one that returns (1, 8, 8)",
     ),
     ({"0-1": "conv", "2": []}, "layers: a cell must have edges such as '0-1' or nodes such as '2', and not both"),
     ({"0-1": "conv", "conv": {}}, "layers: a cell must have edges such as '0-1' or nodes such as '2', and not both"),
@@ -105,7 +105,7 @@ MISTAKES: list[tuple[Any, str]] = [
         {"cells": {"cell": NODES, "stages": 2, "reduction": {"0-1": {"conv": {"channels": 7}}}}},
         "layers.cells.reduction.0-1.conv: must halve the sides, to (2, 4, 4), got (7, 4, 4)",
     ),
-    (["flatten", {"cells": {"cell": NODES, "stages": 2}}], "layers[1].cells: stages must be 1 where a row of 64"),
+    (["flatten", {"cells": {"cell": NODES, "stages": 2}}], "layers[1].cells: stages must be 1 if the input is a row of 64"),
     ({"cells": {"cell": {"0-1": "pool"}}}, "layers.cells.cell.0-1.pool: must keep the shape in a cell, (1, 8, 8)"),
 ]
 

@@ -371,7 +371,7 @@ def test_an_operation_that_changed_since_is_told_and_names_and_shapes_count() ->
     assert "the parent's weights aren't those of its architecture: body.1.0.weight is missing" in str(found)
     del OPERATIONS["mine"]
     other = network([dense(4)], (4,), 3)
-    assert "an architecture can't be built again: architecture[1]: must be an operation" in str(
+    assert "an architecture can't be built again: architecture[1]: must be a known operation" in str(
         inherit(other, weights, architecture)
     )
 

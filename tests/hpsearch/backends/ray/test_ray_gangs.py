@@ -35,8 +35,9 @@ def ended(outcome: Any) -> dict[str, float]:
 
 
 @pytest.fixture
-def pair(ray_cluster, tmp_path) -> Iterator[Driver]:
-    """Two workers on one node."""
+def pair(ray_cluster, tmp_path, monkeypatch) -> Iterator[Driver]:
+    """Two workers on one node, with as much time to stop together as a busy machine needs."""
+    monkeypatch.setattr(gangs, "GRACE_SECONDS", 300.0)
     driver = Driver(RayBackend(Resources(workers=2, workers_per_trial=2)), tmp_path / "study", "together", widest=2)
     driver.wait_for(lambda: driver.backend.workers().ready == 2)
     yield driver
