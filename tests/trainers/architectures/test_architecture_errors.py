@@ -105,7 +105,7 @@ MISTAKES: list[tuple[Any, str]] = [
         {"cells": {"cell": NODES, "stages": 2, "reduction": {"0-1": {"conv": {"channels": 7}}}}},
         "layers.cells.reduction.0-1.conv: must halve the sides, to (2, 4, 4), got (7, 4, 4)",
     ),
-    (["flatten", {"cells": {"cell": NODES, "stages": 2}}], "layers[1].cells: stages must be 1 if the input is a row of 64"),
+    (["flatten", {"cells": {"cell": NODES, "stages": 2}}], "layers[1].cells: stages must be 1 if the input is a row"),
     ({"cells": {"cell": {"0-1": "pool"}}}, "layers.cells.cell.0-1.pool: must keep the shape in a cell, (1, 8, 8)"),
 ]
 
