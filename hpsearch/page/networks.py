@@ -1,20 +1,24 @@
-"""The best trials' structures as graphs."""
+"""The best trials' structures as graphs: in one picture, with the same colours per operation and one legend."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from hpsearch.page.network_graph import graph_of, operations_of, structures_of
-from hpsearch.page.network_picture import Drawn, Look, looks_of, network_picture
+from hpsearch.page.charts import Picture, width_of
+from hpsearch.page.charts.picture import SERIES, Area, Ink, Line, Point, Shape, Words
+from hpsearch.page.layered import Layout, layered
+from hpsearch.page.network_graph import NONE, Graph, Node, graph_of, operations_of, structures_of
 from hpsearch.page.section import Section, SectionTable
 from hpsearch.results.study import Study
 from hpsearch.space import Space
 from hpsearch.space.parameter import Structure
 from hpsearch.tables.outline import written
-from hpsearch.tables.wording import number
+from hpsearch.tables.wording import number, shortened
 from hpsearch.trial import Params, TrialRow, Value
 
-__all__ = ["looks_in", "networks"]
+__all__ = ["Drawn", "Look", "looks_in", "looks_of", "network_picture", "networks"]
 
 _MOST = 3
 """Most trials that are drawn: the best ones with different structures."""
@@ -22,6 +26,35 @@ _HOW = (
     "Of the best trials whose structures differ. An operation has the same colour in all of them; one that gives zeros "
     "has none, and a dashed border."
 )
+
+_WIDTH = 760.0
+_EDGE, _APART = 20.0, 36.0
+_NAME, _SETTING = 13.0, 11.0
+_LINE = 15.0
+_MOST_LETTERS, _MOST_LINES = 26, 4
+"""Longest text of a box; the section's text is complete."""
+_LEAST_WIDTH = 64.0
+_ROUND = 5.0
+_HEAD = 5.0
+"""An arrow's."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colour and border of an operation's boxes."""
+
+    ink: Ink = "muted"
+    dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A graph and its title."""
+
+    title: str
+    lines: Sequence[str]
+    """Shown below the title."""
+    graph: Graph
 
 
 def looks_in(studies: Iterable[Study]) -> dict[str, Look]:
@@ -53,8 +86,8 @@ def networks(study: Study, looks: Mapping[str, Look] | None = None) -> list[Sect
                 rows.append((str(row.number), ", ".join(values), written(found[name])))
         if drawn:
             title = f"Best networks: {name}"
-            told = "; ".join(f"trial {trial}, {values}: {network}" for trial, values, network in rows)
-            picture = network_picture(drawn, looks, title, told)
+            description = "; ".join(f"trial {trial}, {values}: {network}" for trial, values, network in rows)
+            picture = network_picture(drawn, looks, title, description)
             table = SectionTable(("trial", "values", name), rows)
             sections.append(Section(title, [_HOW], picture, table, folded=True))
     return sections
@@ -80,3 +113,141 @@ def _structures(space: Space, params: Params) -> dict[str, Value]:
         if is_structure
         for name, value in structures_of(top, holds[top], whole)
     }
+
+
+def looks_of(names: Sequence[str]) -> dict[str, Look]:
+    """Assign each operation a look: six colours, then the same with dashed borders; further ones share a look.
+
+    Args:
+        names: The operations' names; the same names in the same order get the same looks.
+    """
+    there_are = [name for name in dict.fromkeys(names) if name not in NONE]
+    looks = [Look(ink, dashed) for dashed in (False, True) for ink in SERIES]
+    return dict(zip(there_are, looks, strict=False))
+
+
+def network_picture(graphs: Sequence[Drawn], looks: Mapping[str, Look], title: str, description: str) -> Picture:
+    """Draw graphs in rows, as many per row as fit.
+
+    Args:
+        graphs: At least one, each with a node.
+        looks: Looks by operation; others are grey.
+        title: The picture's title.
+        description: Description of the picture, for screen readers.
+    """
+    used = {node.operation for drawn in graphs for node in drawn.graph.nodes} - {""}
+    key, (width, y) = _key([*(name for name in looks if name in used), *sorted(used - set(looks))], looks)
+    placed: list[Shape] = list(key)
+    x, below = _EDGE, y
+    for drawn in graphs:
+        shapes, size = _graph(drawn, looks, (x, y))
+        if x > _EDGE and x + size[0] > _WIDTH - _EDGE:
+            x, y = _EDGE, below + _APART
+            shapes, size = _graph(drawn, looks, (x, y))
+        placed += shapes
+        x, below = x + size[0] + _APART, max(below, y + size[1])
+        width = max(width, x - _APART + _EDGE)
+    picture = Picture(width, below + _EDGE, title, description)
+    picture.draw(*placed)
+    return picture
+
+
+def _key(names: Sequence[str], looks: Mapping[str, Look]) -> tuple[list[Shape], Point]:
+    """Return the legend's entries, its width with edges included, and where the graphs begin."""
+    shapes: list[Shape] = []
+    x, y, width = _EDGE, _EDGE, 0.0
+    for name in names:
+        text = shortened(name, _MOST_LETTERS)
+        room = 26 + width_of(text, 12) + 18
+        if x > _EDGE and x + room - 18 > _WIDTH - _EDGE:
+            x, y = _EDGE, y + 20
+        shapes += _card((x + 9, y + 2), (18, 13), looks.get(name, Look(dashed=name in NONE)), name not in NONE)
+        shapes.append(Words(x + 26, y + 6, text))
+        x += room
+        width = max(width, x - 18 + _EDGE)
+    return shapes, (width, y + (34 if names else 0))
+
+
+def _graph(drawn: Drawn, looks: Mapping[str, Look], corner: Point) -> tuple[list[Shape], Point]:
+    """Draw a graph below its title; return the size of both."""
+    graph = drawn.graph
+    layout = layered([_size(node) for node in graph.nodes], graph.edges)
+    top = 30 + _LINE * len(drawn.lines)
+    titles = max([width_of(drawn.title, 14), *(width_of(text, 12) for text in drawn.lines)])
+    wide = max(layout.width, titles)
+    shapes: list[Shape] = [Words(corner[0], corner[1] + 12, drawn.title, size=14)]
+    for index, text in enumerate(drawn.lines, 1):
+        shapes.append(Words(corner[0], corner[1] + 13 + _LINE * index, text, ink="muted"))
+    left, above = corner[0] + (wide - layout.width) / 2, corner[1] + top
+    shapes += _edges(graph, layout, (left, above))
+    for node, (x, y) in zip(graph.nodes, layout.places, strict=True):
+        shapes += _node(node, (x + left, y + above), looks)
+    return shapes, (wide, top + layout.height)
+
+
+def _edges(graph: Graph, layout: Layout, corner: Point) -> Iterator[Shape]:
+    absent = {number for number, node in enumerate(graph.nodes) if node.operation in NONE}
+    routes = [
+        ([(x + corner[0], y + corner[1]) for x, y in route], bool({first, last} & absent))
+        for (first, last), route in zip(graph.edges, layout.routes, strict=True)
+    ]
+    for points, dashed in sorted(routes, key=lambda one: not one[1]):  # in a shared lane the visible one is on top
+        yield Line(points, "muted", 1.4, dashed)
+        x, y = points[-1]
+        yield Line([(x - _HEAD * 0.7, y - _HEAD), (x, y), (x + _HEAD * 0.7, y - _HEAD)], "muted", 1.4)
+
+
+def _node(node: Node, middle: Point, looks: Mapping[str, Look]) -> Iterator[Shape]:
+    x, y = middle
+    width, height = _size(node)
+    if node.is_place:
+        yield from _card(middle, (width, height), Look("text"), False, height / 2)
+        yield Words(x, y + 4, _short(node.name), "middle", size=12)
+        return
+    is_none = node.operation in NONE
+    yield from _card(middle, (width, height), looks.get(node.operation, Look(dashed=is_none)), not is_none)
+    lines = _lines(node)
+    yield Words(x, y - _LINE * len(lines) / 2 + 4.5, _short(node.name), "middle", "muted" if is_none else "text", _NAME)
+    for index, text in enumerate(lines, 1):
+        yield Words(x, y - _LINE * len(lines) / 2 + 3.5 + _LINE * index, text, "middle", "muted", _SETTING)
+
+
+def _card(middle: Point, size: Point, look: Look, filled: bool, corner: float = _ROUND) -> Iterator[Shape]:
+    (x, y), (width, height) = middle, size
+    corner = min(corner, height / 2)
+    outline = [
+        (
+            x + side * (width / 2 - corner) + corner * math.cos(angle),
+            y + end * (height / 2 - corner) + corner * math.sin(angle),
+        )
+        for quarter, (side, end) in enumerate([(1, 1), (-1, 1), (-1, -1), (1, -1)])
+        for angle in ((quarter + step / 4) * math.pi / 2 for step in range(5))
+    ]
+    if filled:
+        yield Area(outline, look.ink)
+    yield Line([*outline, outline[0]], look.ink, 1.5, look.dashed)
+
+
+def _size(node: Node) -> Point:
+    name = width_of(_short(node.name), 12 if node.is_place else _NAME)
+    if node.is_place:
+        return max(name + 20, 26), 24
+    lines = _lines(node)
+    return max(_LEAST_WIDTH, *(16 + wide for wide in [name, *(width_of(text, _SETTING) for text in lines)])), 28 + (
+        _LINE * len(lines)
+    )
+
+
+def _lines(node: Node) -> list[str]:
+    """Wrap the settings into lines."""
+    lines: list[str] = []
+    for text in map(_short, node.settings):
+        if lines and len(lines[-1]) + 2 + len(text) <= _MOST_LETTERS:
+            lines[-1] += f", {text}"
+        else:
+            lines.append(text)
+    return lines if len(lines) <= _MOST_LINES else [*lines[: _MOST_LINES - 1], "…"]
+
+
+def _short(text: str) -> str:
+    return shortened(text, _MOST_LETTERS)

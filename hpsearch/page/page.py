@@ -13,8 +13,7 @@ from hpsearch.page.comparing import beside
 from hpsearch.page.goals import front
 from hpsearch.page.html import page
 from hpsearch.page.importance import importance
-from hpsearch.page.network_picture import Look
-from hpsearch.page.networks import looks_in, networks
+from hpsearch.page.networks import Look, looks_in, networks
 from hpsearch.page.overview import again, overview
 from hpsearch.page.params import parallel
 from hpsearch.page.progress import curves, history

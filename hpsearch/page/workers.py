@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hpsearch.events import Ended, Failed, Finished, Lost, Opened, Reverted, Started, Steered
 from hpsearch.page.charts import Key, Linear, Picture, legend
-from hpsearch.page.charts.legend import ROW
+from hpsearch.page.charts.chart import ROW
 from hpsearch.page.charts.picture import Box, Ink, Line, Words
 from hpsearch.page.endings import has_rungs, rung_inks
 from hpsearch.page.section import Section

@@ -15,8 +15,8 @@ from hpsearch.results.study import Study, load
 from hpsearch.searchers import KNOWN, Past
 from hpsearch.study.warm_start import WarmStart
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.warm_start.found import Source, take
-from hpsearch.warm_start.other_study import from_study
+from hpsearch.trial import Score, TrialRow, TrialState
+from hpsearch.warm_start.found import Found, LeftOut, Source, take
 from hpsearch.warm_start.table import dataframe_name, from_csv, from_dataframe, from_parquet
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _check_new(shown: str, taken: Sequence[Past], known: dict[str, set[tuple[str
 def _read(source: Given, sweep: Sweep) -> Source:
     match source:
         case Study():
-            return from_study(source, sweep)
+            return _from_study(source, sweep)
         case str() | Path():
             return _read_named(str(source), sweep)
     at_hand: Any = source
@@ -162,7 +162,7 @@ def _read_named(source: str, sweep: Sweep) -> Source:
     if path.is_dir():
         if study is not None:
             raise SweepError(f"--from {source}: expected a study's directory alone, without #{study}")
-        return from_study(load(path), sweep)
+        return _from_study(load(path), sweep)
     if not path.is_file():
         raise SweepError(
             f"--from {source}: expected a study's directory, a CSV or Parquet file, or a storage of Optuna's as "
@@ -183,7 +183,7 @@ def _read_file(path: Path, study: str | None, sweep: Sweep) -> Source:
         raise SweepError(f"--from {path}: expected a file that can be read, got: {error.strerror}") from error
     is_sqlite, is_parquet = head == _SQLITE, head.startswith(_PARQUET)
     if is_sqlite and _is_ours(path):
-        return from_study(load(path.parent), sweep)
+        return _from_study(load(path.parent), sweep)
     if is_sqlite:
         from sqlalchemy.engine import URL
 
@@ -211,3 +211,41 @@ def _is_ours(path: Path) -> bool:
             return bool(connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION)
     except sqlite3.Error:
         return False
+
+
+def _from_study(study: Study, sweep: Sweep) -> Source:
+    """Return the trials of a study, running or not.
+
+    Raises:
+        SweepError: Its metric or its direction differs.
+    """
+    there, here = study.sweep.objective, sweep.objective
+    if set(there.names) != set(here.names) or there.several != here.several:
+        raise SweepError(
+            f"--from {study.directory}: expected a study that is decided by {_names(here.names)}, as the sweep is, got "
+            f"one by {_names(there.names)}. Name the metrics of both alike, or give a table (`hpsearch trials DIR "
+            "--metrics --format csv`) if that study reported them, too"
+        )
+    goals = {goal.name: goal.goal for goal in there.goals}
+    for goal in here.goals:
+        if goals.get(goal.name) != goal.goal:
+            raise SweepError(
+                f"--from {study.directory}: expected a study whose goal is to {goal.goal} {goal.name}, got "
+                f"{goals.get(goal.name, 'none')}"
+            )
+    rows = study.trials
+    curves = study.scores(here)
+    trials = [_found(row, curves.get(row.number, []), study.sweep) for row in rows]
+    return Source(str(study.directory), trials)
+
+
+def _names(names: Sequence[str]) -> str:
+    return " and ".join(map(repr, names))
+
+
+def _found(row: TrialRow, curve: list[tuple[int, Score]], sweep: Sweep) -> Found:
+    if row.state is TrialState.FAILED:
+        return Found({}, {}, left_out=LeftOut("failed"))
+    whole = row.state is TrialState.COMPLETE
+    # One that returned before its last iteration had got all that there was for it.
+    return Found(row.params, dict(curve), sweep.iterations if whole else row.iterations, whole)

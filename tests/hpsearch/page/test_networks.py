@@ -12,8 +12,7 @@ import hpsearch
 from hpsearch.page.charts import svg
 from hpsearch.page.charts.picture import Area, Line, Words
 from hpsearch.page.network_graph import Graph, graph_of, operations_of, structures_of
-from hpsearch.page.network_picture import Drawn, Look, looks_of, network_picture
-from hpsearch.page.networks import networks
+from hpsearch.page.networks import Drawn, Look, looks_of, network_picture, networks
 from hpsearch.space import Space
 
 
