@@ -266,6 +266,7 @@ def enlarge_what_arrives(parameter: Any, factor: float) -> None:
     parameter.register_hook(lambda gradient: gradient * factor)
 
 
+@pytest.mark.some_cases(8)
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("large", [1, 1 << 20], ids=["large", "small"])
 @pytest.mark.parametrize("change", [enlarge, replace, enlarge_what_arrives])

@@ -90,6 +90,7 @@ def assert_equal(state: Any, other: Any) -> None:
     assert all(torch.equal(one, two) for one, two in pairs)
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("layer", "width"),
     [

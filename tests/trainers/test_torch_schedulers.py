@@ -168,6 +168,7 @@ def test_every_scheduler_of_torch_is_tried():
     assert names == {*lr_scheduler.__all__, "SWALR"} - {"LRScheduler"}
 
 
+@pytest.mark.some_cases(18)
 @pytest.mark.parametrize("by", ["epoch", "batch"])
 @pytest.mark.parametrize("where", ["build", "__init__"])
 @pytest.mark.parametrize("name", SCHEDULERS)
@@ -217,6 +218,7 @@ def test_a_schedule_multiplies_what_a_scheduler_sets(name: str, by: str) -> None
         assert found == [[rate * halving(step * BATCH / ROWS) for rate in own] for step, own in enumerate(rates)]
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("by", ["epoch", "batch"])
 @pytest.mark.parametrize("name", ["LinearLR", "OneCycleLR", "ReduceLROnPlateau"])
 def test_scaling_multiplies_what_a_scheduler_sets(name: str, by: str) -> None:

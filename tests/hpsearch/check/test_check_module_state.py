@@ -70,6 +70,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
     del sys.modules["users_own"]
 
 
+@pytest.mark.some_cases(5)
 @pytest.mark.parametrize(
     ("statement", "name"),
     [
@@ -97,6 +98,7 @@ def test_a_value_that_changed_is_named(module, statement, name):
     assert [changed for changed, _ in found] == [f"users_own.{name}"]
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     "statement",
     [

@@ -71,6 +71,7 @@ def weights(training: DesignedNetwork, number: int) -> list[torch.Tensor]:
     return list(training.model.networks[number].state_dict().values())
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(("targets", "goal"), [(CLASSES, "accuracy"), (CLASSES, "f1"), (NUMBERS, "rmse")])
 @pytest.mark.parametrize("norm", ["none", "batch"])
 def test_no_network_learns_from_the_rows_that_it_validates(tmp_path, targets, goal, norm):

@@ -77,6 +77,7 @@ def begun(tmp_path: Path) -> Path:
     return study
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("harm", ["gone", "state.pt", "random.pt", "no random.pt", "a FIFO"])
 def test_a_checkpoint_that_is_gone_or_damaged_costs_its_iterations_and_nothing_else(begun, expected, harm):
     for checkpoint in begun.glob("trials/*/*/hpsearch-checkpoint-*"):

@@ -238,6 +238,7 @@ def reached_in(study: hpsearch.Study, goal: float) -> list[tuple[int, int]]:
     return [(trial, at) for trial, curve in study.curves().items() for at, value in curve if value <= goal]
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize("name", SEARCHES)
 @pytest.mark.parametrize("workers", [1, 4])
 def test_the_trial_that_reaches_it_ends_at_that_very_report(tmp_path, name, workers):

@@ -107,6 +107,7 @@ def test_what_no_training_reads_or_is_the_same_again_or_is_a_memo_keeps_trials_t
     many.close()
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize("puts", HARMFUL)
 def test_trials_that_would_train_with_what_anothers_build_has_put_fail_before_they_do(tmp_path, puts):
     expected = alone(tmp_path, puts)

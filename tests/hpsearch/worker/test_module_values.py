@@ -90,6 +90,7 @@ def changes(module: ModuleType, code: str) -> tuple[str, ...]:
     return tuple(name.removeprefix(f"{module.__name__}.") for name in module_changes(before))
 
 
+@pytest.mark.some_cases(9)
 @pytest.mark.parametrize(
     ("code", "names"),
     [

@@ -236,6 +236,7 @@ DIFFERING: dict[str, tuple[Any, Any, Any, str]] = {
 }
 
 
+@pytest.mark.some_cases(7)
 @pytest.mark.parametrize("name", DIFFERING)
 def test_what_cannot_be_exact_is_not_said_to_be(name: str) -> None:
     parent, child, shape, why = DIFFERING[name]

@@ -83,6 +83,7 @@ def test_a_pack_whose_models_read_something_else_plays_no_recording_of_another()
     check([{"model": OfRows, "rows": rows} for rows in (0, 0, 1, 1)], [[0, 1], [2, 3], [0, 1]])
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("what", ["global", "entry", "table", "class", "code"])
 def test_what_a_model_reads_may_change_between_two_epochs(what, monkeypatch):
     def change(epoch: int) -> None:

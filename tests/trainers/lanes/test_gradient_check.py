@@ -25,6 +25,7 @@ def pack_of(trainers: list[Trainer]) -> Pack:
     return Pack(trainers, 4, {}, at_once=True)
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("params", [{}, {"loss": "smoothed"}, {"loss": "margin"}, {"freeze": 0}, {"accumulate": 2}])
 def test_those_that_train_alike_pass_and_are_as_they_were(params):
     lanes = [lane | params for lane in LANES]

@@ -107,6 +107,7 @@ def test_images(way, lanes):
     check(way, lanes)
 
 
+@pytest.mark.some_cases(2)
 @ALL_WAYS
 @pytest.mark.parametrize(("kind", "size"), [(MLP, {"hidden": 24}), (CNN, {"channels": 4})])
 def test_an_epoch_is_that_of_each_alone_but_for_rounding(kind, size, way):
@@ -121,6 +122,7 @@ def test_an_epoch_is_that_of_each_alone_but_for_rounding(kind, size, way):
     assert kind is MLP or not all(same_bits(*pair) for pair in pairs), "convolutions of all lanes at once round"
 
 
+@pytest.mark.some_cases(2)
 @ALL_WAYS
 @pytest.mark.parametrize(("kind", "size"), [(MLP, {"hidden": 24}), (CNN, {"channels": 4})])
 def test_digits_have_the_same_bits_whoever_is_beside_them(kind, size, way):

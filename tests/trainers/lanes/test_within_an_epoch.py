@@ -137,6 +137,7 @@ def trained_alike(kind: type[Trainer], lanes: list[dict[str, Any]], epochs: int 
     return stepped
 
 
+@pytest.mark.some_cases(8)
 @pytest.mark.parametrize("meddle", MEDDLE, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("by", ["loss", "schedule"])
 @pytest.mark.parametrize(
@@ -168,6 +169,7 @@ class MeddlingMetric(Drawn):
         return output.mean(1)
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("meddle", [other_loss, rate_of_dropout, layer, weights, mode], ids=lambda one: one.__name__)
 def test_what_is_changed_while_it_is_validated_counts_from_there_on(meddle: Callable[[Any], None]):
     common = {"layers": ["relu"], "dropout": 0.1, "validation_batch_size": 5, "meddle": meddle}
@@ -194,6 +196,7 @@ class Looking(Drawn):
         return 1 / (1 + norm(one.grad for one in self.model.parameters()) + norm(kept))
 
 
+@pytest.mark.some_cases(5)
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "fused sgd", "rmsprop"])
 @pytest.mark.parametrize("looks", [True, False])
 @pytest.mark.parametrize("head_alone", [False, True])
@@ -222,6 +225,7 @@ def test_a_rate_that_torch_refuses_fails_its_trial_alone(optimizer: str):
     assert ["overflow" in str(one.error) for one in after] == [False, True, False]
 
 
+@pytest.mark.some_cases(6)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
 @pytest.mark.parametrize("rate", [math.inf, math.nan, 0.0, -1.0])
 def test_any_other_rate_is_what_it_is_alone(optimizer: str, rate: float):

@@ -50,6 +50,7 @@ def test_all_ranks_have_what_the_first_has_built(strategy):
     assert run_ranks(2, work) == [[1.0] * 5] * 2
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_all_ranks_go_on_with_what_the_first_has_changed(strategy):
     """In place, where nothing tells of it."""

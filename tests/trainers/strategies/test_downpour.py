@@ -86,6 +86,7 @@ def assert_close(states: list[Any], expected: Weights) -> None:
             assert torch.allclose(state["model"][name], value, atol=1e-5), name
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize(
     ("n_push", "n_fetch", "servers"), [(1, 1, 1), (2, 3, 1), (3, 2, 2), (1, 4, 2), (4, 1, 1), (100, 1, 1), (3, 100, 3)]
 )
