@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,21 +12,22 @@ from typing import Any, cast
 
 from hpsearch.backends import BackendName, make_backend
 from hpsearch.backends.simulated import SimulatedBackend
-from hpsearch.errors import SweepError
+from hpsearch.errors import HpsearchWarning, SweepError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.observers.base import Observer
 from hpsearch.observers.callbacks import Callback
 from hpsearch.observers.screen import choose_progress
 from hpsearch.results.rerun import Rerun
+from hpsearch.results.result_warnings import result_warnings
 from hpsearch.results.study import Study, load
-from hpsearch.run.called import run_called
+from hpsearch.run.interrupts import interrupted, passing_on
 from hpsearch.run.launched import check_launched_once
 from hpsearch.run.observing import checked_observers
 from hpsearch.run.old_keywords import with_old_keywords
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.search_sweep import sweep_of_search
 from hpsearch.run.simulate import IN_MEMORY, run_in_memory
-from hpsearch.run.study_run import Run, create_study
+from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.run.warm_start import recorded, warm_start_of
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
@@ -189,7 +192,7 @@ def search(
         virtual=backend == "simulated",
         starting="starting Ray" if backend == "ray" else "",
     )
-    return run_called(place, sweep, run, "search")
+    return _run_called(place, sweep, run, "search")
 
 
 def rerun(
@@ -274,7 +277,7 @@ def rerun(
         virtual=backend == "simulated",
         starting="starting Ray" if backend == "ray" else "",
     )
-    made = run_called(place, sweep, run, "rerun").rerun
+    made = _run_called(place, sweep, run, "rerun").rerun
     assert made is not None
     return made
 
@@ -305,3 +308,36 @@ def _search_path(trainable: str | Callable[..., Any] | Simulation | None) -> tup
         return (here,)
     root = Path(file).resolve().parents[module.__name__.count(".") + (Path(file).name == "__init__.py")]
     return tuple(dict.fromkeys((here, str(root))))
+
+
+def _run_called(directory: StudyDirectory, sweep: Sweep, run: Run, call: str) -> Study:
+    """Run a study as `run_study` does, and warn of what its results show. A signal that ends it is raised.
+
+    A study that a signal has ended isn't returned: the caller would continue with its best trial as if it were whole.
+
+    Args:
+        directory: The study's directory.
+        sweep: The sweep.
+        run: How it is run.
+        call: The function that the user called. It calls this function directly, for the location of warnings.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C ended it; its `directory` is the study's.
+        SystemExit: Another signal ended it; the same.
+        HpsearchError: As in `run_study`.
+    """
+    path = str(directory.path)
+    is_importable = not (sweep.trainable or "").startswith("__main__:")
+    resume = f", or with: hpsearch resume {shlex.quote(path)}" if is_importable else ""
+    message = f"the study is kept in {path}; go on with the same call of {call} and directory={path!r}{resume}"
+    try:
+        with passing_on(run.interrupts, message):
+            study = run_study(directory, sweep, run)
+        if study.state in ("interrupted", "killed") and not run.interrupts.signals:
+            raise interrupted(message)  # for example, a callback raised it
+    except (KeyboardInterrupt, SystemExit) as error:
+        vars(error)["directory"] = directory.path
+        raise
+    for text in result_warnings(study):
+        warnings.warn(text, HpsearchWarning, stacklevel=3)
+    return study

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from hpsearch.backends.base import Backend
 from hpsearch.decision import Followed
@@ -16,16 +17,15 @@ from hpsearch.journal.journal import Journal
 from hpsearch.journal.requests import Request, person
 from hpsearch.observers.base import Observers, Record
 from hpsearch.run.interrupts import Interrupts
-from hpsearch.run.remarks import Remarks
-from hpsearch.run.room import Room
 from hpsearch.run.steering import answer, refusal
-from hpsearch.run.time_limit import TimeLimit
 from hpsearch.run.verdicts import Rules, broken_off, verdict
 from hpsearch.schedulers.base import Done
+from hpsearch.searchers.first_trials import STAND_IN
 from hpsearch.study.state import Next, SweepState
 from hpsearch.study.stopping import CRITERIA, mistake_of
-from hpsearch.task import Gone, Message, Notice, Progress, Result, Task, TimedOut
-from hpsearch.trial import Report, Segment
+from hpsearch.tables.wording import counted
+from hpsearch.task import Gone, Message, Notice, Progress, Result, Task, TimedOut, WorkerShare
+from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
 
 __all__ = ["Orchestrator"]
@@ -38,6 +38,147 @@ _SEARCHING_SHARE = 0.01
 
 _PAUSED_TICK = 0.1
 """Seconds between two looks at requests while the sweep is paused and nothing runs."""
+
+
+class _Remarks:
+    """Messages about trials, each only once.
+
+    Args:
+        observers: Receive the messages.
+        module_changes_stay: Consequence of a change of the trainable's modules; empty: there is no message.
+    """
+
+    def __init__(self, observers: Observers, module_changes_stay: str = "") -> None:
+        self._observers = observers
+        self._module_changes_stay = module_changes_stay
+        self._reported: set[str] = set()  # settings that trials changed, and values of modules
+        self._reported_ignored = False
+        self._stand_ins = 0
+
+    def start(self, event: Started, trial: Trial) -> None:
+        """Report a fork that starts without its parent's checkpoint."""
+        self._stand_ins += event.new is not None and event.new.origin == STAND_IN
+        parent = None if event.new is None else event.new.parent
+        if parent is not None and parent.checkpoint is None:
+            self._observers.say(
+                f"trial {trial.number} starts from zero: there is no checkpoint of trial {parent.number} at "
+                f"iteration {parent.iteration}, from which it was to be forked"
+            )
+
+    def end(self, result: Result) -> None:
+        """Report what a segment changed of its process, and a checkpoint that it ignored."""
+        self._settings(result)
+        if result.ignored_checkpoint and not self._reported_ignored:
+            self._reported_ignored = True
+            self._observers.say(
+                f"trial {result.trial} went on from a checkpoint without a look at trial.checkpoint: if it trained "
+                "from zero, what it reported isn't of the iterations that it counts for. Load the checkpoint before "
+                "the loop, or report without one: then each promotion starts from zero"
+            )
+
+    def _settings(self, result: Result) -> None:
+        trial = result.trial
+        new = [setting for setting in result.changed if setting not in self._reported]
+        self._reported.update(new)
+        if new:
+            which = "; such changes are put back after each segment, and named in its output.log"
+            self._observers.say(f"trial {trial} changed its whole process: {', '.join(new)}{which}")
+        changes = [name for name in result.module_changes if name not in self._reported]
+        if changes and self._module_changes_stay:
+            self._reported.update(changes)
+            self._observers.say(f"{', '.join(changes)} changed while trial {trial} ran: {self._module_changes_stay}")
+        if result.stuck:
+            self._observers.say(f"trial {trial} changed what couldn't be put back: {', '.join(result.stuck)}")
+
+    def stand_ins(self) -> None:
+        """Report how many trials ran a random configuration because no suggestion was ready."""
+        if self._stand_ins:
+            self._observers.say(
+                f"{counted(self._stand_ins, 'trial')} took a random point, as no suggestion was ready when a worker "
+                "was free; with search.ahead: false workers wait for suggestions"
+            )
+
+
+class TimeLimit:
+    """Holds a sweep to `limits.max_time`, by its backend's clock.
+
+    Args:
+        backend: The backend, whose clock is used, and whose `wait` is ended in time.
+        most: Limit of all runs of the sweep together, in seconds; None: none.
+        spent: Seconds of earlier runs.
+    """
+
+    def __init__(self, backend: Backend, most: float | None, spent: float) -> None:
+        self._backend = backend
+        self._left = math.inf if most is None else most - spent
+        self._began = 0.0
+        self._until = math.inf
+        self._paused_since: float | None = None
+
+    def begin(self) -> None:
+        """Start the clock, once the backend is open."""
+        self._began = self._backend.now()
+        self._last_until(self._began + self._left)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began, pauses included."""
+        return self._backend.now() - self._began
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the time is over; never in a pause."""
+        return not self.is_paused and self._backend.now() >= self._until
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the clock is paused."""
+        return self._paused_since is not None
+
+    def pause(self) -> None:
+        """Pause the clock."""
+        self._paused_since = self._backend.now()
+
+    def go_on(self) -> None:
+        """Resume the clock."""
+        assert self._paused_since is not None, "it is paused"
+        self._last_until(self._until + self._backend.now() - self._paused_since)
+        self._paused_since = None
+
+    def _last_until(self, when: float) -> None:
+        self._until = when
+        if when < math.inf:
+            self._backend.wake(when)
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """How many segments could start at once, and on how many workers."""
+
+    starts: int
+    """Segments that could start, each as narrow as may be."""
+    workers: int
+    """Available workers: those that would be free if each lane had its own."""
+    least: int
+    """Workers that a segment takes, where it has no lane."""
+    share: WorkerShare | None
+    """What a segment requests that may be a lane."""
+
+    @classmethod
+    def of(cls, backend: Backend, least: int, share: WorkerShare | None) -> _Room:
+        """Ask a backend."""
+        workers = backend.capacity()
+        return cls(workers // least if share is None else backend.capacity(share), workers, least, share)
+
+    def after(self, widths: Iterable[int]) -> _Room:
+        """Return the rest after segments of these widths have started."""
+        started = list(widths)
+        workers = max(self.workers - sum(started), 0)
+        if self.share is None:
+            return _Room(workers // self.least, workers, self.least, None)
+        # Which workers a gang takes, and how many lanes with them, is the backend's choice.
+        is_known = all(width == 1 for width in started)
+        return _Room(self.starts - len(started) if is_known else 0, workers, self.least, self.share)
 
 
 class Orchestrator:
@@ -57,14 +198,14 @@ class Orchestrator:
         """Join the parts.
 
         Args:
-            sweep_state: Of what to run; the journal's events were applied to it.
+            sweep_state: The state of the sweep; the journal's events were applied to it.
             journal: Open for writing, with this run's `Opened` in it.
             backend: Where segments run; opened and closed here.
-            observers: Told everything, after it was journaled.
+            observers: Receive every event after it was journaled, and live reports before.
             interrupts: Entered by the caller.
-            spent: Seconds that former runs took of `limits.max_time`.
-            discard: Takes the checkpoints that nothing needs any more.
-            edited: Says that the trainable's code was edited since this run began; None: it wasn't.
+            spent: Seconds that earlier runs took of `limits.max_time`.
+            discard: Deletes checkpoints that are no longer needed.
+            edited: Returns a message if the trainable's code was edited since this run began, else None.
         """
         self._sweep_state = sweep_state
         self._journal = journal
@@ -76,7 +217,7 @@ class Orchestrator:
         self._edited = edited
         self._events: list[Event] = []  # applied, but not journaled yet
         self._followed: list[Followed] = []  # from each of them
-        self._remarks = Remarks(observers, backend.module_changes_stay)
+        self._remarks = _Remarks(observers, backend.module_changes_stay)
         self._stopping: dict[tuple[int, int], str] = {}  # attempts that the scheduler stops, to why
         self._ending: str | None = None
         self._mistake: HpsearchError | None = None
@@ -182,7 +323,7 @@ class Orchestrator:
         return since is not None and count > 0 and self._backend.now() - since >= _SEARCHING_SHARE * seconds / count
 
     def _filled(self) -> bool:
-        room = Room.of(self._backend, self._sweep_state.widths.least, self._share)
+        room = _Room.of(self._backend, self._sweep_state.widths.least, self._share)
         while True:
             starts: list[Started] = []
             upcoming = self._sweep_state.upcoming(self._has_waited())

@@ -14,10 +14,10 @@ from hpsearch.objective import Objective, without_targets
 from hpsearch.observers.base import Record
 from hpsearch.run.gpu_notes import gpu_notes
 from hpsearch.run.parallel_notes import parallel_notes
-from hpsearch.run.plan_space import space_lines
 from hpsearch.run.simulate import Nobody, simulate
+from hpsearch.schedulers import settings_named
 from hpsearch.schedulers.base import RungView
-from hpsearch.searchers import GridSearcher, RandomSearcher
+from hpsearch.searchers import KNOWN, GridSearcher, RandomSearcher, refusals
 from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import EFFICIENCY
 from hpsearch.study.state import SweepState
@@ -31,6 +31,9 @@ _MOST_BRACKETS = 12
 """Brackets that the text lists one by one."""
 
 _MOST_FIRST = 64
+
+_DRAWS, _CALLED_DRAWS = 1_000, 100
+"""Samples to estimate the share of valid configurations; fewer if a function is called for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ def plan_text(plan: Plan) -> str:
     """Return the plan as a person reads it."""
     lines = [f"{plan.sweep.name}: {_method(plan.sweep)}", *_lag(plan.sweep), ""]
     if plan.sweep.unbounded:
-        told = [*_goals(plan.sweep.objective), *space_lines(plan.sweep), *_parallel(plan.sweep), *_gpu(plan.sweep)]
+        told = [*_goals(plan.sweep.objective), *_space_lines(plan.sweep), *_parallel(plan.sweep), *_gpu(plan.sweep)]
         return "\n".join([*lines, *told, *_unbounded(plan)]) + "\n"
     brackets: dict[int, list[RungView]] = {}
     for rung in plan.rungs:
@@ -168,7 +171,7 @@ def plan_text(plan: Plan) -> str:
         "",
         *_seed(plan.sweep),
         *_goals(plan.sweep.objective),
-        *space_lines(plan.sweep),
+        *_space_lines(plan.sweep),
         *_parallel(plan.sweep),
         *_gpu(plan.sweep),
         f"trials       {plan.trials:,}{_of_grid(plan)}",
@@ -325,3 +328,35 @@ class _MadeUp(Simulation):
     def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
         step = Step(dict.fromkeys(self.metrics, float(trial.seed)), 1.0)
         return itertools.repeat(step, (segment.end or segment.start + 1) - segment.start)
+
+
+def _space_lines(sweep: Sweep) -> list[str]:
+    """Describe the space's size, the fraction of valid configurations, and the methods that can search it."""
+    space = sweep.parameters
+    if not space.conditional and not space.constraints:
+        return []
+    always = len(space.columns([]))
+    if space.bounded:
+        sometimes = len(space.parameters) - always
+        count = f"{counted(len(space.parameters), 'parameter')}, {sometimes:,} of which don't always apply"
+    else:
+        count = f"{counted(always, 'parameter')} that always apply, and no end of others"
+    size = space.size
+    lines = [f"space        {count}" + ("" if size is None else f"; {counted(size, 'point')}")]
+    if space.constraints:
+        draws = _CALLED_DRAWS if space.calls else _DRAWS
+        kept = space.count_valid(sweep.seed, draws)
+        lines.append(f"             {kept:,} of {draws:,} draws keep the constraints; others are drawn again")
+    refused = refusals(sweep.problem)
+    for method, searcher in KNOWN.items():
+        over = None if searcher.over is None else settings_named(searcher.over)
+        if (
+            over is not None
+            and over.capabilities.forks
+            and refused[method] is None
+            and over.capabilities.unsupported_key(sweep.objective)
+        ):
+            refused[method] = "forks trials by one number"
+    lines.append(f"methods      {', '.join(method for method, why in refused.items() if why is None)}")
+    lines += [f"             not {method}: {why}" for method, why in refused.items() if why is not None]
+    return lines

@@ -293,6 +293,7 @@ class BracketScheduler(Scheduler):
         return plan if plan.trials else None
 
     def _decide(self, bracket: OpenBracket) -> Sequence[Decision]:
+        """Return the decisions on a rung that an outcome has completed; none while trials of it run."""
         decisions: Sequence[Decision] = ()
         if bracket.in_last_rung:
             # More than one only where `exhausted` just made the rung the last.
@@ -314,8 +315,8 @@ class BracketScheduler(Scheduler):
     def _decide_rung(self, bracket: OpenBracket) -> Sequence[Decision]:
         """Promote the best of a rung whose outcomes are all known, and stop the rest."""
         outcomes = self._ranked(bracket)
-        able = [outcome for outcome in outcomes if outcome.value is not None]
-        if not able:
+        unfailed = [outcome for outcome in outcomes if outcome.value is not None]
+        if not unfailed:
             # There is nothing to decide, so these failures may still be taken back.
             bracket.unfilled = bracket.plan
             self._replan(bracket, thin(bracket.plan, bracket.position + 1, 0))
@@ -323,18 +324,18 @@ class BracketScheduler(Scheduler):
         bracket.undecided = []
         for outcome in outcomes:
             self._failed_in.pop(outcome.trial, None)
-        promoted = min(bracket.plan.rungs[bracket.position + 1].size, len(able))
+        promoted = min(bracket.plan.rungs[bracket.position + 1].size, len(unfailed))
         decisions = [
             Decision(
                 outcome.trial,
                 "promote" if rank <= promoted else "stop",
                 ranked(outcome, bracket.position, rank, len(outcomes), promoted),
             )
-            for rank, outcome in enumerate(able, start=1)
+            for rank, outcome in enumerate(unfailed, start=1)
         ]
         self._replan(bracket, thin(bracket.plan, bracket.position + 1, promoted))
         bracket.go_to_next_rung()
-        for outcome in able[:promoted]:
+        for outcome in unfailed[:promoted]:
             insort(self._promoted, (-bracket.rung.until, outcome.trial, bracket))
         return decisions
 

@@ -50,7 +50,7 @@ class Suggestion:
 
     params: Params
     origin: str
-    """`"random"`, `"grid"`, `"points_to_try"`, `"stand_in"`, or another searcher's own name."""
+    """A word for the tables: `"random"`, `"grid"`, `"points_to_try"`, `"stand_in"`, or the searcher's `kind`."""
     parent: StateAt | None = None
     """The state that it is forked from: it gets the newest checkpoint of that time as `trial.parent_checkpoint`, and
     starts at iteration 0."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hpsearch.seeds import DRAW_BITS
 from hpsearch.space import (
     Categorical,
     Distribution,
@@ -142,7 +141,7 @@ class _Codec:
     @cached_property
     def middle(self) -> Value:
         """The median."""
-        return self.ours.draw(1 << (DRAW_BITS - 1))
+        return self.ours.quantile(0.5)
 
     @cached_property
     def theirs(self) -> Any:
@@ -244,7 +243,7 @@ class _Share(_Codec):
         return self.ours.position(value)
 
     def decode(self, value: Any) -> Value:
-        return self.ours.draw(min(int(value * 2**DRAW_BITS), 2**DRAW_BITS - 1))
+        return self.ours.quantile(value)
 
 
 class _Choice(_Codec):

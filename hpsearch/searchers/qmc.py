@@ -14,15 +14,14 @@ from hpsearch.searchers.base import (
     refuse_constraints,
     refuse_priors,
 )
-from hpsearch.seeds import DRAW_BITS
 
 __all__ = ["QMC"]
 
 _MOST_DIMENSIONS = 21_201
-"""Of SciPy's direction numbers."""
+"""Dimensions of SciPy's direction numbers."""
 
 _BITS = 30
-"""Of one coordinate; there are two to their power points."""
+"""Bits of a coordinate; there are 2**_BITS points."""
 
 _POINTS = 1 << _BITS
 
@@ -59,8 +58,8 @@ class QMC(Searcher):
             if number:  # SciPy can't skip 0 points
                 sequence.fast_forward(number)
             shares = sequence.random(1)[0].tolist()
-        bits = {p.name: _bits(share) for p, share in zip(moving, shares, strict=True)}
-        params = self.problem.space.build(lambda parameter: parameter.distribution.draw(bits.get(parameter.name, 0)))
+        position = {p.name: share for p, share in zip(moving, shares, strict=True)}
+        params = self.problem.space.build(lambda p: p.distribution.quantile(position.get(p.name, 0.0)))
         return Suggestion(params, self.kind)
 
     def observe(self, observation: Observation) -> None:
@@ -70,8 +69,3 @@ class QMC(Searcher):
     def size(self) -> int:
         """Number of points of the sequence."""
         return _POINTS
-
-
-def _bits(share: float) -> int:
-    """Return the random bits of a draw for a share in [0, 1)."""
-    return min(int(share * (1 << DRAW_BITS)), (1 << DRAW_BITS) - 1)

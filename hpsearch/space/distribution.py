@@ -81,6 +81,10 @@ class Distribution(ABC):
             bits: Uniform random bits, 0 <= bits < 2**`DRAW_BITS`.
         """
 
+    def quantile(self, share: float) -> Value:
+        """Return the value below which this share of the samples lies, 0 <= share <= 1; 0.5 is the median."""
+        return self.draw(min(int(share * 2**DRAW_BITS), 2**DRAW_BITS - 1))
+
     def near(self, bits: int) -> Value:
         """Return a value near the prior; without a prior the same as `draw`."""
         return self.draw(bits)
@@ -213,7 +217,7 @@ class Numeric(Distribution):
         if self.steps is not None:
             return [self._next_to(value, above) for above, end in ((False, least), (True, greatest)) if value != end]
         shares = [self.share(value) + move for move in (-MOVE, MOVE)]
-        drawn = [self.draw(min(int(share * 2**DRAW_BITS), 2**DRAW_BITS - 1)) for share in shares if 0 <= share <= 1]
+        drawn = [self.quantile(share) for share in shares if 0 <= share <= 1]
         return [near for near in drawn if near != value]
 
     def _next_to(self, value: float, above: bool) -> int | float:

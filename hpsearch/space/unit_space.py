@@ -10,7 +10,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch.seeds import DRAW_BITS
 from hpsearch.space.choices import Categorical, Ordinal
 from hpsearch.space.distribution import Numeric, own_copy
 from hpsearch.space.parameter import Parameter
@@ -126,7 +125,7 @@ class _Number(_Axis):
         return self.ours.share(value)
 
     def value(self, share: float) -> Value:
-        return self.ours.draw(min(int(share * 2**DRAW_BITS), 2**DRAW_BITS - 1))
+        return self.ours.quantile(share)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import io
 import os
 import secrets
 import shutil
+import stat
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -25,7 +26,6 @@ from typing import Any
 
 from hpsearch.errors import CheckpointError, StorageError, UnreadableCheckpointError, UnwritableError
 from hpsearch.trainable import addresses, manifest
-from hpsearch.trainable.copying import copy_tree
 from hpsearch.trainable.packs import Parts, read_pack, write_pack
 from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.state_file import dump, load, load_file, save_state
@@ -52,6 +52,13 @@ _DIRECTORY = "files"
 _FILE = "file"
 
 _GONE = "there must be a checkpoint at {}, but there is none: was it deleted?"
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 def name_of(iteration: int) -> str:
@@ -358,7 +365,45 @@ def _copy(source: Path, staging: Path, directory: Path) -> None:
             "write the checkpoint to a directory of its own, such as trial.directory / 'model'"
         )
     if source.is_dir():
-        copy_tree(source, staging / _DIRECTORY)
+        _copy_tree(source, staging / _DIRECTORY)
     else:
         (staging / _FILE).mkdir()
-        copy_tree(source, staging / _FILE / source.name)
+        _copy_tree(source, staging / _FILE / source.name)
+
+
+def _copy_tree(source: Path, target: Path, above: frozenset[tuple[int, int]] = frozenset()) -> None:
+    """Copy a directory or file recursively. Links are followed, so that the copy is self-contained.
+
+    `shutil.copytree` would block on a FIFO, and would turn errors of the system into text.
+
+    Args:
+        source: Directory or file to copy.
+        target: Path of the copy. It must not exist.
+        above: The enclosing directories that are being copied, as (device, inode).
+
+    Raises:
+        CheckpointError: An entry is neither file nor directory, or a link is broken or circular.
+        OSError: An entry cannot be read or written.
+    """
+    try:
+        status = source.stat()
+    except FileNotFoundError:
+        if not source.is_symlink():
+            raise
+        raise _refused(source, "a link that leads nowhere") from None
+    if stat.S_ISREG(status.st_mode):
+        shutil.copy2(source, target)
+        return
+    if not stat.S_ISDIR(status.st_mode):
+        raise _refused(source, _KINDS.get(stat.S_IFMT(status.st_mode), "something else"))
+    identity = (status.st_dev, status.st_ino)
+    if identity in above:
+        raise _refused(source, "a link to a directory that it lies in")
+    target.mkdir()
+    for entry in source.iterdir():
+        _copy_tree(entry, target / entry.name, above | {identity})
+    shutil.copystat(source, target)
+
+
+def _refused(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(f"a checkpoint can hold files and directories, but {path} is {what}: take it out")

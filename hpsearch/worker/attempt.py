@@ -1,4 +1,4 @@
-"""The record of one attempt: its reports, its checkpoints, and whether it was cut."""
+"""Records one attempt, as the `Listener` of a running trial: its reports, its checkpoints, and whether it was cut."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def attempt_directory(segment: Segment, rank: int = 0) -> str:
 
 
 class Attempt:
-    """Listens to a running trial, and forwards to the channel what can't wait for the attempt's end.
+    """The `Listener` of a `RunningTrial`: records an attempt, and forwards live reports to the `Channel`.
 
     In a gang only rank 0 uses the channel; the others record their last iteration.
     """

@@ -7,24 +7,26 @@ results equal those of `InProcess` to the bit.
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from hpsearch.errors import Interrupted, StorageError, UnwritableError
+from hpsearch.errors import Interrupted, StorageError, TrainableError, UnwritableError
 from hpsearch.task import Result
-from hpsearch.trainable import random_state
+from hpsearch.trainable import checkpoints, random_state
 from hpsearch.trainable.addresses import PACKS, path_of
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.current import set_current_trial
 from hpsearch.trainable.failures import bounded
+from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Segment
-from hpsearch.worker.builds import unshared
 from hpsearch.worker.job import Channel
 from hpsearch.worker.lane import BuiltTrainer, Lane
 from hpsearch.worker.lane_log import LaneLog
@@ -32,7 +34,6 @@ from hpsearch.worker.module_values import ModuleValues, Namespace, module_change
 from hpsearch.worker.output import OutputRedirect
 from hpsearch.worker.parked import Parked
 from hpsearch.worker.process_settings import Kept, apply, kept, told_of
-from hpsearch.worker.round_end import state_bytes, with_own_memory, write_checkpoint, write_kept
 
 if TYPE_CHECKING:
     from hpsearch_trainers import Trainer
@@ -49,6 +50,9 @@ The verdict on a resumed trial could differ from the first one, and so would its
 """
 _MOST_KINDS = 8
 """Most settings of the process whose verdicts are remembered, besides those in use."""
+
+_LARGEST = 4 << 20
+"""Largest state, in bytes, that is written with others: for larger ones the time depends on the size."""
 
 
 def why_whole(target: object, threads: int, gpus: float, *, rounded: bool = False) -> str | None:
@@ -193,7 +197,7 @@ class Lanes:
             if os.getpid() != process:
                 os._exit(1)  # a child that a trainable forked returned: it must not continue as a second driver
         ended = [lane for lane in self._lanes if lane.has_ended]
-        write_kept(ended, self._study)
+        _write_kept(ended, self._study)
         self._lanes = [lane for lane in self._lanes if not lane.has_ended]
         return [self._leave(lane) for lane in ended]
 
@@ -203,7 +207,7 @@ class Lanes:
         If it changes a value of the trainable's modules, trials are built again when they continue.
         """
         assert not self._lanes, "it has this process for itself"
-        return unshared(None, (), self._parked, self._modules, rounded=self._rounded)
+        return _unshared(None, (), self._parked, self._modules, rounded=self._rounded)
 
     def close(self) -> None:
         """Drop all lanes."""
@@ -226,11 +230,11 @@ class Lanes:
             lane.trial = RunningTrial(assignment, lane.listener)
         lane.trial.generators = lambda: self._beside_state(lane)
         if self._packs:
-            lane.trial.write_checkpoint = lambda *given: write_checkpoint(lane, state_bytes(lane.object), *given)
+            lane.trial.write_checkpoint = lambda *given: _write_checkpoint(lane, _state_bytes(lane.object), *given)
         with contextlib.ExitStack() as around:
             if lane.standing is None:
                 beside = [one for one in self._lanes if one is not lane and one.failure is None]
-                around.enter_context(unshared(lane, beside, self._parked, self._modules, rounded=self._rounded))
+                around.enter_context(_unshared(lane, beside, self._parked, self._modules, rounded=self._rounded))
             settings = around.enter_context(self._turn(lane))
             is_new = lane.standing is None
             if lane.standing is None:
@@ -350,7 +354,7 @@ class Lanes:
         generators = lane.generators  # saving must not change later results
         try:
             with self._turn(lane):
-                return with_own_memory(lane.object.state_dict())
+                return _with_own_memory(lane.object.state_dict())
         finally:
             lane.generators = generators
 
@@ -385,3 +389,133 @@ class Lanes:
         )
         lane.forget()
         return EndedLane(lane.segment, result, lane.late and result.cut)
+
+
+@contextlib.contextmanager
+def _unshared(
+    lane: Lane | None, beside: Sequence[Lane], parked: Parked[BuiltTrainer], modules: ModuleValues, *, rounded: bool
+) -> Iterator[None]:
+    """Check that the block, such as the build of a lane, changes no value of the trainable's modules.
+
+    All lanes of a process share these values. If one changes, each other lane fails before it trains with the new
+    value. Parked objects are dropped: those trials are built again from their checkpoints.
+
+    Args:
+        lane: The lane that is built; None: another segment has this process for itself.
+        beside: The other lanes.
+        parked: Objects of trials that don't run.
+        modules: Modules of the trainable.
+        rounded: Whether results depend on the number of trials per worker, so that a study can't change it.
+
+    Raises:
+        TrainableError: There are other lanes, and a value was changed.
+    """
+    others = [one for one in beside if one.standing is not None]
+    if not others and not parked:
+        yield
+        return
+    before = modules.look()
+    problem = ""
+    try:
+        yield
+    finally:
+        if changes := module_changes(before):
+            parked.drop(lambda _: True)
+            if others and lane is not None:
+                problem = _problem(lane, others, changes, rounded)
+                for one in others:
+                    with one.at_fault():
+                        raise TrainableError(problem)
+    if problem:
+        raise TrainableError(problem)
+
+
+def _problem(lane: Lane, others: Sequence[Lane], changes: Sequence[str], rounded: bool) -> str:
+    numbers = sorted(one.assignment.number for one in others)
+    alone = "in a new study without fuse: rounding" if rounded else "with --set resources.trials_per_worker=1"
+    trials = f"trial{'s' if len(numbers) > 1 else ''} {_listed([*map(str, numbers)])}"
+    return (
+        f"what trials train with must be their own where a worker trains several, but building trial "
+        f"{lane.assignment.number} changed {_listed(changes)}, which {trials} may train with from here on: "
+        f"keep it in the trainer or in the model, as an attribute of it say, or train one trial at a time, {alone}"
+    )
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _write_checkpoint(
+    lane: Lane, size: int, directory: Path, iteration: int, state: object, random_state: RandomState | None
+) -> str:
+    """Write a lane's checkpoint as `checkpoints.write` does; keep the last one as bytes, for `_write_kept`.
+
+    Args:
+        lane: The lane.
+        size: Largest size of its state, in bytes.
+        directory: The attempt's directory.
+        iteration: The report that the checkpoint belongs to.
+        state: Tensors and plain containers, or a path to copy, which isn't kept.
+        random_state: Of the same report.
+
+    Raises:
+        CheckpointError: The state can't be read back.
+        UnwritableError, StorageError: It can't be written.
+    """
+    is_state = not isinstance(state, (str, os.PathLike))
+    if lane.attempt.ended and is_state and random_state is not None and size <= _LARGEST:
+        lane.kept = checkpoints.parts_of(state, random_state)
+        return checkpoints.name_of(iteration)
+    return checkpoints.write(directory, iteration, state, random_state)
+
+
+def _write_kept(lanes: Sequence[Lane], study: Path) -> None:
+    """Write the kept checkpoints of lanes that have ended, those of several lanes to one file.
+
+    If that fails each is written separately, and an error fails its lane alone.
+
+    Args:
+        lanes: Lanes that have ended; their kept checkpoints are cleared.
+        study: The study's directory.
+    """
+    waiting = {}
+    for lane in lanes:
+        kept, lane.kept = lane.kept, None
+        if kept is not None and lane.failure is None:
+            assert lane.attempt.checkpoint is not None, "its trial has told of it"
+            waiting[lane.attempt.checkpoint] = lane, kept
+    if len(waiting) > 1:
+        began = time.perf_counter()
+        try:
+            addresses = checkpoints.write_together(study, {place: kept for place, (_, kept) in waiting.items()})
+        except (StorageError, UnwritableError, MemoryError):
+            addresses = {}
+        for place, address in addresses.items():
+            lane, _ = waiting.pop(place)
+            lane.attempt.wrote(address)
+            lane.seconds += (time.perf_counter() - began) / len(addresses)
+    for lane, kept in waiting.values():
+        with lane.charged(), lane.at_fault():
+            checkpoints.write_parts(Path(lane.assignment.directory), lane.attempt.iteration, kept)
+
+
+def _with_own_memory(state: Any) -> Any:
+    """Return a state whose tensors don't share memory with larger ones."""
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        shared = state.untyped_storage().nbytes() > state.numel() * state.element_size()
+        return state.detach().clone() if shared else state
+    if isinstance(state, dict):
+        own = copy.copy(state)  # with the modules' versions, an attribute of a model's state
+        own.update((name, _with_own_memory(value)) for name, value in state.items())
+        return own
+    if type(state) in (list, tuple):
+        return type(state)(_with_own_memory(value) for value in state)
+    return state
+
+
+def _state_bytes(trainer: Trainer) -> int:
+    """Return the largest size of a trainer's state in bytes: its model, its optimizer's state and its average."""
+    tensors = (*trainer.model.parameters(), *trainer.model.buffers())
+    return sum(4 * tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import math
 import os
 import time
 import uuid
@@ -14,11 +16,11 @@ from typing import Any
 from hpsearch.errors import BackendError, StorageError, UnwritableError
 from hpsearch.journal.directory import OUTPUT_AT_HAND
 from hpsearch.task import Result
+from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.failures import bounded, failure_of
 from hpsearch.trainable.storage import writing
-from hpsearch.trial import Segment, Trial
-from hpsearch.worker.assigning import assignment_of
-from hpsearch.worker.attempt import Attempt
+from hpsearch.trial import Params, Segment, Trial
+from hpsearch.worker.attempt import Attempt, attempt_directory
 from hpsearch.worker.attempt_log import AttemptLog
 from hpsearch.worker.command import CommandRunner
 from hpsearch.worker.gang import GangListener, RankInfo
@@ -130,7 +132,7 @@ class Worker:
             "a wide segment takes a gang of its width"
         )
         rank = 0 if rank_info is None else rank_info.rank
-        assignment = assignment_of(self._job, self._root, trial, segment, rank)
+        assignment = _assignment_of(self._job, self._root, trial, segment, rank)
         directory = assignment.directory
         attempt = Attempt(segment, channel, rank)
         beside = contextlib.nullcontext() if self._lanes is None else self._lanes.beside_another()
@@ -184,7 +186,7 @@ class Worker:
         assert self._lanes is not None, "segments run one at a time"
         assert isinstance(self._runner, InProcess), "a script is no lane"
         self._runner.forget()  # a lane's build may change what the warm object uses
-        self._lanes.enter(assignment_of(self._job, self._root, trial, segment), segment, channel, timeout)
+        self._lanes.enter(_assignment_of(self._job, self._root, trial, segment), segment, channel, timeout)
 
     def round(self) -> list[EndedLane]:
         """Train each lane for an epoch; return those that have ended.
@@ -205,7 +207,7 @@ class Worker:
             BaseException: Whatever the build raises.
         """
         assert isinstance(self._runner, InProcess), "a script has no object"
-        assignment = assignment_of(self._job, self._root, trial, Segment(trial.number, 0, None, None, 1))
+        assignment = _assignment_of(self._job, self._root, trial, Segment(trial.number, 0, None, None, 1))
         return self._runner.build(assignment)
 
     @property
@@ -288,3 +290,53 @@ def _environment(name: str, value: str) -> Iterator[None]:
         os.environ.pop(name, None)  # another worker of this process may have ended first
         if before is not None:
             os.environ[name] = before
+
+
+def _assignment_of(job: Job, root: Path, trial: Trial, segment: Segment, rank: int = 0) -> Assignment:
+    """Return the assignment of a trainable.
+
+    Args:
+        job: What all segments share.
+        root: Absolute path of the directory that attempts write to and read checkpoints from.
+        trial: The trial.
+        segment: Its segment.
+        rank: This worker's rank in the segment's gang.
+    """
+    path = None if segment.checkpoint is None else str(root / segment.checkpoint)
+    parent = trial.parent
+    if parent is not None and (path is None or parent.checkpoint != segment.checkpoint):
+        parent = None  # there is no parent's state, or the trial has its own checkpoint
+    return Assignment(
+        number=trial.number,
+        params=_params(job, trial),
+        seed=trial.seed,
+        directory=f"{root}/{attempt_directory(segment, rank)}",  # a Path for each attempt would be slow
+        start=segment.start,
+        end=segment.end,
+        checkpoint=path if parent is None or segment.start > 0 else None,
+        objective=job.objective,
+        save_every=job.save_every,
+        rank=rank,
+        world_size=segment.width,
+        scaling=dict(job.scaling),
+        parallel={} if job.strategies is None else job.strategies.of(trial.params),
+        parent=None if parent is None else parent.number,
+        parent_checkpoint=None if parent is None else path,
+        changed={} if parent is None else _changed(trial.params, parent.params),
+    )
+
+
+def _changed(own: Params, parents: Params) -> dict[str, tuple[float, float]]:
+    """Return (parent's value, own value) of the numbers that differ from the parent's."""
+    pairs = {name: (parents[name], value) for name, value in own.items() if name in parents}
+    return {
+        name: (float(theirs), float(value))
+        for name, (theirs, value) in pairs.items()
+        if isinstance(theirs, int | float) and isinstance(value, int | float)
+        if not math.isclose(theirs, value, rel_tol=1e-5)  # float32's resolution
+    }
+
+
+def _params(job: Job, trial: Trial) -> dict[str, Any]:
+    """Return a trial's params as the trainable sees them: a deep copy."""
+    return copy.deepcopy(dict(trial.params)) if job.parameters is None else job.parameters.nest(trial.params)

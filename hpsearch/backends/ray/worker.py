@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -10,12 +11,11 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpsearch.backends.ray.build_limit import limited
 from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key
 from hpsearch.backends.ray.messages import Hello, LaneEnd, Location, RoundsEnd, RunRequest, RunResponse
 from hpsearch.backends.ray.stand_in import StandIn
@@ -51,6 +51,9 @@ _WEIGHING_SECONDS = 0.25
 
 _LARGEST_LOG = 1 << 20
 """Last bytes of a trial's output that are sent to a driver whose directory the worker doesn't see."""
+
+_LATER_SECONDS = 3.0
+"""A worker with only one lane is killed by the driver, which then knows the cause: that must come first."""
 
 
 class RayWorker:
@@ -354,3 +357,35 @@ def _unreachable_code(error: Exception) -> str:
         f"a worker can't load the trainable: {type(error).__name__}: {error}. The code must be importable on every "
         "node: run from the folder that holds it, or install it there."
     )
+
+
+@contextlib.contextmanager
+def limited(
+    seconds: float | None, later: float = _LATER_SECONDS, end: Callable[[], object] = lambda: os._exit(1)
+) -> Iterator[None]:
+    """End this process if the block takes longer than `seconds`.
+
+    Args:
+        seconds: Its limit; None: no limit.
+        later: Seconds in addition.
+        end: Ends the process.
+    """
+    if seconds is None:
+        yield
+        return
+    guard, is_over = threading.Lock(), False
+
+    def strike() -> None:
+        with guard:  # so that the block can't end meanwhile
+            if not is_over:
+                end()
+
+    timer = threading.Timer(seconds + later, strike)
+    timer.name, timer.daemon = "hpsearch-build-limit", True  # a daemon, which the process doesn't wait for
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        with guard:
+            is_over = True

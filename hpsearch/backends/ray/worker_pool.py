@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -15,7 +16,6 @@ from ray.exceptions import RayError, RayTaskError
 
 from hpsearch.backends.gangs import CLOSE_SECONDS
 from hpsearch.backends.ray.backoff import Backoff
-from hpsearch.backends.ray.failing_nodes import FailingNodes
 from hpsearch.backends.ray.failures import first_line
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.messages import Hello
@@ -23,7 +23,7 @@ from hpsearch.backends.ray.nodes import Shape, here, live_nodes, node_of, others
 from hpsearch.backends.ray.session import Kind, Pool
 from hpsearch.backends.ray.worker import RayWorker
 from hpsearch.backends.slots import Slot, Slots
-from hpsearch.errors import TrainableError
+from hpsearch.errors import BackendError, TrainableError
 from hpsearch.journal.provenance import process_name
 from hpsearch.task import Message, Notice
 from hpsearch.worker.job import Job
@@ -38,6 +38,45 @@ _SENT_ALONG = 64 << 10
 
 _NOTICE_SECONDS = 3.0, 30.0
 """When to report that workers are missing: first after, then every so many seconds."""
+
+
+MOST_FAILURES = 3
+"""Most workers of a node that may fail in a row."""
+
+
+class FailingNodes:
+    """Counts the workers of each node that failed since the last success there.
+
+    Args:
+        stage: Where they fail, such as "before they could run anything".
+    """
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self._failures: Counter[str] = Counter()
+
+    def failed(self, node: str, name: str, error: str) -> None:
+        """Record that a worker failed.
+
+        Args:
+            node: Its node; empty if unknown.
+            name: Display name of the node.
+            error: Its error.
+
+        Raises:
+            BackendError: It is one too many.
+        """
+        self._failures[node] += 1
+        if self._failures[node] >= MOST_FAILURES:
+            raise BackendError(
+                f"{MOST_FAILURES} workers in a row failed on {name} {self._stage}; the last one: {error}. Is hpsearch "
+                "installed there, in the same version, and is there room for temporary files? `hpsearch resume` goes "
+                "on once that is mended, or the node has left the cluster (`ray stop` there)."
+            )
+
+    def did_well(self, node: str) -> None:
+        """Record that a worker succeeded on a node."""
+        del self._failures[node]
 
 
 class WorkerPool:

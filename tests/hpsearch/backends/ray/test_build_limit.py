@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hpsearch.backends.ray.build_limit import limited
+from hpsearch.backends.ray.worker import limited
 from tests.hpsearch.support.conditions import wait_until
 
 
