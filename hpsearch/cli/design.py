@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpsearch.cli.arguments import number, positive, target
 from hpsearch.errors import DesignError
-from hpsearch.observers.screen import choose_progress
+from hpsearch.observers.progress import choose_progress
 from hpsearch.run.launched import check_launched_once
 
 __all__ = ["design_network", "design_network_arguments"]

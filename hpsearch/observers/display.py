@@ -1,22 +1,42 @@
-"""The screen's seam: what a sweep shows of itself while it runs, and what shows it."""
+"""The seam of displays: a running sweep's state, its wording, and the base class of what shows it."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import RungView
+from hpsearch.tables.wording import by_state, by_width, counted, duration, front_line
 from hpsearch.task import Workers
 from hpsearch.trial import Params, TrialRow, TrialState
 
-__all__ = ["LONG_WAIT", "MOST_FAILURES", "Display", "Running", "Silent", "Snapshot", "Unfailing"]
+__all__ = [
+    "LONG_WAIT",
+    "MOST_FAILURES",
+    "Display",
+    "Running",
+    "Silent",
+    "Snapshot",
+    "Unfailing",
+    "Waiting",
+    "line_of",
+    "trials_of",
+    "work_of",
+    "workers_text",
+]
 
 MOST_FAILURES = 3
 """Number of the newest ones that are shown."""
 
 LONG_WAIT = 2.0
 """Seconds of waiting after which it is shown."""
+
+_WAIT_PAUSE = 1.0
+"""Seconds until the first report, and between two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +94,9 @@ class Display:
     most_running = 0
     """Most running trials in a snapshot: the first ones."""
 
+    waiting: Waiting | None = None
+    """Shows what blocks the caller's thread."""
+
     def show(self, snapshot: Snapshot) -> None:
         """Show the sweep's state; called a few times a second."""
 
@@ -82,6 +105,12 @@ class Display:
 
     def wait(self, what: str) -> None:
         """Show what blocks the caller's thread, until the next update."""
+
+    def end_wait(self) -> None:
+        """Stop showing what blocks the caller's thread."""
+        waiting, self.waiting = self.waiting, None
+        if waiting is not None:
+            waiting.end()
 
     def close(self) -> None:
         """Leave what was shown last, and let go of the terminal."""
@@ -119,3 +148,94 @@ class Unfailing(Display):
             call(self._display)
         except (OSError, ValueError):  # ValueError: the stream was closed
             self._display = Silent()
+
+
+class Waiting:
+    """Reports each second until its end, from its own thread; a wait of less than a second isn't reported."""
+
+    def __init__(self, say: Callable[[float], object], pause: float = _WAIT_PAUSE) -> None:
+        """Start the thread.
+
+        Args:
+            say: Called with the seconds so far, until it returns False.
+            pause: Seconds before the first call, and between two.
+        """
+        self._say = say
+        self._pause = pause
+        self._began = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="hpsearch-waiting", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop reporting."""
+        self._over.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        with suppress(OSError, ValueError):  # a screen that is gone is no reason to complain
+            while not self._over.wait(self._pause):
+                if self._say(time.monotonic() - self._began) is False:
+                    return
+
+
+def line_of(snapshot: Snapshot) -> str:
+    """Format a snapshot as one line."""
+    parts = [f"{duration(snapshot.elapsed):>10}", trials_of(snapshot), _busy(snapshot), _iterations(snapshot)]
+    if snapshot.leaders:
+        parts.append(_leaders_line(snapshot))
+    if snapshot.remaining is not None:
+        parts.append(f"~{duration(snapshot.remaining)} left")
+    return "  ".join(parts)
+
+
+def _leaders_line(snapshot: Snapshot) -> str:
+    objective, first = snapshot.objective, snapshot.leaders[0]
+    if objective.several:
+        return f"front {front_line(snapshot.leaders, objective)}"
+    broken = "" if first.feasible else f", breaks {' and '.join(objective.broken(first.score))}"
+    return f"best {objective.title} {first.values[0]:.6g} (trial {first.number}{broken})"
+
+
+def work_of(snapshot: Snapshot) -> str:
+    """Format iterations and workers."""
+    return f"{_iterations(snapshot)}, {_busy(snapshot)}"
+
+
+def trials_of(snapshot: Snapshot) -> str:
+    """Format the trials."""
+    states = by_state(snapshot.counts)
+    trials = None if snapshot.total is None else snapshot.total[0]
+    return _of("trial", sum(snapshot.counts.values()), trials) + (f" ({states})" if states else "")
+
+
+def _iterations(snapshot: Snapshot) -> str:
+    return _of("iteration", snapshot.iterations, None if snapshot.total is None else snapshot.total[1])
+
+
+def _busy(snapshot: Snapshot) -> str:
+    text = workers_text(snapshot.workers, _sharing(snapshot) if snapshot.shares else "")
+    # If workers are shared, running trials aren't workers: only wide trials are counted.
+    widths = {width: count for width, count in snapshot.widths.items() if width > 1 or not snapshot.shares}
+    return f"{text} ({by_width(widths, 'trial')})" if widths else text
+
+
+def _sharing(snapshot: Snapshot) -> str:
+    """Format the number of trials on shared workers, and how many of them are trained together."""
+    running = snapshot.counts.get(TrialState.RUNNING, 0)
+    fused, packs = snapshot.packs
+    which = "" if fused == running else f", {fused:,}"
+    together = f"{which} in {counted(packs, 'pack')}" if fused else ""
+    return f" with {counted(running, 'trial')}{together}"
+
+
+def workers_text(workers: Workers, sharing: str = "") -> str:
+    """Format how many workers are busy, and how many trials share them."""
+    text = f"{workers.busy} of {counted(workers.ready, 'worker')} busy{sharing}"
+    return text if workers.ready >= workers.wanted else f"{text}, {workers.wanted} wanted"
+
+
+def _of(what: str, done: int, total: int | None) -> str:
+    if total is None or done > total:
+        return counted(done, what) + ("" if total is None else f" ({total:,} planned)")
+    return f"{done:,} of {counted(total, what)}"

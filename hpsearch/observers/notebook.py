@@ -13,9 +13,17 @@ from typing import Any, TextIO
 from uuid import uuid4
 
 from hpsearch.objective import Objective
-from hpsearch.observers.display import LONG_WAIT, MOST_FAILURES, Display, Running, Snapshot
-from hpsearch.observers.progress import line_of, trials_of, work_of
-from hpsearch.observers.waiting import Waiting
+from hpsearch.observers.display import (
+    LONG_WAIT,
+    MOST_FAILURES,
+    Display,
+    Running,
+    Snapshot,
+    Waiting,
+    line_of,
+    trials_of,
+    work_of,
+)
 from hpsearch.tables.wording import counted, duration, front_line, number, params_line, shortened
 
 __all__ = ["NotebookTable", "Publish", "publisher", "snapshot_html"]
@@ -71,11 +79,10 @@ class NotebookTable(Display):
         self._rested = 0.0
         self._shown: dict[str, str] = {}
         self._last: Snapshot | None = None
-        self._waiting: Waiting | None = None
 
     def show(self, snapshot: Snapshot) -> None:
         """Show it, unless something was shown a moment ago."""
-        self._wait_no_more()
+        self.end_wait()
         self._last = snapshot
         if self._clock() >= self._rested:
             self._put(snapshot)
@@ -86,19 +93,14 @@ class NotebookTable(Display):
 
     def wait(self, what: str) -> None:
         """Count the seconds below the table."""
-        self._wait_no_more()
-        self._waiting = Waiting(lambda seconds: self._put(self._last, f"{what}  {duration(seconds)}"))
+        self.end_wait()
+        self.waiting = Waiting(lambda seconds: self._put(self._last, f"{what}  {duration(seconds)}"))
 
     def close(self) -> None:
         """Show the final result."""
-        self._wait_no_more()
+        self.end_wait()
         if self._last is not None:
             self._put(self._last, ended=True)
-
-    def _wait_no_more(self) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            waiting.end()
 
     def _put(self, snapshot: Snapshot | None, waits: str = "", ended: bool = False) -> None:
         line = "" if snapshot is None else line_of(snapshot).strip()

@@ -1,8 +1,9 @@
-"""A running sweep on the screen: a live table in a terminal, plain lines elsewhere."""
+"""A running sweep on the screen: a live table in a terminal or a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,14 +16,24 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hpsearch.observers.display import LONG_WAIT, MOST_FAILURES, Display, Snapshot
-from hpsearch.observers.waiting import Waiting
+from hpsearch.observers.display import (
+    LONG_WAIT,
+    MOST_FAILURES,
+    Display,
+    Silent,
+    Snapshot,
+    Waiting,
+    line_of,
+    trials_of,
+    work_of,
+    workers_text,
+)
+from hpsearch.observers.notebook import NotebookTable, publisher
 from hpsearch.schedulers.base import RungView
-from hpsearch.tables.wording import by_state, by_width, counted, duration, front_line, params_line, shortened
-from hpsearch.task import Workers
+from hpsearch.tables.wording import counted, duration, front_line, params_line, shortened
 from hpsearch.trial import TrialState
 
-__all__ = ["LiveTable", "PlainLines", "RungRow", "line_of", "rung_rows", "trials_of", "work_of"]
+__all__ = ["LiveTable", "PlainLines", "RungRow", "choose_progress", "rung_rows"]
 
 MOST_RUNG_ROWS = 12
 LINE_EVERY = 10.0
@@ -30,6 +41,27 @@ LINE_EVERY = 10.0
 
 _LEAST_PAUSE = 1.0
 """The same in real seconds, as a simulated sweep may have days in one of them."""
+
+
+def choose_progress(stream: TextIO | None, quiet: bool = False) -> Display:
+    """Return a live table for terminals that can redraw and notebooks, plain lines for files, nothing otherwise."""
+    if stream is None or quiet:  # Python's streams are None if the descriptor is closed
+        return Silent()
+    if (publish := publisher(stream)) is not None:
+        return NotebookTable(publish, stream)
+    live = stream.isatty() and os.environ.get("TERM") != "dumb"
+    stream, owned = _apart(stream)
+    return LiveTable(stream, owned) if live else PlainLines(stream, owned)
+
+
+def _apart(stream: TextIO) -> tuple[TextIO, bool]:
+    """Return our own stream on the same target, as a trial in this process redirects the standard ones to its log."""
+    try:
+        if stream.fileno() not in (1, 2):
+            return stream, False
+        return os.fdopen(os.dup(stream.fileno()), "w", encoding="utf-8", errors="replace"), True
+    except (OSError, ValueError):  # one in memory has no descriptor
+        return stream, False
 
 
 class LiveTable(Display):
@@ -44,11 +76,10 @@ class LiveTable(Display):
         self._console = Console(file=stream, highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
         self._table: RenderableType = Text("")
-        self._waiting: Waiting | None = None
 
     def show(self, snapshot: Snapshot) -> None:
         """Redraw the table."""
-        self._wait_no_more()
+        self.end_wait()
         self._live.start()  # once
         self._table = _picture(snapshot)
         self._live.update(self._table, refresh=True)
@@ -59,22 +90,17 @@ class LiveTable(Display):
 
     def wait(self, what: str) -> None:
         """Count the seconds below the table."""
-        self._wait_no_more()
-        self._waiting = Waiting(lambda seconds: self._draw_wait(f"{what}  {duration(seconds)}"))
+        self.end_wait()
+        self.waiting = Waiting(lambda seconds: self._draw_wait(f"{what}  {duration(seconds)}"))
 
     def _draw_wait(self, line: str) -> None:
         self._live.start()
         shown = [self._table] if isinstance(self._table, Group) else []
         self._live.update(Group(*shown, Text(line, "cyan", no_wrap=True)), refresh=True)
 
-    def _wait_no_more(self) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            waiting.end()
-
     def close(self) -> None:
         """Leave the last table on the screen."""
-        self._wait_no_more()
+        self.end_wait()
         self._live.update(self._table)
         self._live.stop()
         if self._owned:
@@ -92,12 +118,11 @@ class PlainLines(Display):
         self._next_line = self._rested = 0.0
         self._failed = 0
         self._printed = ""
-        self._waiting: Waiting | None = None
         self._waited: set[str] = set()
 
     def show(self, snapshot: Snapshot) -> None:
         """Print a line if it is time for one."""
-        self._wait_no_more()
+        self.end_wait()
         if self._last is None:
             self._start(snapshot)
         if snapshot.waiting is not None and snapshot.waiting[1] >= LONG_WAIT:
@@ -117,8 +142,8 @@ class PlainLines(Display):
 
     def wait(self, what: str) -> None:
         """Print a line, if it takes a while."""
-        self._wait_no_more()
-        self._waiting = Waiting(lambda _: self._tell_wait(what))
+        self.end_wait()
+        self.waiting = Waiting(lambda _: self._tell_wait(what))
 
     def _tell_wait(self, what: str) -> Literal[False]:
         """Print once what it waits for."""
@@ -127,14 +152,9 @@ class PlainLines(Display):
             self._print(f"{what} ...")
         return False
 
-    def _wait_no_more(self) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            waiting.end()
-
     def close(self) -> None:
         """Print a last line, and the best params."""
-        self._wait_no_more()
+        self.end_wait()
         if self._last is not None:
             self._print_line(self._last)
             if self._last.leaders and not self._last.objective.several:
@@ -147,7 +167,7 @@ class PlainLines(Display):
         if snapshot.total is not None:
             trials, iterations = snapshot.total
             size += [counted(trials, "trial"), counted(iterations, "iteration")]
-        self._print(", ".join([*size, _workers(snapshot.workers)]))
+        self._print(", ".join([*size, workers_text(snapshot.workers)]))
         self._failed = snapshot.counts.get(TrialState.FAILED, 0)
         self._next_line = snapshot.elapsed + LINE_EVERY
 
@@ -170,16 +190,6 @@ class PlainLines(Display):
 
     def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
-
-
-def line_of(snapshot: Snapshot) -> str:
-    """Format a snapshot as one line."""
-    parts = [f"{duration(snapshot.elapsed):>10}", trials_of(snapshot), _busy(snapshot), _iterations(snapshot)]
-    if snapshot.leaders:
-        parts.append(_leaders_line(snapshot))
-    if snapshot.remaining is not None:
-        parts.append(f"~{duration(snapshot.remaining)} left")
-    return "  ".join(parts)
 
 
 def _picture(snapshot: Snapshot) -> RenderableType:
@@ -215,14 +225,6 @@ def _rung_table(rows: Sequence[RungRow]) -> Table:
     return table
 
 
-def _leaders_line(snapshot: Snapshot) -> str:
-    objective, first = snapshot.objective, snapshot.leaders[0]
-    if objective.several:
-        return f"front {front_line(snapshot.leaders, objective)}"
-    broken = "" if first.feasible else f", breaks {' and '.join(objective.broken(first.score))}"
-    return f"best {objective.title} {first.values[0]:.6g} (trial {first.number}{broken})"
-
-
 def _best(snapshot: Snapshot) -> list[RenderableType]:
     objective = snapshot.objective
     if not snapshot.leaders:
@@ -241,49 +243,6 @@ def _best(snapshot: Snapshot) -> list[RenderableType]:
     others = {name: value for name, value in told.items() if name != objective.title}
     reported = [Text(shortened(f"  reports {params_line(others)}", 400), "dim")] if others else []
     return [head, Text(shortened(f"  {params_line(best.params)}", 400)), *reported]
-
-
-def work_of(snapshot: Snapshot) -> str:
-    """Format iterations and workers."""
-    return f"{_iterations(snapshot)}, {_busy(snapshot)}"
-
-
-def trials_of(snapshot: Snapshot) -> str:
-    """Format the trials."""
-    states = by_state(snapshot.counts)
-    trials = None if snapshot.total is None else snapshot.total[0]
-    return _of("trial", sum(snapshot.counts.values()), trials) + (f" ({states})" if states else "")
-
-
-def _iterations(snapshot: Snapshot) -> str:
-    return _of("iteration", snapshot.iterations, None if snapshot.total is None else snapshot.total[1])
-
-
-def _busy(snapshot: Snapshot) -> str:
-    text = _workers(snapshot.workers, _beside(snapshot) if snapshot.shares else "")
-    # If workers are shared, running trials aren't workers: only wide trials are counted.
-    widths = {width: count for width, count in snapshot.widths.items() if width > 1 or not snapshot.shares}
-    return f"{text} ({by_width(widths, 'trial')})" if widths else text
-
-
-def _beside(snapshot: Snapshot) -> str:
-    """Return the number of trials on shared workers, and how many of them are trained together."""
-    running = snapshot.counts.get(TrialState.RUNNING, 0)
-    fused, packs = snapshot.packs
-    which = "" if fused == running else f", {fused:,}"
-    together = f"{which} in {counted(packs, 'pack')}" if fused else ""
-    return f" with {counted(running, 'trial')}{together}"
-
-
-def _workers(workers: Workers, beside: str = "") -> str:
-    text = f"{workers.busy} of {counted(workers.ready, 'worker')} busy{beside}"
-    return text if workers.ready >= workers.wanted else f"{text}, {workers.wanted} wanted"
-
-
-def _of(what: str, done: int, total: int | None) -> str:
-    if total is None or done > total:
-        return counted(done, what) + ("" if total is None else f" ({total:,} planned)")
-    return f"{done:,} of {counted(total, what)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,115 @@
-"""Everyone who watches a sweep run: observers on their threads, and the screen."""
+"""Everyone who watches a sweep run: observers on their threads, callbacks, the run's times, and the screen."""
 
 from __future__ import annotations
 
+import copy
+import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from hpsearch.events import NO_MEMORY, Failed, Lost
+from hpsearch.errors import StopSearch
+from hpsearch.events import NO_MEMORY, Event, Failed, Finished, Lost, Opened, Reverted, Started
 from hpsearch.observers.base import Record
-from hpsearch.observers.callbacks import Callbacks
 from hpsearch.observers.display import MOST_FAILURES, Display, Running, Snapshot
 from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.observers.time_left import TimeLeft
-from hpsearch.observers.times import Times
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.tables.wording import shortened
+from hpsearch.tables.wording import duration, shortened
 from hpsearch.task import Workers
-from hpsearch.trial import Report, Segment
+from hpsearch.trial import Report, Segment, TrialRow
 
-__all__ = ["Watching"]
+__all__ = ["Callback", "Callbacks", "Times", "Watching"]
 
 _RUNGS_SECONDS = 2.0
 """Time between two looks of the observers at the rungs, on the backend's clock."""
+
+Callback = Callable[[TrialRow], object]
+"""Called with the row of a trial that has ended; raises `StopSearch` to end the sweep."""
+
+
+class Callbacks:
+    """Calls functions, in their order, on the thread that runs the sweep."""
+
+    def __init__(
+        self,
+        callbacks: Sequence[Callback],
+        row_of: Callable[[int], TrialRow],
+        stop: Callable[[], object],
+        say: Callable[[str], None],
+    ) -> None:
+        """Create the observer.
+
+        Args:
+            callbacks: The functions.
+            row_of: Returns a trial's current row.
+            stop: Called if a callback requests the sweep's end.
+            say: Called once per callback that raised.
+        """
+        self._callbacks = list(callbacks)
+        self._row_of = row_of
+        self._stop = stop
+        self._say = say
+
+    def observe(self, record: Record) -> None:
+        """Call all functions for each trial that ended with a record of this run."""
+        event = record.event
+        if isinstance(event, Failed) and not event.retry:
+            self._call(event.trial)
+        for decision in record.decisions:
+            if decision.action in ("stop", "complete"):
+                self._call(decision.trial)
+
+    def _call(self, trial: int) -> None:
+        for callback in list(self._callbacks):
+            try:
+                # A copy: a callback must not change the sweep's params.
+                callback(copy.deepcopy(self._row_of(trial)))
+            except StopSearch:
+                self._stop()
+            except Exception as error:
+                self._callbacks.remove(callback)
+                name = getattr(callback, "__name__", type(callback).__name__)
+                self._say(
+                    f"the callback {name} raised {type(error).__name__}: {error} at trial {trial}, and is called no "
+                    "more; the sweep goes on"
+                )
+
+
+class Times:
+    """Records the start of a run's first segment and the end of its last one."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """Begin with nothing noted.
+
+        Args:
+            clock: Seconds since the epoch.
+        """
+        self._clock = clock
+        self._first: float | None = None
+        self._last: float | None = None
+
+    def observe(self, event: Event) -> None:
+        """Receive an event; those of earlier runs, before this one's `Opened`, don't count."""
+        match event:
+            case Opened():
+                self._first = self._last = None
+            case Started() if self._first is None:
+                self._first = self._last = self._clock()
+            case Finished() | Failed() | Lost() | Reverted() if self._first is not None:
+                self._last = self._clock()
+
+    def words(self, began: float) -> str:
+        """Format the times after the run; empty if nothing ran.
+
+        Args:
+            began: Start of the process, in seconds since the epoch.
+        """
+        if self._first is None or self._last is None:
+            return ""
+        now = self._clock()
+        parts = f"{duration(self._first - began)} to start, {duration(self._last - self._first)} searching"
+        return f"took {duration(now - began)}: {parts}, {duration(now - self._last)} to end"
 
 
 class Watching:

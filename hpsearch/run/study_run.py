@@ -22,11 +22,9 @@ from hpsearch.journal.history import seconds_spent
 from hpsearch.journal.journal import Journal
 from hpsearch.journal.provenance import command_line, process_name, provenance
 from hpsearch.observers.base import Observer, Record
-from hpsearch.observers.callbacks import Callback, Callbacks
 from hpsearch.observers.display import Display, Unfailing
 from hpsearch.observers.thread import ObserverThread
-from hpsearch.observers.times import Times
-from hpsearch.observers.watching import Watching
+from hpsearch.observers.watching import Callback, Callbacks, Times, Watching
 from hpsearch.results.study import Study, load
 from hpsearch.run.bits import bits_notes, bits_of
 from hpsearch.run.gpu_notes import gpu_notes

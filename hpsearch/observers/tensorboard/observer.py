@@ -10,8 +10,7 @@ from hpsearch.events import Entry, trial_of
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.tensorboard.event_file import EventFiles
 from hpsearch.observers.tensorboard.hparams import HParams
-from hpsearch.observers.tensorboard.layout import layout
-from hpsearch.observers.tensorboard.study_runs import STUDY_RUN, StudyRuns
+from hpsearch.observers.tensorboard.study_runs import STUDY_RUN, StudyRuns, layout
 from hpsearch.observers.tensorboard.trial_runs import metrics_of
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.trial_record import DECIDED

@@ -1,11 +1,24 @@
-"""All runs of one study: one for each trial, and one for the study as a whole."""
+"""All runs of one study: one for each trial, and one for the study as a whole; and the page that shows studies."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
+
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.plugins.custom_scalar import metadata
+from tensorboard.plugins.custom_scalar.layout_pb2 import (
+    Category,
+    Chart,
+    Layout,
+    MarginChartContent,
+    MultilineChartContent,
+)
 
 from hpsearch.events import Entry
 from hpsearch.objective import Objective, hypervolume, values_of
@@ -33,8 +46,10 @@ __all__ = [
     "best",
     "by_tag",
     "found_by",
+    "layout",
     "load_tag",
     "rung_tag",
+    "spread_tags",
 ]
 
 STUDY_RUN = "study"
@@ -70,6 +85,12 @@ def load_tag(sweep: Sweep) -> str:
 def rung_tag(until: int | None) -> str:
     """Name the scalar that counts the trials that ran until this iteration, over seconds in which the sweep ran."""
     return "rungs/to the end" if until is None else f"rungs/to {counted(until, 'iteration')}"
+
+
+def spread_tags(what: str, axis: Axis) -> tuple[str, str, str]:
+    """Name the scalars of median, lower and upper quartile."""
+    tag = by_tag(what, axis)
+    return f"{tag}, median", f"{tag}, lower quartile", f"{tag}, upper quartile"
 
 
 def amount_of(moment: Moment, axis: Axis) -> int:
@@ -265,3 +286,36 @@ class StudyRuns:
         """Write the current state."""
         self._runs.flush(self.journaled)
         self.whole.flush()
+
+
+def layout(sweeps: Sequence[Sweep], repeated: bool) -> Summary.Value:
+    """Return the page for studies.
+
+    Args:
+        sweeps: The sweep of each study.
+        repeated: Whether some differ only in the seed.
+    """
+    found = list(dict.fromkeys(what for sweep in sweeps for what in found_by(sweep.objective, ())))
+    categories = [Category(title=what, chart=[_lines(by_tag(what, axis)) for axis in AXES]) for what in found]
+    if repeated:
+        charts = [_margins(what, axis) for what in found for axis in AXES]
+        categories.insert(0, Category(title="over seeds: median and quartiles", chart=charts))
+    loads = [_lines(tag) for tag in dict.fromkeys(map(load_tag, sweeps))]
+    rungs = Chart(title="trials per rung", multiline=MultilineChartContent(tag=["^rungs/"]))
+    categories.append(Category(title="course", chart=[*loads, rungs]))
+    content = Layout(category=categories).SerializeToString()
+    return Summary.Value(
+        tag=metadata.CONFIG_SUMMARY_TAG,
+        metadata=metadata.create_summary_metadata(),
+        tensor=TensorProto(dtype=DT_STRING, string_val=[content]),
+    )
+
+
+def _lines(tag: str) -> Chart:
+    return Chart(title=tag, multiline=MultilineChartContent(tag=[f"^{re.escape(tag)}$"]))
+
+
+def _margins(what: str, axis: Axis) -> Chart:
+    median, lower, upper = spread_tags(what, axis)
+    series = MarginChartContent.Series(value=median, lower=lower, upper=upper)
+    return Chart(title=by_tag(what, axis), margin=MarginChartContent(series=[series]))

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from hpsearch.objective import Metric, Objective
 from hpsearch.observers.display import Silent, Snapshot
-from hpsearch.observers.progress import LiveTable, PlainLines, rung_rows
-from hpsearch.observers.screen import choose_progress
+from hpsearch.observers.progress import LiveTable, PlainLines, choose_progress, rung_rows
 from hpsearch.schedulers.base import RungView
 from hpsearch.task import Workers
 from hpsearch.trial import TrialRow, TrialState

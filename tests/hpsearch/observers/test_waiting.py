@@ -9,10 +9,9 @@ from dataclasses import replace
 
 from hpsearch.events import Finished, Lost, Started
 from hpsearch.objective import Metric, Objective
-from hpsearch.observers.display import Snapshot
+from hpsearch.observers.display import Snapshot, Waiting
 from hpsearch.observers.progress import LiveTable, PlainLines
-from hpsearch.observers.times import Times
-from hpsearch.observers.waiting import Waiting
+from hpsearch.observers.watching import Times
 from hpsearch.task import Workers
 from hpsearch.trial import Segment
 from tests.hpsearch.support.lives import OPENED

@@ -16,8 +16,7 @@ import hpsearch
 from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.journal.journal import Journal
 from hpsearch.observers.tensorboard.address import MOST_RUNS
-from hpsearch.observers.tensorboard.repeats import spread_tags
-from hpsearch.observers.tensorboard.study_runs import BUSY_TAG, best, by_tag
+from hpsearch.observers.tensorboard.study_runs import BUSY_TAG, best, by_tag, spread_tags
 from hpsearch.observers.tensorboard.view import View
 from hpsearch.results.course import Moment
 from hpsearch.run.study_run import create_study
