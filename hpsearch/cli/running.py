@@ -19,8 +19,8 @@ from hpsearch.cli.which_study import pasted
 from hpsearch.config.checks import InvalidKey
 from hpsearch.errors import JournalError, SweepError, TrainableError
 from hpsearch.journal.directory import StudyDirectory
+from hpsearch.observers.observer_hub import Times
 from hpsearch.observers.progress import choose_progress
-from hpsearch.observers.watching import Times
 from hpsearch.results.result_warnings import result_warnings, without_value
 from hpsearch.results.study import Study
 from hpsearch.run.observing import check_observers

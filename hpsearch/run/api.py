@@ -15,8 +15,8 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import HpsearchWarning, SweepError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.observers.base import Observer
+from hpsearch.observers.observer_hub import Callback
 from hpsearch.observers.progress import choose_progress
-from hpsearch.observers.watching import Callback
 from hpsearch.results.rerun import Rerun
 from hpsearch.results.result_warnings import result_warnings
 from hpsearch.results.study import Study, load

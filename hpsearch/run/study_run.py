@@ -23,8 +23,8 @@ from hpsearch.journal.journal import Journal
 from hpsearch.journal.provenance import command_line, process_name, provenance
 from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.display import Display, Unfailing
+from hpsearch.observers.observer_hub import Callback, Callbacks, ObserverHub, Times
 from hpsearch.observers.thread import ObserverThread
-from hpsearch.observers.watching import Callback, Callbacks, Times, Watching
 from hpsearch.results.study import Study, load
 from hpsearch.run.bits import bits_notes, bits_of
 from hpsearch.run.gpu_notes import gpu_notes
@@ -259,7 +259,7 @@ def _go_on(
                 lambda: journal.request("stop", by=process_name()),
                 run.display.note,
             )
-            watching = Watching(sweep, threads, run.display, spent, run.times, run.verbose, callbacks)
+            watching = ObserverHub(sweep, threads, run.display, spent, run.times, run.verbose, callbacks)
             try:
                 sweep_state.prepare()  # while workers start
                 for told in replayed:

@@ -143,7 +143,7 @@ class TrialRuns:
         self._failed: set[int] = set()
         """Trials that may still be retried."""
         self._begun: dict[int, tuple[Trial, float, int | None]] = {}
-        """(start, bracket) of trials whose params aren't written yet."""
+        """(trial, start in seconds since the epoch, bracket) of trials whose params aren't written yet."""
         self._now = 0.0
 
     def take(self, entry: Entry) -> None:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from hpsearch.events import Finished, Lost, Started
 from hpsearch.objective import Metric, Objective
 from hpsearch.observers.display import Snapshot, Waiting
+from hpsearch.observers.observer_hub import Times
 from hpsearch.observers.progress import LiveTable, PlainLines
-from hpsearch.observers.watching import Times
 from hpsearch.task import Workers
 from hpsearch.trial import Segment
 from tests.hpsearch.support.lives import OPENED

@@ -13,7 +13,7 @@ from hpsearch.errors import BackendError, Interrupted
 from hpsearch.events import Ended, Event, Finished
 from hpsearch.journal.journal import Journal
 from hpsearch.observers.display import Silent
-from hpsearch.observers.watching import Times
+from hpsearch.observers.observer_hub import Times
 from hpsearch.results.study import load
 from hpsearch.run.simulate import simulate
 from hpsearch.run.study_run import Run, create_study, run_study

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hpsearch.observers.observer_hub import ObserverHub
 from hpsearch.observers.progress import PlainLines
-from hpsearch.observers.watching import Watching
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.space import Categorical, Space
 from hpsearch.study.state import SweepState
@@ -45,7 +45,7 @@ def test_a_sweep_of_one_trial_has_one_trial(capsys):
     import sys
 
     sweep = sweep_of(early_terminate=None, max_iter=1, run_cap=1)
-    watching = Watching(sweep, [], PlainLines(sys.stdout))
+    watching = ObserverHub(sweep, [], PlainLines(sys.stdout))
     sweep_state = SweepState(sweep)
     watching.look(sweep_state, Workers(1, 1, 1), 0.0)
     watching.close()

@@ -10,8 +10,8 @@ from hpsearch.events import NO_MEMORY, Failed, Finished, Lost, Started
 from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.display import Display, Snapshot
+from hpsearch.observers.observer_hub import ObserverHub
 from hpsearch.observers.thread import Making, ObserverThread
-from hpsearch.observers.watching import Watching
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Resources
@@ -68,7 +68,7 @@ def started(sweep_state: SweepState) -> Started:
 def test_the_screen_shows_where_the_course_stands():
     sweep = sweep_of(early_terminate=None, max_iter=4, run_cap=3)
     sweep_state, screen = SweepState(sweep), Screen()
-    watching = Watching(sweep, [], screen)
+    watching = ObserverHub(sweep, [], screen)
     sweep_state.apply(OPENED)
     started(sweep_state)
     watching.look(sweep_state, WORKERS, 0.0)
@@ -89,7 +89,7 @@ def test_the_screen_shows_where_the_course_stands():
 def test_the_screen_shows_the_time_left_once_enough_trials_have_told_what_they_take():
     sweep = sweep_of(early_terminate=None, max_iter=4, run_cap=12)
     sweep_state, screen = SweepState(sweep), Screen()
-    watching = Watching(sweep, [], screen)
+    watching = ObserverHub(sweep, [], screen)
     sweep_state.apply(OPENED)
     for trial in range(4):
         watching.observe(Record(2 * trial + 1, 0.0, started(sweep_state)))
@@ -113,7 +113,7 @@ def test_the_screen_shows_the_widths_of_what_runs_where_they_can_differ():
             assert isinstance(event, Started)
             sweep_state.apply(replace(event, segment=replace(event.segment, width=width)))
         sweep_state.apply(Lost(2, 1, "gone"))
-        watching = Watching(sweep, [], screen)
+        watching = ObserverHub(sweep, [], screen)
         watching.look(sweep_state, WORKERS, 0.0)
         assert screen.shown[0].widths == widths
         watching.close()
@@ -123,7 +123,7 @@ def test_the_screen_shows_how_many_trials_are_trained_in_how_many_packs():
     sweep = sweep_of(resources=Resources(trials_per_worker=4))
     sweep_state, screen = SweepState(sweep), Screen()
     sweep_state.apply(OPENED)
-    watching = Watching(sweep, [], screen)
+    watching = ObserverHub(sweep, [], screen)
     for _ in range(7):
         started(sweep_state)
     for told in ([], [4], [3, 3, 3, 3], [3, 2, 1, 1]):
@@ -149,7 +149,7 @@ def test_the_screen_shows_how_many_trials_are_trained_in_how_many_packs():
 def test_verbosely_it_says_how_a_trial_that_was_lost_runs_again(then, told):
     sweep = sweep_of(early_terminate=None, max_iter=4, run_cap=3)
     screen = Screen()
-    watching = Watching(sweep, [], screen, verbose=True)
+    watching = ObserverHub(sweep, [], screen, verbose=True)
     watching.look(SweepState(sweep), WORKERS, 0.0)
     watching.observe(Record(2, 101.0, Lost(2, 1, "gone", False, 0.0, then)))
     watching.observe(Record(3, 102.0, Lost(2, 2, f"{NO_MEMORY}m", False, 0.0, then)))  # said when it was decided
@@ -160,7 +160,7 @@ def test_verbosely_it_says_how_a_trial_that_was_lost_runs_again(then, told):
 def test_without_a_bound_there_is_no_total_and_no_time_left():
     sweep = sweep_of(early_terminate=None, max_iter=None, run_cap=3)
     sweep_state, screen = SweepState(sweep), Screen()
-    watching = Watching(sweep, [], screen)
+    watching = ObserverHub(sweep, [], screen)
     watching.look(sweep_state, WORKERS, 1.0)
     assert (screen.shown[0].total, screen.shown[0].remaining) == (None, None)
     watching.close()
@@ -169,7 +169,7 @@ def test_without_a_bound_there_is_no_total_and_no_time_left():
 def test_observers_hear_events_reports_and_at_the_last_look_the_rungs():
     sweep = sweep_of()
     sweep_state, screen, scribe = SweepState(sweep), Screen(), Scribe()
-    watching = Watching(sweep, [ObserverThread(Making.done(scribe), screen.note)], screen)
+    watching = ObserverHub(sweep, [ObserverThread(Making.done(scribe), screen.note)], screen)
     decision = Decision(0, "stop", "why")
     report = Report(0, 1, {"loss": 1.0}, 0.1)
     watching.observe(Record(1, 9.0, OPENED, [decision]))
@@ -188,7 +188,7 @@ def test_observers_hear_events_reports_and_at_the_last_look_the_rungs():
 def test_the_newest_failures_are_shown_but_not_those_that_are_tried_again():
     sweep = sweep_of()
     screen = Screen()
-    watching = Watching(sweep, [], screen)
+    watching = ObserverHub(sweep, [], screen)
     for trial in range(5):
         failure = Failure("raised", f"ValueError: {trial}", "Traceback")
         watching.observe(Record(1, 9.0, Failed(trial, 1, failure, trial == 4, ())))
@@ -203,7 +203,7 @@ def test_an_observer_that_fails_is_told_of_on_the_screen():
             raise OSError("disk full")
 
     screen = Screen()
-    watching = Watching(sweep_of(), [ObserverThread(Making.done(Broken()), screen.note)], screen)
+    watching = ObserverHub(sweep_of(), [ObserverThread(Making.done(Broken()), screen.note)], screen)
     watching.observe(Record(1, 9.0, OPENED))
     watching.close()
     assert (screen.shown, screen.closed) == ([], 1)

@@ -1,4 +1,4 @@
-"""Everyone who watches a sweep run: observers on their threads, callbacks, the run's times, and the screen."""
+"""Forwards a run to everyone who watches it: observers on their threads, callbacks, the run's times, the screen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hpsearch.errors import StopSearch
 from hpsearch.events import NO_MEMORY, Event, Failed, Finished, Lost, Opened, Reverted, Started
-from hpsearch.observers.base import Record
+from hpsearch.observers.base import Observers, Record
 from hpsearch.observers.display import MOST_FAILURES, Display, Running, Snapshot
 from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.observers.time_left import TimeLeft
@@ -19,7 +19,7 @@ from hpsearch.tables.wording import duration, shortened
 from hpsearch.task import Workers
 from hpsearch.trial import Report, Segment, TrialRow
 
-__all__ = ["Callback", "Callbacks", "Times", "Watching"]
+__all__ = ["Callback", "Callbacks", "ObserverHub", "Times"]
 
 _RUNGS_SECONDS = 2.0
 """Time between two looks of the observers at the rungs, on the backend's clock."""
@@ -112,8 +112,8 @@ class Times:
         return f"took {duration(now - began)}: {parts}, {duration(now - self._last)} to end"
 
 
-class Watching:
-    """All who watch, as the orchestrator sees them."""
+class ObserverHub(Observers):
+    """Forwards what happens in a sweep to the observers, the callbacks and the display."""
 
     def __init__(
         self,
@@ -125,15 +125,15 @@ class Watching:
         verbose: bool = False,
         callbacks: Callbacks | None = None,
     ) -> None:
-        """Join them.
+        """Create the hub.
 
         Args:
             sweep: What is run.
-            threads: Of the observers.
+            threads: The observers' threads.
             display: The screen.
-            spent: Seconds that former runs took of `limits.max_time`.
-            times: Told of every event.
-            verbose: Say of each trial what was decided, and why.
+            spent: Seconds that earlier runs took of `limits.max_time`.
+            times: Receives every event.
+            verbose: Whether each decision is shown with its reason.
             callbacks: Called as trials end.
         """
         self._sweep = sweep
