@@ -217,7 +217,7 @@ class Slots:
         return () if slot is None else (slot,)
 
     def join(self, task: Task) -> Sequence[Slot]:
-        """Choose a worker for a task out of turn: one that runs its company, if none of that has waited longer."""
+        """Choose a worker for a task out of turn: one that runs its company, if no trial of that waited longer."""
         slot = self._with_company(task.company) if task.company else None
         return () if slot is None else (slot,)
 

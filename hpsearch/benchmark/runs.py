@@ -186,7 +186,7 @@ class Results:
             directory.mkdir(parents=True, exist_ok=True)
             lines = self._path.read_text("utf-8", "replace").splitlines() if self._path.exists() else []
         except OSError as error:
-            raise StorageError(f"{directory}: expected a place for results that can be written: {error}") from error
+            raise StorageError(f"{directory}: expected a folder for results that can be written: {error}") from error
         for line in lines:
             self._take(line)
 

@@ -109,7 +109,7 @@ def _study(args: argparse.Namespace) -> AskTell:
     """Open the study that the command line names, by its directory or by a sweep file and a directory."""
     if args.sweep.is_dir():
         if args.dir is not None:
-            raise SweepError(f"{args.sweep} is a directory, so --dir {args.dir} must not stand beside it")
+            raise SweepError(f"{args.sweep} is a directory, so --dir {args.dir} must not be used with it")
         sweep = change_sweep(load(args.sweep).sweep, args.overrides) if args.overrides else None
         return AskTell(sweep, directory=args.sweep)
     if args.dir is None:

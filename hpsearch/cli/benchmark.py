@@ -66,7 +66,7 @@ def benchmark(args: argparse.Namespace) -> int:
         shown = [str(path) for count in workers for path in plot(suite, results, methods, count, directory)]
     except OSError as error:
         raise StorageError(
-            f"{directory}: expected a place for the table and plots that can be written: {error}"
+            f"{directory}: expected a folder for the table and plots that can be written: {error}"
         ) from error
     print(f"plots: {', '.join(shown)}")
     return 0

@@ -108,7 +108,7 @@ def _refuse_beside_resume(args: argparse.Namespace) -> None:
     named += ["--test-share"] if args.test_share != 0.2 else []
     if named:
         raise DesignError(
-            f"design: {', '.join(named)} must not stand beside --resume, which goes on with what was asked for; change "
+            f"design: {', '.join(named)} must not be used with --resume, which goes on with what was asked for; change "
             "sweep.yaml, or design anew in a folder of its own"
         )
 

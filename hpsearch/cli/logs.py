@@ -131,7 +131,7 @@ class _Tails:
             print(f"{name} | {line.rstrip(chr(13)).rpartition(chr(13))[2]}" if self._prefixed else line)
 
     def _head(self, log: LogFile) -> None:
-        """Return which attempt's log it is, where a trial has several."""
+        """Print which attempt's log follows, if a trial has several."""
         if not self._prefixed and self._last != log.path:
             if self._last is not None or log.attempt > 1 or log.rank:
                 rank = f", rank {log.rank}" if log.rank else ""

@@ -17,42 +17,42 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "plan": ("plan:plan", "show what a sweep would run, without running it"),
     "check": (
         "check:check",
-        "run a trial of a sweep for two iterations, restored and on a warm worker, too, and say what differs",
+        "run a trial of a sweep for two iterations, also restored and on a warm worker, and name what differs",
     ),
     "convert": (
         "convert:convert",
         "write a W&B sweep file so that it runs, with a comment above each line that was changed",
     ),
-    "rerun": ("rerun:rerun", "run the best configurations of a study again, with other seeds: mean and spread decide"),
-    "resume": ("resume:resume", "go on with a study that was interrupted, stopped or killed, or is paused"),
-    "retry": ("resume:retry", "let failed trials of a study run again, and go on with it"),
+    "rerun": ("rerun:rerun", "run the best configurations of a study again with other seeds, and rank them by mean"),
+    "resume": ("resume:resume", "resume a study that was interrupted, stopped, killed or paused"),
+    "retry": ("resume:retry", "run failed trials of a study again, and resume it"),
     "design": (
         "design:design_network",
-        "make a network for a data set: search, train the best on all rows, and test it",
+        "find a network for a data set: search, train the best on all rows, and test it",
     ),
-    "pause": ("steer:pause", "let a running sweep rest: its trials end at their next reports, and go on with resume"),
+    "pause": ("steer:pause", "pause a running sweep: its trials stop at their next reports; resume continues"),
     "stop": ("steer:stop", "end a running sweep at the next reports of its trials"),
-    "cancel": ("steer:cancel", "end a running sweep at once; what ran since the last checkpoints runs again on resume"),
-    "extend": ("steer:extend", "give a study more to do, while it runs or before"),
-    "add": ("steer:add", "let points of your own be tried next"),
-    "prune": ("steer:prune", "end trials, and go on without them"),
-    "history": ("history:history", "show who ran and steered a study, when, and what came of it"),
-    "ask": ("ask:ask", "print trials to run elsewhere, a line of JSON for each"),
-    "tell": ("ask:tell", "tell what came of a trial that was asked for"),
-    "give-up": ("ask:give_up", "give up an open trial, which is then asked for again"),
-    "status": ("status:status", "show how a study stands"),
+    "cancel": ("steer:cancel", "end a running sweep at once; work since the last checkpoints runs again on resume"),
+    "extend": ("steer:extend", "extend a study, running or not"),
+    "add": ("steer:add", "add configurations of your own, which are tried next"),
+    "prune": ("steer:prune", "end trials, and continue without them"),
+    "history": ("history:history", "show who ran and steered a study, when, and with what result"),
+    "ask": ("ask:ask", "print trials to run elsewhere, one line of JSON each"),
+    "tell": ("ask:tell", "record a result of a trial that ask returned"),
+    "give-up": ("ask:give_up", "release an open trial, which ask then returns again"),
+    "status": ("status:status", "show the state of a study"),
     "watch": (
         "watch:watch",
-        "watch a sweep that runs elsewhere: its trials as they go on, with keys to sort, open, pause and stop",
+        "watch a sweep that runs elsewhere: its trials live, with keys to sort, open, pause and stop",
     ),
     "trials": ("trials:trials", "list a study's trials"),
-    "best": ("best:best", "show a study's best trial, or its front"),
+    "best": ("best:best", "show a study's best trial, or its Pareto front"),
     "trial": (
         "trial:trial",
-        "show all that is known of a trial: why it stopped, its segments, its curve, the end of its log",
+        "show one trial: why it stopped, its segments, its curve, the end of its log",
     ),
     "logs": ("logs:logs", "print what a trial printed, or all trials, with the trial before each line"),
-    "show": ("show:show", "show a trial's network and what it costs; write a file that builds it without hpsearch"),
+    "show": ("show:show", "show a trial's network and its costs; write a file that builds it without hpsearch"),
     "lineage": ("lineage:lineage", "show a forked trial's parameters over its training"),
     "export": (
         "export:export",
@@ -60,27 +60,27 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "benchmark": ("benchmark:benchmark", "compare search methods over recorded tables"),
     "completion": ("completion:completion", "print what a shell needs to complete commands, options and files"),
-    "doctor": ("doctor:doctor", "look at this machine and its installation"),
+    "doctor": ("doctor:doctor", "check this machine and its installation"),
     "compare": (
         "compare:compare",
-        "show studies beside each other; those that differ in their seed alone are runs of one side",
+        "compare studies; those that differ in their seed alone are repetitions",
     ),
-    "report": ("report:report", "write a study on one HTML page; several that search for the same are compared first"),
+    "report": ("report:report", "write a study as one HTML page, or compare several"),
     "tensorboard": (
         "tensorboard:tensorboard",
-        "open TensorBoard on a study, or on several beside each other, also while they run",
+        "open TensorBoard on one or several studies, also while they run",
     ),
     "list": ("list:list_studies", "list the studies of a folder, the newest first"),
-    "tag": ("labels:tag", "put tags on a study; without any, show them"),
-    "note": ("labels:note", "write a study's note, in place of the former; without a text, show it"),
-    "rm": ("removing:rm", "delete studies, after a question"),
+    "tag": ("labels:tag", "add tags to a study, or show them"),
+    "note": ("labels:note", "write a study's note, or show it"),
+    "rm": ("removing:rm", "delete studies, after a confirmation"),
     "clean": (
         "removing:clean",
-        "delete the checkpoints and event files of a study that nothing needs, after a question",
+        "delete checkpoints and event files of a study that nothing needs, after a confirmation",
     ),
     "predict": (
         "predict:predict",
-        "predict for new examples with a designed network: CSV, the probability of each class in it",
+        "predict new examples with a designed network, as CSV with the probability of each class",
     ),
 }
 """Each command's function, as `module:function` of `hpsearch.cli`, and what it does.
@@ -91,13 +91,13 @@ What the command takes is added by the function `<function>_arguments` of the sa
 _EPILOG = """\
 exit codes:
   0    done; a sweep ran to its end, to its target, or out of patience
-  1    an error, said in one message
+  1    an error, with one message
   2    the command line itself can't be read
-  3    the sweep was ended before it was finished (hpsearch stop, limits.max_time); resume goes on
+  3    the sweep ended before it was finished (hpsearch stop, limits.max_time); resume continues
   4    the sweep is finished or out of patience, but no trial has a value
-  5    ask: nothing to ask for now; first tell of some of the open trials
-  6    ask: the sweep is finished, there is nothing more to ask for
-  130  interrupted with Ctrl-C; resume goes on
+  5    ask: no trial to run now; first tell results of open trials
+  6    ask: the sweep is finished, and there are no more trials to run
+  130  interrupted with Ctrl-C; resume continues
 """
 
 

@@ -192,7 +192,7 @@ def _metric_key(sweep: Sweep, metric: str) -> str:
 
 
 def _report(study: Study) -> int:
-    """Return the results, their location, and next steps."""
+    """Print the results, their location and next steps; return the exit code."""
     where = shown_path(study.directory, Path.cwd())
     pasted = shlex.quote(where)
     if study.state not in ("finished", *CRITERIA):

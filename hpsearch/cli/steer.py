@@ -84,7 +84,7 @@ def extend_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def extend(args: argparse.Namespace) -> int:
-    """Return a study more to do."""
+    """Extend a study."""
     bounds = {name: getattr(args, name) for name in ("run_cap", "brackets", "max_iter")}
     asked = {name: value for name, value in bounds.items() if value is not None}
     if not asked:

@@ -86,7 +86,7 @@ class StudyDirectory:
         """Return whether there is a study here.
 
         Raises:
-            JournalError: The system doesn't let us look.
+            JournalError: The directory can't be read.
         """
         return is_file(self.journal)
 
@@ -172,7 +172,7 @@ class StudyDirectory:
         """Return the process that runs the study now, `user@host:pid`; None when there is none.
 
         Raises:
-            JournalError: The system doesn't let us look.
+            JournalError: The directory can't be read.
         """
         try:
             with Lock(self.path / _RUN_LOCK) as lock:

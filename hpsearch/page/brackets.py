@@ -69,7 +69,7 @@ def brackets(study: Study) -> Section | None:
             words.append("One of four that a worker trained as one computation had a fourth of it.")
     words[0] = f"{told} {words[0]}"
     if len(numbers) > _MOST_BRACKETS:
-        words.append(f"The first {_MOST_BRACKETS} brackets are drawn, and stand in the table.")
+        words.append(f"The first {_MOST_BRACKETS} brackets are drawn, and are in the table.")
     drawn = {(rung.bracket, rung.rung) for rung in rungs} & shares.keys() if is_told else ()
     ends = {rung.until for rung in rungs}
     inks = {until: ink for until, ink in rung_inks(every).items() if until in ends}

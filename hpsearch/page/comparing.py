@@ -141,7 +141,7 @@ def save_courses(compared: Comparison, folder: Path) -> list[Path]:
             paths.append(folder / f"best-by-{axis}.svg")
             picture.save(paths[-1])
     except OSError as error:
-        raise StorageError(f"{folder}: expected a place for plots that can be written: {error}") from error
+        raise StorageError(f"{folder}: expected a folder for plots that can be written: {error}") from error
     return paths
 
 

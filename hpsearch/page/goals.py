@@ -66,7 +66,7 @@ def _remarks(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow]
             f"hpsearch best {shlex.quote(str(study.directory))} --weights {shlex.quote(weights)}"
         )
     if len(leaders) > _MOST_ROWS:
-        yield f"The first {_MOST_ROWS} of them by {goals[0].name} stand in the table."
+        yield f"The first {_MOST_ROWS} of them by {goals[0].name} are in the table."
 
 
 def _scattered(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow], description: str) -> Picture:

@@ -61,9 +61,7 @@ def _stopped(rows: list[TrialRow]) -> list[str]:
     if not counts:
         return []
     told = ", ".join(f"{count:,} at {iterations:,}" for iterations, count in sorted(counts.items()))
-    return [
-        f"Stopped before their end, by how many iterations they had: {told}. Each trial's reason stands in the table."
-    ]
+    return [f"Stopped before their end, by how many iterations they had: {told}. Each trial's reason is in the table."]
 
 
 def again(study: Study) -> Section:

@@ -155,7 +155,7 @@ def search(
     if isinstance(trainable, Sweep):
         if arguments["parameters"] is not None:
             raise SweepError(
-                "search: parameters must not stand beside a whole sweep; pass one, alone or behind its trainable"
+                "search: parameters must not be passed with a whole sweep; pass one, alone or behind its trainable"
             )
         arguments["parameters"] = trainable
     path = None if code is None else _import_path(code)

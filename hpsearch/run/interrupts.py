@@ -72,7 +72,7 @@ class Interrupts:
 
 
 def interrupted(message: str) -> KeyboardInterrupt:
-    """Return what ends the caller as Ctrl-C does, or, within a trial of another sweep, that sweep at once."""
+    """Return the exception that ends the caller as Ctrl-C does, or the outer sweep if this is one of its trials."""
     return Interrupted(message) if _is_ours(signal.getsignal(signal.SIGINT)) else KeyboardInterrupt(message)
 
 

@@ -60,7 +60,7 @@ def with_old_keywords(keys: Mapping[str, Any], old: Mapping[str, Any]) -> dict[s
         if key == "metric" and isinstance(former, str):
             former = {"name": former}
         if former is not None and not (inside and isinstance(former, Mapping) and inside[0] not in former):
-            raise SweepError(f"search: {name} must not stand beside {key}: write {'.'.join(path)} alone")
+            raise SweepError(f"search: {name} must not be passed with {key}: write {'.'.join(path)} alone")
         if value is not None:
             out[key] = new[key] = {**(former or {}), inside[0]: value} if inside else value
     if old:

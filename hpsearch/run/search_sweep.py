@@ -80,7 +80,7 @@ def _refuse(beside: Mapping[str, Any] | list[str], way: str) -> None:
     """Refuse keys that a whole sweep has itself: only one of the two values would count."""
     if beside:
         raise SweepError(
-            f"search: {' and '.join(beside)} must not stand beside a whole sweep, which has its own: put it there, as "
+            f"search: {' and '.join(beside)} must not be passed with a whole sweep, which has its own: put it there "
             f"with {way}, or leave it out"
         )
 

@@ -165,7 +165,7 @@ def _first(record: TrialRecord, segment: Segment, given: Sequence[Metrics], iter
     if iteration is None:
         return known + 1
     if len(given) != 1:
-        raise TellError(f"trial {number}: `iteration` stands beside one report, got {len(given)} of them")
+        raise TellError(f"trial {number}: `iteration` belongs to one report, got {len(given)} of them")
     if iteration <= known:
         raise TellError(f"trial {number}: iteration {iteration} was told already; the next one is {known + 1}")
     alone = known == segment.start and iteration == segment.end

@@ -125,7 +125,7 @@ class AsynchronousHalving(Scheduler):
         return sum(1 for _ in self._promotions()) + self._to_create()
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Take a trial's outcome: it is complete at `max_iter` and waits elsewhere; at the very end all are stopped.
+        """Receive a trial's outcome: it is complete at `max_iter` and waits elsewhere; at the very end all are stopped.
 
         Raises:
             ValueError: The trial isn't running.
@@ -140,7 +140,7 @@ class AsynchronousHalving(Scheduler):
         return [complete, *self._stop_at_the_end()]
 
     def prune(self, trial: int) -> Sequence[Decision]:
-        """Take a trial as failed: it no longer counts in the rung where it waits.
+        """Treat a trial as failed: it no longer counts in the rung where it waits.
 
         Raises:
             ValueError: It neither runs nor waits.

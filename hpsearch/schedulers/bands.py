@@ -149,14 +149,14 @@ class BandScheduler(Scheduler):
         return self._to_create()
 
     def watch(self, report: Report) -> str | None:
-        """Take a report of a running trial; return why the trial is stopped, or None."""
+        """Receive a report of a running trial; return why the trial is stopped, or None."""
         if report.trial not in self._running:
             return None
         self._take_report(report)
         return self._behind(report.trial, report.iteration)
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Take a trial's outcome: it is complete, was stopped, or failed.
+        """Receive a trial's outcome: it is complete, was stopped, or failed.
 
         Raises:
             ValueError: The trial isn't running.

@@ -141,7 +141,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Take a trial's outcome; return the decisions that follow, in a fixed order.
+        """Receive a trial's outcome; return the decisions that follow, in a fixed order.
 
         Begin with `end_segment`. Called exactly once for each `NewTrial` and `Run` that was started, in any order.
         """
@@ -228,7 +228,7 @@ class Scheduler(ABC):
         return ()
 
     def watch(self, report: Report) -> str | None:
-        """Take a report of a running trial, which may be lost yet; return why the trial is stopped, or None.
+        """Receive a report of a running trial, which may still be lost; return why the trial is stopped, or None.
 
         Called at each report, in any order among trials, where the capabilities say `live`. The trial's outcome then
         says whether it was stopped. Later decisions must follow from outcomes alone.
@@ -253,7 +253,7 @@ class Scheduler(ABC):
         self._running[trial] = index
 
     def prune(self, trial: int) -> Sequence[Decision]:
-        """Take a trial that a user ended as failed; return the decisions that follow for others.
+        """Treat a trial that a user ended as failed; return the decisions that follow for others.
 
         It runs, or it waits between two segments. A scheduler that lets trials wait overrides this: such a trial must
         neither run on nor be waited for. It won't be withdrawn.

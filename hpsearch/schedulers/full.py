@@ -36,7 +36,7 @@ class FullLength(Scheduler):
         return self._to_create()
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Take a trial's outcome: the trial is complete, or it failed and there is nothing to decide.
+        """Receive a trial's outcome: the trial is complete, or it failed and there is nothing to decide.
 
         Raises:
             ValueError: The trial isn't running.

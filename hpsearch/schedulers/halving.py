@@ -117,7 +117,7 @@ class BracketScheduler(Scheduler):
         return len(self._promoted) + (self._plan_to_begin() is not None)
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Take a trial's outcome; return the decisions that follow, from the best trial to the worst.
+        """Receive a trial's outcome; return the decisions that follow, from the best trial to the worst.
 
         A failed trial gets no decision of its own.
 
@@ -158,7 +158,7 @@ class BracketScheduler(Scheduler):
         self._stale[bracket.index] = bracket
 
     def prune(self, trial: int) -> Sequence[Decision]:
-        """Take a trial as failed; one that was promoted leaves the next rung with one trial fewer.
+        """Treat a trial as failed; one that was promoted leaves the next rung with one trial fewer.
 
         Raises:
             ValueError: It neither runs nor waits.

@@ -123,7 +123,7 @@ class MedianStoppingScheduler(Scheduler):
         return len(self._continuing) + self._to_create()
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Take a trial's outcome; decide at once whether it continues, is stopped, or is complete.
+        """Receive a trial's outcome; decide at once whether it continues, is stopped, or is complete.
 
         Raises:
             ValueError: The trial isn't running.
@@ -144,7 +144,7 @@ class MedianStoppingScheduler(Scheduler):
         return (Decision(outcome.trial, "promote", reason),)
 
     def prune(self, trial: int) -> Sequence[Decision]:
-        """Take a trial as failed: it doesn't continue, and its values at its looks still count.
+        """Treat a trial as failed: it doesn't continue, and its values at its looks still count.
 
         Raises:
             ValueError: It neither runs nor waits.

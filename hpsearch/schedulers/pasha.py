@@ -104,7 +104,7 @@ class ProgressiveHalving(AsynchronousHalving):
                 self._ranking = SoftRanking(self._ranking.epsilon)
 
     def _take_reports(self, outcome: Outcome) -> None:
-        """Take a trial's reports; repeated iterations replace earlier ones, also by NaN."""
+        """Receive a trial's reports; repeated iterations replace earlier ones, also by NaN."""
         curve = self._curves.setdefault(outcome.trial, {})
         for report in outcome.reports:
             value = self._objective.reported(report.metrics)

@@ -206,7 +206,7 @@ class PopulationBasedTraining(Scheduler):
         return sum(1 for _ in self.upcoming())
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Take a trial's outcome; return which trials are complete, and which were replaced since the last time.
+        """Receive a trial's outcome; return which trials are complete, and which were replaced since the last time.
 
         Raises:
             ValueError: The trial isn't running.
@@ -227,7 +227,7 @@ class PopulationBasedTraining(Scheduler):
         return [*decisions, *self._settle()]
 
     def prune(self, trial: int) -> Sequence[Decision]:
-        """Take a trial as failed: a fork replaces it as soon as there is a member to copy.
+        """Treat a trial as failed: a fork replaces it as soon as there is a member to copy.
 
         Raises:
             ValueError: It neither runs nor waits.

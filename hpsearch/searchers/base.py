@@ -214,7 +214,7 @@ class Searcher(ABC):
         raise NotImplementedError(f"{type(self).__name__} can't begin with trials of other searches")
 
     def started(self, trial: Trial) -> None:
-        """Take a trial that was created, from a suggestion or from a point to try; also called in a replay."""
+        """Learn that a trial was created, from a suggestion or from a point to try; also called in a replay."""
 
     @abstractmethod
     def observe(self, observation: Observation) -> None:

@@ -38,28 +38,28 @@ class Requested:
         self.retaken: set[int] = set()
         """Failed trials of which there is, or will be, such another."""
         self.added = 0
-        """Points that were added by now."""
+        """Number of configurations added so far."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     @property
     def points(self) -> list[Params]:
-        """Those that were added and that no trial has taken yet."""
+        """Added configurations that no trial has used yet."""
         return [point for point in self._queue if not isinstance(point, int)]
 
     def again(self, trial: int) -> None:
-        """Let the point of a failed trial run once more."""
+        """Queue a new trial with the configuration of a failed one."""
         self._queue.append(trial)
         self.retaken.add(trial)
 
     def add(self, point: Params) -> None:
-        """Let a point run; it may be partial."""
+        """Queue a configuration; it may be partial."""
         self._queue.append(point)
         self.added += 1
 
     def upcoming(self) -> Iterator[int | Params]:
-        """Return what new trials take, one by one; for `suggestion`."""
+        """Yield what the next trials use, for `suggestion`."""
         return iter(tuple(self._queue))
 
     def suggestion(self, asked: int | Params, number: int) -> Suggestion:

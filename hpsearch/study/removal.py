@@ -1,4 +1,4 @@
-"""Take a study away, or what of it nothing needs, by hand or at the end of a run: what would go, and how it goes."""
+"""Deletes a study, or the files in it that nothing needs, by a command or at the end of a run."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Target:
         self._take(self._live, reports)
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
-        """Take an event, and what was decided on it."""
+        """Receive an event and the decisions on it."""
         match event:
             case Saved() | Finished():
                 self._take(self._journaled, event.reports)
@@ -143,7 +143,7 @@ class Patience:
         return self._row.front
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
-        """Take an event, after it was applied, and what was decided on it."""
+        """Receive an event, after it was applied, and the decisions on it."""
         match event:
             case Started(segment=segment):
                 self._until[segment.trial] = segment.end
@@ -220,7 +220,7 @@ class StoppingCriteria:
         self._patience = None if self._limit is None else Patience(self._objective, score_of)
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
-        """Take an event, of this run or of a former one, after it was applied, and what was decided on it."""
+        """Receive an event of this run or an earlier one, after it was applied, and the decisions on it."""
         if self._target is not None:
             self._target.observe(event, decisions)
         if self._patience is not None:

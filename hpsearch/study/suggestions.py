@@ -369,7 +369,7 @@ class Suggestions:
         return parent is None
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
-        """Take an event, for the searcher to be informed of.
+        """Receive an event, for the searcher to be informed of.
 
         Args:
             event: It was applied.
@@ -405,7 +405,7 @@ class Suggestions:
                 self._add("dropped", StateAt(trial.number, trial.start), trial)
 
     def give_up(self, trial: int, decisions: Sequence[Decision]) -> None:
-        """Take a trial for one that has failed: its segment was cut short by hand, so no value of it is of that length.
+        """Treat a trial as failed: its segment was cut short by hand, so no value of it is of that length.
 
         Args:
             trial: Its number.

@@ -109,7 +109,7 @@ class TrialRecords:
             self._all[trial].ran(self._code)
 
     def revert(self, trial: int, reason: str, left_behind: str | None) -> None:
-        """Take a trial back to where it stood before it was widened."""
+        """Put a trial back to its state before it was widened."""
         record = self._all[trial]
         record.revert(reason, left_behind)
         self._touched.add(trial)
@@ -262,18 +262,18 @@ def owner_of(checkpoint: str) -> int:
 
 
 class PackUsers:
-    """The checkpoints in each pack that aren't needed any more.
+    """The checkpoints in each pack that are no longer needed.
 
-    A pack goes when all the checkpoints in it were heard of, and none of them is needed. A checkpoint that nobody was
-    told of, as its worker died, keeps its pack until the run ends. Were a pack let go with the last one that was heard
-    of so far, it might be with the first of a round, before the second one is heard of.
+    A pack is deleted when all its checkpoints have been reported and none is needed. If a worker dies before it reports
+    a checkpoint, the pack stays until the run ends. It isn't enough that all checkpoints reported so far are unneeded:
+    the first one of a round may be unneeded before the second one is reported.
     """
 
     def __init__(self) -> None:
         self._unneeded: dict[str, set[str]] = {}
 
     def release(self, addresses: Iterable[str]) -> list[str]:
-        """Take note that checkpoints aren't needed any more, wherever they lie; give the packs in which none is."""
+        """Record that checkpoints are no longer needed, in packs or not; return the packs without needed ones."""
         unused = []
         for address in addresses:
             if (pack := pack_of(address)) is None:
@@ -287,10 +287,10 @@ class PackUsers:
 
 
 class SegmentReports:
-    """What each trial has reported since its scheduler last heard of it, by iteration.
+    """The reports of each trial since its scheduler last observed it, by iteration.
 
-    It is the same whether a segment was saved, cut or lost on its way: where a trial goes back and runs an iteration
-    again, the later report takes the place of the former.
+    They are the same whether a segment was saved, cut or lost on its way: if a trial runs an iteration again, the later
+    report replaces the earlier one.
     """
 
     def __init__(self) -> None:

@@ -288,13 +288,13 @@ class WatchApp(App[None]):
         self._ask("resume" if self.study.ended.state == "paused" else "pause")
 
     def action_stop(self) -> None:
-        """End the sweep, after a question."""
+        """End the sweep, after a confirmation."""
         if self._may("stop"):
             question = f"Stop {self.study.sweep.name}? Its trials end at their next reports; hpsearch resume goes on."
             self.push_screen(Question(question), lambda yes: self._ask("stop") if yes else None)
 
     def action_prune(self) -> None:
-        """End a trial, after a question."""
+        """End a trial, after a confirmation."""
         trial = self.screen.trial if isinstance(self.screen, TrialScreen) else self._table.cursor
         if trial is not None and self._may("prune"):
             question = f"End trial {trial}, and go on without it?"

@@ -170,7 +170,7 @@ def _look(examples: Examples, targets: Targets, look_up: Callable[[], object]) -
     if all(column.left_out for column in columns):
         reasons = "; ".join(f"{column.name!r}: {column.left_out}" for column in columns[:5]) or "there are no others"
         raise DataSetError(
-            f"{examples.path}: must have a column to predict from, got none that tells anything ({reasons})"
+            f"{examples.path}: must have a column to predict from, got none that is informative ({reasons})"
         )
     return columns
 

@@ -220,7 +220,7 @@ def _date(cell: str) -> datetime:
 
 
 def features(column: Mapping[str, Any], values: Array) -> NDArray[np.float32]:
-    """Make features of a column's values, each for itself: shape (rows, features)."""
+    """Return features of a column's values, (rows, features). A row depends on its own value only."""
     if column["kind"] == "category":
         return _one_hot(column, values)
     absent = np.isnan(values)

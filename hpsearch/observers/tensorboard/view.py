@@ -232,7 +232,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Return whether a trial gets a run: some of the existing ones, and all new ones."""
+    """Which trials get a run: some of the existing ones, and all new ones."""
 
     known: int
     chosen: Collection[int] | None

@@ -91,7 +91,7 @@ def test_what_can_not_be_written_is_said(tmp_path, capsys, name):
     suite = write(tmp_path)
     options = ["--methods", "random", "--seeds", "1", "--jobs", "1", "--dir"]
     assert main(["benchmark", str(suite), *options, str(tmp_path / "r")]) == 1
-    assert "expected a place for the table and plots that can be written" in capsys.readouterr().err
+    assert "expected a folder for the table and plots that can be written" in capsys.readouterr().err
 
 
 def kept(folder: Path) -> set[RunKey]:

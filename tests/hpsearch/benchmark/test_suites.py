@@ -164,7 +164,7 @@ def test_results_of_a_method_that_was_changed_do_not_count(tmp_path):
 
 def test_a_place_that_can_not_be_written(suite, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="expected a place for results"):
+    with pytest.raises(StorageError, match="expected a folder for results"):
         Results(tmp_path / "file", suite)
 
 

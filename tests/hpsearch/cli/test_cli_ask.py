@@ -135,7 +135,7 @@ def test_what_cant_be_asked_for_is_one_message(lab, hpsearch_command):
     assert "name the study's directory with --dir" in hpsearch_command("ask", "lab.yaml").err
     assert "expected a study's directory" in hpsearch_command("tell", "study", 0, "loss=1").err
     lines(hpsearch_command("ask", "lab.yaml", "--dir", "study"))
-    assert "must not stand beside it" in hpsearch_command("ask", "study", "--dir", "other").err
+    assert "must not be used with it" in hpsearch_command("ask", "study", "--dir", "other").err
     assert "seed" in hpsearch_command("ask", "lab.yaml", "--dir", "study", "--set", "seed=3").err
     assert "hpsearch ask" in hpsearch_command("resume", "study").err
     assert "nothing to stop" in hpsearch_command("stop", "study").err

@@ -369,4 +369,4 @@ def test_misspelt_words_are_told_with_the_nearest(here, capsys, words, told):
 def test_what_was_asked_for_is_not_changed_by_going_on(here, capsys):
     sweep_only(capsys)
     answer = designed(capsys, "--resume", "out", "--goal", "f1", "--seed", "3")
-    assert (answer.code, "--goal, --seed must not stand beside --resume" in answer.err) == (1, True)
+    assert (answer.code, "--goal, --seed must not be used with --resume" in answer.err) == (1, True)

@@ -87,7 +87,7 @@ def test_one_that_the_new_call_says_too_is_refused():
         ({"suggestions": {"lag": 2}}, {"search": {"lag": 2}}),
         ({"sweep": SPACE}, {}),
     ):
-        with pytest.raises(SweepError, match=f"search: {next(iter(old))} must not stand beside"):
+        with pytest.raises(SweepError, match=f"search: {next(iter(old))} must not be passed with"):
             with_old_keywords({**ARGUMENTS, **beside}, old)
 
 

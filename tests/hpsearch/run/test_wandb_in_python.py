@@ -89,7 +89,7 @@ def test_a_tuple_is_neither_a_choice_nor_a_constant_in_silence():
 )
 def test_what_a_whole_sweep_has_itself_is_refused_beside_it(tmp_path, beside, named):
     for sweep in (SWEEP, {"sweep": SWEEP}, sweep_of(trainable="a.b:c")):
-        with pytest.raises(SweepError, match=f"search: {named} must not stand beside a whole sweep"):
+        with pytest.raises(SweepError, match=f"search: {named} must not be passed with a whole sweep"):
             hpsearch.search(train, sweep, directory=tmp_path / "study", **beside, **QUIET)
     assert not (tmp_path / "study").exists()
 
@@ -97,7 +97,7 @@ def test_what_a_whole_sweep_has_itself_is_refused_beside_it(tmp_path, beside, na
 def test_what_a_dictionary_leaves_out_may_stand_beside_it(tmp_path):
     study = hpsearch.search(train, SWEEP, seed=7, limits={"patience": 9}, directory=tmp_path / "study", **QUIET)
     assert (study.sweep.seed, study.sweep.limits.patience) == (7, 9)
-    with pytest.raises(SweepError, match="search: limits and seed must not stand beside a whole sweep"):
+    with pytest.raises(SweepError, match="search: limits and seed must not be passed with a whole sweep"):
         hpsearch.search(train, sweep_of(trainable="a.b:c"), seed=7, limits={"patience": 9}, **QUIET)
 
 

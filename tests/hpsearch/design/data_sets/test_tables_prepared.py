@@ -192,7 +192,7 @@ def test_what_is_odd_about_a_column_is_said(tmp_path, column, words):
             ["2024-01-01T00:00+01:00", "2024-01-02T00:00"] * 20,
             "line 2: column 'x' must hold times that all have a time",
         ),
-        ([1] * 40, "must have a column to predict from, got none that tells anything"),
+        ([1] * 40, "must have a column to predict from, got none that is informative"),
     ],
 )
 def test_a_column_that_can_be_read_in_two_ways_is_refused(tmp_path, column, words):
