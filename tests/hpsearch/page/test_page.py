@@ -278,7 +278,7 @@ def test_what_is_left_out_of_the_brackets_is_said_and_the_best_tenth_is_one_of_a
     )
     shown = brackets(study)
     assert shown is not None
-    assert "The first 12 brackets are drawn, and stand in the table." in shown.words
+    assert "The first 12 brackets are drawn, and are in the table." in shown.words
     drawn = parallel(study)
     assert drawn is not None
     count = len(study.trials)
