@@ -24,7 +24,7 @@ from hpsearch.observers.progress import choose_progress
 from hpsearch.results.result_warnings import result_warnings, without_value
 from hpsearch.results.study import Study
 from hpsearch.run.observing import check_observers
-from hpsearch.run.study_run import Run, run_study
+from hpsearch.run.study_run import RunSettings, run_study
 from hpsearch.study.stopping import CRITERIA
 from hpsearch.sweep.file import locate
 from hpsearch.sweep.sweep import Sweep
@@ -121,7 +121,7 @@ def run_and_report(
     search_path = [str(Path.cwd()), folder, "" if source is None else str(source.resolve().parent)]
     folders = tuple(dict.fromkeys(path for path in search_path if path))
     times = _timed(args)
-    run = Run(
+    run = RunSettings(
         trainable=None,
         backend=lambda sweep: make_backend(args.backend, sweep, None, args.address, folders),
         display=choose_progress(sys.stdout, args.quiet),

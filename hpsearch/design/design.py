@@ -29,7 +29,7 @@ from hpsearch.journal.history import seconds_spent
 from hpsearch.journal.journal import Journal
 from hpsearch.observers.display import Display, Silent
 from hpsearch.results.study import Study, load
-from hpsearch.run.study_run import Run, create_study, run_study
+from hpsearch.run.study_run import RunSettings, create_study, run_study
 from hpsearch.sweep.file import load_sweep, locate
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import duration, number
@@ -231,7 +231,7 @@ def _searched(
     own = _own_seconds(sweep, record)
     most = spent + left if own is None else min(own, spent + left)
     sweep = replace(sweep, limits=replace(sweep.limits, max_time=most))
-    run = Run(
+    run = RunSettings(
         trainable=None,
         backend=lambda sweep: make_backend(around.backend, sweep, None),
         display=around.display(),

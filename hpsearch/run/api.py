@@ -27,7 +27,7 @@ from hpsearch.run.old_keywords import with_old_keywords
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.search_sweep import sweep_of_search
 from hpsearch.run.simulate import IN_MEMORY, run_in_memory
-from hpsearch.run.study_run import Run, create_study, run_study
+from hpsearch.run.study_run import RunSettings, create_study, run_study
 from hpsearch.run.warm_start import recorded, warm_start_of
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
@@ -181,7 +181,7 @@ def search(
     begins_with = warm_start_of(given, sweep, place)
     if place is None or not place.exists():
         place = create_study(sweep, None if place is None else place.path, more=recorded(begins_with))
-    run = Run(
+    run = RunSettings(
         trainable=code,
         backend=lambda sweep: make_backend(backend, sweep, code, address, folders),
         display=choose_progress(sys.stdout, quiet=not progress),
@@ -267,7 +267,7 @@ def rerun(
     for note in plan.notes:
         display.note(note)
     place = plan.opened(None if directory is None else Path(directory).expanduser())
-    run = Run(
+    run = RunSettings(
         trainable=trainable,
         backend=lambda sweep: make_backend(backend, sweep, trainable, address, folders),
         display=display,
@@ -310,7 +310,7 @@ def _search_path(trainable: str | Callable[..., Any] | Simulation | None) -> tup
     return tuple(dict.fromkeys((here, str(root))))
 
 
-def _run_called(directory: StudyDirectory, sweep: Sweep, run: Run, call: str) -> Study:
+def _run_called(directory: StudyDirectory, sweep: Sweep, run: RunSettings, call: str) -> Study:
     """Run a study as `run_study` does, and warn of what its results show. A signal that ends it is raised.
 
     A study that a signal has ended isn't returned: the caller would continue with its best trial as if it were whole.

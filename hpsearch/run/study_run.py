@@ -46,7 +46,7 @@ from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.own_files import OwnFiles
 
-__all__ = ["Run", "create_study", "run_study", "storage_errors", "sweep_to_run"]
+__all__ = ["RunSettings", "create_study", "run_study", "storage_errors", "sweep_to_run"]
 
 _WORKERS_PATIENCE = 60.0
 """Seconds to wait for the workers of a killed run to end."""
@@ -58,7 +58,7 @@ _STORAGE = frozenset(
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSettings:
     """How a study is run, without effect on its results."""
 
     trainable: str | Callable[..., Any] | None
@@ -119,7 +119,9 @@ def create_study(
                 raise  # else another process took the name in between
 
 
-def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Sequence[int] | None = None) -> Study:
+def run_study(
+    place: StudyDirectory, sweep: Sweep | None, run: RunSettings, retry: Sequence[int] | None = None
+) -> Study:
     """Run a study until it is finished or stopped.
 
     Args:
@@ -223,7 +225,7 @@ def _go_on(
     history: Sequence[Entry],
     sweep: Sweep,
     more: Extended | None,
-    run: Run,
+    run: RunSettings,
     retry: Sequence[int] | None,
     begins: Callable[[Sweep], object],
 ) -> None:
@@ -306,7 +308,7 @@ def _go_on(
 
 
 def _observers(
-    place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: Run
+    place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: RunSettings
 ) -> AbstractContextManager[list[ObserverThread]]:
     """Create the observers; mistakes show before anything runs."""
     asked = sweep.observers if run.observers is None else run.observers
@@ -314,7 +316,7 @@ def _observers(
     return observers_of(names, observed_of(place, sweep, record), run.display, run.search_path)
 
 
-def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str, mkl_cbwr: str | None) -> Job:
+def _job(place: StudyDirectory, sweep: Sweep, run: RunSettings, folder: str, mkl_cbwr: str | None) -> Job:
     return Job(
         study=str(place.path),
         name=sweep.name,

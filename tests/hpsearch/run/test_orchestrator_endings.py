@@ -16,7 +16,7 @@ from hpsearch.observers.display import Silent
 from hpsearch.observers.observer_hub import Times
 from hpsearch.results.study import load
 from hpsearch.run.simulate import simulate
-from hpsearch.run.study_run import Run, create_study, run_study
+from hpsearch.run.study_run import RunSettings, create_study, run_study
 from hpsearch.sweep.sweep import Limits
 from hpsearch.task import WHOLE_WORKER, Allocation, Message, Task
 from hpsearch.trial import TrialState
@@ -176,7 +176,7 @@ def test_a_signal_after_the_sweep_has_ended_takes_nothing_from_that(tmp_path):
 
     place = create_study(sweep_of(**FLAT, run_cap=2), tmp_path / "s")
     backend = ScriptedBackend(lambda task: [done(task)])
-    run = Run("package.module:function", lambda _: backend, Silent(), tensorboard=False, times=Struck())
+    run = RunSettings("package.module:function", lambda _: backend, Silent(), tensorboard=False, times=Struck())
     assert run_study(place, None, run).state == "finished"
     assert of_kind(place.path, Ended) == [Ended("finished")]
 

@@ -19,7 +19,7 @@ from hpsearch.journal.history import seconds_spent
 from hpsearch.journal.journal import Journal
 from hpsearch.observers.display import Silent
 from hpsearch.results.study import Study, load
-from hpsearch.run.study_run import Run, create_study, run_study
+from hpsearch.run.study_run import RunSettings, create_study, run_study
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Message, Task
@@ -109,7 +109,7 @@ def test_a_stop_that_comes_before_anything_is_started_counts(tmp_path):
             journal.request("stop")
         return backend()
 
-    run = Run("package.module:function", asked_to_stop, Silent(), tensorboard=False)
+    run = RunSettings("package.module:function", asked_to_stop, Silent(), tensorboard=False)
     assert run_study(place, None, run).state == "stopped"
     assert run_scripted(place.path, None, backend()).state == "finished"
 

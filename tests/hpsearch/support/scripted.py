@@ -14,7 +14,7 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.observers.display import Silent
 from hpsearch.results.study import Study
-from hpsearch.run.study_run import Run, create_study, run_study
+from hpsearch.run.study_run import RunSettings, create_study, run_study
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.space import Space, Uniform
 from hpsearch.sweep.sweep import Metric, Sweep
@@ -66,7 +66,7 @@ def run_scripted(path: Path, sweep: Sweep | None, backend: Backend, retry: Seque
     if not place.exists():
         assert sweep is not None
         create_study(sweep, path)
-    run = Run("package.module:function", lambda _: backend, Silent(), tensorboard=False)
+    run = RunSettings("package.module:function", lambda _: backend, Silent(), tensorboard=False)
     return run_study(place, sweep, run, retry)
 
 
