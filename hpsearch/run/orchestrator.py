@@ -18,6 +18,7 @@ from hpsearch.journal.requests import Request, person
 from hpsearch.observers.base import Observers, Record
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.steering import answer, refusal
+from hpsearch.run.time_limit import TimeLimit
 from hpsearch.run.verdicts import Rules, broken_off, verdict
 from hpsearch.schedulers.base import Done
 from hpsearch.searchers.first_trials import STAND_IN
@@ -97,58 +98,6 @@ class _Remarks:
                 f"{counted(self._stand_ins, 'trial')} took a random point, as no suggestion was ready when a worker "
                 "was free; with search.ahead: false workers wait for suggestions"
             )
-
-
-class TimeLimit:
-    """Holds a sweep to `limits.max_time`, by its backend's clock.
-
-    Args:
-        backend: The backend, whose clock is used, and whose `wait` is ended in time.
-        most: Limit of all runs of the sweep together, in seconds; None: none.
-        spent: Seconds of earlier runs.
-    """
-
-    def __init__(self, backend: Backend, most: float | None, spent: float) -> None:
-        self._backend = backend
-        self._left = math.inf if most is None else most - spent
-        self._began = 0.0
-        self._until = math.inf
-        self._paused_since: float | None = None
-
-    def begin(self) -> None:
-        """Start the clock, once the backend is open."""
-        self._began = self._backend.now()
-        self._last_until(self._began + self._left)
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since it began, pauses included."""
-        return self._backend.now() - self._began
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the time is over; never in a pause."""
-        return not self.is_paused and self._backend.now() >= self._until
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether the clock is paused."""
-        return self._paused_since is not None
-
-    def pause(self) -> None:
-        """Pause the clock."""
-        self._paused_since = self._backend.now()
-
-    def go_on(self) -> None:
-        """Resume the clock."""
-        assert self._paused_since is not None, "it is paused"
-        self._last_until(self._until + self._backend.now() - self._paused_since)
-        self._paused_since = None
-
-    def _last_until(self, when: float) -> None:
-        self._until = when
-        if when < math.inf:
-            self._backend.wake(when)
 
 
 @dataclass(frozen=True, slots=True)

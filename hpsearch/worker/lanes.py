@@ -7,9 +7,7 @@ results equal those of `InProcess` to the bit.
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,17 +16,17 @@ from weakref import WeakKeyDictionary
 
 from hpsearch.errors import Interrupted, StorageError, TrainableError, UnwritableError
 from hpsearch.task import Result
-from hpsearch.trainable import checkpoints, random_state
+from hpsearch.trainable import random_state
 from hpsearch.trainable.addresses import PACKS, path_of
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.current import set_current_trial
 from hpsearch.trainable.failures import bounded
-from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Segment
 from hpsearch.worker.job import Channel
 from hpsearch.worker.lane import BuiltTrainer, Lane
+from hpsearch.worker.lane_checkpoints import state_bytes, with_own_memory, write_checkpoint, write_kept
 from hpsearch.worker.lane_log import LaneLog
 from hpsearch.worker.module_values import ModuleValues, Namespace, module_changes, told_of_modules
 from hpsearch.worker.output import OutputRedirect
@@ -50,9 +48,6 @@ The verdict on a resumed trial could differ from the first one, and so would its
 """
 _MOST_KINDS = 8
 """Most settings of the process whose verdicts are remembered, besides those in use."""
-
-_LARGEST = 4 << 20
-"""Largest state, in bytes, that is written with others: for larger ones the time depends on the size."""
 
 
 def why_whole(target: object, threads: int, gpus: float, *, rounded: bool = False) -> str | None:
@@ -197,7 +192,7 @@ class Lanes:
             if os.getpid() != process:
                 os._exit(1)  # a child that a trainable forked returned: it must not continue as a second driver
         ended = [lane for lane in self._lanes if lane.has_ended]
-        _write_kept(ended, self._study)
+        write_kept(ended, self._study)
         self._lanes = [lane for lane in self._lanes if not lane.has_ended]
         return [self._leave(lane) for lane in ended]
 
@@ -230,7 +225,7 @@ class Lanes:
             lane.trial = RunningTrial(assignment, lane.listener)
         lane.trial.generators = lambda: self._beside_state(lane)
         if self._packs:
-            lane.trial.write_checkpoint = lambda *given: _write_checkpoint(lane, _state_bytes(lane.object), *given)
+            lane.trial.write_checkpoint = lambda *args: write_checkpoint(lane, state_bytes(lane.object), *args)
         with contextlib.ExitStack() as around:
             if lane.standing is None:
                 beside = [one for one in self._lanes if one is not lane and one.failure is None]
@@ -354,7 +349,7 @@ class Lanes:
         generators = lane.generators  # saving must not change later results
         try:
             with self._turn(lane):
-                return _with_own_memory(lane.object.state_dict())
+                return with_own_memory(lane.object.state_dict())
         finally:
             lane.generators = generators
 
@@ -443,79 +438,3 @@ def _problem(lane: Lane, others: Sequence[Lane], changes: Sequence[str], rounded
 
 def _listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _write_checkpoint(
-    lane: Lane, size: int, directory: Path, iteration: int, state: object, random_state: RandomState | None
-) -> str:
-    """Write a lane's checkpoint as `checkpoints.write` does; keep the last one as bytes, for `_write_kept`.
-
-    Args:
-        lane: The lane.
-        size: Largest size of its state, in bytes.
-        directory: The attempt's directory.
-        iteration: The report that the checkpoint belongs to.
-        state: Tensors and plain containers, or a path to copy, which isn't kept.
-        random_state: Of the same report.
-
-    Raises:
-        CheckpointError: The state can't be read back.
-        UnwritableError, StorageError: It can't be written.
-    """
-    is_state = not isinstance(state, (str, os.PathLike))
-    if lane.attempt.ended and is_state and random_state is not None and size <= _LARGEST:
-        lane.kept = checkpoints.parts_of(state, random_state)
-        return checkpoints.name_of(iteration)
-    return checkpoints.write(directory, iteration, state, random_state)
-
-
-def _write_kept(lanes: Sequence[Lane], study: Path) -> None:
-    """Write the kept checkpoints of lanes that have ended, those of several lanes to one file.
-
-    If that fails each is written separately, and an error fails its lane alone.
-
-    Args:
-        lanes: Lanes that have ended; their kept checkpoints are cleared.
-        study: The study's directory.
-    """
-    waiting = {}
-    for lane in lanes:
-        kept, lane.kept = lane.kept, None
-        if kept is not None and lane.failure is None:
-            assert lane.attempt.checkpoint is not None, "its trial has told of it"
-            waiting[lane.attempt.checkpoint] = lane, kept
-    if len(waiting) > 1:
-        began = time.perf_counter()
-        try:
-            addresses = checkpoints.write_together(study, {place: kept for place, (_, kept) in waiting.items()})
-        except (StorageError, UnwritableError, MemoryError):
-            addresses = {}
-        for place, address in addresses.items():
-            lane, _ = waiting.pop(place)
-            lane.attempt.wrote(address)
-            lane.seconds += (time.perf_counter() - began) / len(addresses)
-    for lane, kept in waiting.values():
-        with lane.charged(), lane.at_fault():
-            checkpoints.write_parts(Path(lane.assignment.directory), lane.attempt.iteration, kept)
-
-
-def _with_own_memory(state: Any) -> Any:
-    """Return a state whose tensors don't share memory with larger ones."""
-    import torch
-
-    if isinstance(state, torch.Tensor):
-        shared = state.untyped_storage().nbytes() > state.numel() * state.element_size()
-        return state.detach().clone() if shared else state
-    if isinstance(state, dict):
-        own = copy.copy(state)  # with the modules' versions, an attribute of a model's state
-        own.update((name, _with_own_memory(value)) for name, value in state.items())
-        return own
-    if type(state) in (list, tuple):
-        return type(state)(_with_own_memory(value) for value in state)
-    return state
-
-
-def _state_bytes(trainer: Trainer) -> int:
-    """Return the largest size of a trainer's state in bytes: its model, its optimizer's state and its average."""
-    tensors = (*trainer.model.parameters(), *trainer.model.buffers())
-    return sum(4 * tensor.numel() * tensor.element_size() for tensor in tensors)

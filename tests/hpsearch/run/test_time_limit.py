@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpsearch.backends.simulated import SimulatedBackend
-from hpsearch.run.orchestrator import TimeLimit
+from hpsearch.run.time_limit import TimeLimit
 
 
 class Clock(SimulatedBackend):

@@ -23,7 +23,7 @@ _MOST_BYTES = 2**28
 _FOLLOWS_NUMBERS = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view))
 _aten = torch.ops.aten
 _MAYBE_THE_SAME = frozenset((_aten.detach.default, _aten.alias.default, _aten.view.default, _aten.expand.default))
-"""What may give just what it is given."""
+"""Operators that may return their input itself."""
 _LIFT = _aten.lift_fresh.default
 """What torch makes a tensor of numbers in the code with."""
 
@@ -153,17 +153,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._bytes > _MOST_BYTES:
             self._give_up()
 
-    def _knows(self, given: Iterator[Tensor] | Sequence[Tensor]) -> bool:
-        return all(id(one) in self._names or id(one) in self._constants for one in given)
+    def _knows(self, tensors: Iterator[Tensor] | Sequence[Tensor]) -> bool:
+        return all(id(one) in self._names or id(one) in self._constants for one in tensors)
 
     def _write_down(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        given = [*_tensors((args, kwargs))]
-        if _follows_numbers(func, given) or any(one.layout != torch.strided for one in (*given, *_tensors(result))):
+        tensors = [*_tensors((args, kwargs))]
+        if _follows_numbers(func, tensors) or any(one.layout != torch.strided for one in (*tensors, *_tensors(result))):
             return self._give_up()
         if func is _LIFT:
-            self._literals.update(map(id, given))
+            self._literals.update(map(id, tensors))
         arguments, keywords = self._named(args), self._named(kwargs)
-        if not self._knows(given):
+        if not self._knows(tensors):
             return self._give_up()
         if func in _MAYBE_THE_SAME and id(args[0]) in self._names and _alike(args[0], result):
             self._keep(result)
@@ -175,21 +175,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = result if unpacked else [result]
         if not all(one is None or isinstance(one, Tensor) for one in results):
             return self._give_up()  # a number is read
-        if (_is_view(func) or func is _LIFT) and not any(id(one) in self._names for one in given):
-            return self._stays(RecordedCall(func._op, arguments, keywords, [], unpacked), given, results)
+        if (_is_view(func) or func is _LIFT) and not any(id(one) in self._names for one in tensors):
+            return self._stays(RecordedCall(func._op, arguments, keywords, [], unpacked), tensors, results)
         run = quickest(func, args, kwargs, result)
         known = [one is None or id(one) in self._names or id(one) in self._constants for one in results]
         names = ["_" if old else self._name(one) for one, old in zip(results, known, strict=True)]
         self._parts[-1].calls.append(RecordedCall(run, arguments, keywords, names, unpacked))
         return None
 
-    def _stays(self, call: RecordedCall, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """Take what is a view of memory that stays, or numbers in the code, for what stays."""
+    def _stays(self, call: RecordedCall, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        """Record a view of memory that lives on, or of numbers in the code, as a constant."""
         for one in results:
             self._constants[id(one)] = one
-        if not self._literals.isdisjoint(map(id, given)):
+        if not self._literals.isdisjoint(map(id, tensors)):
             self._literals.update(map(id, results))
-        elif all(id(one) in self._of_roles for one in given):
+        elif all(id(one) in self._of_roles for one in tensors):
             call.results = [f"s{len(self._views)}_{number}" for number in range(len(results))]
             self._views.append(call)
             for one, name in zip(results, call.results, strict=True):
@@ -236,10 +236,10 @@ def memory_of(tensor: Tensor) -> Hashable:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
-def _follows_numbers(func: Any, given: Sequence[Tensor]) -> bool:
+def _follows_numbers(func: Any, tensors: Sequence[Tensor]) -> bool:
     """Whether the shape of what a call gives, or what comes after it, may depend on numbers in tensors."""
     if func is _aten.index.Tensor:
-        return any(one.dtype in (torch.bool, torch.uint8) for one in given[1:])
+        return any(one.dtype in (torch.bool, torch.uint8) for one in tensors[1:])
     return func is _aten._pack_padded_sequence.default or not _FOLLOWS_NUMBERS.isdisjoint(func.tags)
 
 
@@ -257,9 +257,9 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 def _changed(func: Any, args: Sequence[Any]) -> Iterator[Tensor]:
     """Give the tensors that a call changes in place."""
     if func._schema.is_mutable:
-        for declared, given in zip(func._schema.arguments, args, strict=False):
+        for declared, argument in zip(func._schema.arguments, args, strict=False):
             if declared.alias_info is not None and declared.alias_info.is_write:
-                yield from _tensors(given)
+                yield from _tensors(argument)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -120,26 +120,26 @@ def recording_of(parts: Sequence[TapePart], views: Sequence[RecordedCall], *, of
 
 
 def _written(
-    part: TapePart, views: Sequence[RecordedCall], kept: Sequence[str] | None, given: Sequence[str]
+    part: TapePart, views: Sequence[RecordedCall], kept: Sequence[str] | None, passed: Sequence[str]
 ) -> _Function:
-    """Write a function that makes a part's calls, and lets go of each tensor once it isn't needed any more.
+    """Write a function that makes a part's calls, and releases each tensor after its last use.
 
     Args:
         part: The calls.
-        views: What is to be made first, of what stays from step to step.
-        kept: What it gives beside the outputs; None: nothing, and no place for it.
-        given: What comes in a list before the arguments; none: no list.
+        views: Calls that are made once, on memory that lives from step to step.
+        kept: Names that it returns in a second list, after the outputs; None: no second list.
+        passed: Names that it receives in a list before the arguments; empty: no list.
     """
     constants: dict[str, Any] = {}
-    passing = {*part.inputs, *given, *(name for call in part.calls for name in call.results)}
+    passing = {*part.inputs, *passed, *(name for call in part.calls for name in call.results)}
     staying = {*(name for name in part.outputs if name is not None), *(kept or ())}
     last = {name: number for number, call in enumerate(part.calls) for name in _names((call.args, call.kwargs))}
     lines = [
         *(_line(one, constants) for one in views),
-        f"def run({', '.join((['given'] if kept is None else []) + list(part.inputs))}):",
+        f"def run({', '.join((['passed'] if kept is None else []) + list(part.inputs))}):",
     ]
-    if kept is None and given:
-        lines += [f" {', '.join(given)}, = given", " given.clear()"]
+    if kept is None and passed:
+        lines += [f" {', '.join(passed)}, = passed", " passed.clear()"]
     for number, call in enumerate(part.calls):
         lines.append(f" {_line(call, constants)}")
         mentioned = {*_names((call.args, call.kwargs)), *(name for name in call.results if name != "_")}
