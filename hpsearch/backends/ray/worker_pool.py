@@ -222,11 +222,13 @@ class WorkerPool:
         nodes = live_nodes()
         self._room = self._shape.room(nodes)
         messages = self._forget_idle({node["NodeID"] for node in nodes})
-        if not waits:
+        ready = sum(1 for slot in self.slots.all if slot.ready)
+        # While too few workers have started for any task, an idle one doesn't show that there is nothing to run.
+        if not waits and not ready < needed <= len(self.slots.all):
             self._give_back_idle(now)
         self._grow()
         self._add(self._backoff.ask(now))
-        if self.slots.busy() or sum(1 for slot in self.slots.all if slot.ready) >= needed:
+        if self.slots.busy() or ready >= needed:
             return messages
         if self.is_short(needed) and not self._was_short:
             self._next_notice = now
