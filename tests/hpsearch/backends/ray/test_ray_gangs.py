@@ -104,8 +104,8 @@ def test_a_rank_that_raises_fails_the_attempt_and_leaves_the_other_worker_warm(p
     pair.start(0, {"x": X}, width=2)
     known = ended(pair.outcome(0))
     pair.start(1, {"x": X, "raises": 1}, end=3, width=2)
-    monkeypatch.setattr(worker_pool, "_IDLE_SECONDS", 0.0)  # the new worker takes longer to start
     outcome = pair.outcome(1)
+    monkeypatch.setattr(worker_pool, "_IDLE_SECONDS", 0.0)  # the new worker takes longer to start
     failure = outcome.failure
     assert (failure.kind, failure.message) == ("raised", "rank 1 of 2: ValueError: this rank can't go on")
     assert outcome.checkpoint is None
