@@ -54,6 +54,8 @@ class _Box:
         self.heartbeats: list[Heartbeat] = []
         self.arrived = asyncio.Event()
         self.cut: set[Key] = set()
+        self.exchanged: dict[str, tuple[int, list[HeartbeatReply]]] = {}
+        """Number and replies of each worker's last exchange."""
 
 
 class Mailbox:
@@ -71,9 +73,19 @@ class Mailbox:
             box.arrived.set()
         return HeartbeatReply(heartbeat.key in box.cut, self._recall.pop(heartbeat.worker, ()))
 
-    async def exchange_all(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply]:
-        """Store the heartbeats of all attempts of a worker; return a reply to each."""
-        return [await self.exchange(heartbeat) for heartbeat in heartbeats]
+    async def exchange_all(self, number: int, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply]:
+        """Store the heartbeats of a worker's running attempts; return a reply to each.
+
+        Args:
+            number: Of this exchange. A worker that got no answer sends the same heartbeats again, under the same
+                number; they are stored once.
+            heartbeats: One or more, all of the same worker and study.
+        """
+        study, worker = heartbeats[0].key[0], heartbeats[0].worker
+        exchanged = self._boxes[study].exchanged
+        if worker not in exchanged or exchanged[worker][0] != number:
+            exchanged[worker] = number, [await self.exchange(heartbeat) for heartbeat in heartbeats]
+        return exchanged[worker][1]
 
     async def collect(self, study: str) -> list[Heartbeat]:
         """Return a study's new heartbeats; wait up to 2 s for the first."""

@@ -84,6 +84,11 @@ class RayWorker:
         self._beginning = threading.Lock()  # between beginning an attempt and taking it back
         self._begun: Key = ("", 0, 0)
         self._recalled: set[Key] = set()
+        self._exchanges = 0
+        self._unanswered: list[tuple[_Channel, Heartbeat]] = []
+        """Heartbeats of the last exchange, until it is answered."""
+        self._taken_back: tuple[Key, ...] = ()
+        """Attempts that the next heartbeat reports as taken back."""
         threading.Thread(target=self._beat, name="hpsearch-beat", daemon=True).start()
 
     def node(self) -> str:
@@ -266,25 +271,31 @@ class RayWorker:
 
     def _beat(self) -> None:
         pause = threading.Event()
-        recalled: tuple[Key, ...] = ()
         while not pause.wait(BEAT_SECONDS):
-            channels = list(self._channels.values())
-            if not channels:
-                continue
-            heartbeats = [channel.heartbeat(recalled if number == 0 else ()) for number, channel in enumerate(channels)]
-            if self._worker is not None:
-                self._worker.file_log()
-            try:
-                # An ObjectRef's own future: the answer without importing Ray here.
-                told = self._mailbox.exchange_all.remote(heartbeats).future()
-                replies: list[HeartbeatReply] = told.result(timeout=30.0)
-            except Exception:
-                for channel, heartbeat in zip(channels, heartbeats, strict=True):
-                    channel.put_back(heartbeat)
-                continue
-            for channel, reply in zip(channels, replies, strict=True):
-                channel.cut = channel.cut or reply.cut
-            recalled = tuple(key for reply in replies for key in reply.recall if self._take_back(key))
+            self._exchange()
+
+    def _exchange(self) -> None:
+        """Exchange the heartbeats of the running segments for replies; first those that weren't answered, again."""
+        if not self._unanswered:
+            self._exchanges += 1
+            for channel in list(self._channels.values()):
+                self._unanswered.append((channel, channel.heartbeat(self._taken_back)))
+                self._taken_back = ()
+        if not self._unanswered:
+            return
+        if self._worker is not None:
+            self._worker.file_log()
+        heartbeats = [heartbeat for _, heartbeat in self._unanswered]
+        try:
+            # An ObjectRef's own future: the answer without importing Ray here.
+            answer = self._mailbox.exchange_all.remote(self._exchanges, heartbeats).future()
+            replies: list[HeartbeatReply] = answer.result(timeout=30.0)
+        except Exception:  # the mailbox may have stored them: it recognizes them by their number
+            return
+        for (channel, _), reply in zip(self._unanswered, replies, strict=True):
+            channel.cut = channel.cut or reply.cut
+        self._unanswered.clear()
+        self._taken_back = tuple(key for reply in replies for key in reply.recall if self._take_back(key))
 
     def _take_back(self, key: Key) -> bool:
         with self._beginning:
@@ -333,11 +344,6 @@ class _Channel:
         with self._guard:
             self._unsent += len(saves)
         return Heartbeat(self._worker, self._key, reports, saves, packed, recalled)
-
-    def put_back(self, heartbeat: Heartbeat) -> None:
-        with self._guard:
-            self._reports[:0] = heartbeat.reports
-            self._unsent -= len(heartbeat.saves)
 
 
 def _resident_bytes() -> int:

@@ -133,3 +133,17 @@ def test_a_study_has_nothing_of_another_one():
         assert (await mailbox.exchange(asking())).recall == ()
 
     asyncio.run(two())
+
+
+def test_an_exchange_that_is_sent_again_gets_the_same_replies_and_is_stored_once():
+    async def again() -> None:
+        mailbox = Mailbox()
+        behind = (KEY[0], 4, 1)
+        await mailbox.recall("worker", behind)
+        replies = await mailbox.exchange_all(1, [heartbeat()])
+        assert [reply.recall for reply in replies] == [(behind,)]
+        assert await mailbox.exchange_all(1, [heartbeat()]) == replies
+        assert [reply.recall for reply in await mailbox.exchange_all(2, [heartbeat()])] == [()]
+        assert len(await mailbox.collect(STUDY)) == 2
+
+    asyncio.run(again())
