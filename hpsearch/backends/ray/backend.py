@@ -16,13 +16,18 @@ from ray.exceptions import RayError
 from hpsearch.backends.base import Backend, tasks_on
 from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind, halved
 from hpsearch.backends.ray.failures import as_backend_error, first_line
-from hpsearch.backends.ray.inbox import Inbox
+from hpsearch.backends.ray.inbox import Inbox, Rounds
 from hpsearch.backends.ray.mailbox import Heartbeat, Key
-from hpsearch.backends.ray.messages import LaneEnd, RunRequest, RunResponse
+from hpsearch.backends.ray.messages import (
+    LaneEnd,
+    RunRequest,
+    RunResponse,
+    pack_checkpoint,
+    read_heartbeat,
+    read_response,
+)
 from hpsearch.backends.ray.nodes import Shape
-from hpsearch.backends.ray.post import pack_checkpoint, read_heartbeat, read_response
 from hpsearch.backends.ray.replacing import MODULE_CHANGES_STAY, close_hung, overdue, why_replaced
-from hpsearch.backends.ray.rounds import Rounds
 from hpsearch.backends.ray.session import connect, is_cluster
 from hpsearch.backends.ray.worker_pool import WorkerPool
 from hpsearch.backends.slots import Flight, Slot
@@ -65,7 +70,7 @@ class RayBackend(Backend):
     divides = True
 
     def __init__(self, resources: Resources, address: str | None = None) -> None:
-        self._asked = resources.workers
+        self._requested = resources.workers
         self._shape = Shape(resources.cpus_per_worker, resources.gpus_per_worker)
         self._address = address
         self._least = resources.workers_per_trial
@@ -86,7 +91,7 @@ class RayBackend(Backend):
         """Connect, and start the workers. They become ready one by one, during `wait`."""
         if not is_cluster(self._address):  # whose nodes may have the missing files
             check_trainable(job)
-        cpus = max((self._asked or self._least) * self._shape.cpus, os.cpu_count() or 1)
+        cpus = max((self._requested or self._least) * self._shape.cpus, os.cpu_count() or 1)
         pool = self._pool = connect(self._address, cpus)
         self._study = Path(job.study)
         self._scripts = isinstance(job.trainable, CommandLine)
@@ -96,7 +101,7 @@ class RayBackend(Backend):
         self._deliver = deliver
         self._fresh = self._fresh and not isinstance(job.trainable, CommandLine)  # a script has its own process
         self._worker_pool = WorkerPool(
-            self._shape, self._asked, job, pool, self._inbox, self._send_waiting, self._lose, self._fresh
+            self._shape, self._requested, job, pool, self._inbox, self._send_waiting, self._lose, self._fresh
         )
         self._slots = self._worker_pool.slots
         self._worker_pool.start()  # once it is stored, so that `close` ends them whenever Ctrl-C comes
@@ -242,8 +247,8 @@ class RayBackend(Backend):
             self._take_back(slot, flight)
             return ()
         self._opened.ran(slot)
-        told, result = read_response(self._study, flight, response, slot.sees)
-        messages: list[Message] = [*told]
+        saves, result = read_response(self._study, flight, response, slot.sees)
+        messages: list[Message] = [*saves]
         self._slots.land(slot, flight, self.now(), result.seconds)
         flight.gang.landed(flight.rank, result, self.now())
         messages += self._ended(flight)
@@ -257,13 +262,13 @@ class RayBackend(Backend):
 
     def _lane_landed(self, slot: Slot, flight: Flight, end: LaneEnd) -> Sequence[Message]:
         self._opened.ran(slot)
-        told, result = read_response(self._study, flight, end.response, slot.sees)
-        messages: list[Message] = [*told]
+        saves, result = read_response(self._study, flight, end.response, slot.sees)
+        messages: list[Message] = [*saves]
         self._slots.land(slot, flight, self.now(), result.seconds)
         if end.late:
             del self._flights[flight.task.key]
-            told_limit = f"ran over its trial_timeout; {flight.task.timeout:g} s of it were left for this segment"
-            messages.append(TimedOut(*flight.task.key, Failure("timeout", told_limit, ""), result.seconds))
+            message = f"ran over its trial_timeout; {flight.task.timeout:g} s of it were left for this segment"
+            messages.append(TimedOut(*flight.task.key, Failure("timeout", message, ""), result.seconds))
         else:
             flight.gang.landed(0, result, self.now())
             messages += self._ended(flight)

@@ -1,20 +1,26 @@
-"""Start a Ray on this machine, for this process alone."""
+"""Start a Ray on this machine, for this process alone, and without the services that only a cluster needs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from ray._private import ray_constants, services, state
+from ray._private.node import Node
 
 from hpsearch.backends.ray.access import make_private_token
 from hpsearch.backends.ray.failures import first_line
-from hpsearch.backends.ray.lean_start import LOOPBACK, lean_start
-from hpsearch.backends.ray.own_thread import OwnThread
 from hpsearch.errors import BackendError
+from hpsearch.worker.child_process import block_preemption
 from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
 
-__all__ = ["NICENESS", "START_SECONDS", "forget_start", "start_local"]
+__all__ = ["NICENESS", "START_SECONDS", "OwnThread", "forget_start", "start_local"]
 
 START_SECONDS = 180.0
 """Limit of a start. Ray's own, the shortest of which is half a minute, are too short for a busy machine."""
@@ -57,7 +63,7 @@ def start_local(cpus: int, init: Callable[..., None]) -> ExitStack:
     own = {"worker_niceness": NICENESS, _START_LIMIT: int(START_SECONDS)}
     config = {name: value for name, value in own.items() if f"RAY_{name}" not in os.environ}
     options = {"num_cpus": cpus, "include_dashboard": False, "_system_config": config}
-    thread = OwnThread(lambda: init(address="local", **options), "hpsearch-ray")
+    thread = OwnThread(lambda: init(address="local", **options))
     ending = ExitStack()  # callbacks run in reverse order
     ending.callback(guardian.stop)
     ending.callback(kill_marked, MARK, guardian.mark)
@@ -70,19 +76,19 @@ def start_local(cpus: int, init: Callable[..., None]) -> ExitStack:
     )
     try:
         make_private_token()
-        with lean_start(START_SECONDS) as processes, _marked(guardian.mark):
+        with lean_start() as processes, _marked(guardian.mark):
             thread.start(START_SECONDS, processes.died)
     except KeyboardInterrupt:
         ending.close()
         raise
     except BaseException as error:
         reason = str(error) if isinstance(error, ChildProcessError) else first_line(error)
-        told = f"Ray can't be started on this machine: {reason}. {_advice(error, logs)}. {_WAY_ON}"
+        message = f"Ray can't be started on this machine: {reason}. {_advice(error, logs)}. {_WAY_ON}"
         # The thread may still be in Ray's code, which may end this process now: then the guardian writes the message.
-        guardian.leave_words(f"hpsearch: {told}")
+        guardian.leave_words(f"hpsearch: {message}")
         thread.end()
         kill_marked(MARK, guardian.mark)
-        raise BackendError(told) from error
+        raise BackendError(message) from error
     return ending
 
 
@@ -125,3 +131,159 @@ def _marked(mark: str) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _nothing(node: Any) -> None: ...
+
+
+def _no_dashboard(node: Any, **_: Any) -> None:
+    node._webui_url = ""
+
+
+_IN_PLACE: Mapping[str, Callable[..., None]] = {
+    "start_monitor": _nothing,  # the autoscaler, with no machines to ask for
+    "start_log_monitor": _nothing,  # it sends workers' output to the driver, which doesn't need it
+    "start_api_server": _no_dashboard,  # one without pages, which `include_dashboard=False` still starts
+}
+
+
+_GET_NODE = "get_node"
+"""Ray's function that looks up the node that it has started; while there is none it sleeps for a second."""
+_START_PROCESS = "start_ray_process"
+
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""With this in their environment Ray's processes listen on 127.0.0.1 alone, as they do on macOS. By default they listen
+on all interfaces, whatever address their node has.
+"""
+
+
+class RayProcesses:
+    """The processes that Ray has started."""
+
+    def __init__(self) -> None:
+        self._processes: list[tuple[str, Any]] = []
+
+    def started(self, name: str, process: Any) -> None:
+        """Record a process; `process` is its `Popen`."""
+        self._processes.append((name, process))
+
+    def died(self) -> str | None:
+        """Return a message on the first that has ended; None if all run."""
+        for name, process in list(self._processes):
+            if (code := process.poll()) is not None:
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                return f"its {name} {how}"
+        return None
+
+
+@contextmanager
+def lean_start() -> Iterator[RayProcesses]:
+    """Have `ray.init` start no autoscaler, log monitor or dashboard, and listen on 127.0.0.1 alone.
+
+    These take two seconds of CPU time just as workers start, and the autoscaler another one until Ray kills it at the
+    end. Nor does Ray sleep until the node has registered. A Ray without these methods starts in its usual way.
+    """
+    processes = RayProcesses()
+    with ExitStack() as ending:
+        for name, method in _IN_PLACE.items():
+            _put(ending, Node, name, method)
+        _put(ending, services, _GET_NODE, _once_there(getattr(services, _GET_NODE, None)))
+        _put(ending, services, _START_PROCESS, _noting(getattr(services, _START_PROCESS, None), processes))
+        if not LOOPBACK.keys() & os.environ.keys():  # else it is the user's choice
+            _put(ending, ray_constants, "ENABLE_RAY_CLUSTER", False)
+        yield processes
+
+
+def _put(ending: ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Replace an attribute of Ray's until the end, if Ray has it."""
+    if hasattr(owner, name):
+        ending.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+
+
+def _noting(start_process: Any, processes: RayProcesses) -> Callable[..., Any]:
+    """Start a process as Ray does, and record it."""
+
+    def start(command: Any, process_type: str, *arguments: Any, **options: Any) -> Any:
+        info = start_process(command, process_type, *arguments, **options)
+        processes.started(process_type, info.process)
+        return info
+
+    return start
+
+
+def _once_there(get_node: Any) -> Callable[[str, str], Any]:
+    """Look up a node once it has registered, or after the limit."""
+
+    def get(gcs_address: str, node_id: str) -> Any:
+        with suppress(Exception):  # then Ray's own way is slower, but correct
+            known = state.GlobalState()
+            known._initialize_global_state(services._get_gcs_client_options(gcs_address))
+            deadline = time.monotonic() + START_SECONDS
+            while time.monotonic() < deadline and all(node["NodeID"] != node_id for node in known.node_table()):
+                time.sleep(0.02)
+        return get_node(gcs_address, node_id)
+
+    return get
+
+
+class OwnThread:
+    """Starts Ray outside the main thread, which continues to handle signals.
+
+    In the main thread Ray would install its own SIGTERM handler. Its native code does so in any case, unknown to
+    Python, and aborts the process three seconds after a SIGTERM; so our handler is restored repeatedly. The thread
+    stays until `end`, because the kernel ends Ray's processes with the thread that started them. They block the signals
+    that a batch system sends before it preempts a job: the driver handles them, and needs Ray for that.
+    """
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._done = threading.Event()
+        self._end = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="hpsearch-ray", daemon=True)
+
+    def start(self, timeout: float, died: Callable[[], str | None] = lambda: None) -> None:
+        """Make the call, and wait for its end; its exceptions are raised here.
+
+        Args:
+            timeout: Seconds.
+            died: Returns a message if a process that the call needs has died, else None.
+
+        Raises:
+            TimeoutError: It takes longer; it continues in its thread.
+            ChildProcessError: A process that it needs has died; it may continue in its thread.
+        """
+        self._thread.start()
+        deadline = time.monotonic() + timeout
+        while not self._done.wait(0.05):
+            _put_back_sigterm()
+            if (reason := died()) is not None and not self._done.is_set():
+                raise ChildProcessError(reason)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"it took more than {timeout:.0f} seconds")
+        _put_back_sigterm()
+        if self._error is not None:
+            if (reason := died()) is not None:  # while the call kept Python's lock
+                raise ChildProcessError(reason) from self._error
+            raise self._error
+
+    def end(self) -> None:
+        """End the thread."""
+        self._end.set()
+
+    def _run(self) -> None:
+        block_preemption()
+        try:
+            self._call()
+        except BaseException as error:  # Ray calls sys.exit, too
+            self._error = error
+        self._done.set()
+        if self._error is None:
+            self._end.wait()
+
+
+def _put_back_sigterm() -> None:
+    handler = signal.getsignal(signal.SIGTERM)  # Python's handler, not the kernel's
+    if threading.current_thread() is threading.main_thread() and handler is not None:
+        signal.signal(signal.SIGTERM, handler)

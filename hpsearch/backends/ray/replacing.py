@@ -1,15 +1,18 @@
-"""Decide which workers are replaced, and why."""
+"""When workers are replaced or released, and when a node has failed too often: rules that need no Ray."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hpsearch.backends.gangs import CLOSE_SECONDS, LossKind
 from hpsearch.backends.slots import Flight, Slot, Slots
+from hpsearch.errors import BackendError
 from hpsearch.task import Notice, Result
 
-__all__ = ["MODULE_CHANGES_STAY", "Overdue", "close_hung", "overdue", "why_replaced"]
+__all__ = ["MODULE_CHANGES_STAY", "Backoff", "FailingNodes", "Overdue", "close_hung", "overdue", "why_replaced"]
 
 MODULE_CHANGES_STAY = (
     "trials after it would find it so, and its worker is replaced, which takes seconds each time. "
@@ -96,3 +99,104 @@ def close_hung(trial: int | None) -> Notice:
     """Return a notice that a trial's `close()` didn't return."""
     ended = f"hadn't ended after {CLOSE_SECONDS:g} s, and its worker was killed"
     return Notice(f"trial {trial}: its close() {ended}; what it reported counts")
+
+
+MOST_FAILURES = 3
+"""Most workers of a node that may fail in a row."""
+
+
+class FailingNodes:
+    """Counts the workers of each node that failed since the last success there.
+
+    Args:
+        stage: Where they fail, such as "before they could run anything".
+    """
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self._failures: Counter[str] = Counter()
+
+    def failed(self, node: str, name: str, error: str) -> None:
+        """Record that a worker failed.
+
+        Args:
+            node: Its node; empty if unknown.
+            name: Display name of the node.
+            error: Its error.
+
+        Raises:
+            BackendError: It is one too many.
+        """
+        self._failures[node] += 1
+        if self._failures[node] >= MOST_FAILURES:
+            raise BackendError(
+                f"{MOST_FAILURES} workers in a row failed on {name} {self._stage}; the last one: {error}. Is hpsearch "
+                "installed there, in the same version, and is there room for temporary files? `hpsearch resume` goes "
+                "on once that is mended, or the node has left the cluster (`ray stop` there)."
+            )
+
+    def did_well(self, node: str) -> None:
+        """Record that a worker succeeded on a node."""
+        del self._failures[node]
+
+
+FIRST_SECONDS = 3.0
+"""How long a sweep holds too few workers before it first releases them."""
+
+MOST_SECONDS = 20.0
+"""The longest such time."""
+
+
+class Backoff:
+    """Randomized exponential backoff of sweeps that share a cluster.
+
+    Each of them may hold workers that another one needs. A sweep that can't start anything with its workers, while
+    others hold or request the rest, releases its own, waits for a random time and requests them again. The times grow,
+    so that in the end one sweep starts while the other waits, however slowly workers start.
+
+    This object only counts the workers of one sweep.
+    """
+
+    def __init__(self, draw: Callable[[float, float], float] = random.uniform) -> None:
+        self.given_back = 0
+        """Workers that were released, to be requested again."""
+        self._draw = draw
+        self._patience = FIRST_SECONDS
+        self._since: float | None = None
+        self._held = 0
+        self._again = 0.0
+
+    def is_due(self, now: float, stuck: bool, held: int) -> bool:
+        """Record whether the sweep is stuck; return whether it has been for long enough to release its workers.
+
+        Args:
+            now: Seconds.
+            stuck: Whether it holds too few workers, and waits for more.
+            held: Number of workers that it holds; while that grows, the time starts anew.
+        """
+        if not stuck or self._since is None or held > self._held:
+            self._since = now
+        self._held = held
+        return stuck and now - self._since >= self._patience
+
+    def wait_on(self) -> None:
+        """Wait for the same time again, as no other sweep requests workers."""
+        self._since = None
+
+    def give_way(self, now: float, workers: int) -> None:
+        """Record that workers were released."""
+        self.given_back += workers
+        self._since = None
+        self._again = now + self._patience * self._draw(0.5, 1.5)
+        self._patience = min(2 * self._patience, MOST_SECONDS)
+
+    def ask(self, now: float) -> int:
+        """Return the number of workers to ask for now."""
+        if now < self._again:
+            return 0
+        workers, self.given_back = self.given_back, 0
+        return workers
+
+    def settle(self) -> None:
+        """Record that there are enough workers."""
+        self._patience = FIRST_SECONDS

@@ -1,11 +1,9 @@
-"""This process's connection to Ray, and the idle workers that outlive a search.
-
-With `backend.py`, `worker_pool.py` and `nodes.py` beside it, this is the only place that imports Ray.
-"""
+"""This process's connection to Ray, and the idle workers that outlive a search."""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import logging
 import os
@@ -25,20 +23,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hpsearch.backends.ray.access import OPEN_CLUSTER, is_loopback, is_open
 from hpsearch.backends.ray.failures import first_line
-from hpsearch.backends.ray.local_ray import START_SECONDS, forget_start, start_local
+from hpsearch.backends.ray.local_ray import START_SECONDS, OwnThread, forget_start, start_local
 from hpsearch.backends.ray.mailbox import Mailbox
 from hpsearch.backends.ray.nodes import NAMESPACE, Shape, live_nodes
-from hpsearch.backends.ray.own_thread import OwnThread
-from hpsearch.backends.ray.pulse import Pulse
 from hpsearch.errors import BackendError
 
-__all__ = [
-    "Kind",
-    "Pool",
-    "connect",
-    "is_cluster",
-    "shut_down",
-]
+__all__ = ["Kind", "Pool", "Pulse", "connect", "is_cluster", "shut_down"]
 
 _POOL_SECONDS = 10.0
 """How long idle workers outlive their search on a cluster that others may wait for."""
@@ -213,7 +203,7 @@ def _join(address: str) -> None:
         if _HOST_AND_PORT.fullmatch(address):
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
-        OwnThread(lambda: _init(address=address, runtime_env=code), "hpsearch-ray").start(START_SECONDS)
+        OwnThread(lambda: _init(address=address, runtime_env=code)).start(START_SECONDS)
     except (Exception, SystemExit) as error:
         raise BackendError(
             f"Ray can't be reached at {address}: {first_line(error)}. Check with `ray status`, name another "
@@ -295,3 +285,71 @@ def _pulse(patience: float) -> Pulse:
     (raylet,) = own
     host, _, port = context.gcs_address.rpartition(":")
     return Pulse(raylet, (host.strip("[]"), int(port)), patience)
+
+
+_POLL_SECONDS = 1.0
+"""Seconds in which the GCS must accept a connection."""
+
+
+class Pulse:
+    """Checks that the Ray that this process is connected to is still alive, by polling the two processes that it needs.
+
+    Otherwise Ray ends this process without a message: at the next use of the object store if this node's raylet has
+    died, and after a minute if the cluster's GCS doesn't answer. A call to such a GCS also hangs until then.
+
+    Args:
+        raylet: Path of the socket of this node's raylet.
+        gcs: Host and port of the cluster's GCS.
+        patience: Seconds for which the GCS may be away; 0: it won't come back. Ray's own patience is a minute.
+    """
+
+    def __init__(self, raylet: str, gcs: tuple[str, int], patience: float = 0.0) -> None:
+        self._raylet: socket.socket | None = socket.socket(socket.AF_UNIX)
+        self._gcs = gcs
+        self._patience = patience
+        self._away_since: float | None = None
+        try:
+            self._raylet.connect(raylet)
+            self._raylet.setblocking(False)
+        except OSError:  # Ray is connected in a way that can't be checked here
+            self.close()
+
+    def lost(self, now: float) -> str | None:
+        """Return a message if one of the two is lost; None if not.
+
+        Args:
+            now: Seconds.
+        """
+        if self._raylet_ended():
+            return "the raylet of this node has ended"
+        try:
+            socket.create_connection(self._gcs, _POLL_SECONDS).close()
+        except OSError as error:
+            self._away_since = now if self._away_since is None else self._away_since
+            if now - self._away_since >= self._patience:
+                host, port = self._gcs
+                return f"its GCS at {host}:{port} doesn't answer: {error}"
+        else:
+            self._away_since = None
+        return None
+
+    @property
+    def answers(self) -> bool:
+        """Whether the GCS answered at the last poll."""
+        return self._away_since is None
+
+    def close(self) -> None:
+        """Stop polling."""
+        if self._raylet is not None:
+            self._raylet.close()
+            self._raylet = None
+
+    def _raylet_ended(self) -> bool:
+        if self._raylet is None:
+            return False
+        with contextlib.suppress(BlockingIOError):
+            try:
+                return self._raylet.recv(1) == b""
+            except ConnectionError:
+                return True
+        return False

@@ -6,8 +6,10 @@ import contextlib
 import gc
 import os
 import pickle
+import re
 import shutil
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -18,7 +20,6 @@ from typing import Any
 
 from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key
 from hpsearch.backends.ray.messages import Hello, LaneEnd, Location, RoundsEnd, RunRequest, RunResponse
-from hpsearch.backends.ray.stand_in import StandIn
 from hpsearch.errors import HpsearchError
 from hpsearch.events import Saved
 from hpsearch.journal.directory import OUTPUT_AT_HAND, hold_as_worker
@@ -38,7 +39,7 @@ from hpsearch.worker.loaded_code import LoadedCode
 from hpsearch.worker.preflight import placed
 from hpsearch.worker.worker import Worker
 
-__all__ = ["BEAT_SECONDS", "RayWorker"]
+__all__ = ["BEAT_SECONDS", "RayWorker", "StandIn"]
 
 BEAT_SECONDS = 0.5
 """Time between two heartbeats of a running segment."""
@@ -395,3 +396,56 @@ def limited(
         timer.cancel()
         with guard:
             is_over = True
+
+
+_LOCK_SECONDS = 1.0
+
+_STAND_IN = re.compile(r"hpsearch-[0-9a-f]{32}")
+
+
+class StandIn:
+    """A temporary folder in place of a study's directory, on a node that doesn't see that.
+
+    It is created when it is needed, and locked as long as its worker lives. The worker's guardian deletes it. If both
+    were killed, the lock is free, and the next worker that creates a folder deletes this one.
+
+    Args:
+        mark: Of the worker: 32 hexadecimal digits.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self.path = Path(tempfile.gettempdir(), f"hpsearch-{mark}")
+        self._lock: Lock | None = None
+
+    def make(self) -> Path:
+        """Return the folder; create it if it doesn't exist."""
+        if self._lock is None:
+            _remove_deserted(self.path.parent)
+            self._lock = self._make_locked()
+        return self.path
+
+    def clear(self) -> None:
+        """Delete the folder's contents."""
+        if self._lock is not None:
+            for entry in self.path.iterdir():
+                shutil.rmtree(entry, ignore_errors=True)
+
+    def _make_locked(self) -> Lock:
+        while True:
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            lock = Lock(self.path)
+            # Another worker may have found it before it was locked, and be deleting it.
+            if lock.take(_LOCK_SECONDS) and lock.in_place():
+                return lock
+            lock.close()
+
+
+def _remove_deserted(parent: Path) -> None:
+    """Delete the folders that no living process holds."""
+    for folder in parent.iterdir():
+        if _STAND_IN.fullmatch(folder.name) is None or folder.is_symlink() or not folder.is_dir():
+            continue
+        # Another worker deletes it at the same time, or it is another user's.
+        with contextlib.suppress(OSError), Lock(folder) as lock:
+            if lock.take():
+                shutil.rmtree(folder, ignore_errors=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -15,15 +14,15 @@ from ray import cloudpickle
 from ray.exceptions import RayError, RayTaskError
 
 from hpsearch.backends.gangs import CLOSE_SECONDS
-from hpsearch.backends.ray.backoff import Backoff
 from hpsearch.backends.ray.failures import first_line
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.messages import Hello
 from hpsearch.backends.ray.nodes import Shape, here, live_nodes, node_of, others, why_no_workers
+from hpsearch.backends.ray.replacing import Backoff, FailingNodes
 from hpsearch.backends.ray.session import Kind, Pool
 from hpsearch.backends.ray.worker import RayWorker
 from hpsearch.backends.slots import Slot, Slots
-from hpsearch.errors import BackendError, TrainableError
+from hpsearch.errors import TrainableError
 from hpsearch.journal.provenance import process_name
 from hpsearch.task import Message, Notice
 from hpsearch.worker.job import Job
@@ -38,45 +37,6 @@ _SENT_ALONG = 64 << 10
 
 _NOTICE_SECONDS = 3.0, 30.0
 """When to report that workers are missing: first after, then every so many seconds."""
-
-
-MOST_FAILURES = 3
-"""Most workers of a node that may fail in a row."""
-
-
-class FailingNodes:
-    """Counts the workers of each node that failed since the last success there.
-
-    Args:
-        stage: Where they fail, such as "before they could run anything".
-    """
-
-    def __init__(self, stage: str) -> None:
-        self._stage = stage
-        self._failures: Counter[str] = Counter()
-
-    def failed(self, node: str, name: str, error: str) -> None:
-        """Record that a worker failed.
-
-        Args:
-            node: Its node; empty if unknown.
-            name: Display name of the node.
-            error: Its error.
-
-        Raises:
-            BackendError: It is one too many.
-        """
-        self._failures[node] += 1
-        if self._failures[node] >= MOST_FAILURES:
-            raise BackendError(
-                f"{MOST_FAILURES} workers in a row failed on {name} {self._stage}; the last one: {error}. Is hpsearch "
-                "installed there, in the same version, and is there room for temporary files? `hpsearch resume` goes "
-                "on once that is mended, or the node has left the cluster (`ray stop` there)."
-            )
-
-    def did_well(self, node: str) -> None:
-        """Record that a worker succeeded on a node."""
-        del self._failures[node]
 
 
 class WorkerPool:
@@ -107,13 +67,13 @@ class WorkerPool:
         self.slots: Slots = Slots(ahead=job.widest == 1 and not fresh, lanes=job.lanes)
         self.divides = job.lanes > 1
         """Tasks may be lanes of its workers."""
-        self._told_why_whole = False
+        self._has_noted_why_whole = False
         self._fresh = fresh
         self._kind = Kind(shape, job.mkl_cbwr)
         self._room = shape.room(live_nodes())
         """Workers that fit on the nodes, at the last poll."""
         self.wanted = self._room if requested is None else requested
-        self._asked = requested
+        self._requested = requested
         self._shape = shape
         self._pool = pool
         self._inbox = inbox
@@ -305,8 +265,8 @@ class WorkerPool:
         self.slots.make_ready(slot, time.monotonic())
         self._ready()
         notices = []
-        if hello.why_whole is not None and not self._told_why_whole:
-            self._told_why_whole = True
+        if hello.why_whole is not None and not self._has_noted_why_whole:
+            self._has_noted_why_whole = True
             notices.append(Notice(f"trials run one at a time on a worker: {hello.why_whole}"))
         if not hello.sees:
             notices.append(Notice(f"node {hello.host} doesn't see {self._study}: its checkpoints travel through Ray"))
@@ -314,7 +274,7 @@ class WorkerPool:
 
     def _grow(self) -> None:
         """Start workers on nodes that joined, if the number of workers is up to the cluster."""
-        room = 0 if self._asked is not None else self._room
+        room = 0 if self._requested is not None else self._room
         self._add(room - self.wanted)
         self.wanted = max(self.wanted, room)
 

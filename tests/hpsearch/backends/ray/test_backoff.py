@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch.backends.ray.backoff import FIRST_SECONDS, MOST_SECONDS, Backoff
+from hpsearch.backends.ray.replacing import FIRST_SECONDS, MOST_SECONDS, Backoff
 
 
 def middle(low: float, high: float) -> float:

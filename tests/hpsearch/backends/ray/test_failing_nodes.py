@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpsearch.backends.ray.worker_pool import MOST_FAILURES, FailingNodes
+from hpsearch.backends.ray.replacing import MOST_FAILURES, FailingNodes
 from hpsearch.errors import BackendError
 
 

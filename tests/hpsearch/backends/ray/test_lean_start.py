@@ -14,7 +14,7 @@ def test_the_ray_that_is_pinned_has_all_that_isnt_started_and_has_it_again_after
     from ray._private import ray_constants, services
     from ray._private.node import Node
 
-    from hpsearch.backends.ray.lean_start import lean_start
+    from hpsearch.backends.ray.local_ray import lean_start
 
     places = [(Node, name) for name in ("start_monitor", "start_log_monitor", "start_api_server")]
     places += [(services, "get_node"), (services, "start_ray_process"), (ray_constants, "ENABLE_RAY_CLUSTER")]
@@ -27,7 +27,7 @@ def test_the_ray_that_is_pinned_has_all_that_isnt_started_and_has_it_again_after
 def test_a_ray_without_them_starts_as_it_does_by_itself(monkeypatch):
     from ray._private.node import Node
 
-    from hpsearch.backends.ray.lean_start import lean_start
+    from hpsearch.backends.ray.local_ray import lean_start
 
     monkeypatch.delattr(Node, "start_monitor")
     with lean_start():
@@ -38,7 +38,7 @@ def test_a_ray_without_them_starts_as_it_does_by_itself(monkeypatch):
 def test_a_node_that_cannot_be_looked_for_is_asked_for_as_ray_does_by_itself(monkeypatch):
     from ray._private import services, state
 
-    from hpsearch.backends.ray.lean_start import lean_start
+    from hpsearch.backends.ray.local_ray import lean_start
 
     monkeypatch.setattr(services, "get_node", lambda address, node: (address, node))
     monkeypatch.delattr(state, "GlobalState")
@@ -51,7 +51,7 @@ def test_a_node_that_cannot_be_looked_for_is_asked_for_as_ray_does_by_itself(mon
     [("kill -KILL $$", "its raylet was killed by SIGKILL"), ("exit 3", "its raylet ended with exit code 3")],
 )
 def test_a_process_of_rays_that_ends_while_ray_starts_is_named(script, told):
-    from hpsearch.backends.ray.lean_start import RayProcesses
+    from hpsearch.backends.ray.local_ray import RayProcesses
 
     processes = RayProcesses()
     assert processes.died() is None
@@ -67,7 +67,7 @@ def test_a_node_that_is_long_in_coming_is_waited_for(monkeypatch):
     """Ray itself gives it half a minute, which is too short where the machine is busy."""
     from ray._private import services, state
 
-    from hpsearch.backends.ray.lean_start import lean_start
+    from hpsearch.backends.ray.local_ray import lean_start
 
     looks: list[int] = []
 
@@ -82,5 +82,5 @@ def test_a_node_that_is_long_in_coming_is_waited_for(monkeypatch):
     monkeypatch.setattr(state, "GlobalState", Slow)
     monkeypatch.setattr(services, "_get_gcs_client_options", lambda address: "options")
     monkeypatch.setattr(services, "get_node", lambda address, node: (address, node, len(looks)))
-    with lean_start(600.0):
+    with lean_start():
         assert services.get_node("here:1", "node") == ("here:1", "node", 3)

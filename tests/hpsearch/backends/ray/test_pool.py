@@ -8,8 +8,7 @@ import pytest
 import ray
 
 from hpsearch.backends.ray.nodes import Shape
-from hpsearch.backends.ray.pulse import Pulse
-from hpsearch.backends.ray.session import Kind, Pool
+from hpsearch.backends.ray.session import Kind, Pool, Pulse
 
 SMALL, LARGE = Kind(Shape(1, 0.0), "AUTO"), Kind(Shape(2, 0.0), "AUTO")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch.backends.ray.own_thread import OwnThread
-from hpsearch.backends.ray.pulse import Pulse
+from hpsearch.backends.ray.local_ray import OwnThread
+from hpsearch.backends.ray.session import Pulse
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_what_a_call_in_a_thread_of_its_own_raises_is_raised_where_it_was_starte
         raise SystemExit(15)
 
     with pytest.raises(SystemExit):
-        OwnThread(leave, "test").start(60.0)
+        OwnThread(leave).start(60.0)
 
 
 def test_a_call_in_a_thread_of_its_own_that_takes_too_long_is_given_up():
@@ -86,7 +86,7 @@ def test_a_call_in_a_thread_of_its_own_that_takes_too_long_is_given_up():
         gate.wait()
 
     with pytest.raises(TimeoutError, match="more than 0 seconds"):
-        OwnThread(stay, "test").start(0.0)
+        OwnThread(stay).start(0.0)
     gate.set()
 
 
@@ -98,4 +98,4 @@ def test_what_the_call_lacked_is_its_error_also_where_it_fails_before_anybody_lo
         raise RuntimeError("no port")
 
     with pytest.raises(ChildProcessError, match="its gcs_server was killed"):
-        OwnThread(call, "test").start(60.0, lambda: dead[0] if dead else None)
+        OwnThread(call).start(60.0, lambda: dead[0] if dead else None)

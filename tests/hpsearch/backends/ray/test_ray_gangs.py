@@ -15,7 +15,7 @@ import pytest
 
 import hpsearch
 from hpsearch.backends import gangs
-from hpsearch.backends.ray import backoff, worker_pool
+from hpsearch.backends.ray import replacing, worker_pool
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import Gone, Notice, Result, TimedOut
@@ -220,7 +220,7 @@ def test_idle_workers_are_given_back_and_had_again_for_a_wide_task(ray_cluster, 
     import ray
 
     monkeypatch.setattr(worker_pool, "_IDLE_SECONDS", 0.5)
-    monkeypatch.setattr(backoff, "FIRST_SECONDS", 1.0)
+    monkeypatch.setattr(replacing, "FIRST_SECONDS", 1.0)
     driver = Driver(RayBackend(Resources(workers=2)), tmp_path / "study", "together", widest=2)
     driver.wait_for(lambda: driver.backend.workers().ready == 0 and driver.backend.capacity() == 2)
     wait_until(lambda: ray.available_resources().get("CPU") == 2)
@@ -250,11 +250,11 @@ SECOND = """
 import math, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from hpsearch.backends.ray import worker_pool, session, backoff
+from hpsearch.backends.ray import worker_pool, session, replacing
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.sweep.parts import Resources
 from tests.hpsearch.support.driver import Driver
-backoff.FIRST_SECONDS = 1.0
+replacing.FIRST_SECONDS = 1.0
 worker_pool._IDLE_SECONDS = math.inf
 worker_pool._NOTICE_SECONDS = 0.0, 30.0
 backend = RayBackend(Resources(workers=2, workers_per_trial=2), {address!r})
@@ -274,7 +274,7 @@ session.shut_down()
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_sweeps_that_hold_half_a_gang_each_both_finish(ray_cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(backoff, "FIRST_SECONDS", 1.0)
+    monkeypatch.setattr(replacing, "FIRST_SECONDS", 1.0)
     monkeypatch.setattr(worker_pool, "_IDLE_SECONDS", math.inf)
     first = Driver(RayBackend(Resources(workers=2, workers_per_trial=2)), tmp_path / "first", "together", widest=2)
     first.start(0, {"x": X, "pause": 0.02}, end=100_000, width=2)

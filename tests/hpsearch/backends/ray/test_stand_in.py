@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch.backends.ray.stand_in import StandIn
+from hpsearch.backends.ray.worker import StandIn
 
 
 @pytest.fixture(autouse=True)
