@@ -1,4 +1,4 @@
-"""Non-dominated sorting with crowding distances, as in NSGA-II.
+"""Pareto fronts: non-dominated sorting with crowding distances, as in NSGA-II, and the hypervolume indicator.
 
 Deb et al., "A Fast and Elitist Multiobjective Genetic Algorithm: NSGA-II", IEEE Transactions on Evolutionary
 Computation 6(2), 2002, sections III.A and III.B.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from operator import itemgetter, le
 
-__all__ = ["Fronts", "Point", "dominates", "non_dominated"]
+__all__ = ["Fronts", "Point", "dominates", "hypervolume", "non_dominated"]
 
 Point = tuple[float, ...]
 """One number for each goal, to be minimized. NaN is not allowed."""
@@ -183,3 +184,41 @@ def _shares(values: list[float]) -> list[float]:
         low, high, values = low / 2, high / 2, [value / 2 for value in values]
     span = high - low
     return [(value - low) / span for value in values]
+
+
+def hypervolume(points: Sequence[Point], reference: Point) -> float:
+    """Return the volume that the points dominate, up to the reference point.
+
+    Zitzler and Thiele, "Multiobjective Optimization Using Evolutionary Algorithms", PPSN 1998. Computed by slices along
+    the last goal (While et al., "A Faster Algorithm for Calculating Hypervolume", IEEE TEC 10(1), 2006, section III).
+
+    Args:
+        points: To be minimized. Dominated points, and points that are not better than the reference, add nothing.
+        reference: A finite number for each goal.
+    """
+    inside = [point for point in points if all(a < b for a, b in zip(point, reference, strict=True))]
+    return _volume(inside, reference)
+
+
+def _volume(points: Sequence[Point], reference: Point) -> float:
+    if not points:
+        return 0.0
+    if len(reference) == 1:
+        return reference[0] - min(point[0] for point in points)
+    if len(reference) == 2:
+        return _area(points, reference)
+    depths = sorted({point[-1] for point in points})
+    volume = 0.0
+    for near, far in pairwise([*depths, reference[-1]]):
+        slab = [point[:-1] for point in points if point[-1] <= near]
+        volume += _volume(slab, reference[:-1]) * (far - near)
+    return volume
+
+
+def _area(points: Sequence[Point], reference: Point) -> float:
+    area, top = 0.0, reference[1]
+    for x, y in sorted((point[0], point[1]) for point in points):
+        if y < top:
+            area += (reference[0] - x) * (top - y)
+            top = y
+    return area

@@ -1,19 +1,128 @@
-"""The objective of a sweep: the score of a report, and the ranking of trials by their scores."""
+"""The objective of a sweep: its metrics and outcome constraints, the score of a report, and the ranking of trials."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from operator import mul
-from typing import Any, TypeGuard
+from typing import Annotated, Any, Literal, TypeGuard
 
+from hpsearch.config.checks import InvalidKey, number, shown, text
+from hpsearch.config.settings import HOW, Settings
 from hpsearch.objective.fronts import Fronts, Point, dominates, non_dominated
-from hpsearch.objective.metric import Metric
-from hpsearch.objective.outcome_constraint import OutcomeConstraint
-from hpsearch.trial import JointScore, Score
+from hpsearch.trial import Goal, JointScore, Score
 
-__all__ = ["Objective", "SortKey", "excesses_of", "is_valid", "values_of"]
+__all__ = [
+    "Metric",
+    "Objective",
+    "OutcomeConstraint",
+    "SortKey",
+    "excesses_of",
+    "is_valid",
+    "values_of",
+    "without_targets",
+]
+
+_CONSTRAINT = re.compile(r"(?P<metric>\S.*?)\s*(?P<sign><=|>=|==|<|>|=)\s*(?P<bound>\S+)")
+_EXPECTED_CONSTRAINT = "must be a reported metric, <= or >=, and a number, such as latency_ms <= 20"
+
+
+@dataclass(frozen=True)
+class Metric(Settings):
+    """A metric to optimize, alone or with others."""
+
+    name: str
+    """A key of the reported mapping."""
+    goal: Goal = "minimize"
+    """Which values are better: `minimize` or `maximize`."""
+    scope: Literal["last", "best"] = "last"
+    """Which report gives a trial's value: the `last`, or the `best` so far. With several metrics always the last."""
+    target: Annotated[float | None, HOW] = None
+    """The sweep ends (exit code 0) when a report is this good or better; with several metrics, all in one report; none:
+    no target."""
+    reference: Annotated[float | None, HOW] = None
+    """With several metrics: the worst acceptable value, from which the hypervolume is measured."""
+
+    def reached(self, value: float) -> bool:
+        """Return whether a value is as good as the target or better; False for NaN, or without a target."""
+        if self.target is None or math.isnan(value):
+            return False
+        return value <= self.target if self.goal == "minimize" else value >= self.target
+
+    def signed(self, value: float) -> float:
+        """Return the value to minimize: negated if the goal is to maximize."""
+        return value if self.goal == "minimize" else -value
+
+
+def without_targets(goals: Iterable[Metric]) -> tuple[Metric, ...]:
+    """Return the same goals without targets."""
+    return tuple(replace(goal, target=None) for goal in goals)
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeConstraint:
+    """A bound on a reported metric. It is checked after training, unlike constraints of the space."""
+
+    metric: str
+    """A key of the mapping that the trainable reports."""
+    bound: float
+    """Finite."""
+    most: bool
+    """The bound is an upper bound; False: a lower bound."""
+
+    @classmethod
+    def parse(cls, value: object) -> OutcomeConstraint:
+        """Parse a constraint such as `latency_ms <= 20`.
+
+        Raises:
+            InvalidKey: The value is not a constraint.
+        """
+        constraint = text(value, ()).strip()
+        problem = f"{_EXPECTED_CONSTRAINT}, got {shown(constraint)}"
+        match = _CONSTRAINT.fullmatch(constraint)
+        if match is None:
+            raise InvalidKey((), problem)
+        if match["sign"] not in ("<=", ">="):
+            raise InvalidKey((), problem, f"write <= or >= for {match['sign']}")
+        metric = match["metric"]
+        if "<" in metric or ">" in metric:
+            raise InvalidKey((), problem, "write two constraints for two bounds")
+        if _is_number(metric):
+            raise InvalidKey((), problem, "write the metric first")
+        try:
+            bound = number(float(match["bound"]), ())
+        except (ValueError, InvalidKey):
+            raise InvalidKey((), problem, "the bound must be a finite number") from None
+        return cls(metric, bound, match["sign"] == "<=")
+
+    def excludes(self, other: OutcomeConstraint) -> bool:
+        """Return whether no value keeps both constraints."""
+        if self.metric != other.metric or self.most == other.most:
+            return False
+        most, least = (self, other) if self.most else (other, self)
+        return most.bound < least.bound
+
+    def excess(self, value: float) -> float:
+        """Return by how much a value exceeds the bound, relative to it; 0 or less if the constraint is kept.
+
+        Relative, so that metrics in bytes and in seconds have the same weight; absolute if the bound is 0. NaN for NaN.
+        """
+        over = value - self.bound if self.most else self.bound - value
+        return over / abs(self.bound) if self.bound else over
+
+    def __str__(self) -> str:
+        return f"{self.metric} {'<=' if self.most else '>='} {repr(self.bound).removesuffix('.0')}"
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
 
 SortKey = tuple[float, ...]
 """Sorts scores, best first."""
