@@ -7,11 +7,9 @@ from hpsearch.space.choices import Categorical, Constant, Ordinal
 from hpsearch.space.declarations import When
 from hpsearch.space.derived import Derived
 from hpsearch.space.distribution import Distribution
-from hpsearch.space.from_json import distribution_from_json
-from hpsearch.space.normals import LogNormal, Normal
+from hpsearch.space.numbers import IntUniform, LogIntUniform, LogNormal, LogUniform, Normal, Uniform
 from hpsearch.space.parameter import Declared, Parameter
-from hpsearch.space.ranges import IntUniform, LogIntUniform, LogUniform, Uniform
-from hpsearch.space.space import Space
+from hpsearch.space.space import Space, distribution_from_json
 from hpsearch.space.structures import Chain, Choice, Repeat
 from hpsearch.space.tree import MissingParameter
 from hpsearch.space.walk import Broken

@@ -12,8 +12,7 @@ from itertools import accumulate
 from typing import ClassVar
 
 from hpsearch.config.checks import InvalidKey, KeyPath, number, plain, shown
-from hpsearch.space._near import bits_near, bits_of_mixture
-from hpsearch.space.distribution import Distribution, own_copy, share_of
+from hpsearch.space.distribution import Distribution, bits_near, bits_of_mixture, own_copy, share_of
 from hpsearch.trial import Value
 
 __all__ = ["Categorical", "Constant", "Ordinal", "list_advice"]

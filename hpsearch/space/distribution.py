@@ -1,4 +1,4 @@
-"""Base classes of the distributions: `Distribution`, and `Numeric` for numbers."""
+"""Base classes of the distributions: `Distribution`, and `Numeric` for numbers; and how random bits select values."""
 
 from __future__ import annotations
 
@@ -8,21 +8,30 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from statistics import NormalDist
 from typing import ClassVar
 
 from hpsearch.config.checks import InvalidKey, KeyPath, integer, number, plain
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space._decimals import Multiples
-from hpsearch.space._near import bits_near
 from hpsearch.trial import Value
 
-__all__ = ["GRID_LIMIT", "Distribution", "Numeric", "own_copy", "share_of"]
+__all__ = ["GRID_LIMIT", "Distribution", "Numeric", "bits_near", "bits_of_mixture", "own_copy", "share_of"]
 
 GRID_LIMIT = 1_000_000
 """Maximum number of grid values of a parameter."""
 
 MOVE = 0.1
 """Standard deviation of a near mutation on the unit scale."""
+
+_PRIOR_DEVIATION = 0.25
+"""Standard deviation around a prior: that of Mallik et al., "PriorBand: Practical Hyperparameter Optimization in the
+Age of Deep Learning", NeurIPS 2023."""
+
+_PRECISION = 53
+_LEAST = 2.0**-_PRECISION
+"""Smallest probability mass: more than eight deviations out, where nothing is sampled."""
+_STANDARD = NormalDist()
 
 
 def own_copy(value: Value) -> Value:
@@ -240,3 +249,26 @@ class Numeric(Distribution):
         if not math.isclose(snapped, value, rel_tol=1e-9, abs_tol=1e-9 * float(self.steps.size)):
             raise InvalidKey((), f"must be a multiple of {self.step}, got {value}")
         return snapped
+
+
+def bits_near(center: float, bits: int, deviation: float = _PRIOR_DEVIATION) -> int:
+    """Return the random bits of a draw near `center`, from a truncated normal on the unit scale of the distribution.
+
+    Args:
+        center: Center of the draws on the unit scale, in [0, 1].
+        bits: Uniform random bits. The result grows with them.
+        deviation: Standard deviation of the normal, before it is truncated.
+    """
+    below, above = _STANDARD.cdf(-center / deviation), _STANDARD.cdf((1.0 - center) / deviation)
+    low_bits = DRAW_BITS - _PRECISION
+    mass = below + math.ldexp(bits >> low_bits, -_PRECISION) * (above - below)
+    share = center + deviation * _STANDARD.inv_cdf(min(max(mass, _LEAST), 1.0 - _LEAST))
+    first = min(max(int(math.ldexp(share, _PRECISION)), 0), (1 << _PRECISION) - 1)
+    # The low bits are kept: without them a range of more than 2**53 integers would have gaps.
+    return (first << low_bits) | (bits & ((1 << low_bits) - 1))
+
+
+def bits_of_mixture(weight: int, total: int, bits: int) -> int | None:
+    """Return None with probability `weight / total`, otherwise new uniform random bits."""
+    limit = (weight << DRAW_BITS) // total
+    return None if bits < limit else ((bits - limit) << DRAW_BITS) // ((1 << DRAW_BITS) - limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,22 +13,21 @@ from typing import Any
 from hpsearch.config.checks import InvalidKey, nearest, shown
 from hpsearch.seeds import draw_bits, is_near_prior
 from hpsearch.space.cell import Cell
-from hpsearch.space.choices import Constant
+from hpsearch.space.choices import Categorical, Constant, Ordinal
 from hpsearch.space.declarations import declare
 from hpsearch.space.derived import Derived
-from hpsearch.space.distribution import own_copy
+from hpsearch.space.distribution import Distribution, own_copy
 from hpsearch.space.enumeration import Enumeration
 from hpsearch.space.expressions import ABSENT, Expression
-from hpsearch.space.from_json import constraints_from_json, declared_from_json
 from hpsearch.space.mutation import Mutations
-from hpsearch.space.nesting import nested, nested_value, unnested
-from hpsearch.space.parameter import Declared, Parameter, Structure
-from hpsearch.space.structures import Choice
-from hpsearch.space.tree import MissingParameter, Tree
+from hpsearch.space.numbers import IntUniform, LogIntUniform, LogNormal, LogUniform, Normal, Uniform
+from hpsearch.space.parameter import Declared, Parameter, ParameterGroup, Structure
+from hpsearch.space.structures import Chain, Choice, Repeat
+from hpsearch.space.tree import MissingParameter, Tree, nested, nested_value
 from hpsearch.space.walk import UNKNOWN, Broken, Choose, Walk
 from hpsearch.trial import Params, Value
 
-__all__ = ["MOST_DRAWS", "Space"]
+__all__ = ["MOST_DRAWS", "Space", "distribution_from_json"]
 
 MOST_DRAWS = 100_000
 """Maximum number of attempts to sample a configuration that keeps all constraints."""
@@ -38,6 +37,16 @@ _MOST_CALLED = 5_000
 
 _EXAMPLES = 1_000
 """Number of failed attempts that are analyzed for the error message."""
+
+_Json = Mapping[str, Value]
+
+_KINDS: Mapping[str, type[Distribution]] = {
+    cls.kind: cls
+    for cls in (
+        *(Uniform, LogUniform, IntUniform, LogIntUniform, Normal, LogNormal),
+        *(Categorical, Ordinal, Constant, Derived),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -198,7 +207,7 @@ class Space(Mutations):
         return count
 
     def _drawn(self, point: Params, seed: int, number: int, attempt: int) -> Choose:
-        near = self._has_priors and is_near_prior(seed, number)
+        near = self._tree.has_priors and is_near_prior(seed, number)
 
         def choose(parameter: Parameter) -> Value:
             name, distribution = parameter.name, parameter.distribution
@@ -215,10 +224,6 @@ class Space(Mutations):
     def calls(self) -> bool:
         """Whether a function is called for each configuration, which may be slow."""
         return self._tree.calls
-
-    @cached_property
-    def _has_priors(self) -> bool:
-        return self._tree.has_priors
 
     @cached_property
     def _grid(self) -> Enumeration:
@@ -295,7 +300,7 @@ class Space(Mutations):
             InvalidKey: A name is not in the space, or is repeated.
         """
         flat: dict[str, Value] = {}
-        for path, name, value in unnested(self._tree, params):
+        for path, name, value in self._tree.unnested(params):
             if name in flat:
                 raise InvalidKey(path, "is there twice, flat and nested")
             flat[name] = value
@@ -316,7 +321,7 @@ class Space(Mutations):
         values = dict(flat)
         for name in flat:
             if self.find(name) is None:
-                raise InvalidKey((name,), "isn't a parameter", self._nearest(name))
+                raise InvalidKey((name,), "isn't a parameter", nearest(name, self.some_names()))
         if partial:
             self._select_branches(values)
 
@@ -363,9 +368,6 @@ class Space(Mutations):
                 problem = f"doesn't apply with the other values, got {shown(value)}"
                 raise InvalidKey(parameter.path, problem, advice)
 
-    def _nearest(self, name: str) -> str:
-        return nearest(name, self.some_names())
-
     def to_json(self) -> list[dict[str, Value]]:
         """Return the space as JSON; `from_json` reads it."""
         return [
@@ -376,4 +378,44 @@ class Space(Mutations):
     @classmethod
     def from_json(cls, items: Sequence[Mapping[str, Value]]) -> Space:
         """Return the space that `to_json` wrote."""
-        return cls(declared_from_json(items), constraints_from_json(items))
+        return cls(
+            _declared_from_json(items), tuple(Expression(item["constraint"]) for item in items if "constraint" in item)
+        )
+
+
+def distribution_from_json(config: _Json) -> Distribution:
+    """Return the distribution that `Distribution.to_json` wrote."""
+    fields = dict(config)
+    kind = fields.pop("distribution", None)
+    if kind not in _KINDS:
+        raise InvalidKey(("distribution",), f"must be a known distribution, got {shown(kind)}")
+    return _KINDS[kind](**fields)
+
+
+def _declared_from_json(items: Sequence[_Json]) -> tuple[Declared, ...]:
+    """Return the parameters and structures that `Space.to_json` wrote."""
+    return tuple(_declared(item) for item in items if "constraint" not in item)
+
+
+def _declared(item: _Json) -> Declared:
+    fields = dict(item)
+    path = tuple(fields.pop("path"))
+    when = fields.pop("when", None)
+    return Declared(path, _distribution_or_structure(fields), None if when is None else Expression(when))
+
+
+def _distribution_or_structure(item: _Json) -> Distribution | Structure:
+    for kind, read in _STRUCTURES.items():
+        if kind in item:
+            fields = dict(item)
+            return read(fields.pop(kind), fields)
+    return distribution_from_json(item)
+
+
+_STRUCTURES: Mapping[str, Callable[[Value, dict[str, Value]], Structure]] = {
+    ParameterGroup.kind: lambda inside, fields: ParameterGroup(_declared_from_json(inside)),
+    Choice.kind: lambda inside, fields: Choice({name: _declared_from_json(one) for name, one in inside}),
+    Repeat.kind: lambda inside, fields: Repeat(_declared_from_json(inside), **fields),
+    Chain.kind: lambda inside, fields: Chain((_declared(inside),), **fields),
+    Cell.kind: lambda inside, fields: Cell((_declared(inside),), **fields),
+}

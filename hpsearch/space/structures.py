@@ -15,8 +15,8 @@ from hpsearch.space._decimals import Multiples
 from hpsearch.space.choices import Categorical, Constant
 from hpsearch.space.declarations import check_name, declare, declare_block
 from hpsearch.space.distribution import Distribution, Numeric
+from hpsearch.space.numbers import IntUniform
 from hpsearch.space.parameter import END, Declared, Structure
-from hpsearch.space.ranges import IntUniform
 from hpsearch.trial import Value
 
 __all__ = ["Chain", "Choice", "Copies", "Repeat", "RepeatedStructure", "declare_operations"]

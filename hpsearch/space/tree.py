@@ -1,22 +1,26 @@
-"""The parameters of a space as a tree: lookup by name, order, and validation of names and expressions."""
+"""The parameters of a space as a tree: lookup by name, order, validation of names and expressions, nested params.
+
+In nested params, groups and branches are mappings, and copies are lists; flat names are their paths.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
 from hpsearch.config.checks import InvalidKey, KeyPath, nearest
+from hpsearch.space.cell import Cell
 from hpsearch.space.choices import Categorical
 from hpsearch.space.declarations import check_name
 from hpsearch.space.derived import Derived
-from hpsearch.space.distribution import Distribution
-from hpsearch.space.expressions import Expression
+from hpsearch.space.distribution import Distribution, own_copy
+from hpsearch.space.expressions import ABSENT, Expression
 from hpsearch.space.parameter import END, Declared, Parameter, Position, Structure
-from hpsearch.trial import Value
+from hpsearch.trial import Params, Value
 
-__all__ = ["MissingParameter", "Tree"]
+__all__ = ["MissingParameter", "Tree", "nested", "nested_value"]
 
 _MOST_PARAMETERS = 10_000
 
@@ -130,10 +134,6 @@ class Tree:
         node = self._node(name)
         return node.declared.holds if node is not None and isinstance(node.declared.holds, Structure) else None
 
-    def is_group(self, name: str) -> bool:
-        """Return whether a name is that of a group, the prefix of other flat names."""
-        return self._is_prefix(tuple(name.split(".")), self.declared)
-
     def position(self, name: str) -> Position:
         """Return the position of a parameter in the order of the space; unknown names are last."""
         node = self._node(name)
@@ -190,6 +190,54 @@ class Tree:
             if entered is not None and self._is_prefix(rest[entered[3] :], entered[2]):
                 return True
         return False
+
+    def unnested(
+        self, params: Mapping[str, object], key: KeyPath = (), path: tuple[str, ...] = ()
+    ) -> Iterator[tuple[KeyPath, str, object]]:
+        """Yield the key, the flat name and the value of each parameter of nested or flat params.
+
+        Args:
+            params: A group.
+            key: The key of the group.
+            path: The path of the group in the space.
+
+        Raises:
+            InvalidKey: A name is not in the space, or its value does not match the structure.
+        """
+        for word, value in params.items():
+            here, own = (*key, str(word)), (*path, str(word))
+            name = ".".join(own)
+            structure = self.structure(name)
+            if structure is not None:
+                yield from self._unnested_structure(structure, value, here, own)
+            elif self.find(name) is not None:
+                yield here, name, value
+            elif isinstance(value, Mapping) and self._is_prefix(tuple(name.split(".")), self.declared):
+                yield from self.unnested(value, here, own)
+            else:
+                raise InvalidKey(here, "isn't a parameter", nearest(name, self.some_names()))
+
+    def _unnested_structure(
+        self, structure: Structure, value: object, key: KeyPath, path: tuple[str, ...]
+    ) -> Iterator[tuple[KeyPath, str, object]]:
+        try:
+            tag, groups = structure.unnest(value)
+        except InvalidKey as error:
+            raise error.under(key) from None
+        if structure.tag is not None:
+            yield key, ".".join(path), tag
+        for inner, inside in groups.items():
+            words: KeyPath = tuple(int(word) if word.isdecimal() else word for word in inner)
+            own = path + inner
+            beneath = self.structure(".".join(own)) if inner else None
+            if beneath is not None:
+                yield from self._unnested_structure(beneath, inside, key + words, own)
+            elif inner and self.find(".".join(own)) is not None:
+                yield key + words, ".".join(own), inside
+            elif isinstance(inside, Mapping):
+                yield from self.unnested(inside, key + words, own)
+            else:
+                raise InvalidKey(key + words, "must be a mapping of names to values")
 
     def parameter(self, path: tuple[str, ...], distribution: Distribution, holder: Structure | None) -> Parameter:
         """Return the parameter of a path, the same object each time."""
@@ -314,3 +362,46 @@ def _check_names(declared: Sequence[Declared], path: tuple[str, ...]) -> None:
             if inside is not None and one.path:
                 problem = f"has the name of what {'.'.join(one.path)} holds ({inside})"
                 raise InvalidKey((*path, *seen[inside].path), problem, "rename one")
+
+
+def nested(declared: Sequence[Declared], flat: Params, path: tuple[str, ...] = (), canonical: bool = False) -> Value:
+    """Return params as a trainable gets them, without inactive parameters.
+
+    Args:
+        declared: A group, or a block of one unnamed parameter.
+        flat: Flat names to values.
+        path: Path of the group.
+        canonical: Return cells in canonical form.
+    """
+    out: dict[str, Value] = {}
+    for one in declared:
+        value = nested_value(one, flat, path, canonical)
+        if value is ABSENT:
+            continue
+        if not one.path:
+            return value
+        group = out
+        for inner in one.path[:-1]:
+            group = group.setdefault(inner, {})
+        group[one.path[-1]] = value
+    return out
+
+
+def nested_value(declared: Declared, flat: Params, path: tuple[str, ...] = (), canonical: bool = False) -> Value:
+    """Return the value of a parameter or structure as a trainable gets it; `ABSENT` if it is inactive."""
+    here = (*path, *declared.path)
+    if isinstance(declared.holds, Structure):
+        return _structure(declared.holds, here, flat, canonical)
+    return own_copy(flat.get(".".join(here), ABSENT))
+
+
+def _structure(holds: Structure, path: tuple[str, ...], flat: Params, canonical: bool) -> Value:
+    name = ".".join(path)
+    tag = flat.get(name, ABSENT) if holds.tag is not None else None
+    if tag is ABSENT:
+        return ABSENT
+    groups = {inner: nested(inside, flat, path + inner, canonical) for inner, inside in holds.groups(tag)}
+    if holds.tag is None and not any(groups.values()):
+        return ABSENT  # an active group or cell has a parameter, unless all of them are conditional
+    value = holds.nest(tag, groups)
+    return holds.canonical(value) if canonical and isinstance(holds, Cell) else value

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from hpsearch.config.checks import InvalidKey, KeyPath
 from hpsearch.space.derived import Derived, RejectedConfiguration
 from hpsearch.space.expressions import ABSENT, Expression, Uncomputable
-from hpsearch.space.nesting import nested
 from hpsearch.space.parameter import Declared, Parameter, Structure
+from hpsearch.space.tree import Tree, nested
 from hpsearch.trial import Value
-
-if TYPE_CHECKING:
-    from hpsearch.space.tree import Tree
 
 __all__ = ["UNKNOWN", "Broken", "Choose", "Walk"]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hpsearch.config.checks import InvalidKey
 from hpsearch.space import Cell, Space, Uniform
-from hpsearch.space.isomorphism import Node, canonical_order
+from hpsearch.space.cell import Node, canonical_order
 
 LABELS = ("a", "b")
 
