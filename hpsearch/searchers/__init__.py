@@ -13,12 +13,11 @@ from pathlib import Path
 from hpsearch.config.checks import InvalidKey, nearest
 from hpsearch.config.import_paths import import_object
 from hpsearch.errors import SweepError
-from hpsearch.searchers.base import Observation, Past, Problem, Searcher, SearcherCapabilities, Suggestion
+from hpsearch.searchers.base import Observation, Past, Problem, Search, Searcher, SearcherCapabilities, Suggestion
 from hpsearch.searchers.evolution import Evolution
 from hpsearch.searchers.grid import GridSearcher
 from hpsearch.searchers.optuna_samplers import BOHB, through_optuna
 from hpsearch.searchers.random import RandomSearcher
-from hpsearch.searchers.settings import Search
 from hpsearch.searchers.tried import TriedConfigurations
 
 __all__ = [

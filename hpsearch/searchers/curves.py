@@ -1,4 +1,4 @@
-"""`curves`: what to try next, by a model of whole learning curves."""
+"""`curves`: what to try next, by a Gaussian process over configurations and how long they were trained."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
+from scipy.optimize import minimize
+from scipy.special import erfcx, ndtr
 
 from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import Count, Settings
-from hpsearch.searchers.base import Problem, Suggestion, listed
-from hpsearch.searchers.curve_model import CurveModel, Points, fitted, log_expected_improvement
+from hpsearch.searchers.base import Problem, Suggestion, listed, options_as
 from hpsearch.searchers.history import LearningCurve
 from hpsearch.searchers.learning import LearningSearcher
-from hpsearch.searchers.settings import options_as
 from hpsearch.seeds import suggestion_seed
 from hpsearch.space import Broken
 from hpsearch.space.unit_space import UnitSpace
 
-__all__ = ["CurveSearcher"]
+__all__ = ["CurveModel", "CurveSearcher", "Points", "fitted", "log_expected_improvement"]
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -42,6 +44,21 @@ _UNIFORM, _NEAR, _REFINED = 500, 200, 60
 
 _ROUNDS = (0.1, 0.05, 0.02)
 """The distance of the points of each round."""
+
+_NEW = -(2**62)
+"""The number of a trial that doesn't exist yet."""
+
+_JITTERS = (1e-8, 1e-6, 1e-4, 1e-2)
+"""Added to the diagonal until the covariance of values of variance 1 is positive definite."""
+
+_STEPS = 20
+"""Iterations of L-BFGS-B in a fit."""
+
+_PRIOR_AXIS = (0.5, 1.0)
+_PRIOR_OTHERS = ((0.5, 1.0), (0.0, 1.0), (-1.0, 1.5), (-1.0, 1.5), (-3.0, 1.5), (-4.0, 1.5))
+"""Means and standard deviations of the normal priors on the logarithms of `_Scales`, in its order."""
+_BOUNDS_AXIS = (-3.0, 5.0)
+_BOUNDS_OTHERS = ((-2.5, 3.0), (-7.0, 3.0), (-7.0, 3.0), (-7.0, 3.0), (-9.0, 0.5), (-9.0, 0.0))
 
 
 @dataclass(frozen=True)
@@ -160,10 +177,6 @@ class CurveSearcher(LearningSearcher):
         return self._shares[curve.trial]
 
 
-_NEW = -(2**62)
-"""The number of a trial that doesn't exist yet."""
-
-
 def _settled(values: Floats) -> Floats:
     """Return values, more being better, standardized to mean 0 and variance 1; equal values become 0.
 
@@ -196,3 +209,211 @@ def _selected(progress: Floats, values: Floats, most: int) -> Indices:
     longest, rest = order[: most // 2], np.sort(order[most // 2 :])
     spread = rest[np.linspace(0, len(rest) - 1, most - len(longest)).round().astype(np.int64)]
     return np.sort(np.concatenate([longest, spread]))
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points of observed or predicted values."""
+
+    features: Floats
+    """[n, columns]: configurations in the unit cube."""
+    progress: Floats
+    """[n]: how long they were trained, 1 for a whole training."""
+    trials: NDArray[np.int64]
+    """[n]: their trials. Points of different trials may have the same features."""
+
+    def at(self, indices: NDArray[np.int64]) -> Points:
+        """Return some of the points."""
+        return Points(self.features[indices], self.progress[indices], self.trials[indices])
+
+    def and_also(self, others: Points) -> Points:
+        """Return these points followed by others."""
+        return Points(
+            np.concatenate([self.features, others.features]),
+            np.concatenate([self.progress, others.progress]),
+            np.concatenate([self.trials, others.trials]),
+        )
+
+
+@dataclass(frozen=True)
+class _Scales:
+    """The hyperparameters: lengths of the kernels, and variances of the terms."""
+
+    of_axes: Floats
+    of_progress: float
+    whole: float
+    """The variance of a configuration's value at any length of training."""
+    shape: float
+    """The variance of a curve's shape."""
+    mean: float
+    """The variance of the curve that all have in common."""
+    trial: float
+    """The variance of a trial's own share, such as its seed."""
+    noise: float
+
+    @classmethod
+    def of(cls, logs: Floats) -> _Scales:
+        own = np.exp(logs)
+        return cls(own[:-6], *map(float, own[-6:]))
+
+    @property
+    def variance(self) -> float:
+        """The variance of a value without its trial's own share and noise."""
+        return self.whole + self.shape + self.mean
+
+
+class CurveModel:
+    """A Gaussian process over configurations x and their progress t.
+
+    Its covariance is M(x, x') (whole + shape M(t, t')) + mean M(t, t') + trial [same trial] + noise [same point], of
+    Matern-5/2 kernels M; that on x has a length for each axis. So early values predict the end, the more so the less
+    the shapes of curves differ; the data decides how much. Swersky et al., "Freeze-Thaw Bayesian Optimization",
+    arXiv:1406.3896, model curves jointly with a kernel on configurations and one on iterations; the product of both is
+    from Klein et al., "Fast Bayesian Optimization of Machine Learning Hyperparameters on Large Datasets", AISTATS 2017.
+    Curves of Freeze-Thaw's kernel decay exponentially; here they may rise and fall.
+
+    Args:
+        logs: Logarithms of the hyperparameters.
+        starts: The first column of each axis; the columns of a choice share one length.
+        points: Points of the observed values; at least one.
+        values: [n], of mean 0 and variance 1 or less; the more, the better.
+    """
+
+    def __init__(self, logs: Floats, starts: NDArray[np.int64], points: Points, values: Floats) -> None:
+        self._logs = logs
+        self._starts = starts
+        self._points = points
+        self._values = values
+
+    def also(self, points: Points) -> CurveModel:
+        """Return a model that has also observed its own predictions at some points."""
+        if not len(points.trials):
+            return self
+        expected, _ = self.predict(points)
+        return CurveModel(
+            self._logs, self._starts, self._points.and_also(points), np.concatenate([self._values, expected])
+        )
+
+    def predict(self, points: Points) -> tuple[Floats, Floats]:
+        """Return the mean and the standard deviation at each point, without noise and a new trial's own share."""
+        scales = _Scales.of(self._logs)
+        between, *_ = _covariance(scales, self._starts, points, self._points)
+        lower, weights = self._solved
+        explained = solve_triangular(lower, between.T, lower=True, check_finite=False)
+        variance = scales.variance - (explained**2).sum(axis=0)
+        return between @ weights, np.sqrt(np.maximum(variance, 1e-10))
+
+    @cached_property
+    def _solved(self) -> tuple[Floats, Floats]:
+        """The Cholesky factor of the covariance of what was seen, and its inverse times the values."""
+        scales = _Scales.of(self._logs)
+        covariance, *_ = _covariance(scales, self._starts, self._points, self._points)
+        lower = _factor(covariance, scales.noise)
+        return lower, cho_solve((lower, True), self._values, check_finite=False)
+
+
+def fitted(starts: NDArray[np.int64], points: Points, values: Floats) -> Floats:
+    """Return the logarithms of the hyperparameters that maximize the posterior density, by gradient ascent.
+
+    It begins at the means of the priors, so that it depends on the data alone.
+    """
+    begin = np.array([_PRIOR_AXIS[0]] * len(starts) + [mean for mean, _ in _PRIOR_OTHERS])
+    bounds = [_BOUNDS_AXIS] * len(starts) + list(_BOUNDS_OTHERS)
+    arguments = (starts, points, values)
+    result = minimize(loss, begin, arguments, "L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": _STEPS})
+    return np.asarray(result.x, dtype=np.float64)
+
+
+def loss(logs: Floats, starts: NDArray[np.int64], points: Points, values: Floats) -> tuple[float, Floats]:
+    """Return the negative logarithm of the posterior density, up to a constant, and its gradient.
+
+    Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, equations 5.8 and 5.9.
+    """
+    scales = _Scales.of(logs)
+    covariance, near, slope, early, early_slope = _covariance(scales, starts, points, points)
+    lower = _factor(covariance, scales.noise)
+    weights = cho_solve((lower, True), values, check_finite=False)
+    inverse = cho_solve((lower, True), np.eye(len(values)), check_finite=False)
+    outer = np.outer(weights, weights) - inverse
+    apart = (points.progress[:, None] - points.progress[None, :]) / scales.of_progress
+    same = points.trials[:, None] == points.trials[None, :]
+    others = [
+        (outer * (scales.shape * near + scales.mean) * early_slope * apart**2).sum(),
+        scales.whole * (outer * near).sum(),
+        scales.shape * (outer * near * early).sum(),
+        scales.mean * (outer * early).sum(),
+        scales.trial * outer[same].sum(),
+        scales.noise * np.trace(outer),
+    ]
+    # The sum over i, j of pull_ij (z_i - z_j)^2, per column, without an array of [n, n, columns].
+    pull = outer * (scales.whole + scales.shape * early) * slope
+    scaled = points.features / _per_column(scales.of_axes, starts, points.features.shape[1])
+    per_column = 2 * (pull.sum(axis=1) @ scaled**2 - (scaled * (pull @ scaled)).sum(axis=0))
+    gradient = -0.5 * np.concatenate([np.add.reduceat(per_column, starts), others])
+    priors = np.array([_PRIOR_AXIS] * len(starts) + list(_PRIOR_OTHERS))
+    away = (logs - priors[:, 0]) / priors[:, 1]
+    value = 0.5 * values @ weights + np.log(np.diag(lower)).sum() + 0.5 * (away**2).sum()
+    return float(value), gradient + away / priors[:, 1]
+
+
+def _covariance(
+    scales: _Scales, starts: NDArray[np.int64], some: Points, others: Points
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Return the covariance without noise, and the kernels on configuration and progress, each with its slope."""
+    lengths = _per_column(scales.of_axes, starts, some.features.shape[1])
+    near, slope = _matern(_squared_distances(some.features / lengths, others.features / lengths))
+    early, early_slope = _matern(((some.progress[:, None] - others.progress[None, :]) / scales.of_progress) ** 2)
+    same = some.trials[:, None] == others.trials[None, :]
+    covariance = near * (scales.whole + scales.shape * early) + scales.mean * early + scales.trial * same
+    return covariance, near, slope, early, early_slope
+
+
+def _matern(squared: Floats) -> tuple[Floats, Floats]:
+    """Return the Matern-5/2 kernel of squared distances, and its slope: the change per square and log length."""
+    distance = np.sqrt(5.0 * squared)
+    decay = np.exp(-distance)
+    return (1.0 + distance + distance**2 / 3.0) * decay, 5.0 / 3.0 * (1.0 + distance) * decay
+
+
+def _squared_distances(some: Floats, others: Floats) -> Floats:
+    squares: Floats = (some**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :] - 2.0 * some @ others.T
+    bounded: Floats = np.maximum(squares, 0.0)
+    return bounded
+
+
+def _per_column(of_axes: Floats, starts: NDArray[np.int64], columns: int) -> Floats:
+    lengths: Floats = np.repeat(of_axes, np.diff(np.append(starts, columns)))
+    return lengths
+
+
+def _factor(covariance: Floats, noise: float) -> Floats:
+    """Return the Cholesky factor of a covariance with noise.
+
+    Raises:
+        LinAlgError: It isn't one of finite numbers.
+    """
+    for jitter in _JITTERS:
+        try:
+            lower: Floats = cholesky(
+                covariance + (noise + jitter) * np.eye(len(covariance)), lower=True, check_finite=False
+            )
+        except LinAlgError:
+            continue
+        return lower
+    raise LinAlgError("a covariance must be positive definite")
+
+
+def log_expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
+    """Return the logarithm of the expected improvement over `best`, also where it is too small for a float.
+
+    Ament et al., "Unexpected Improvements to Expected Improvement for Bayesian Optimization", NeurIPS 2023.
+    """
+    above = (mean - best) / deviation
+    density = -0.5 * above**2 - 0.5 * np.log(2.0 * np.pi)
+    plain = np.exp(density) + above * ndtr(above)
+    below = np.maximum(-above, 1.0)
+    # Far below, the difference has no digits left; its first term is then the inverse square.
+    left = np.where(below < 1e4, 1.0 - np.sqrt(np.pi / 2.0) * below * erfcx(below / np.sqrt(2.0)), below**-2.0)
+    far = density + np.log(np.maximum(left, np.finfo(float).tiny))
+    near = np.log(np.maximum(plain, np.finfo(float).tiny))
+    return np.asarray(np.log(deviation) + np.where(above > -1.0, near, far), dtype=np.float64)

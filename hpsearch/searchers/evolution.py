@@ -10,10 +10,9 @@ from typing import ClassVar
 from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import Count, Settings
 from hpsearch.objective import SortKey
-from hpsearch.searchers.base import Problem, Searcher, SearcherCapabilities, Suggestion
+from hpsearch.searchers.base import Problem, Search, Searcher, SearcherCapabilities, Suggestion, options_as
 from hpsearch.searchers.history import Evidence
 from hpsearch.searchers.learning import REDRAWS, LearningSearcher
-from hpsearch.searchers.settings import Search, options_as
 from hpsearch.seeds import suggestion_seed
 from hpsearch.space import Broken
 from hpsearch.trial import StateAt, Value

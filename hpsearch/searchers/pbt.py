@@ -13,8 +13,7 @@ from typing import Annotated, ClassVar
 
 from hpsearch.config.checks import InvalidKey, nearest
 from hpsearch.config.settings import AtLeast, Settings
-from hpsearch.searchers.base import Observation, Problem, Searcher, SearcherCapabilities, Suggestion
-from hpsearch.searchers.settings import options_as
+from hpsearch.searchers.base import Observation, Problem, Searcher, SearcherCapabilities, Suggestion, options_as
 from hpsearch.seeds import draw_bits, explore_seed, perturb_seed
 from hpsearch.space import (
     Broken,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import HOW, AtLeast, Count, Seconds, Settings
 from hpsearch.objective import Metric
-from hpsearch.searchers.settings import Search
+from hpsearch.searchers.base import Search
 from hpsearch.sweep.parallel import Parallel
 
 __all__ = ["SECTIONS", "Checkpoints", "Limits", "MaxFailures", "Metric", "Parallel", "Resources", "Scaling", "Search"]

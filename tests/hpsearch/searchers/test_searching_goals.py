@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hpsearch.objective import Metric, Objective, OutcomeConstraint, excesses_of, hypervolume, is_valid, values_of
 from hpsearch.searchers import Observation, Problem, Search, searcher_named
 from hpsearch.searchers.learning import LearningSearcher
-from hpsearch.searchers.optuna_searcher import OptunaSearcher
+from hpsearch.searchers.optuna_samplers import OptunaSearcher
 from hpsearch.space import Chain, Choice, IntUniform, Space, Uniform
 from hpsearch.trial import Failure, JointScore, Params, Report, Score, Trial
 from tests.hpsearch.support.any_life import Asking, problem_of
