@@ -32,11 +32,10 @@ if TYPE_CHECKING:
     from hpsearch.schedulers.asha import ASHA
     from hpsearch.schedulers.bands import Bands
     from hpsearch.schedulers.early_terminate import EarlyTerminate
-    from hpsearch.schedulers.hyperband import Hyperband
+    from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
     from hpsearch.schedulers.median import MedianStopping
     from hpsearch.schedulers.pasha import PASHA
     from hpsearch.schedulers.pbt import PBT
-    from hpsearch.schedulers.successive_halving import SuccessiveHalving
     from hpsearch.searchers import Searcher
     from hpsearch.simulation import Curve, Curves, Steps
     from hpsearch.space import (
@@ -146,11 +145,10 @@ _PLACES = {
     "hpsearch.schedulers.asha": "ASHA",
     "hpsearch.schedulers.bands": "Bands",
     "hpsearch.schedulers.early_terminate": "EarlyTerminate",
-    "hpsearch.schedulers.hyperband": "Hyperband",
+    "hpsearch.schedulers.halving": "Hyperband SuccessiveHalving",
     "hpsearch.schedulers.median": "MedianStopping",
     "hpsearch.schedulers.pasha": "PASHA",
     "hpsearch.schedulers.pbt": "PBT",
-    "hpsearch.schedulers.successive_halving": "SuccessiveHalving",
     "hpsearch.searchers": "Searcher",
     "hpsearch.simulation": "Curve Curves Steps",
     "hpsearch.space": (

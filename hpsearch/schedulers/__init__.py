@@ -18,11 +18,10 @@ from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.bands import Bands
 from hpsearch.schedulers.base import Decision, NewTrial, Outcome, Run, Scheduler
 from hpsearch.schedulers.early_terminate import Absent, EarlyTerminate, SchedulerCapabilities
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pasha import PASHA
 from hpsearch.schedulers.pbt import PBT
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
 
 __all__ = [
     "KNOWN",

@@ -20,8 +20,8 @@ from hpsearch.objective.fronts import Point
 from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
 from hpsearch.schedulers.brackets import hyperband_trials
 from hpsearch.schedulers.early_terminate import SchedulerCapabilities
+from hpsearch.schedulers.halving import Halving
 from hpsearch.schedulers.reasons import passed_over, ran, unopened
-from hpsearch.schedulers.successive_halving import Halving
 from hpsearch.trial import Score
 
 __all__ = ["ASHA", "AsynchronousHalving", "RankedRung", "RunningRung", "SortedRung", "running_rung"]
@@ -159,10 +159,6 @@ class AsynchronousHalving(Scheduler):
         """
         super().exhausted()
         return self._stop_at_the_end()
-
-    def total(self) -> None:
-        """Return None: how many trials are promoted depends on completion order."""
-        return None
 
     def _judge(self, bracket: int, rung: int, outcome: Outcome) -> None:
         """Add a trial that has finished a rung before the last."""

@@ -174,7 +174,7 @@ class BandScheduler(Scheduler):
 
     def total(self) -> tuple[int, int] | None:
         """Return (trials, their iterations if no other one is stopped), None where either has no bound."""
-        trials = self._numbered if self._exhausted else self._run_cap
+        trials = self._trials()
         if trials is None or self._max_iter is None:
             return None
         return trials, trials * self._max_iter - self._spared
@@ -218,4 +218,4 @@ class BandScheduler(Scheduler):
 
     def _shown(self, value: float) -> str:
         """Return a value as it was reported."""
-        return f"{value if self._objective.goals[0].goal == 'minimize' else -value:.6g}"
+        return f"{self._objective.goals[0].signed(value):.6g}"

@@ -301,6 +301,10 @@ class Scheduler(ABC):
         """Return (trials, iterations when each promotion resumes) of the whole sweep, None where no bound is known."""
         return None
 
+    def _trials(self) -> int | None:
+        """Return how many trials there are to be in all; None where they have no bound."""
+        return self._numbered if self._exhausted else self._run_cap
+
     def _to_create(self) -> int:
         """Return how many trials may still be created; 1 where they have no bound."""
         if self._exhausted:

@@ -163,18 +163,12 @@ def thin(bracket: Bracket, first: int, size: int) -> Bracket:
     return Bracket((*bracket.rungs[:first], *later))
 
 
-def iterations(bracket: Bracket, resume: bool) -> int:
-    """Return the number of iterations that a bracket runs.
-
-    Args:
-        bracket: The bracket.
-        resume: A promoted trial resumes where it stopped; otherwise it starts from zero again.
-    """
+def iterations(bracket: Bracket) -> int:
+    """Return the number of iterations that a bracket runs; a promoted trial resumes where it stopped."""
     total, before = 0, 0
     for rung in bracket.rungs:
         total += rung.size * (rung.until - before)
-        if resume:
-            before = rung.until
+        before = rung.until
     return total
 
 
@@ -203,12 +197,12 @@ def upcoming(
     trials_left = round_trials if trials is None else trials - whole * round_trials
     brackets_left = len(cycle) if brackets is None else brackets - whole * len(cycle)
     total_trials = whole * round_trials
-    total_iterations = whole * sum(iterations(bracket, resume=True) for bracket in cycle)
+    total_iterations = whole * sum(iterations(bracket) for bracket in cycle)
     for position in range(begun, begun + min(brackets_left, len(cycle))):
         bracket = cut(cycle[position % len(cycle)], trials_left, eta)
         trials_left -= bracket.trials
         total_trials += bracket.trials
-        total_iterations += iterations(bracket, resume=True)
+        total_iterations += iterations(bracket)
     return total_trials, total_iterations
 
 

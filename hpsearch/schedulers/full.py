@@ -61,6 +61,3 @@ class FullLength(Scheduler):
         if trials is None or self._max_iter is None:
             return None
         return trials, trials * self._max_iter
-
-    def _trials(self) -> int | None:
-        return self._numbered if self._exhausted else self._run_cap

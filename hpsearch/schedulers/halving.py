@@ -4,17 +4,127 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any, ClassVar, Self
 
+from hpsearch.config.checks import InvalidKey
+from hpsearch.config.settings import AtLeast, Count
 from hpsearch.decision import Decision, Rungs
 from hpsearch.errors import SweepError
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
-from hpsearch.schedulers.brackets import Bracket, OpenBracket, Rung, cut, iterations, thin, upcoming
+from hpsearch.schedulers.brackets import (
+    Bracket,
+    OpenBracket,
+    Rung,
+    RungLaw,
+    Variant,
+    cut,
+    hyperband_brackets,
+    iterations,
+    rung_ends,
+    successive_halving_bracket,
+    thin,
+    upcoming,
+)
+from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
 from hpsearch.schedulers.reasons import ran, ranked
 
-__all__ = ["BracketScheduler"]
+__all__ = ["BracketScheduler", "Halving", "Hyperband", "SuccessiveHalving"]
+
+_CHOSEN_RUNGS = 3
+"""Without a `min_iter`, this many factors of `eta` lie between the first rung and `max_iter`."""
+
+
+@dataclass(frozen=True)
+class Halving(EarlyTerminate):
+    """Rungs from `min_iter` to `max_iter` iterations, each `eta` times as long as the one before."""
+
+    capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities(several_goals=True, outcome_constraints=True)
+
+    min_iter: Count | None = None
+    """Iterations of the first rung (of the first bracket); none: `max_iter` / `eta`^3, rounded up, because one
+    iteration rarely tells trials apart."""
+    eta: Annotated[int, AtLeast(2)] = 3
+    """Of each rung, 1 of `eta` is promoted."""
+    rungs: RungLaw = field(default="geometric", kw_only=True)
+    """Where rungs end: `geometric` at `min_iter` times powers of `eta`, and at `max_iter` (1, 3, 9, 27, 50); `paper` at
+    `max_iter` divided by powers of `eta`, rounded down (1, 5, 16, 50)."""
+
+    def check(self) -> None:
+        """Check that there is a rung."""
+        if self.min_iter is not None and self.min_iter > self.max_iter:
+            raise InvalidKey(("min_iter",), f"must be at most max_iter ({self.max_iter}), got {self.min_iter}")
+
+    @property
+    def shortest(self) -> int:
+        """Iterations of the first rung, chosen if there is no `min_iter`; `paper` may make it longer."""
+        return -(-self.max_iter // self.eta**_CHOSEN_RUNGS) if self.min_iter is None else self.min_iter
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Where the rungs of the widest bracket end; in Hyperband there are as many brackets in a round."""
+        return rung_ends(self.shortest, self.max_iter, self.eta, self.rungs)
+
+    def summary(self) -> str:
+        """Return the first and the last rung, and how the first was chosen if there is no `min_iter`."""
+        chosen = "" if self.min_iter is not None else f" (min_iter, not given: max_iter / {self.eta}^{_CHOSEN_RUNGS})"
+        return f"{type(self).__name__} from {self.ends[0]}{chosen} to {self.max_iter} iterations by {self.eta}"
+
+    def as_stored(self, stored: Self) -> Self:
+        """Return the stored settings of the rungs if these end where those do."""
+        return replace(self, min_iter=stored.min_iter, rungs=stored.rungs) if self.ends == stored.ends else self
+
+
+@dataclass(frozen=True)
+class SuccessiveHalving(Halving):
+    """One bracket: all trials run `min_iter` iterations, the best 1/eta of them eta times as many, and so on.
+
+    Jamieson and Talwalkar, AISTATS 2016.
+    """
+
+    kind: ClassVar[str] = "successive_halving"
+    capabilities: ClassVar[SchedulerCapabilities] = replace(Halving.capabilities, in_order=True)
+
+    trials: Count | None = None
+    """Trials that start; none: as many as leave one for the last rung, `eta` to the power of (rungs - 1)."""
+
+    def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
+        """Build the scheduler."""
+        bracket = successive_halving_bracket(self.max_iter, self.shortest, self.eta, self.trials, self.rungs)
+        return BracketScheduler((bracket,), self.eta, objective, run_cap)
+
+
+@dataclass(frozen=True)
+class Hyperband(Halving):
+    """Rounds of brackets that trade the number of trials for how early they are judged.
+
+    Li et al., JMLR 18 (2018), Algorithm 1.
+    """
+
+    kind: ClassVar[str] = "hyperband"
+    capabilities: ClassVar[SchedulerCapabilities] = replace(Halving.capabilities, in_order=True)
+    raisable: ClassVar[tuple[str, ...]] = ("brackets",)
+
+    min_iter: Count = 1
+    """Iterations of the first rung of the first bracket."""
+    variant: Variant = "paper"
+    """Trials per bracket: `paper` rounds up as Algorithm 1 (81, 34, 15, 8, 5 for R=81), `table` rounds down as the
+    table of its first version (81, 27, 9, 6, 5)."""
+    brackets: Count | None = None
+    """Number of brackets, over all rounds; none: one round, or as many as `run_cap` fills."""
+
+    def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
+        """Build the scheduler."""
+        cycle = hyperband_brackets(self.max_iter, self.min_iter, self.eta, self.variant, self.rungs)
+        return BracketScheduler(cycle, self.eta, objective, run_cap, self.brackets)
+
+    def raised(self, stored: Self, run_cap: int | None) -> Mapping[str, Any]:
+        """Return `brackets` if it is more. Unset, it is one round, or no bound if there is a `run_cap`."""
+        if self.brackets is None or (stored.brackets is None and run_cap is not None):
+            return {}
+        return {"brackets": self.brackets} if self.brackets > (stored.brackets or len(stored.ends)) else {}
 
 
 class BracketScheduler(Scheduler):
@@ -30,7 +140,7 @@ class BracketScheduler(Scheduler):
     returned early ranks like any other. In the last rung of a bracket, each trial is complete as it ends.
 
     A call costs O(log n) in the number of promoted trials that wait, amortized over a rung when it is decided.
-    Decisions are not kept.
+    Decisions are not kept. It counts by bracket: the counts by rung of the base class take more memory.
 
     Args:
         cycle: The brackets of one round.
@@ -361,7 +471,7 @@ class BracketScheduler(Scheduler):
     def _replan(self, bracket: OpenBracket, plan: Bracket) -> None:
         """Set a bracket's plan, and update the sums over all brackets."""
         self._begun_trials += plan.trials - bracket.plan.trials
-        self._begun_iterations += iterations(plan, resume=True) - iterations(bracket.plan, resume=True)
+        self._begun_iterations += iterations(plan) - iterations(bracket.plan)
         bracket.plan = plan
         self._rungs_of[bracket.index] = tuple((rung.until, rung.size) for rung in plan.rungs)
         self._total = None

@@ -160,7 +160,7 @@ class MedianStoppingScheduler(Scheduler):
 
     def total(self) -> tuple[int, int] | None:
         """Return (trials, their iterations if no other one is stopped), None without a bound on trials."""
-        trials = self._numbered if self._exhausted else self._run_cap
+        trials = self._trials()
         return None if trials is None else (trials, trials * self._looks[-1] - self._spared)
 
     def _moved_on(self, trial: int, value: Score) -> _Course | None:
@@ -189,8 +189,9 @@ class MedianStoppingScheduler(Scheduler):
         worse = "worse" if stops else "no worse"
         return stops, f"{at}: {self._shown(course.best)} at best is {worse} than {compared}"
 
-    def _shown(self, placed: float) -> str:
-        return f"{placed if self._objective.goals[0].goal == 'minimize' else -placed:.6g}"
+    def _shown(self, value: float) -> str:
+        """Return a value as it was reported."""
+        return f"{self._objective.goals[0].signed(value):.6g}"
 
     def _decided(self, outcome: Outcome, action: Literal["stop", "complete"], reason: str) -> Decision:
         self._courses.pop(outcome.trial, None)

@@ -17,7 +17,7 @@ from hpsearch.objective import Objective, SortKey, is_valid
 from hpsearch.schedulers.asha import AsynchronousHalving
 from hpsearch.schedulers.base import Outcome, RungView, Scheduler
 from hpsearch.schedulers.early_terminate import SchedulerCapabilities
-from hpsearch.schedulers.successive_halving import Halving
+from hpsearch.schedulers.halving import Halving
 
 __all__ = ["PASHA", "ProgressiveHalving"]
 

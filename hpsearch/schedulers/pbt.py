@@ -289,10 +289,6 @@ class PopulationBasedTraining(Scheduler):
         self._members.pop()
         return self._settle()
 
-    def total(self) -> None:
-        """Return None: the number of forks depends on results."""
-        return None
-
     def _to_come(self) -> int:
         """Return how many first members are still to be created."""
         return 0 if self._exhausted else self._population - len(self._members)

@@ -7,7 +7,7 @@ import random
 from functools import partial
 
 from hpsearch.run.simulate import simulate
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.simulation.simulation import relative_time
 from hpsearch.space import Space, Uniform
 from hpsearch.sweep.sweep import Metric, Resources, Sweep

@@ -18,7 +18,7 @@ from hpsearch.journal.journal import Journal
 from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Record
 from hpsearch.run.simulate import simulate
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import Hyperband
 from hpsearch.simulation.simulation import RecordedFailure, Step
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Limits, Sweep

@@ -7,10 +7,9 @@ import pytest
 from hpsearch.events import Failed, Finished, Started, Steered
 from hpsearch.observers.time_left import TimeLeft
 from hpsearch.schedulers.asha import ASHA
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pbt import PBT
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Limits, Metric, Sweep
 from hpsearch.task import Workers

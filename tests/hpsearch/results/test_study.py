@@ -19,7 +19,7 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.results.study import Study, load
 from hpsearch.run.study_run import create_study
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Metric

@@ -14,7 +14,7 @@ from hpsearch.errors import JournalError, SweepError, TellError, TrainableError
 from hpsearch.events import Ended, Extended, Opened, Saved
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.study_run import create_study
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
 from hpsearch.sweep.sweep import Limits, Metric
 from hpsearch.trial import TrialState

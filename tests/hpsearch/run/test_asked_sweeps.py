@@ -11,10 +11,9 @@ import hpsearch
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.telling import AskedTrial
 from hpsearch.schedulers.asha import ASHA
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pbt import PBT
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import KNOWN, Search
 from hpsearch.space import Space, Uniform
 from hpsearch.sweep.sweep import Limits

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.events import Ended, Failed, Retried, Started
 from hpsearch.results.study import Study, load
-from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.sweep.sweep import Limits, Sweep
 from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Gone, Message, Task

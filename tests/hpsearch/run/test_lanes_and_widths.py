@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hpsearch.events import Event, Failed, Finished, Lost, Reverted, Started
 from hpsearch.results.study import Study
 from hpsearch.run import verdicts
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.sweep.sweep import Limits, Resources, Sweep
 from hpsearch.task import Message, Task
 from tests.hpsearch.support.lives import sweeps

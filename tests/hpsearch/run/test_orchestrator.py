@@ -19,7 +19,7 @@ from hpsearch.results.study import Study, load
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.verdicts import MOST_LOSSES
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import Hyperband
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Checkpoints, Limits, Sweep
 from hpsearch.tables.trials import rows_to_csv

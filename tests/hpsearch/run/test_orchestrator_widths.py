@@ -16,8 +16,7 @@ from hpsearch.events import Event, Exhausted, Failed, Finished, Lost, Reverted, 
 from hpsearch.results.study import load
 from hpsearch.run.simulate import simulate
 from hpsearch.run.verdicts import MOST_LOSSES
-from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.simulation.simulation import relative_time
 from hpsearch.space import Space, Uniform
 from hpsearch.study.state import SweepState

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.run.plan import make_plan, plan_text
-from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.simulation.simulation import relative_time
 from hpsearch.space import Space, Uniform
 from hpsearch.sweep.sweep import Limits, Metric, Resources

@@ -16,7 +16,7 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.history import seconds_spent
 from hpsearch.journal.journal import Journal
 from hpsearch.results.study import Study
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import Hyperband
 from hpsearch.sweep.sweep import Limits, Sweep
 from hpsearch.tables.status import status_text
 from hpsearch.tables.trials import rows_to_csv

@@ -11,7 +11,7 @@ import pytest
 import hpsearch
 from hpsearch.events import Ended, Failed, Finished, Lost
 from hpsearch.schedulers.asha import ASHA
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import Hyperband
 from hpsearch.sweep.sweep import Limits, Metric
 from hpsearch.tables.status import status_text
 from hpsearch.tables.trials import rows_to_csv

@@ -19,11 +19,10 @@ from hpsearch.schedulers.bands import Bands
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wait
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.full import FullLength
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pasha import PASHA
 from hpsearch.schedulers.pbt import PBT
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.study.extension import extended
 from hpsearch.study.state import SweepState
 from hpsearch.trial import TrialState

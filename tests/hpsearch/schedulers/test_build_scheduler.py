@@ -8,8 +8,7 @@ from hpsearch.decision import Decision
 from hpsearch.schedulers.base import NewTrial, Outcome
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.full import FullLength
-from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.space import Declared, Space, Uniform
 from hpsearch.study.build import build_scheduler
 from hpsearch.sweep.sweep import Metric, Sweep

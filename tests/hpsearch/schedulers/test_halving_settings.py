@@ -11,8 +11,7 @@ from hpsearch.errors import SweepError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.results.study import load
 from hpsearch.schedulers.early_terminate import EarlyTerminate
-from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.schedulers.successive_halving import Halving, SuccessiveHalving
+from hpsearch.schedulers.halving import Halving, Hyperband, SuccessiveHalving
 from hpsearch.sweep.sweep import Sweep
 from tests.hpsearch.support.scripted import ScriptedBackend, done, run_scripted, sweep_of
 

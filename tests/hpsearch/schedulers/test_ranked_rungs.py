@@ -14,8 +14,7 @@ from hpsearch.objective import Metric, Objective, OutcomeConstraint, is_valid
 from hpsearch.schedulers.asha import ASHA, RankedRung, SortedRung, running_rung
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wait
 from hpsearch.schedulers.brackets import hyperband_brackets
-from hpsearch.schedulers.halving import BracketScheduler
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import BracketScheduler, Hyperband
 from hpsearch.trial import JointScore, Score
 from tests.hpsearch.support.papers import jobs_of_both
 

@@ -12,10 +12,9 @@ import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.events import Failed, Finished, Retried, Started
 from hpsearch.schedulers.asha import ASHA
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pasha import PASHA
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import Search, Searcher
 from hpsearch.searchers.calls import DirectCalls
 from hpsearch.study.state import SweepState

@@ -15,8 +15,8 @@ from hpsearch.errors import JournalError, SearcherError, SweepError
 from hpsearch.events import Asked, Event, Exhausted, Finished, Opened, Started
 from hpsearch.run.searcher_process import ProcessCalls
 from hpsearch.schedulers.base import Done, Wait
+from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.schedulers.pbt import PBT
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import KNOWN, Search, Searcher, searcher_named
 from hpsearch.searchers.calls import Calls, DirectCalls
 from hpsearch.space import Space, Uniform

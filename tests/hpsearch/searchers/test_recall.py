@@ -10,7 +10,7 @@ import pytest
 
 from hpsearch.errors import SearcherError
 from hpsearch.objective import Metric, Objective
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.searchers import Observation, Past, Search
 from hpsearch.searchers.history import History
 from hpsearch.space import Categorical, Space, Uniform

@@ -11,9 +11,8 @@ from hpsearch.events import Asked, Event, Exhausted, Started
 from hpsearch.run.searcher_process import ProcessCalls
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.base import Wait
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.schedulers.median import MedianStopping
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import Search, Searcher
 from hpsearch.searchers.calls import Calls, DirectCalls
 from hpsearch.space import Space

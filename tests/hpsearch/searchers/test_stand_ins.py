@@ -11,7 +11,7 @@ from hpsearch.errors import JournalError
 from hpsearch.events import Asked, Event, Exhausted, Failed, Finished, Opened, Retried, Started
 from hpsearch.run import study_run
 from hpsearch.schedulers.base import Done, Wait
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.searchers import Search, Searcher
 from hpsearch.searchers.calls import DirectCalls, SearcherAnswer
 from hpsearch.space import IntUniform, Space

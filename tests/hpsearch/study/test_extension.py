@@ -11,8 +11,7 @@ import pytest
 from hpsearch.errors import SweepError
 from hpsearch.events import Ended, Extended, Opened, Started
 from hpsearch.results.study import Study, load
-from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.space import Space, Uniform
 from hpsearch.sweep.sweep import Limits, Resources, Sweep
 from hpsearch.tables.trials import rows_to_csv

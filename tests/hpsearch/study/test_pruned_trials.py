@@ -15,11 +15,10 @@ from hpsearch.journal.requests import Request
 from hpsearch.run.steering import follows
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.base import Done
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pasha import PASHA
 from hpsearch.schedulers.pbt import PBT
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import Search
 from hpsearch.space import Categorical, Space, Uniform
 from hpsearch.study.journaled_state import JournaledState

@@ -12,7 +12,7 @@ from hpsearch.config.checks import InvalidKey
 from hpsearch.errors import JournalError, SweepError
 from hpsearch.events import Ended, Event, Exhausted, Extended, Failed, Finished, Lost, Retried, Saved, Started
 from hpsearch.schedulers.base import Done
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import Hyperband
 from hpsearch.space import Space, Uniform
 from hpsearch.study.extension import extended, extension
 from hpsearch.study.state import SweepState

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hpsearch.decision import Decision
 from hpsearch.errors import JournalError
 from hpsearch.events import Dropped, Event, Finished, Retried, Reverted, Saved, Started
-from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import owner_of
 from hpsearch.sweep.sweep import Metric, Resources

@@ -11,7 +11,7 @@ import hpsearch
 from hpsearch.errors import HpsearchError, TellError
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.telling import AskedTrial
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.trials import rows_to_csv
 from tests.hpsearch.support.scripted import events_of, sweep_of

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import hpsearch
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.sweep.sweep import Metric
 from hpsearch.trainable.running_trial import RunningTrial
 from tests.hpsearch.support.merged import merged

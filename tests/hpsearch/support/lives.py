@@ -15,11 +15,10 @@ from hpsearch.run.verdicts import Rules, verdict
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.early_terminate import EarlyTerminate
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pasha import PASHA
 from hpsearch.schedulers.pbt import PBT
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Checkpoints, Metric, Sweep

@@ -15,7 +15,7 @@ from hpsearch.journal.journal import Journal
 from hpsearch.observers.display import Silent
 from hpsearch.results.study import Study
 from hpsearch.run.study_run import RunSettings, create_study, run_study
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import Hyperband
 from hpsearch.space import Space, Uniform
 from hpsearch.sweep.sweep import Metric, Sweep
 from hpsearch.task import (

@@ -10,7 +10,7 @@ from hpsearch.events import Ended, Event, Finished, Reverted, Saved, Started
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.run.study_run import create_study
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Resources
 from hpsearch.trial import Report

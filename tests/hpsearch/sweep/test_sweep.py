@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hpsearch.errors import SweepError
 from hpsearch.events import Extended
 from hpsearch.schedulers.asha import ASHA
-from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.space import Categorical, Constant, LogUniform, Space, Uniform
 from hpsearch.study.extension import extension as extension_of
 from hpsearch.sweep.parameters import space_of

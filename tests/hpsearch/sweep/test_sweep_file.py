@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpsearch.errors import SweepError
-from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.space import Categorical, Constant, IntUniform, LogIntUniform, LogUniform, Normal, Uniform
 from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep, locate, sweep_from_mapping

@@ -9,7 +9,7 @@ import pytest
 
 from hpsearch.errors import SweepError
 from hpsearch.schedulers.bands import Bands
-from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.halving import Hyperband
 from hpsearch.space import Categorical, Constant, IntUniform, LogNormal, LogUniform, Normal, Uniform
 from hpsearch.sweep.distributions import PARAMETER_FORMS
 from hpsearch.sweep.file import SweepFile, load_sweep

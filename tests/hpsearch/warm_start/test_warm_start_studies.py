@@ -14,7 +14,7 @@ import pytest
 import hpsearch
 from hpsearch.cli import main
 from hpsearch.errors import HpsearchError, SweepError
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.space import Categorical, Space, Uniform
 from hpsearch.study.warm_start import WarmStart, stored_warm_start
 from hpsearch.sweep.sweep import Metric
