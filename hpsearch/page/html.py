@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from hpsearch.page.charts import STYLE, svg
@@ -63,6 +64,9 @@ _FRAGMENT = """
 """
 """Styles that a notebook must not override: some align table cells to the right."""
 
+_FRAGMENTS = itertools.count(1)
+"""Numbers of the fragments of this process: those of a notebook's cells are on one page."""
+
 
 def page(title: str, parts: Sequence[tuple[str, Sequence[Section]]], footer: str) -> str:
     """Return the page.
@@ -72,7 +76,7 @@ def page(title: str, parts: Sequence[tuple[str, Sequence[Section]]], footer: str
         parts: (heading, sections); a single one needs no heading of its own.
         footer: The last line.
     """
-    links, bodies = [], []
+    links, bodies, charts = [], [], _names("chart")
     for number, (heading, sections) in enumerate(parts, 1):
         name = f"part-{number}"
         if len(parts) > 1:
@@ -81,7 +85,7 @@ def page(title: str, parts: Sequence[tuple[str, Sequence[Section]]], footer: str
         for place, section in enumerate(sections, 1):
             if len(parts) == 1:
                 links.append(f'<li><a href="#{name}-{place}">{_text(section.title)}</a></li>')
-            bodies.append(_section(section, f"{name}-{place}"))
+            bodies.append(_section(section, f"{name}-{place}", charts))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -105,15 +109,21 @@ def page(title: str, parts: Sequence[tuple[str, Sequence[Section]]], footer: str
 
 def fragment(sections: Sequence[Section]) -> str:
     """Return sections as HTML for a notebook's cell."""
-    inside = "".join(_section(section, "") for section in sections)
+    charts = _names(f"chart-{next(_FRAGMENTS)}")
+    inside = "".join(_section(section, "", charts) for section in sections)
     return f'<style>{STYLE}{_FRAGMENT}</style><div class="hpsearch">{inside}</div>'
 
 
-def _section(section: Section, name: str) -> str:
+def _names(prefix: str) -> Iterator[str]:
+    """Return names for pictures that are on one page."""
+    return (f"{prefix}-{number}" for number in itertools.count(1))
+
+
+def _section(section: Section, name: str, charts: Iterator[str]) -> str:
     parts = [f"<section><h2{_id(name)}>{_text(section.title)}</h2>"]
     parts += [f"<p>{_text(words)}</p>" for words in section.words]
     if section.picture is not None:
-        drawn = svg(section.picture)
+        drawn = svg(section.picture, next(charts))
         if section.picture.width * _LEAST > _PHONE:
             drawn = _region("scroll", f"{section.title}, picture", drawn)
         parts.append(f"<figure>{drawn}</figure>")

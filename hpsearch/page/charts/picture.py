@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -80,8 +79,6 @@ STYLE = f"""
 """What a page that holds pictures needs. Shapes have the light colours themselves: most programs that convert SVG files
 know no variables of CSS.
 """
-
-_numbers = itertools.count(1)
 
 
 def series(number: int) -> tuple[Ink, bool]:
@@ -188,22 +185,22 @@ class Picture:
                 f"{path}: a picture is saved as SVG, so its name must end with .svg. Other programs make a PNG of it: "
                 "rsvg-convert -z 2 picture.svg -o picture.png"
             )
-        path.write_text(svg(self, alone=True), encoding="utf-8")
+        path.write_text(svg(self), encoding="utf-8")
 
     def _repr_svg_(self) -> str:
         """Show it in a notebook."""
-        return svg(self, alone=True)
+        return svg(self)
 
 
-def svg(picture: Picture, alone: bool = False) -> str:
+def svg(picture: Picture, name: str = "") -> str:
     """Return a picture as SVG.
 
     Args:
         picture: What to write.
-        alone: It brings its own style, as a file or in a notebook; else the page must hold `STYLE`, and may lay it out
-            by `--width`, how many pixels wide it is by nature.
+        name: Its name on a page, which no other picture there has. The page must hold `STYLE`, and may lay it out by
+            `--width`, how many pixels wide it is by nature. Empty: it brings its own style, as a file or in a notebook.
     """
-    name = f"chart-{next(_numbers)}" if not alone else "chart-0"
+    alone, name = not name, name or "chart-0"
     size = f"0 0 {_number(picture.width)} {_number(picture.height)}"
     root = Tree.Element("svg", {"class": "chart", "viewBox": size, "role": "img"})
     root.set("aria-labelledby", f"{name}-title {name}-told")

@@ -87,4 +87,4 @@ def test_of_structures_too(seed):
 
 def test_pictures_are_written_as_files_too():
     study = searched([[3.0, 2.0, 1.0], [1e300, math.inf, 0.5], None], **SCHEDULERS["hyperband"], **GOALS["two"])
-    assert all(svg(picture, alone=True).startswith("<svg") for picture in drawn(study))
+    assert all(svg(picture).startswith("<svg") for picture in drawn(study))

@@ -79,3 +79,13 @@ def test_a_notebooks_first_line_shows_four_digits(value):
     first = re.findall(r"<p>(.*?)</p>", html)[0]
     assert first == f"Trial 0 is best, with loss {value:.4g} at iteration 1."
     assert repr(value) not in html
+
+
+def test_pictures_have_names_of_their_own_on_a_page_whatever_was_written_before_it():
+    sections = [Section("s", picture=Picture(9, 9, "a", "b"))] * 2
+    html = page("t", [("t", sections), ("u", sections)], "f")
+    names = re.findall(r'aria-labelledby="(\S+)-title', html)
+    assert names == ["chart-1", "chart-2", "chart-3", "chart-4"]
+    assert page("t", [("t", sections), ("u", sections)], "f") == html
+    cells = "".join(fragment(sections) for _ in range(2))
+    assert len(set(re.findall(r' id="(\S+)-title"', cells))) == 4

@@ -29,7 +29,7 @@ def picture() -> Picture:
 
 
 def test_svg_is_well_formed_whatever_the_texts_are_and_says_what_it_shows(picture):
-    root = Tree.fromstring(svg(picture, alone=True))
+    root = Tree.fromstring(svg(picture))
     assert root.findtext(f"{SPACE}title") == "a < b & c"
     assert root.findtext(f"{SPACE}desc") == "two \N{REPLACEMENT CHARACTER} words"
     assert [text.text for text in root.iter(f"{SPACE}text")] == ["ä < 日本 \N{REPLACEMENT CHARACTER}", "up"]
@@ -39,12 +39,12 @@ def test_svg_is_well_formed_whatever_the_texts_are_and_says_what_it_shows(pictur
 
 
 def test_several_on_a_page_have_names_of_their_own(picture):
-    names = [Tree.fromstring(svg(picture)).get("aria-labelledby") for _ in range(2)]
-    assert names[0] != names[1]
+    names = [Tree.fromstring(svg(picture, name)).get("aria-labelledby") for name in ("chart-1", "chart-2")]
+    assert names == ["chart-1-title chart-1-told", "chart-2-title chart-2-told"]
 
 
 def test_shapes_have_their_colours_themselves_and_others_in_the_dark(picture):
-    root = Tree.fromstring(svg(picture, alone=True))
+    root = Tree.fromstring(svg(picture))
     drawn = {attribute: {element.get(attribute) for element in root.iter()} for attribute in ("fill", "stroke")}
     assert drawn["fill"] >= {"#ffffff", "#bc4c00", "#cf222e", "#1a7f37", "#24292f", "none"}
     assert drawn["stroke"] == {"#0969da", "#1a7f37", None}
@@ -84,7 +84,7 @@ def test_a_halo_parts_letters_from_what_lies_below_them():
         picture.draw(Box(0, 0, 60, 30, "bad"), Words(10, 20, "i", halo=halo))
         return picture
 
-    (text,) = Tree.fromstring(svg(drawn(True), alone=True)).iter(f"{SPACE}text")
+    (text,) = Tree.fromstring(svg(drawn(True))).iter(f"{SPACE}text")
     assert (text.get("stroke"), text.get("paint-order")) == ("#ffffff", "stroke")
-    (plain,) = Tree.fromstring(svg(drawn(False), alone=True)).iter(f"{SPACE}text")
+    (plain,) = Tree.fromstring(svg(drawn(False))).iter(f"{SPACE}text")
     assert plain.get("stroke") is None
