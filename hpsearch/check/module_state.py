@@ -88,9 +88,9 @@ def _values(owner: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _of_function(function: types.FunctionType, name: str) -> Iterator[tuple[str, Any]]:
-    """Return the defaults of a function, its attributes, and what it closes over."""
+    """Return the defaults of a function's parameters, and its attributes."""
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.default not in (inspect.Parameter.empty, None):
+        if parameter.default is not inspect.Parameter.empty and parameter.default is not None:
             yield f"{name}({parameter.name})", parameter.default
     for attribute, value in vars(function).items():
         if attribute != "__wrapped__":

@@ -54,6 +54,10 @@ def collects(value, into=[]):
     into.append(value)
 
 
+def scaled(value, by=numpy.ones(2)):
+    return by * value
+
+
 def counts():
     counts.calls = 1
 """
@@ -78,6 +82,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
         ("NAMES['a'].append(3)", "NAMES"),
         ("TENSOR[0] = 1", "TENSOR"),
         ("ARRAY[0] = 1", "ARRAY"),
+        ("scaled.__defaults__[0][0] = 2", "scaled(by)"),
         ("GENERATORS[0].seed()", "GENERATORS"),
         ("GENERATORS[1].random()", "GENERATORS"),
         ("GENERATORS[2].random()", "GENERATORS"),
