@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
 import re
-import sys
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -137,4 +137,6 @@ def counts(root: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(counts(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1])))
+    parser = argparse.ArgumentParser(prog="python -m tests.counts", description="Count what should become less.")
+    parser.add_argument("root", type=Path, nargs="?", default=Path(__file__).parents[1], help="(default: this checkout)")
+    print("\n".join(counts(parser.parse_args().root)))
