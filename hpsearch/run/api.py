@@ -23,9 +23,8 @@ from hpsearch.results.study import Study, load
 from hpsearch.run.interrupts import interrupted, passing_on
 from hpsearch.run.launched import check_launched_once
 from hpsearch.run.observing import checked_observers
-from hpsearch.run.old_keywords import with_old_keywords
 from hpsearch.run.rerunning import plan_rerun
-from hpsearch.run.search_sweep import sweep_of_search
+from hpsearch.run.search_sweep import sweep_of_search, with_old_keywords
 from hpsearch.run.simulate import IN_MEMORY, run_in_memory
 from hpsearch.run.study_run import RunSettings, create_study, run_study
 from hpsearch.run.warm_start import recorded, warm_start_of

@@ -1,24 +1,28 @@
-"""The sweep that the arguments of `search` describe: they are read as a sweep file is."""
+"""The sweep that the arguments of `search` describe, which are read as a sweep file is, and its former keywords."""
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpsearch.config.checks import nearest
+from hpsearch.config.settings import settings_fields
 from hpsearch.errors import SweepError
 from hpsearch.run.observing import names_of
 from hpsearch.space import Space
 from hpsearch.sweep.file import sweep_from_mapping, without_wrapper
 from hpsearch.sweep.parameters import space_of
+from hpsearch.sweep.parts import Limits, Resources
 from hpsearch.sweep.reader import command_or_line
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table, table_and_task
-from hpsearch.sweep.wandb import wandb_notes
+from hpsearch.sweep.wandb import HINTS, wandb_notes
 
-__all__ = ["sweep_of_search"]
+__all__ = ["MOVED", "sweep_of_search", "with_old_keywords"]
 
 
 def sweep_of_search(arguments: Mapping[str, Any], trainable: str | None, folder: str | None, progress: bool) -> Sweep:
@@ -88,3 +92,74 @@ def _refuse(beside: Mapping[str, Any] | list[str], way: str) -> None:
 def _last_name(path: str) -> str:
     """Return the name of a trainable, or of a table's file, by its path."""
     return Path(table_and_task(path)[0]).stem if is_table(path) else path.rpartition(":")[2].rpartition(".")[2]
+
+
+MOVED: Mapping[str, tuple[str, ...]] = {
+    **{name: (name,) for name in ("name", "constraints", "outcome_constraints", "points_to_try", "on_end")},
+    "sweep": ("parameters",),
+    "suggestions": ("search",),
+    "goal": ("metric", "goal"),
+    "metric_scope": ("metric", "scope"),
+    "metric_target": ("metric", "target"),
+    "keep_checkpoints": ("checkpoints", "keep"),
+    "checkpoint_every": ("checkpoints", "every"),
+    **{name: ("resources", name) for name in settings_fields(Resources)},
+    **{name: ("limits", name) for name in settings_fields(Limits)},
+}
+"""Keywords to the keys of a sweep file that they are."""
+
+_WRITTEN = {
+    "tensorboard": "observers=[] in place of tensorboard=False",
+    "address": "ray.init(address=...) before it, or RAY_ADDRESS in the environment, in place of address",
+}
+"""Keywords that are no key of a sweep file, to what is written instead."""
+
+_OF_THE_RUN = ("warm_start", "directory", "backend", "callbacks", "progress")
+"""Arguments that are no key of a sweep file."""
+
+
+def with_old_keywords(keys: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """Add old keywords to the arguments that they are a part of, and warn of them.
+
+    Args:
+        keys: The arguments of `search` by name; those that are None weren't passed.
+        old: All others that were passed.
+
+    Raises:
+        SweepError: There is no such keyword, or its value is passed in the new way, too.
+    """
+    out, new = dict(keys), dict[str, Any]()
+    for name, value in old.items():
+        if name in _WRITTEN:
+            continue
+        if name not in MOVED:
+            advice = HINTS[""].get(name) or nearest(name, [*keys, *_OF_THE_RUN, *MOVED])
+            raise SweepError(f"search: {name} isn't a known argument\n  {advice}")
+        (key, *inside) = path = MOVED[name]
+        former = out.get(key)
+        if key == "metric" and isinstance(former, str):
+            former = {"name": former}
+        if former is not None and not (inside and isinstance(former, Mapping) and inside[0] not in former):
+            raise SweepError(f"search: {name} must not be passed with {key}: write {'.'.join(path)} alone")
+        if value is not None:
+            out[key] = new[key] = {**(former or {}), inside[0]: value} if inside else value
+    if old:
+        _warn(old, new, keys)
+    return out
+
+
+def _warn(old: Mapping[str, Any], new: Mapping[str, Any], keys: Mapping[str, Any]) -> None:
+    """Warn of the old keywords at the call of `search`."""
+    beside = "".join(f", {key!r}: {_shown(value)}" for key, value in new.items() if key not in keys)
+    words = [f"{{'parameters': ...{beside}}}" if beside else "..."]
+    words += [f"{key}={_shown(value)}" for key, value in new.items() if key in keys]
+    ways = [f"search(trainable, {', '.join(words)})"] if new else []
+    ways += [way for name, way in _WRITTEN.items() if name in old]
+    way = f"write {' and '.join(ways)}" if ways else "leave None out"
+    text = f"search: {', '.join(old)} {'is' if len(old) == 1 else 'are'} deprecated; {way}"
+    warnings.warn(text, DeprecationWarning, stacklevel=4)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else "..."

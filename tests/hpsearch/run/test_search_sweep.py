@@ -8,8 +8,7 @@ import pytest
 
 import hpsearch
 from hpsearch.errors import SweepError
-from hpsearch.run.old_keywords import MOVED, with_old_keywords
-from hpsearch.run.search_sweep import sweep_of_search
+from hpsearch.run.search_sweep import MOVED, sweep_of_search, with_old_keywords
 from tests.hpsearch.support.simulations import Bowl
 
 SPACE = {"x": hpsearch.Uniform(0.0, 1.0)}
