@@ -138,7 +138,5 @@ def counts(root: Path) -> Iterator[str]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.counts", description="Count what should become less.")
-    parser.add_argument(
-        "root", type=Path, nargs="?", default=Path(__file__).parents[1], help="(default: here)"
-    )
+    parser.add_argument("root", type=Path, nargs="?", default=Path(__file__).parents[1], help="(default: here)")
     print("\n".join(counts(parser.parse_args().root)))

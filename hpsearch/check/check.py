@@ -14,8 +14,8 @@ from hpsearch.check.workers import CheckWorkers, FailedRun, Scratch, SegmentRun,
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.events import Started
 from hpsearch.objective import without_targets
-from hpsearch.run.bits import bits_of
 from hpsearch.run.plan import unlearned
+from hpsearch.run.reproducibility import bits_of
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table

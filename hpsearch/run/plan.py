@@ -12,8 +12,7 @@ from hpsearch.errors import SweepError
 from hpsearch.events import Finished, Started
 from hpsearch.objective import Objective, without_targets
 from hpsearch.observers.base import Record
-from hpsearch.run.gpu_notes import gpu_notes
-from hpsearch.run.parallel_notes import parallel_notes
+from hpsearch.run.reproducibility import gpu_notes, parallel_notes
 from hpsearch.run.simulate import Nobody, simulate
 from hpsearch.schedulers import settings_named
 from hpsearch.schedulers.base import RungView

@@ -26,13 +26,11 @@ from hpsearch.observers.display import Display, Unfailing
 from hpsearch.observers.observer_hub import Callback, Callbacks, ObserverHub, Times
 from hpsearch.observers.thread import ObserverThread
 from hpsearch.results.study import Study, load
-from hpsearch.run.bits import bits_notes, bits_of
-from hpsearch.run.gpu_notes import gpu_notes
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.observing import catch_up, observed_of, observers_of, records_of
 from hpsearch.run.on_end import run_on_end
 from hpsearch.run.orchestrator import Orchestrator
-from hpsearch.run.parallel_notes import parallel_notes
+from hpsearch.run.reproducibility import bits_notes, bits_of, gpu_notes, parallel_notes
 from hpsearch.run.retrying import retries
 from hpsearch.run.searcher_process import ProcessCalls
 from hpsearch.study.extension import extended, extension

@@ -12,7 +12,7 @@ import yaml
 
 import hpsearch
 from hpsearch.errors import SweepError
-from hpsearch.run.parallel_notes import parallel_notes
+from hpsearch.run.reproducibility import parallel_notes
 from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep, sweep_from_mapping
 from hpsearch.sweep.parallel import ASYNCHRONOUS, KEYS, Parallel, Strategies
