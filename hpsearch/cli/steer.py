@@ -183,7 +183,7 @@ def _steer(args: argparse.Namespace, verb: str, details: Mapping[str, Any], done
         return 0
     if place.holder() is not None:
         return left(place, verb, details, done)
-    from hpsearch.run.idle_steering import steer_idle
+    from hpsearch.run.turns import steer_idle
 
     steer_idle(place, Request(time.time(), verb, process_name(), details), pasted(place.path))
     print(f"{done}; go on with: hpsearch resume {pasted(place.path)}")

@@ -1,4 +1,4 @@
-"""Turn a request into events, or a reason for its refusal.
+"""Turn a request, of a user or of `hpsearch retry`, into events, or a reason for its refusal.
 
 These functions have no effects. The process that holds the study journals the events in one transaction and applies
 them: the one that runs it, a call of ask and tell, or the command itself if nobody holds it.
@@ -11,18 +11,21 @@ from itertools import islice
 from typing import Any
 
 from hpsearch.errors import HpsearchError, SweepError
-from hpsearch.events import Added, Event, Extended, Pruned, Steered
+from hpsearch.events import Added, Event, Extended, Pruned, Retried, Steered
 from hpsearch.journal.requests import Request, person
-from hpsearch.run.retrying import flag, named, retries, room_by
 from hpsearch.schedulers.base import NewTrial
 from hpsearch.space import MissingParameter, Space
 from hpsearch.study.extension import extension
 from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.changes import change_sweep
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Params, TrialState
 
-__all__ = ["answer", "follows", "refusal"]
+__all__ = ["answer", "follows", "refusal", "retries"]
+
+_MOST_NAMED = 20
+"""Trials that an error names one by one."""
 
 
 def answer(request: Request, sweep_state: SweepState, where: str, refused: str = "") -> list[Event]:
@@ -88,8 +91,8 @@ def _extended(details: Mapping[str, Any], sweep_state: SweepState) -> Extended:
     for name, value in details.items():
         if name not in raisable:
             raise SweepError(
-                f"{flag(name)} {value}: this study has begun, and can be extended by more of "
-                f"{' or '.join(map(flag, raisable))}, and by nothing else: its trials were judged by what they are. "
+                f"{_flag(name)} {value}: this study has begun, and can be extended by more of "
+                f"{' or '.join(map(_flag, raisable))}, and by nothing else: its trials were judged by what they are. "
                 "Run another sweep in a directory of its own"
             )
         asked = change_sweep(asked, [f"{raisable[name]}={value}"])
@@ -141,8 +144,8 @@ def _check_room(count: int, sweep_state: SweepState, where: str) -> None:
     if room >= wanted or (early is not None and early.capabilities.forks and scheduler.busy):
         return
     total = scheduler.total()
-    by = room_by(sweep.run_cap if total is None else total[0], sweep, wanted - room)
-    raising = "" if by is None else f"; make room with: hpsearch extend {where} {flag(by[0])} {by[1]}"
+    by = _room_by(sweep.run_cap if total is None else total[0], sweep, wanted - room)
+    raising = "" if by is None else f"; make room with: hpsearch extend {where} {_flag(by[0])} {by[1]}"
     queued = f", which {len(sweep_state.requested)} asked for before will take" if len(sweep_state.requested) else ""
     raise SweepError(
         f"points that are added count as trials of the sweep, which creates {room or 'no'} more{queued}{raising}"
@@ -154,7 +157,7 @@ def _pruned(trials: Sequence[int], who: str, sweep_state: SweepState) -> list[Pr
     strange = sorted({trial for trial in trials if not 0 <= trial < len(rows)})
     if strange:
         there = f"there are trials 0 to {len(rows) - 1}" if rows else "there is no trial yet"
-        raise SweepError(f"only a trial that there is can be pruned, got {named(strange)}; {there}")
+        raise SweepError(f"only a trial that there is can be pruned, got {_named(strange)}; {there}")
     chosen, scheduler = sorted(set(trials)), sweep_state.rehearsal()
     for trial in chosen:
         record = sweep_state.record(trial)
@@ -172,3 +175,74 @@ def _pruned(trials: Sequence[int], who: str, sweep_state: SweepState) -> list[Pr
 
 def _shown(point: Mapping[str, Any]) -> str:
     return ",".join(f"{name}={value}" for name, value in point.items())
+
+
+def retries(sweep_state: SweepState, requested: Sequence[int], where: str | None = None) -> list[Retried]:
+    """Return the events that retry failed trials.
+
+    Args:
+        sweep_state: The sweep's state, with its extensions.
+        requested: Numbers of trials; empty: all failed ones that were not retried.
+        where: The study's directory, quoted for a shell, if room is made by another command; None: by an option of
+            `hpsearch retry`.
+
+    Raises:
+        SweepError: One of them hasn't failed, or there is no room for the new trials that they need.
+    """
+    failed = sweep_state.failed()
+    if not failed:
+        raise SweepError("no trial has failed that was not retried; there is nothing to retry")
+    wrong = sorted(set(requested) - set(failed))
+    if wrong:
+        raise SweepError(
+            f"only a trial that has failed and was not retried can be retried, got {_named(wrong)}; "
+            f"there {'is' if len(failed) == 1 else 'are'} {_named(failed)}"
+        )
+    chosen = sorted(set(requested)) or failed
+    anew = [trial for trial in chosen if not sweep_state.may_run_again(trial)]
+    room = sweep_state.room()
+    if room is not None and len(anew) > room:
+        raise SweepError(
+            f"the rungs of {_named(anew)} are decided, so that each would run as a new trial, and the sweep creates "
+            f"only {room} more; {_extension(sweep_state, len(anew) - room, where)}name other trials"
+        )
+    return [Retried(trial) for trial in chosen]
+
+
+def _room_by(total: int | None, sweep: Sweep, missing: int) -> tuple[str, int] | None:
+    """Return the key of a sweep that makes room for more trials, and its value; None where none does.
+
+    Args:
+        total: Trials that the sweep creates now; None: unbounded or unknown.
+        sweep: The current sweep.
+        missing: Number of additional trials.
+    """
+    early = sweep.early_terminate
+    for name in early.raisable if early is not None else ():
+        if (bound := getattr(early, name)) is not None:
+            return f"early_terminate.{name}", bound + 1
+    return None if total is None else ("run_cap", total + missing)
+
+
+def _extension(sweep_state: SweepState, missing: int, where: str | None) -> str:
+    """Describe how to make room, if that is possible."""
+    total = sweep_state.total()
+    by = _room_by(None if total is None else total[0], sweep_state.sweep, missing)
+    if by is None:
+        return ""
+    key, value = by
+    if where is None:
+        return f"add --set {key}={value}{' (or more)' if key != 'run_cap' else ''}, or "
+    return f"make room with: hpsearch extend {where} {_flag(key)} {value}; or "
+
+
+def _flag(key: str) -> str:
+    """Return the word of `hpsearch extend` that raises a key."""
+    return f"--{key.rpartition('.')[2].replace('_', '-')}"
+
+
+def _named(trials: Sequence[int]) -> str:
+    """Format the numbers of trials, abbreviated if there are many."""
+    names = ", ".join(str(trial) for trial in trials[:_MOST_NAMED])
+    more = f" and {len(trials) - _MOST_NAMED} more" if len(trials) > _MOST_NAMED else ""
+    return f"{'trial' if len(trials) == 1 else 'trials'} {names}{more}"

@@ -31,8 +31,8 @@ from hpsearch.run.observing import catch_up, observed_of, observers_of, records_
 from hpsearch.run.on_end import run_on_end
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.reproducibility import bits_notes, bits_of, gpu_notes, parallel_notes
-from hpsearch.run.retrying import retries
 from hpsearch.run.searcher_process import ProcessCalls
+from hpsearch.run.steering import retries
 from hpsearch.study.extension import extended, extension
 from hpsearch.study.removal import settle
 from hpsearch.study.state import SweepState

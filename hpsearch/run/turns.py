@@ -10,11 +10,13 @@ from dataclasses import replace
 
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, SweepError
-from hpsearch.events import ASK_TELL, Asked, Ended, Event, Exhausted, Extended, Opened, Saved, Started
+from hpsearch.events import ASK_TELL, Asked, Ended, Event, Exhausted, Extended, Opened, Saved, Started, Steered
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.journal.provenance import command_line, process_name
+from hpsearch.journal.requests import Request
 from hpsearch.objective import Metric
+from hpsearch.run.steering import answer
 from hpsearch.run.study_run import create_study, storage_errors, sweep_to_run
 from hpsearch.schedulers.base import Done
 from hpsearch.study.state import Next, SweepState
@@ -22,7 +24,7 @@ from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.parts import Limits
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["Turn", "Turns", "make_study"]
+__all__ = ["Turn", "Turns", "make_study", "steer_idle"]
 
 _PATIENCE = 60.0
 """Seconds to wait for another process's turn; a searcher that learns may think for as long as some of them."""
@@ -204,3 +206,34 @@ def make_study(place: StudyDirectory, sweep: Sweep | None, text: str | None) -> 
     except JournalError:
         if not place.exists():  # else another process has created it
             raise
+
+
+def steer_idle(place: StudyDirectory, request: Request, where: str) -> None:
+    """Lock a study, and journal the events of a request.
+
+    Args:
+        place: The study's directory.
+        request: The request, which isn't in the journal.
+        where: The directory, quoted for a shell.
+
+    Raises:
+        StudyInUseError: A process runs it.
+        SweepError: The request is refused; nothing is written.
+        JournalError: The journal can't be read or doesn't replay.
+    """
+    with (
+        storage_errors(place),
+        place.running(request.by) as check,
+        Journal.open(place.journal, guard=check) as journal,
+    ):
+        record = journal.study()
+        sweep_state = SweepState(Sweep.from_json(record["sweep"]), past=stored_warm_start(record).past)
+        try:
+            for _ in sweep_state.resume(journal.entries()):
+                pass
+            events = answer(request, sweep_state, where)
+            if isinstance(events[0], Steered) and events[0].refused:
+                raise SweepError(events[0].refused)
+            journal.append(events, [sweep_state.apply(event) for event in events])
+        finally:
+            sweep_state.close()

@@ -13,7 +13,7 @@ import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.events import Dropped, Failed, Retried, Started
 from hpsearch.journal.journal import Journal
-from hpsearch.run.retrying import retries
+from hpsearch.run.steering import retries
 from hpsearch.study.state import SweepState
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trial import Failure, TrialState
