@@ -9,7 +9,7 @@ from typing import Any
 
 from hpsearch.cli.arguments import add_format, add_trial
 from hpsearch.cli.which_study import loaded, trial_of
-from hpsearch.results.lineage import Stage
+from hpsearch.results.over_time import Stage
 from hpsearch.tables.formats import csv_text, json_text, param_cell
 from hpsearch.tables.layout import WHOLE, Column, Screen, screen_of, table_text
 from hpsearch.tables.outline import constants_of

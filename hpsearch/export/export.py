@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpsearch.export.optuna_storage import check_replaceable, write_optuna_storage
+from hpsearch.errors import HpsearchError
 from hpsearch.journal.filesystem import put_in_place
+from hpsearch.objective import Objective, excesses_of
+from hpsearch.results.optuna_distributions import OptunaParameter, optuna_parameter
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.tables.formats import csv_field
+from hpsearch.tables.formats import csv_field, strict_json
 from hpsearch.tables.trials import REPORTS_NAME, TRIALS_NAME, reports_csv, trials_csv, trials_dataframe
-from hpsearch.trial import Report, TrialRow
+from hpsearch.trial import Report, TrialRow, TrialState
 
 if TYPE_CHECKING:
     import pandas as pd
+    from optuna.trial import FrozenTrial
 
-__all__ = ["OPTUNA_NAME", "PARQUET_NAME", "export_study"]
+__all__ = [
+    "MARK",
+    "OPTUNA_NAME",
+    "PARQUET_NAME",
+    "export_study",
+    "is_journal_file",
+    "write_optuna_storage",
+]
 
 PARQUET_NAME = "trials.parquet"
 OPTUNA_NAME = "optuna.log"
+
+MARK = "hpsearch"
+"""User attribute of a study that holds the identity of ours."""
 
 
 def export_study(
@@ -48,7 +65,7 @@ def export_study(
     Raises:
         HpsearchError: `optuna.log` exists and isn't this study's earlier export.
     """
-    check_replaceable(directory / OPTUNA_NAME, identity)
+    _check_replaceable(directory / OPTUNA_NAME, identity)
     directory.mkdir(parents=True, exist_ok=True)
     # Built elsewhere and copied: Optuna syncs its file for each trial, and a study's directory may be on a network.
     names = sweep.parameters.columns(row.params for row in rows)
@@ -88,3 +105,159 @@ def _put_in_place(path: Path, directory: Path) -> Path:
     target = directory / path.name
     put_in_place(path.read_bytes(), target)
     return target
+
+
+def write_optuna_storage(
+    path: Path,
+    rows: Sequence[TrialRow],
+    sweep: Sweep,
+    curves: Mapping[int, Sequence[tuple[int, float]]],
+    times: Mapping[int, tuple[float, float | None]],
+    identity: str,
+) -> None:
+    """Write a new journal file with one study.
+
+    Not SQLite: Optuna's API makes several queries per value there, which takes minutes for 10,000 trials.
+
+    Stopped trials become PRUNED; failed trials and trials without a value become FAIL. So Optuna's best trial is the
+    best of the completed ones. Constraints on outcomes become those of `Trial.set_constraint`. The rest of a row is in
+    user attributes, and so is a parameter whose values Optuna would change: `params.<name>`, in JSON.
+
+    Args:
+        path: Must not exist.
+        rows: All trials, numbered from 0 without gaps.
+        sweep: Defines the distributions, the metric, and the study's name in the storage.
+        curves: (iteration, metric) by trial: intermediate values, which Optuna has for a single goal only.
+        times: First start and last end of each trial, in seconds since the epoch.
+        identity: Of our study: marks the storage as its export.
+    """
+    with _quiet_optuna():
+        import optuna
+        from optuna.storages.journal import JournalFileBackend
+
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        goals = sweep.objective.goals
+        directions = [goal.goal for goal in goals]
+        study = optuna.create_study(storage=storage, study_name=sweep.name, directions=directions)
+        study.set_metric_names([goal.name for goal in goals])
+        study.set_user_attr(MARK, identity)
+        parameters = {
+            name: optuna_parameter(parameter.distribution, [row.params[name] for row in rows if name in row.params])
+            for name in sweep.parameters.columns(row.params for row in rows)
+            if (parameter := sweep.parameters.find(name)) is not None
+        }
+        trials = [
+            _trial(row, parameters, curves.get(row.number, ()), times.get(row.number), sweep.objective) for row in rows
+        ]
+        # Study.add_trials refuses a trial that was pruned before it started, and so has no times.
+        study_id = storage.get_study_id_from_name(sweep.name)
+        for trial in trials:
+            storage.create_new_trial(study_id, template_trial=trial)
+
+
+@contextmanager
+def _quiet_optuna() -> Iterator[None]:
+    """Silence Optuna's log, and restore its settings at the end."""
+    import optuna
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+
+
+def _check_replaceable(path: Path, identity: str) -> None:
+    """Check that a file doesn't exist, or contains only an earlier export of this study.
+
+    Raises:
+        HpsearchError: It contains something else, which would be lost.
+    """
+    if not path.exists():
+        return
+    if not is_journal_file(path):
+        raise _not_ours(path, "a file that isn't a journal of Optuna's")
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    try:
+        studies = JournalStorage(JournalFileBackend(str(path))).get_all_studies()
+    except Exception as error:
+        raise _not_ours(path, f"a file that Optuna can't read ({type(error).__name__}: {error})") from error
+    foreign = [known.study_name for known in studies if known.user_attrs.get(MARK) != identity]
+    if foreign:
+        raise _not_ours(path, f"the Optuna study {foreign[0]!r}")
+
+
+def is_journal_file(path: Path) -> bool:
+    """Return whether a file is a journal of Optuna's."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(64).lstrip().startswith(b'{"op_code"')
+
+
+def _not_ours(path: Path, found: str) -> HpsearchError:
+    return HpsearchError(
+        f"{path}: expected no file, or a former export of this very study; got {found}, which is left as it is. "
+        "Export to another folder (--to), or move the file away."
+    )
+
+
+def _trial(
+    row: TrialRow,
+    parameters: Mapping[str, OptunaParameter | None],
+    curve: Sequence[tuple[int, float]],
+    times: tuple[float, float | None] | None,
+    objective: Objective,
+) -> FrozenTrial:
+    from optuna.trial import TrialState as OptunaState
+    from optuna.trial import create_trial
+
+    state = {
+        TrialState.WAITING: OptunaState.WAITING,
+        TrialState.RUNNING: OptunaState.RUNNING,
+        TrialState.COMPLETE: OptunaState.COMPLETE if row.values else OptunaState.FAIL,
+        TrialState.STOPPED: OptunaState.PRUNED,
+        TrialState.FAILED: OptunaState.FAIL,
+    }[row.state]
+    has_value = state in (OptunaState.COMPLETE, OptunaState.PRUNED)
+    held = {name: parameter for name, parameter in parameters.items() if parameter is not None and name in row.params}
+    attributes = {
+        "origin": row.origin,
+        "iterations": row.iterations,
+        "width": row.width,
+        "parent": row.parent,
+        "inherited": row.inherited,
+        "checkpoint": row.checkpoint,
+        "reason": row.reason,
+        "reverted": row.reverted,
+        "asynchronous": row.asynchronous or None,
+        "failure": None if row.failure is None else row.failure.message,
+        **{f"metrics.{name}": strict_json(value) for name, value in row.metrics.items()},
+        **{f"params.{name}": json.dumps(value) for name, value in row.params.items() if name not in held},
+    }
+    trial = create_trial(
+        state=state,
+        values=row.values if has_value and row.values else None,
+        params={name: parameter.value(row.params[name]) for name, parameter in held.items()},
+        distributions={name: parameter.distribution for name, parameter in held.items()},
+        user_attrs={name: value for name, value in attributes.items() if value not in (None, "")},
+        intermediate_values=dict(curve),
+    )
+    if row.score is not None:
+        for constraint, excess in zip(objective.constraints, excesses_of(row.score), strict=True):
+            trial.set_constraint(str(constraint), excess)
+    trial.number = row.number
+    began, ended = times or (None, None)
+    trial.datetime_start = None if state == OptunaState.WAITING else _local(began)
+    trial.datetime_complete = _local(ended) if state.is_finished() else None
+    return trial
+
+
+def _local(when: float | None) -> datetime | None:
+    """Return a time as Optuna's trials hold it: of the local clock, without saying so."""
+    return None if when is None else datetime.fromtimestamp(when)

@@ -6,7 +6,7 @@ import time
 
 from hpsearch.journal.filesystem import put_in_place
 from hpsearch.observers.base import Observed, Observer, Record
-from hpsearch.observers.ended_trials import EndedTrials
+from hpsearch.observers.trial_log import EndedTrials
 from hpsearch.tables.trials import REPORTS_NAME, TRIALS_NAME, reports_csv, trials_csv
 
 __all__ = ["CsvObserver"]

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpsearch.observers.base import Observed
-from hpsearch.observers.ended_trials import EndedTrial
-from hpsearch.observers.trial_log import TrialLog, facts_of, key_of
+from hpsearch.observers.trial_log import EndedTrial, TrialLog, facts_of, key_of
 from hpsearch.tables.formats import csv_field
 from hpsearch.trial import TrialState, Value
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from hpsearch.errors import HpsearchError
 from hpsearch.observers.base import Observed
-from hpsearch.observers.ended_trials import EndedTrial
-from hpsearch.observers.trial_log import TrialLog, facts_of, key_of
+from hpsearch.observers.trial_log import EndedTrial, TrialLog, facts_of, key_of
 from hpsearch.trial import TrialState
 
 __all__ = ["WandbObserver"]

@@ -1,4 +1,4 @@
-"""All trials' parameters as parallel coordinates, on the scales of the space."""
+"""Parameters as pictures: which mattered, and all trials' as parallel coordinates, on the scales of the space."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from hpsearch.objective import Metric
 from hpsearch.page.axes import Axis, axis_of, told_name, told_of, varies
-from hpsearch.page.charts import Key, Picture, fitted, legend, scale_of
-from hpsearch.page.charts.picture import Line, Point, Shape, Words
+from hpsearch.page.charts import Key, Picture, fitted, legend, scale_of, width_of
+from hpsearch.page.charts.picture import Box, Line, Point, Shape, Words
 from hpsearch.page.section import Section
+from hpsearch.results.importance import importance_of
 from hpsearch.results.study import Study
 from hpsearch.space import Distribution
 from hpsearch.tables.outline import written
 from hpsearch.trial import TrialRow, TrialState, Value
 
-__all__ = ["parallel"]
+__all__ = ["importance", "parallel"]
 
 _MOST_LINES = 300
 _MOST_WITHOUT = 100
@@ -25,6 +27,8 @@ _TOP, _BOTTOM, _LEFT, _RIGHT = 40.0, 300.0, 70.0, 700.0
 _WIDTH, _HEIGHT = 760.0, 350.0
 _STUB = 20.0
 """Pixels of the line of a trial without a value where there is one axis of parameters."""
+_SHARES_WIDTH, _LONGEST_NAME = 490.0, 180.0
+"""Width of the picture of shares, which fits on a phone, and of the longest name, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -187,3 +191,47 @@ def _keys(trials: _Trials) -> list[Key]:
         is_failed = trials.failed == len(trials.without)
         keys.append(Key("bad", "failed" if is_failed else "failed, or without a finite value", "dashed"))
     return keys
+
+
+def importance(study: Study, goals: Sequence[Metric] | None = None) -> list[Section]:
+    """Plot the share of each goal's variance that the parameters explain, or say why it is unknown.
+
+    Args:
+        study: The study.
+        goals: Goals to draw; None: all.
+    """
+    objective = study.sweep.objective
+    several = objective.several
+    return [
+        _importance(study, place, f"What mattered: {goal.name}" if several else "What mattered")
+        for place, goal in enumerate(objective.goals)
+        if goals is None or goal in goals
+    ]
+
+
+def _importance(study: Study, index: int, title: str) -> Section:
+    found, goal = importance_of(study, index), study.sweep.objective.goals[index].name
+    if found.missing:
+        return Section(title, [found.missing])
+    shares = found.shares
+    of_them = f", by {found.fitted} of them" if found.fitted < found.reached else ""
+    told = f"By {goal} at iteration {found.iteration}, the last one that {found.reached} trials reached{of_them}: "
+    told += ", ".join(f"{told_name(name, study)} {share:.0%}" for name, share in list(shares.items())[:3])
+    row = 24
+    names = {name: fitted(told_name(name, study), _LONGEST_NAME, 12) for name in shares}
+    left = 28 + max(width_of(text, 12) for text in names.values())
+    all_of_it = _SHARES_WIDTH - left - 60
+    picture = Picture(_SHARES_WIDTH, 20 + row * len(shares), title, told)
+    for line, (name, share) in enumerate(shares.items()):
+        y = 10 + row * line
+        picture.draw(Words(left - 8, y + 15, names[name], "end"))
+        picture.draw(
+            Box(left, y + 3, max(1.0, all_of_it * share), row - 8, "s0", f"{told_name(name, study)}: {share:.1%}")
+        )
+        picture.draw(Words(left + all_of_it * share + 8, y + 15, f"{share:.1%}", "start", "muted"))
+    words = [
+        f"{told}.",
+        "Shares of the variance that the parameters explain together, each alone and with others (fANOVA), of those "
+        "that all of these trials have. With few trials they are rough.",
+    ]
+    return Section(title, words, picture)

@@ -1,9 +1,10 @@
-"""Trials over their iterations and over time, from a journal."""
+"""Trials over their iterations and over time, from a journal, and what forked ones were trained with before."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from hpsearch.config.checks import nearest
@@ -11,9 +12,9 @@ from hpsearch.decision import Decision
 from hpsearch.errors import HpsearchError
 from hpsearch.events import Entry, Event, Failed, Finished, Lost, Reverted, Saved, Started
 from hpsearch.objective import Objective
-from hpsearch.trial import Report
+from hpsearch.trial import Params, Report, TrialRow
 
-__all__ = ["TrialCurves", "curves_of", "over_iterations", "times_of_trials"]
+__all__ = ["Stage", "TrialCurves", "curves_of", "lineage", "over_iterations", "times_of_trials"]
 
 T = TypeVar("T")
 
@@ -102,3 +103,40 @@ def times_of_trials(entries: Iterable[Entry]) -> dict[int, tuple[float, float | 
             case Finished(trial=trial) | Failed(trial=trial) | Lost(trial=trial) | Reverted(trial=trial):
                 ended[trial] = when
     return {trial: (when, ended.get(trial)) for trial, when in began.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of a training, with the params of one trial."""
+
+    trial: int
+    start: int
+    """Iterations that were done when it began."""
+    end: int
+    """Its last iteration: where its fork began, or the trial's last one."""
+    values: Mapping[str, float]
+    """Deciding metrics at `end`; NaN if NaN was reported; metrics without a report are missing."""
+    params: Params
+
+
+def lineage(
+    rows: Sequence[TrialRow], trial: int, curves: Mapping[int, Iterable[tuple[int, Mapping[str, float]]]]
+) -> tuple[Stage, ...]:
+    """Return the stages of a trial's training, the first ancestor's first.
+
+    Where nothing was taken over from a parent, since it had no checkpoint, training began with the fork itself. A child
+    that inherited weights counts its iterations from 0 again.
+
+    Args:
+        rows: All trials, by number.
+        trial: The last one's number.
+        curves: Trial to (iteration, metrics that decide) of what was reported.
+    """
+    stages: list[Stage] = []
+    row, end = rows[trial], rows[trial].iterations
+    while True:
+        values = dict(curves.get(row.number, ())).get(end, {})
+        stages.append(Stage(row.number, row.start, end, values, row.params))
+        if row.parent is None or row.inherited is None:
+            return tuple(reversed(stages))
+        end, row = row.inherited, rows[row.parent]

@@ -19,8 +19,7 @@ from hpsearch.journal.provenance import identity_of
 from hpsearch.objective import Objective
 from hpsearch.results.best import BestTrial, hypervolumes, no_best, weighted
 from hpsearch.results.course import Course, course
-from hpsearch.results.lineage import Stage, lineage
-from hpsearch.results.over_time import curves_of, over_iterations, times_of_trials
+from hpsearch.results.over_time import Stage, curves_of, lineage, over_iterations, times_of_trials
 from hpsearch.results.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.journaled_state import JournaledState, no_collections
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-    from hpsearch.page.plots import Picture
+    from hpsearch.page.page import Picture
     from hpsearch.results.rerun import Rerun
 
 T = TypeVar("T")
@@ -396,7 +395,7 @@ class Study:
 
     def plot_history(self) -> Picture:
         """Plot every trial's value and the best so far; with several goals the hypervolume of the Pareto front."""
-        from hpsearch.page.plots import plot_history
+        from hpsearch.page.page import plot_history
 
         return plot_history(self)
 
@@ -406,19 +405,19 @@ class Study:
         Args:
             metric: A deciding metric; None: the first one.
         """
-        from hpsearch.page.plots import plot_curves
+        from hpsearch.page.page import plot_curves
 
         return plot_curves(self, metric)
 
     def plot_front(self) -> Picture:
         """Plot the Pareto front of several goals."""
-        from hpsearch.page.plots import plot_front
+        from hpsearch.page.page import plot_front
 
         return plot_front(self)
 
     def plot_parameters(self) -> Picture:
         """Draw each trial as a line through its parameters."""
-        from hpsearch.page.plots import plot_parameters
+        from hpsearch.page.page import plot_parameters
 
         return plot_parameters(self)
 
@@ -428,25 +427,25 @@ class Study:
         Args:
             metric: A deciding metric; None: the first one.
         """
-        from hpsearch.page.plots import plot_importance
+        from hpsearch.page.page import plot_importance
 
         return plot_importance(self, metric)
 
     def plot_brackets(self) -> Picture:
         """Draw how brackets narrow, and workers per trial grow."""
-        from hpsearch.page.plots import plot_brackets
+        from hpsearch.page.page import plot_brackets
 
         return plot_brackets(self)
 
     def plot_workers(self) -> Picture:
         """Draw what the workers did when."""
-        from hpsearch.page.plots import plot_workers
+        from hpsearch.page.page import plot_workers
 
         return plot_workers(self)
 
     def _repr_html_(self) -> str:
         """Show the study in a notebook."""
-        from hpsearch.page.plots import notebook_html
+        from hpsearch.page.page import notebook_html
 
         return notebook_html(self)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.config.checks import InvalidKey, key_text, nearest
 from hpsearch.errors import SweepError
-from hpsearch.export.optuna_storage import MARK
+from hpsearch.export.export import MARK
 from hpsearch.objective import Objective
 from hpsearch.results.optuna_distributions import optuna_parameter
 from hpsearch.space import Space

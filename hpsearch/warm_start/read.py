@@ -172,7 +172,7 @@ def _read_named(source: str, sweep: Sweep) -> Source:
 
 
 def _read_file(path: Path, study: str | None, sweep: Sweep) -> Source:
-    from hpsearch.export.optuna_storage import is_journal_file
+    from hpsearch.export.export import is_journal_file
     from hpsearch.warm_start.optuna_study import from_database, from_journal_file
 
     try:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from hpsearch.events import Retried
 from hpsearch.observers.base import Observed, Record
-from hpsearch.observers.ended_trials import EndedTrial, EndedTrials
-from hpsearch.observers.trial_log import TrialLog
+from hpsearch.observers.trial_log import EndedTrial, EndedTrials, TrialLog
 from hpsearch.results.over_time import over_iterations
 from hpsearch.study.state import SweepState
 from hpsearch.trial import TrialState

@@ -17,8 +17,8 @@ import hpsearch
 from hpsearch.errors import HpsearchError
 from hpsearch.page.charts.picture import Dot, Line
 from hpsearch.page.goals import evenly, front, growth
-from hpsearch.page.importance import importance
 from hpsearch.page.page import page_of
+from hpsearch.page.params import importance
 from hpsearch.page.progress import curves, history
 from tests.hpsearch.support.pages import Reader, searched, simulated
 

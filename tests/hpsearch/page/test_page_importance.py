@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import hpsearch
 from hpsearch.errors import HpsearchError
 from hpsearch.page.charts.picture import Words
-from hpsearch.page.importance import importance
+from hpsearch.page.params import importance
 from hpsearch.results.importance import importance_of
 from tests.hpsearch.support.pages import beyond, simulated
 

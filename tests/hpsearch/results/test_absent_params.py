@@ -9,7 +9,7 @@ import pytest
 
 import hpsearch
 from hpsearch.cli import main
-from hpsearch.export.optuna_storage import write_optuna_storage
+from hpsearch.export.export import write_optuna_storage
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.space import Repeat, Space, Uniform, When
 from hpsearch.warm_start.read import read_warm_start

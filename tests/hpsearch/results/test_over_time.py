@@ -15,7 +15,7 @@ from hpsearch.cli import main
 from hpsearch.cli.lineage import lineage_to_csv
 from hpsearch.errors import HpsearchError
 from hpsearch.observers.tensorboard.trial_runs import trial_run
-from hpsearch.results.lineage import Stage, lineage
+from hpsearch.results.over_time import Stage, lineage
 from hpsearch.trial import TrialRow, TrialState
 from tests.hpsearch.support.optuna_journal import optuna_study
 
