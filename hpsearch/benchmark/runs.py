@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, fields
 from itertools import product
@@ -27,7 +26,7 @@ from hpsearch.run.simulate import Nobody, simulate
 from hpsearch.simulation.table import Floats, Table
 from hpsearch.simulation.table_file import read_table
 from hpsearch.trial import Report, Score, Trial
-from hpsearch.worker.child_process import thread_environment
+from hpsearch.worker.child_process import environment, thread_environment
 
 __all__ = ["BenchmarkTask", "Results", "RunCourse", "RunKey", "carry_out", "keys_of", "run_missing", "task_of"]
 
@@ -256,7 +255,8 @@ def run_missing(
     done = len(keys) - len(missing)
     progress(done, len(keys))
     context = multiprocessing.get_context("spawn")
-    with _one_thread_each(), ProcessPoolExecutor(jobs, context, _begin) as pool:
+    # With more threads those of all runs would compete.
+    with environment(thread_environment(1)), ProcessPoolExecutor(jobs, context, _begin) as pool:
         pending = {pool.submit(carry_out, suite, key): key for key in missing}
         try:
             for future in as_completed(pending):
@@ -281,18 +281,3 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-@contextlib.contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Limit processes that are started within the block to one thread: else the threads of all runs compete."""
-    former = {name: os.environ.get(name) for name in thread_environment(1)}
-    os.environ.update(thread_environment(1))
-    try:
-        yield
-    finally:
-        for name, value in former.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any
 
 from hpsearch.trainable.trace import digest
-from hpsearch.worker.loaded_code import is_own
+from hpsearch.worker.own_files import is_own
 
 __all__ = ["ModuleState", "changes", "module_state"]
 

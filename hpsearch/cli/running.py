@@ -39,7 +39,7 @@ from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.trial import TrialState
 from hpsearch.worker.job import CommandLine
 from hpsearch.worker.preflight import check_end
-from hpsearch.worker.wandb_in_script import wandb_note
+from hpsearch.worker.script_failures import wandb_note
 
 __all__ = [
     "add_output",

@@ -1,4 +1,4 @@
-"""Settings of every process that hpsearch starts: threads of numerical libraries, and signals before a preemption.
+"""Settings of processes that hpsearch starts: environment, threads of libraries, and signals before a preemption.
 
 A batch system sends signals before it ends a job, for example Slurm's `--signal=USR1@60`: to the job's process, to its
 process group, or to every process. The process that runs the sweep then ends it in good order, so all others must
@@ -7,12 +7,29 @@ survive the signals.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+from collections.abc import Iterator, Mapping
 
-__all__ = ["PREEMPTION", "block_preemption", "ignore_preemption", "thread_environment"]
+__all__ = ["PREEMPTION", "block_preemption", "environment", "ignore_preemption", "thread_environment"]
 
 PREEMPTION = (signal.SIGUSR1, signal.SIGUSR2)
 """Their default action kills the process."""
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables of this process, and of those that it starts, within the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)  # another worker of this process may have ended first
+            if value is not None:
+                os.environ[name] = value
 
 
 def thread_environment(count: int) -> dict[str, str]:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any, NoReturn
 
 from hpsearch.errors import TrainableError
+from hpsearch.worker.child_process import environment
 
 __all__ = ["check_one_gpu", "free_shared_gpu", "hide_gpus", "part_of_gpu", "without_gpus"]
 
@@ -56,16 +57,7 @@ def _hide(until: ExitStack) -> None:
     ):
         until.callback(setattr, module, name, getattr(module, name))
         setattr(module, name, answer)
-    before = os.environ.get(_VISIBLE)
-    until.callback(_set_visible, before)
-    hide_gpus()
-
-
-def _set_visible(devices: str | None) -> None:
-    if devices is None:
-        os.environ.pop(_VISIBLE, None)
-    else:
-        os.environ[_VISIBLE] = devices
+    until.enter_context(environment({_VISIBLE: ""}))
 
 
 def _refuse() -> NoReturn:

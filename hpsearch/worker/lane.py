@@ -1,26 +1,32 @@
-"""A segment that runs as a lane: its attempt, its log, and the state of the process in its turns."""
+"""A segment that runs as a lane: its attempt, the state of the process in its turns, its checkpoint, and its object."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from hpsearch.errors import Interrupted
+from hpsearch.errors import Interrupted, StorageError, UnwritableError
 from hpsearch.events import Saved
-from hpsearch.trainable import random_state
+from hpsearch.trainable import checkpoints, random_state
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.packs import Parts
+from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trial import Failure, Report, Segment
 from hpsearch.worker.attempt import Attempt
+from hpsearch.worker.attempt_log import LaneLog
 from hpsearch.worker.job import Channel
-from hpsearch.worker.lane_log import LaneLog
 
-__all__ = ["BuiltTrainer", "Lane"]
+if TYPE_CHECKING:
+    from hpsearch_trainers import Trainer
+
+__all__ = ["BuiltTrainer", "Lane", "Parked", "state_bytes", "with_own_memory", "write_checkpoint", "write_kept"]
 
 
 class BuiltTrainer:
@@ -46,7 +52,7 @@ class Lane:
     ) -> None:
         self.assignment = assignment
         self.segment = segment
-        self.attempt = self.listener = Attempt(segment, _Charged(channel, self))
+        self.attempt = Attempt(segment, _Charged(channel, self))
         self.log = LaneLog(at_hand, Path(assignment.directory))
         self.standing: BuiltTrainer | None = None
         self.timeout = timeout
@@ -131,3 +137,131 @@ class _Charged:
         lane = self._lane
         lane.late = lane.timeout is not None and lane.seconds > lane.timeout
         return lane.late or self._channel.cut_requested()
+
+
+_LARGEST_KEPT = 4 << 20
+"""Largest state, in bytes, that is written with others: for larger ones the time depends on the size."""
+
+
+def write_checkpoint(
+    lane: Lane, size: int, directory: Path, iteration: int, state: object, random_state: RandomState | None
+) -> str:
+    """Write a lane's checkpoint as `checkpoints.write` does; keep the last one as bytes, for `write_kept`.
+
+    Args:
+        lane: The lane.
+        size: Largest size of its state, in bytes.
+        directory: The attempt's directory.
+        iteration: The report that the checkpoint belongs to.
+        state: Tensors and plain containers, or a path to copy, which isn't kept.
+        random_state: Of the same report.
+
+    Raises:
+        CheckpointError: The state can't be read back.
+        UnwritableError, StorageError: It can't be written.
+    """
+    is_state = not isinstance(state, (str, os.PathLike))
+    if lane.attempt.ended and is_state and random_state is not None and size <= _LARGEST_KEPT:
+        lane.kept = checkpoints.parts_of(state, random_state)
+        return checkpoints.name_of(iteration)
+    return checkpoints.write(directory, iteration, state, random_state)
+
+
+def write_kept(lanes: Sequence[Lane], study: Path) -> None:
+    """Write the kept checkpoints of lanes that have ended, those of several lanes to one file.
+
+    If that fails each is written separately, and an error fails its lane alone.
+
+    Args:
+        lanes: Lanes that have ended; their kept checkpoints are cleared.
+        study: The study's directory.
+    """
+    waiting = {}
+    for lane in lanes:
+        kept, lane.kept = lane.kept, None
+        if kept is not None and lane.failure is None:
+            assert lane.attempt.checkpoint is not None, "its trial has reported it"
+            waiting[lane.attempt.checkpoint] = lane, kept
+    if len(waiting) > 1:
+        began = time.perf_counter()
+        try:
+            addresses = checkpoints.write_together(study, {path: kept for path, (_, kept) in waiting.items()})
+        except (StorageError, UnwritableError, MemoryError):
+            addresses = {}
+        for path, address in addresses.items():
+            lane, _ = waiting.pop(path)
+            lane.attempt.wrote(address)
+            lane.seconds += (time.perf_counter() - began) / len(addresses)
+    for lane, kept in waiting.values():
+        with lane.charged(), lane.at_fault():
+            checkpoints.write_parts(Path(lane.assignment.directory), lane.attempt.iteration, kept)
+
+
+def with_own_memory(state: Any) -> Any:
+    """Return a state whose tensors don't share memory with larger ones."""
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        shared = state.untyped_storage().nbytes() > state.numel() * state.element_size()
+        return state.detach().clone() if shared else state
+    if isinstance(state, dict):
+        own = copy.copy(state)  # with the modules' versions, an attribute of a model's state
+        own.update((name, with_own_memory(value)) for name, value in state.items())
+        return own
+    if type(state) in (list, tuple):
+        return type(state)(with_own_memory(value) for value in state)
+    return state
+
+
+def state_bytes(trainer: Trainer) -> int:
+    """Return the largest size of a trainer's state in bytes: its model, its optimizer's state and its average."""
+    tensors = (*trainer.model.parameters(), *trainer.model.buffers())
+    return sum(4 * tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+T = TypeVar("T")
+
+
+class Parked(Generic[T]):
+    """Objects that trials keep for their next segment, by trial; the oldest are dropped first.
+
+    Args:
+        most: Largest number of objects.
+        most_bytes: Largest total size; shared memory counts once.
+    """
+
+    def __init__(self, most: int = 64, most_bytes: int = 256 << 20) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._held: dict[int, tuple[T, Mapping[int, int]]] = {}
+
+    def put(self, trial: int, kept: T, storages: Mapping[int, int]) -> None:
+        """Keep a trial's object, in place of its earlier one.
+
+        Args:
+            trial: Its number.
+            kept: The object.
+            storages: Bytes of each of its storages, by address.
+        """
+        self._held.pop(trial, None)
+        self._held[trial] = kept, storages
+        while len(self._held) > self._most or self._bytes() > self._most_bytes:
+            del self._held[next(iter(self._held))]
+
+    def _bytes(self) -> int:
+        together: dict[int, int] = {}
+        for _, storages in self._held.values():
+            together |= storages
+        return sum(together.values())
+
+    def take(self, trial: int) -> T | None:
+        """Remove and return a trial's object."""
+        held = self._held.pop(trial, None)
+        return None if held is None else held[0]
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def clear(self) -> None:
+        """Drop all objects."""
+        self._held.clear()

@@ -24,13 +24,11 @@ from hpsearch.trainable.failures import bounded
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Segment
+from hpsearch.worker.attempt_log import LaneLog
 from hpsearch.worker.job import Channel
-from hpsearch.worker.lane import BuiltTrainer, Lane
-from hpsearch.worker.lane_checkpoints import state_bytes, with_own_memory, write_checkpoint, write_kept
-from hpsearch.worker.lane_log import LaneLog
+from hpsearch.worker.lane import BuiltTrainer, Lane, Parked, state_bytes, with_own_memory, write_checkpoint, write_kept
 from hpsearch.worker.module_values import ModuleValues, Namespace, module_changes, told_of_modules
 from hpsearch.worker.output import OutputRedirect
-from hpsearch.worker.parked import Parked
 from hpsearch.worker.process_settings import Kept, apply, kept, told_of
 
 if TYPE_CHECKING:
@@ -220,9 +218,9 @@ class Lanes:
         if standing is not None and standing.at == begins_at:
             lane.standing, lane.settings = standing, standing.settings
             lane.trial = standing.trial
-            lane.trial.assign(assignment, lane.listener, lane.trial.random_state)
+            lane.trial.assign(assignment, lane.attempt, lane.trial.random_state)
         else:
-            lane.trial = RunningTrial(assignment, lane.listener)
+            lane.trial = RunningTrial(assignment, lane.attempt)
         lane.trial.generators = lambda: self._beside_state(lane)
         if self._packs:
             lane.trial.write_checkpoint = lambda *args: write_checkpoint(lane, state_bytes(lane.object), *args)
@@ -415,7 +413,7 @@ def _unshared(
         yield
     finally:
         if changes := module_changes(before):
-            parked.drop(lambda _: True)
+            parked.clear()
             if others and lane is not None:
                 problem = _problem(lane, others, changes, rounded)
                 for one in others:

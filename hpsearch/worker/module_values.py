@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpsearch.trainable.trainables import unwrapped
-from hpsearch.worker.loaded_code import is_own
+from hpsearch.worker.own_files import is_own
 
 __all__ = ["ModuleValues", "Namespace", "module_changes", "told_of_modules"]
 

@@ -1,7 +1,8 @@
 """The source files of the trainable's own code: their digest, and whether they were edited since.
 
-They are found by reading them, without running anything: the script, or the trainable's module, and the user's own
-modules that it imports by name. Installed packages don't count, except the trainable's own.
+`OwnFiles` finds them by reading, without running anything: the script, or the trainable's module, and the user's own
+modules that it imports by name. `LoadedCode` looks at the modules that this process has imported. Installed packages
+don't count, except the trainable's own.
 """
 
 from __future__ import annotations
@@ -9,24 +10,28 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import itertools
 import os
 import sys
+import sysconfig
+import time
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from typing import NamedTuple
 
 from hpsearch.trainable.trainables import unwrapped
 from hpsearch.worker.job import CommandLine, Job
-from hpsearch.worker.loaded_code import is_own
 
-__all__ = ["OwnFiles", "module_files"]
+__all__ = ["MODULE_OPTIONS", "LoadedCode", "OwnFiles", "is_own", "module_files"]
 
 _MOST_FILES = 500
 
 _SCRIPTS = (".py", ".sh")
 """Words of a command with these endings are source files; it may write to other files."""
 
-_MODULE = ("-m", "--module")
+MODULE_OPTIONS = ("-m", "--module")
+"""Options of Python and its launchers that precede a module's name."""
 
 
 class OwnFiles:
@@ -92,7 +97,7 @@ def _files(job: Job) -> tuple[list[Path], Path | None]:
         words = [target.program or "", *(word for word in target.command if word.endswith(_SCRIPTS))]
         roots = [path for word in words if word and (path := here / word).is_file()]
         folders = [*(str(root.parent) for root in roots), str(here), *folders]
-        names = [name for option, name in zip(target.command, target.command[1:], strict=False) if option in _MODULE]
+        names = [name for option, name in itertools.pairwise(target.command) if option in MODULE_OPTIONS]
         names = [target.program if name == "${program}" and target.program else name for name in names]
     elif isinstance(target, str):
         names = [target.partition(":")[0]]
@@ -168,3 +173,63 @@ def _outermost(name: str, folders: Sequence[str]) -> ModuleSpec | None:
         return importlib.util.find_spec(name)  # for example of an editable installation; it runs nothing of the module
     except (ImportError, ValueError):
         return None
+
+
+_OURS = frozenset(("hpsearch", "hpsearch_comm", "hpsearch_trainers"))
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
+_LIBRARY = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")})
+
+
+class _Imported(NamedTuple):
+    """A file at the first check after its import."""
+
+    since: int
+    """A time before its import, in nanoseconds."""
+    written: int
+    """Its modification time, in nanoseconds."""
+    size: int
+
+
+class LoadedCode:
+    """Checks the files of the modules that this process has imported, except installed ones."""
+
+    def __init__(self) -> None:
+        self._last_look = time.time_ns()
+        self._known: dict[str, _Imported] = {}
+
+    def edited(self) -> str | None:
+        """Return the name of a module whose file was written since its import; None: there is none.
+
+        For a module imported since the last check, edits count from that check on.
+        """
+        found, now = None, time.time_ns()
+        for name, module in list(sys.modules.items()):
+            path = getattr(module, "__file__", None)
+            if not isinstance(path, str) or not is_own(name, path):
+                continue
+            try:
+                state = Path(path).stat()
+            except OSError:  # a missing file can't be run by others, either
+                continue
+            there = _Imported(self._last_look, state.st_mtime_ns, state.st_size)
+            known = self._known.setdefault(path, there)
+            if there.written > known.since or (there.written, there.size) != (known.written, known.size):
+                found = name
+        self._last_look = now
+        return found
+
+
+def is_own(name: str, path: str, package: str = "") -> bool:
+    """Return whether a module is the user's: not of the standard library, ours, or installed.
+
+    Args:
+        name: The module's.
+        path: Path of its file.
+        package: The user's own top-level package, which may be installed.
+    """
+    outermost = name.partition(".")[0]
+    if outermost in _OURS or not path.startswith("/"):  # torch's `ops` and `classes` name files that don't exist
+        return False
+    if not _INSTALLED.isdisjoint(Path(path).parts):
+        return outermost == package and package != "__main__"
+    return not path.startswith(_LIBRARY)

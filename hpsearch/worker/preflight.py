@@ -19,14 +19,11 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.trainable.macros import expand
 from hpsearch.trainable.trainables import class_of
 from hpsearch.worker.job import CommandLine, Job
-from hpsearch.worker.own_files import module_files
+from hpsearch.worker.own_files import MODULE_OPTIONS, module_files
 
 __all__ = ["check_end", "check_program", "check_trainable", "is_class", "missing_here", "placed"]
 
 _ENV = "/usr/bin/env"
-
-_MODULE = ("-m", "--module")
-"""Options of Python and its launchers that precede a module's name."""
 
 
 def check_trainable(job: Job) -> None:
@@ -133,7 +130,7 @@ def _is_taken_for_file(command: CommandLine) -> bool:
     if begins and shutil.which(str(command.program)) is not None:
         return False
     before = [words[place - 1] for place, word in enumerate(words) if place and "${program}" in word]
-    return not before or not all(word in _MODULE for word in before)
+    return not before or not all(word in MODULE_OPTIONS for word in before)
 
 
 def _check_command(command: CommandLine) -> None:

@@ -22,6 +22,7 @@ from hpsearch.trainable.storage import writing
 from hpsearch.trial import Params, Segment, Trial
 from hpsearch.worker.attempt import Attempt, attempt_directory
 from hpsearch.worker.attempt_log import AttemptLog
+from hpsearch.worker.child_process import environment
 from hpsearch.worker.command import CommandRunner
 from hpsearch.worker.gang import GangListener, RankInfo
 from hpsearch.worker.gang_store import GangStore
@@ -69,26 +70,26 @@ class Worker:
         node = node or os.environ.get("HPSEARCH_COMM_HOST", "")
         interface = interface or os.environ.get("HPSEARCH_COMM_INTERFACE") or None
         self._runner: CommandRunner | InProcess
-        with ExitStack() as environment:
+        with ExitStack() as settings:
             if isinstance(job.trainable, CommandLine):
                 if not job.gpus:
-                    environment.enter_context(_environment("CUDA_VISIBLE_DEVICES", ""))
+                    settings.enter_context(environment({"CUDA_VISIBLE_DEVICES": ""}))
                 self._log = AttemptLog(None)
                 store = GangStore(node, interface) if job.widest > 1 else None
-                self._runner = environment.enter_context(closing(CommandRunner(job.trainable, job.threads, store)))
+                self._runner = settings.enter_context(closing(CommandRunner(job.trainable, job.threads, store)))
             else:
                 self._log = AttemptLog(log)
-                environment.enter_context(_mkl(job.mkl_cbwr))  # before torch computes anything
+                settings.enter_context(_mkl(job.mkl_cbwr))  # before torch computes anything
                 if job.rounded:
-                    environment.enter_context(_cublas())
+                    settings.enter_context(_cublas())
                 if not job.gpus:
-                    environment.enter_context(without_gpus())
+                    settings.enter_context(without_gpus())
                 elif job.gpus < 1:
-                    environment.enter_context(part_of_gpu(job.gpus))
+                    settings.enter_context(part_of_gpu(job.gpus))
                 runner = InProcess(job.trainable, job.search_path, job.threads, GangListener(node, interface))
-                self._runner = environment.enter_context(closing(runner))
+                self._runner = settings.enter_context(closing(runner))
                 check_one_gpu(runner.target, job.gpus)
-            self._environment = environment.pop_all()
+            self._settings = settings.pop_all()
         self._lanes: Lanes | None = None
         self.why_whole: str | None = None
         """Why segments run one at a time, though the job requests lanes."""
@@ -233,7 +234,7 @@ class Worker:
         self._log.close()
         if self._lanes is not None:
             self._lanes.close()
-        self._environment.close()
+        self._settings.close()
 
     def _make_lanes(self, at_hand: Path, around_build: AroundBuild) -> None:
         """Enable lanes, if the trainable supports them."""
@@ -243,8 +244,16 @@ class Worker:
         target = self._runner.target
         self.why_whole = why_whole(target, self._job.threads, self._job.gpus, rounded=self._job.rounded)
         if self.why_whole is None:
-            how: dict[str, Any] = {"packs": self._job.packs, "rounded": self._job.rounded, "around_build": around_build}
-            self._lanes = Lanes(target, self._runner.output, self._job.lanes, self._root, at_hand, **how)
+            self._lanes = Lanes(
+                target,
+                self._runner.output,
+                self._job.lanes,
+                self._root,
+                at_hand,
+                packs=self._job.packs,
+                rounded=self._job.rounded,
+                around_build=around_build,
+            )
 
 
 @contextlib.contextmanager
@@ -256,7 +265,7 @@ def _mkl(mode: str | None) -> Iterator[None]:
     if mode is None or not has_mkl:
         yield
         return
-    with _environment("MKL_CBWR", mode):
+    with environment({"MKL_CBWR": mode}):
         yield
 
 
@@ -273,23 +282,11 @@ def _cublas() -> Iterator[None]:
     if torch.cuda.is_initialized() and not _cublas_knows:  # type: ignore[no-untyped-call]
         yield
         return
-    with _environment(_CUBLAS, ":4096:8"):
+    with environment({_CUBLAS: ":4096:8"}):
         try:
             yield
         finally:
             _cublas_knows = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-
-
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)  # another worker of this process may have ended first
-        if before is not None:
-            os.environ[name] = before
 
 
 def _assignment_of(job: Job, root: Path, trial: Trial, segment: Segment, rank: int = 0) -> Assignment:

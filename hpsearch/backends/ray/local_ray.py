@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ray._private.node import Node
 from hpsearch.backends.ray.access import make_private_token
 from hpsearch.backends.ray.failures import first_line
 from hpsearch.errors import BackendError
-from hpsearch.worker.child_process import block_preemption
+from hpsearch.worker.child_process import block_preemption, environment
 from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
 
 __all__ = ["NICENESS", "START_SECONDS", "OwnThread", "forget_start", "start_local"]
@@ -114,23 +114,12 @@ def forget_start() -> None:
         _starting.pop().leave_words("")
 
 
-@contextmanager
-def _marked(mark: str) -> Iterator[None]:
+def _marked(mark: str) -> AbstractContextManager[None]:
     """Mark processes that start in the context, also if they set a process title as Ray's agents do."""
     marks = {MARK: mark, "SPT_NOENV": "1"}  # setproctitle's: don't write the title over the environment
     limits = {_START_LIMIT: START_SECONDS, _PORT_LIMIT: _PORT_SECONDS}
     own = {**LOOPBACK, **{f"RAY_{name}": str(int(seconds)) for name, seconds in limits.items()}}
-    marks |= {name: value for name, value in own.items() if name not in os.environ}
-    outer = {name: os.environ.get(name) for name in marks}
-    os.environ.update(marks)
-    try:
-        yield
-    finally:
-        for name, value in outer.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    return environment(marks | {name: value for name, value in own.items() if name not in os.environ})
 
 
 def _nothing(node: Any) -> None: ...

@@ -35,7 +35,7 @@ from hpsearch.worker.child_process import ignore_preemption
 from hpsearch.worker.gpus import hide_gpus
 from hpsearch.worker.guardian import start_guardian
 from hpsearch.worker.job import CommandLine, Job
-from hpsearch.worker.loaded_code import LoadedCode
+from hpsearch.worker.own_files import LoadedCode
 from hpsearch.worker.preflight import placed
 from hpsearch.worker.worker import Worker
 

@@ -21,8 +21,7 @@ from hpsearch.task import Result
 from hpsearch.trainable import checkpoints
 from hpsearch.trial import Parent, Segment, Trial
 from hpsearch.worker.job import CommandLine, Job
-from hpsearch.worker.script_failures import failed, no_report
-from hpsearch.worker.wandb_in_script import wandb_note
+from hpsearch.worker.script_failures import failed, no_report, wandb_note
 from hpsearch.worker.worker import Worker
 from tests.hpsearch.support.segments import Listening, is_alive, wait_until
 

@@ -134,7 +134,7 @@ def test_where_all_are_kept_each_lies_at_its_place(tmp_path: Path) -> None:
 
 
 def test_a_large_state_waits_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpsearch.worker.lane_checkpoints._LARGEST", 100)
+    monkeypatch.setattr("hpsearch.worker.lane._LARGEST_KEPT", 100)
     ended = run(tmp_path, [2, 2])
     assert [ended[number].checkpoint for number in range(2)] == [place(0), place(1)]
 

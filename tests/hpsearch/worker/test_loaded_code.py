@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch.worker import loaded_code
-from hpsearch.worker.loaded_code import LoadedCode
+from hpsearch.worker import own_files
+from hpsearch.worker.own_files import LoadedCode
 
 _numbers = itertools.count()
 
@@ -81,4 +81,4 @@ def test_installed_modules_and_those_that_are_gone_are_not_looked_at(write, tmp_
     (tmp_path / f"{name}.py").unlink()
     code.edited()
     assert str(tmp_path / f"{name}.py") not in code._known
-    assert not {json.__file__, pytest.__file__, loaded_code.__file__} & code._known.keys()
+    assert not {json.__file__, pytest.__file__, own_files.__file__} & code._known.keys()
