@@ -5,8 +5,6 @@ The simulated backend runs them on a virtual clock. `hpsearch.simulation.table.T
 
 from __future__ import annotations
 
-from hpsearch.simulation.curves import Curve, Curves
-from hpsearch.simulation.simulation import Simulation, Step
-from hpsearch.simulation.steps import Steps
+from hpsearch.simulation.simulation import Curve, Curves, Simulation, Step, Steps
 
 __all__ = ["Curve", "Curves", "Simulation", "Step", "Steps"]

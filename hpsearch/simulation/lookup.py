@@ -77,9 +77,9 @@ class ExactRows:
         """
         row = self._rows.get(tuple(identity(params[name]) for name in self._names))
         if row is None:
-            told = ", ".join(f"{name}={shown(params[name])}" for name in self._names)
+            values = ", ".join(f"{name}={shown(params[name])}" for name in self._names)
             raise TrainableError(
-                f"the table has no row with {told}: let parameters hold the table's values only, or take the nearest "
+                f"the table has no row with {values}: let parameters hold the table's values only, or take the nearest "
                 "row (rows: nearest)"
             )
         return row

@@ -39,10 +39,10 @@ def recorded_arrays(path: Path, described: Description, task: str) -> Recorded:
     arrays = _load(path)
     columns = {name: _column(arrays, quantity) for name, quantity in described.parameters.items()}
     sizes: dict[Axis, int] = {"row": len(next(iter(columns.values())))}
-    place = _task(arrays, described, task, sizes)
-    metrics = {name: _values(arrays, q, described, place, sizes) for name, q in described.metrics.items()}
+    task_index = _task(arrays, described, task, sizes)
+    metrics = {name: _values(arrays, q, described, task_index, sizes) for name, q in described.metrics.items()}
     if isinstance(described.seconds, Quantity):
-        seconds = _values(arrays, described.seconds, described, place, sizes)
+        seconds = _values(arrays, described.seconds, described, task_index, sizes)
         seconds = each_iteration(seconds, described.seconds.cumulative)
     else:
         seconds = np.full((1, 1, 1), described.seconds)
@@ -51,7 +51,7 @@ def recorded_arrays(path: Path, described: Description, task: str) -> Recorded:
         columns,
         {name: np.broadcast_to(values, shape) for name, values in metrics.items()},
         np.broadcast_to(seconds, shape),
-        () if described.failure is None else _failures(arrays, described.failure, place, sizes),
+        () if described.failure is None else _failures(arrays, described.failure, task_index, sizes),
     )
 
 
@@ -111,8 +111,8 @@ def _failures(arrays: Arrays, name: str, task: int | None, sizes: Mapping[Axis, 
             f"must be texts for each row, or row and repetition, empty where nothing failed, but {name} is of "
             f"{values.dtype}, {list(values.shape)}",
         )
-    told: list[list[str]] = _plain(np.broadcast_to(values.reshape(rows, -1), (rows, repetitions)))
-    return told
+    messages: list[list[str]] = _plain(np.broadcast_to(values.reshape(rows, -1), (rows, repetitions)))
+    return messages
 
 
 def _column(arrays: Arrays, quantity: Quantity) -> list[Any]:

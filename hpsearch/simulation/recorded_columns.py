@@ -40,23 +40,23 @@ def recorded_columns(path: Path, described: Description, task: str) -> Recorded:
     repetitions = _repetitions(lines, rows, described)
     iterations = _iterations(lines, described)
     shape = int(rows.max()) + 1, int(repetitions.max()) + 1, int(iterations.max()) + 1
-    place = rows.to_numpy(), repetitions.to_numpy(), iterations.to_numpy()
-    if len(set(zip(*(part.tolist() for part in place), strict=True))) < len(lines):
+    index = rows.to_numpy(), repetitions.to_numpy(), iterations.to_numpy()
+    if len(set(zip(*(part.tolist() for part in index), strict=True))) < len(lines):
         raise InvalidKey(
             (),
             "must have one line for each row, repetition and iteration, but some stand there twice",
             "name the column that tells them apart: iteration or repetition",
         )
     recorded = np.zeros(shape, dtype=bool)
-    recorded[place] = True
+    recorded[index] = True
     if not (recorded[:, :, 1:] <= recorded[:, :, :-1]).all():
         raise InvalidKey(("iteration",), "must count from 1 without a gap in each row")
-    firsts = np.unique(place[0], return_index=True)[1]
+    firsts = np.unique(index[0], return_index=True)[1]
     return Recorded(
         {name: column.iloc[firsts].tolist() for name, column in params.items()},
-        {name: _filled(shape, place, _numbers(lines, q)) for name, q in described.metrics.items()},
-        _seconds(lines, described, shape, place),
-        () if described.failure is None else _failures(lines[described.failure], shape, place),
+        {name: _filled(shape, index, _numbers(lines, q)) for name, q in described.metrics.items()},
+        _seconds(lines, described, shape, index),
+        () if described.failure is None else _failures(lines[described.failure], shape, index),
     )
 
 
@@ -164,8 +164,8 @@ def _failures(column: pd.Series, shape: tuple[int, int, int], index: tuple[np.nd
     """Return each training's message, from any of its lines; of several the last iteration's."""
     out = [[""] * shape[1] for _ in range(shape[0])]
     found = column.notna().to_numpy()
-    told = zip(*(part[found].tolist() for part in reversed(index)), column[found], strict=True)
-    for _, repetition, row, message in sorted(told, key=lambda one: one[0]):
+    messages = zip(*(part[found].tolist() for part in reversed(index)), column[found], strict=True)
+    for _, repetition, row, message in sorted(messages, key=lambda row: row[0]):
         if not isinstance(message, str):
             raise InvalidKey(("failure",), f"must be a column of texts, empty where nothing failed, got {message!r}")
         out[row][repetition] = message or out[row][repetition]

@@ -1,22 +1,32 @@
-"""The seam between the simulated backend and what it runs in place of a trainable."""
+"""What the simulated backend runs in place of a trainable: whole curves, or trials that have a state."""
 
 from __future__ import annotations
 
 import math
+import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import ClassVar
+from itertools import count
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.space import Space
+from hpsearch.trainable.metrics import to_numbers
 from hpsearch.trial import Segment, Trial
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = [
     "EFFICIENCY",
+    "Curve",
+    "Curves",
     "RecordedFailure",
     "Simulation",
     "Step",
+    "Steps",
     "relative_time",
     "to_seconds",
 ]
@@ -117,3 +127,107 @@ def to_seconds(value: object) -> float:
     if not 0 <= seconds < math.inf:
         raise TrainableError(f"the seconds of an iteration must be a number, at least 0, got {value!r}")
     return seconds
+
+
+Floats: TypeAlias = "Sequence[float] | NDArray[np.floating[Any]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """All that a trial reports."""
+
+    metrics: Mapping[str, Floats]
+    """Each metric's values by iteration, of equal length. At their end the trial ends."""
+    seconds: float | Floats = 1.0
+    """Seconds of each iteration on one worker; a number applies to all."""
+    failure: str = ""
+    """If not empty, the trial fails after the last iteration, with this message."""
+
+
+class Curves(Simulation):
+    """Base class of simulations whose whole curve is a function of params and seed; subclasses define `curve`.
+
+    ```python
+    class Bowl(hpsearch.Curves):
+        def curve(self, params, seed):
+            losses = [params["x"] ** 2 + 1.0 / i for i in range(1, 28)]
+            return hpsearch.Curve({"loss": losses}, seconds=2.0)
+    ```
+    """
+
+    @abstractmethod
+    def curve(self, params: dict[str, Any], seed: int) -> Curve:
+        """Return a trial's curve.
+
+        Args:
+            params: Nested as the sweep's groups are; a copy.
+            seed: The trial's.
+        """
+
+    def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
+        """Yield the curve's iterations after the segment's start."""
+        curve = self.curve(self.space.nest(trial.params), trial.seed)
+        length = _length(curve)
+        seconds = curve.seconds
+        for index in range(segment.start, length):
+            metrics = {name: values[index] for name, values in curve.metrics.items()}
+            each = seconds[index] if isinstance(seconds, Sized) else seconds
+            yield Step(to_numbers(metrics, self.metrics), to_seconds(each))
+        if curve.failure:
+            raise RecordedFailure(curve.failure)
+
+
+def _length(curve: object) -> int:
+    if not isinstance(curve, Curve):
+        raise TrainableError(f"curve must give an hpsearch.Curve, got a {type(curve).__name__}")
+    lengths = {name: len(values) for name, values in curve.metrics.items()}
+    if isinstance(curve.seconds, Sized):
+        lengths["seconds"] = len(curve.seconds)
+    if len(set(lengths.values())) != 1:
+        counts = ", ".join(f"{length} of {name}" for name, length in lengths.items()) or "no metric"
+        raise TrainableError(f"a curve must hold as many values of each metric, and seconds, got {counts}")
+    return next(iter(lengths.values()))
+
+
+class Steps(Simulation):
+    """Base class of simulations whose trials have a state, from which others may fork; subclasses define `step`.
+
+    ```python
+    class Walk(hpsearch.Steps):
+        def step(self, state, params, rng):
+            place = (state or 0.0) + params["speed"] * rng.normal()
+            return place, {"loss": abs(place - 3.0)}, 1.0
+    ```
+
+    The state is pickled after each iteration, so that later changes by `step` don't affect checkpoints.
+    """
+
+    has_state: ClassVar[bool] = True
+
+    @abstractmethod
+    def step(
+        self, state: Any, params: dict[str, Any], rng: np.random.Generator
+    ) -> tuple[Any, Mapping[str, float], float] | None:
+        """Run an iteration; return (new state, metrics, seconds on one worker), or None to end the trial before it.
+
+        Args:
+            state: State of the previous iteration; None at the beginning.
+            params: A copy, nested as the sweep's groups. A fork has its own.
+            rng: Seeded from the trial's seed and the iteration's number, so that draws differ between iterations and
+                don't depend on segments.
+        """
+
+    def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
+        """Run iterations, without an end but the trial's own."""
+        import numpy as np
+
+        reached = None if state is None else pickle.loads(state)
+        for iteration in count(segment.start + 1):
+            out = self.step(reached, self.space.nest(trial.params), np.random.default_rng((trial.seed, iteration)))
+            if out is None:
+                return
+            if not isinstance(out, tuple) or len(out) != 3:
+                problem = "must give (state, metrics, seconds), or None where the trial ends"
+                raise TrainableError(f"step {problem}, got a {type(out).__name__}")
+            reached, metrics, seconds = out
+            yield Step(to_numbers(metrics, self.metrics), to_seconds(seconds), pickle.dumps(reached))

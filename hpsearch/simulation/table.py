@@ -127,8 +127,8 @@ class Table(Simulation):
         here = slice(segment.start, last if segment.end is None else min(segment.end, last))
         seconds = recorded.seconds[row, repetition, here].tolist()
         metrics = {name: values[row, repetition, here].tolist() for name, values in recorded.metrics.items()}
-        for place, took in enumerate(seconds):
-            yield Step({name: values[place] for name, values in metrics.items()}, took)
+        for index, took in enumerate(seconds):
+            yield Step({name: values[index] for name, values in metrics.items()}, took)
         failure = recorded.failures[row][repetition] if recorded.failures else ""
         if failure and (segment.end is None or segment.end >= last):
             raise RecordedFailure(failure)

@@ -33,7 +33,7 @@ def read_table(named: str, folders: Sequence[str] = ("",), data: Path | None = N
         SweepError: There is no such table, or its description is invalid; the message has file, line and key.
     """
     name, task = table_and_task(named)
-    path = next((place for folder in folders if (place := Path(folder, name)).exists()), Path(name))
+    path = next((path for folder in folders if (path := Path(folder, name)).exists()), Path(name))
     document = read_document(path, "table")
     try:
         description = _read(document.value)
@@ -158,7 +158,7 @@ def _axes(value: object, key: KeyPath) -> tuple[Axis, ...]:
     Raises:
         InvalidKey: One is unknown or repeated, or `row` is missing.
     """
-    axes = tuple(one_of(AXES, item, (*key, place)) for place, item in enumerate(listed(value, key)))
+    axes = tuple(one_of(AXES, item, (*key, index)) for index, item in enumerate(listed(value, key)))
     if len(set(axes)) < len(axes) or "row" not in axes:
         raise InvalidKey(key, f"must name each axis once, row among them, got {', '.join(axes)}")
     return axes  # type: ignore[return-value]

@@ -25,8 +25,17 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.errors import CheckpointError, StorageError, UnreadableCheckpointError, UnwritableError
-from hpsearch.trainable import addresses, manifest
-from hpsearch.trainable.packs import Parts, read_pack, write_pack
+from hpsearch.trainable import addresses
+from hpsearch.trainable.packs import (
+    MANIFEST,
+    Parts,
+    check_part,
+    manifest_of,
+    read_pack,
+    read_parts,
+    write_manifest,
+    write_pack,
+)
 from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.state_file import dump, load, load_file, save_state
 from hpsearch.trainable.storage import reading, writing
@@ -90,7 +99,7 @@ def write(directory: Path, iteration: int, state: object, random_state: RandomSt
             save_state(state, staging / _STATE)
         if random_state is not None:
             dump(random_state, staging / _RANDOM)
-        manifest.write_manifest(staging)
+        write_manifest(staging)
     return name
 
 
@@ -315,7 +324,7 @@ def _fill(staging: Path, parts: Parts) -> None:
 
 
 def _with_manifest(parts: Parts) -> Parts:
-    return {**parts, manifest.NAME: manifest.text_of({name: len(content) for name, content in parts.items()}).encode()}
+    return {**parts, MANIFEST: manifest_of({name: len(content) for name, content in parts.items()}).encode()}
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -328,14 +337,14 @@ def _parts(checkpoint: Path) -> Collection[str]:
     with reading(checkpoint):
         if not checkpoint.exists():
             raise UnreadableCheckpointError(_GONE.format(checkpoint))
-        parts = manifest.read_parts(checkpoint)
+        parts = read_parts(checkpoint)
         if _STATE in parts:
             # Only scripts that write their own report lines save no random state, and they save no state.pt.
             parts.setdefault(_RANDOM, None)
         elif not parts.keys() - {_RANDOM} and not (checkpoint / _DIRECTORY).is_dir():
             raise UnreadableCheckpointError(_GONE.format(checkpoint))
         for part, size in parts.items():
-            manifest.check_part(checkpoint / part, size)
+            check_part(checkpoint / part, size)
         return parts.keys()
 
 

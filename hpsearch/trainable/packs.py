@@ -1,4 +1,6 @@
-"""Packs: files with the checkpoints of several trials.
+"""The files of a checkpoint: its manifest, and packs, which hold the checkpoints of several trials.
+
+A manifest lists the files and their sizes, so that a missing or truncated one is detected before the others are used.
 
 A pack is an uncompressed zip archive with a checksum of each file. Its paths are relative to the study's directory, so
 that any zip tool can extract the checkpoints there.
@@ -9,15 +11,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import json
+import os
+import stat
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from hpsearch.errors import UnreadableCheckpointError
-from hpsearch.trainable.manifest import check_part
 from hpsearch.trainable.storage import reading, writing
 
-__all__ = ["Parts", "read_pack", "write_pack"]
+__all__ = ["MANIFEST", "Parts", "check_part", "manifest_of", "read_pack", "read_parts", "write_manifest", "write_pack"]
 
 Parts = Mapping[str, bytes]
 """The files of a checkpoint by their names."""
@@ -78,3 +82,76 @@ def read_pack(pack: Path, checkpoint: str, names: Iterable[str]) -> Parts:
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
             raise UnreadableCheckpointError(f"the checkpoint {checkpoint} in {pack} is damaged: {error}") from error
+
+
+MANIFEST = "manifest.json"
+
+
+def write_manifest(checkpoint: Path) -> None:
+    """Write the manifest of the files in the checkpoint's directory."""
+    sizes = {part: (checkpoint / part).stat().st_size for part in _find_parts(checkpoint)}
+    (checkpoint / MANIFEST).write_text(manifest_of(sizes), encoding="utf-8")
+
+
+def manifest_of(sizes: Mapping[str, int]) -> str:
+    """Return the manifest of files with these sizes in bytes."""
+    return json.dumps({"bytes": dict(sorted(sizes.items()))})
+
+
+def read_parts(checkpoint: Path) -> dict[str, int | None]:
+    """Return the checkpoint's files, relative to its directory, and their sizes in bytes.
+
+    Returns:
+        Paths to sizes. Without a manifest, as in a pack that `unzip` wrote out: the files in the directory, with None
+        as sizes.
+
+    Raises:
+        OSError: The manifest cannot be read.
+        UnreadableCheckpointError: The manifest is damaged.
+    """
+    path = checkpoint / MANIFEST
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return dict.fromkeys(_find_parts(checkpoint))
+    check_part(path, None)
+    try:
+        parts: dict[str, int | None] = dict(json.loads(path.read_text(encoding="utf-8"))["bytes"])
+        if any("\0" in part for part in parts):
+            raise ValueError("no file has such a name")
+        return parts
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableCheckpointError(f"the checkpoint is damaged: {path} must be a manifest, but isn't") from error
+
+
+def check_part(path: Path, size: int | None) -> None:
+    """Check that a file exists, has its size, and can be opened.
+
+    It is opened because the user's code may read it later, and would raise its own error.
+
+    Raises:
+        OSError: The file cannot be opened.
+        UnreadableCheckpointError: It is not a file, or has another size.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):  # opening a FIFO would block
+        raise UnreadableCheckpointError(f"the checkpoint is damaged: {path} must be a file, but is something else")
+    if size is not None and status.st_size != size:
+        raise UnreadableCheckpointError(
+            f"the checkpoint is damaged: {path} must have {size} bytes, but has {status.st_size}"
+        )
+    path.open("rb").close()
+
+
+def _find_parts(checkpoint: Path) -> list[str]:
+    """Return the sorted paths of the files in a checkpoint's directory, relative to it."""
+    return sorted(os.path.relpath(path, checkpoint) for path in _files(checkpoint))
+
+
+def _files(directory: Path) -> Iterator[str]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _files(Path(entry.path))
+            else:
+                yield entry.path

@@ -6,9 +6,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from hpsearch.backends import find_simulation
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.simulation import Curve, Curves, Simulation, Step, Steps
-from hpsearch.simulation.find import find_simulation
 from hpsearch.simulation.simulation import RecordedFailure
 from hpsearch.space import Space, Uniform
 from hpsearch.trial import Segment, Trial

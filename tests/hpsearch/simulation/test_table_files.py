@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 import yaml
 
+from hpsearch.backends import find_simulation
 from hpsearch.errors import SweepError
-from hpsearch.simulation.find import find_simulation
 from hpsearch.simulation.simulation import RecordedFailure
 from hpsearch.simulation.table import Table
 from hpsearch.simulation.table_file import read_table
