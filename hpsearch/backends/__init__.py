@@ -9,11 +9,10 @@ from typing import Any, Literal
 from hpsearch.backends.base import Backend
 from hpsearch.backends.inline import InlineBackend
 from hpsearch.backends.simulated import SimulatedBackend
-from hpsearch.config.import_paths import import_object
+from hpsearch.config.import_paths import import_object, is_table
 from hpsearch.errors import SweepError
 from hpsearch.simulation import Simulation
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.sweep.table_name import is_table
 
 __all__ = ["BackendName", "find_simulation", "make_backend"]
 

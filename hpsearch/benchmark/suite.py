@@ -23,6 +23,7 @@ from hpsearch.config.checks import (
     shown,
     text,
 )
+from hpsearch.config.import_paths import table_and_task
 from hpsearch.errors import SweepError
 from hpsearch.objective import without_targets
 from hpsearch.schedulers import KNOWN as SCHEDULERS
@@ -32,7 +33,6 @@ from hpsearch.sweep.document import read_document
 from hpsearch.sweep.file import sweep_from_mapping
 from hpsearch.sweep.reader import KeyReader, Kind, listed
 from hpsearch.sweep.sweep import Limits, Resources, Sweep
-from hpsearch.sweep.table_name import table_and_task
 
 __all__ = ["Suite", "load_suite"]
 

@@ -11,6 +11,7 @@ from typing import Literal
 from hpsearch.check.differences import Difference, TrialRun, differences
 from hpsearch.check.module_state import ModuleState, changes
 from hpsearch.check.workers import CheckWorkers, FailedRun, Scratch, SegmentRun, TimeLimits, scratch
+from hpsearch.config.import_paths import is_table
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.events import Started
 from hpsearch.objective import without_targets
@@ -18,7 +19,6 @@ from hpsearch.run.plan import unlearned
 from hpsearch.run.reproducibility import bits_of
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.sweep.table_name import is_table
 from hpsearch.tables.wording import counted, params_line
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.trial import Failure, Segment, Trial

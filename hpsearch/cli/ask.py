@@ -17,8 +17,8 @@ from hpsearch.results.study import load
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.telling import AskedTrial
 from hpsearch.run.turns import make_study
-from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep
+from hpsearch.sweep.overrides import change_sweep
 from hpsearch.tables.formats import strict_json
 
 __all__ = ["ask", "ask_arguments", "give_up", "give_up_arguments", "tell", "tell_arguments"]

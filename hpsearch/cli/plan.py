@@ -8,11 +8,11 @@ from pathlib import Path
 
 from hpsearch.cli.arguments import add_sweep, positive
 from hpsearch.cli.running import notes_of_script, print_notes, with_workers
+from hpsearch.config.import_paths import is_table
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.plan_lanes import shapes_lines
 from hpsearch.sweep.file import SweepFile
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.sweep.table_name import is_table
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.worker.job import CommandLine
 from hpsearch.worker.preflight import check_end, missing_here

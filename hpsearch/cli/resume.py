@@ -16,7 +16,7 @@ from hpsearch.journal.journal import Journal
 from hpsearch.results.study import load
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.launched import check_launched_once
-from hpsearch.sweep.changes import change_sweep
+from hpsearch.sweep.overrides import change_sweep
 
 __all__ = ["resume", "resume_arguments", "retry", "retry_arguments"]
 

@@ -17,6 +17,7 @@ from hpsearch.backends import make_backend
 from hpsearch.cli.arguments import positive
 from hpsearch.cli.which_study import pasted
 from hpsearch.config.checks import InvalidKey
+from hpsearch.config.import_paths import is_table
 from hpsearch.errors import JournalError, SweepError, TrainableError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.observers.observer_hub import Times
@@ -28,7 +29,6 @@ from hpsearch.run.study_run import RunSettings, run_study
 from hpsearch.study.stopping import CRITERIA
 from hpsearch.sweep.file import locate
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.sweep.table_name import is_table
 from hpsearch.tables.groups import by_strategy
 from hpsearch.tables.layout import screen_of, table_text
 from hpsearch.tables.outline import constants_of, outlined

@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 from hpsearch.errors import SweepError
 from hpsearch.trial import Value
@@ -20,6 +20,7 @@ __all__ = [
     "at_least",
     "boolean",
     "integer",
+    "is_number",
     "key_text",
     "nearest",
     "number",
@@ -57,6 +58,11 @@ class InvalidKey(SweepError):
         self.advice = advice
         self.add = add
         self.subject = subject
+
+    @property
+    def mistakes(self) -> tuple[InvalidKey, ...]:
+        """This error alone, as for `InvalidKeys`."""
+        return (self,)
 
     def under(self, prefix: KeyPath) -> InvalidKey:
         """Return the same error with a prefix added to its keys."""
@@ -96,10 +102,8 @@ class Mistakes:
         """Collect an error that is raised in the context."""
         try:
             yield
-        except InvalidKeys as error:
+        except (InvalidKey, InvalidKeys) as error:
             self.errors += error.mistakes
-        except InvalidKey as error:
-            self.errors.append(error)
 
     def raise_collected(self) -> None:
         """Raise the collected errors, if there are any.
@@ -177,6 +181,11 @@ def number(value: object, key: KeyPath) -> float:
     if not math.isfinite(out):
         raise InvalidKey(key, f"must be a finite number, got {shown(value)}")
     return out
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a number, and no boolean."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def text(value: object, key: KeyPath) -> str:

@@ -1,4 +1,4 @@
-"""Import paths such as `package.module:name`: importing, and checking without import."""
+"""Import paths such as `package.module:name`: importing, and checking without import; paths of recorded tables."""
 
 from __future__ import annotations
 
@@ -18,14 +18,26 @@ from typing import Any
 
 from hpsearch.errors import HpsearchError, Interrupted, exception_line
 
-__all__ = ["check_importable", "check_named", "import_object", "is_import_path"]
+__all__ = ["check_importable", "check_named", "import_object", "is_import_path", "is_table", "table_and_task"]
 
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_TABLE = re.compile(r"(.+?\.ya?ml)(?:#(.*))?", re.DOTALL)
 
 
 def is_import_path(text: str) -> bool:
     """Return whether a text has the form `package.module:name`."""
     return _IMPORT_PATH.fullmatch(text) is not None
+
+
+def is_table(trainable: object) -> bool:
+    """Return whether a trainable is the path of a table's description: `curves.yaml`, or `curves.yaml#task`."""
+    return isinstance(trainable, str) and _TABLE.fullmatch(trainable) is not None
+
+
+def table_and_task(trainable: str) -> tuple[str, str]:
+    """Return the path of a description, whose folders may contain #, and the task; empty if there is none."""
+    match = _TABLE.fullmatch(trainable)
+    return (trainable, "") if match is None else (match[1], match[2] or "")
 
 
 def import_object(spec: str, key: str, error_type: type[HpsearchError], search_path: Sequence[str] = ()) -> Any:

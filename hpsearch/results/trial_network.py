@@ -15,8 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hpsearch.config.import_paths import is_table
 from hpsearch.errors import HpsearchError, Interrupted, TrainableError, UnreadableCheckpointError, exception_line
-from hpsearch.sweep.table_name import is_table
 from hpsearch.trainable.checkpoints import read_state
 from hpsearch.trainable.trainables import resolve_trainable
 from hpsearch.trial import TrialRow

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from hpsearch.backends import BackendName, make_backend
 from hpsearch.backends.simulated import SimulatedBackend
+from hpsearch.config.import_paths import is_table
 from hpsearch.errors import HpsearchWarning, SweepError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.observers.base import Observer
@@ -32,7 +33,6 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
 from hpsearch.space import Space
 from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Parallel, Resources, Scaling, Search, Sweep
-from hpsearch.sweep.table_name import is_table
 from hpsearch.trainable.trainables import unwrapped
 from hpsearch.warm_start.read import Given
 from hpsearch.worker.preflight import check_end

@@ -6,9 +6,9 @@ import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
+from hpsearch.config.import_paths import is_table
 from hpsearch.errors import TrainableError
 from hpsearch.run.plan import Plan
-from hpsearch.sweep.table_name import is_table
 from hpsearch.tables.wording import counted, shortened
 from hpsearch.worker.job import Job
 from hpsearch.worker.shapes import Shapes, shapes_of

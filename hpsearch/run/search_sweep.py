@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.config.checks import nearest
+from hpsearch.config.import_paths import is_table, table_and_task
 from hpsearch.config.settings import settings_fields
 from hpsearch.errors import SweepError
 from hpsearch.run.observing import names_of
@@ -19,7 +20,6 @@ from hpsearch.sweep.parameters import space_of
 from hpsearch.sweep.parts import Limits, Resources
 from hpsearch.sweep.reader import command_or_line
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.sweep.table_name import is_table, table_and_task
 from hpsearch.sweep.wandb import HINTS, wandb_notes
 
 __all__ = ["MOVED", "sweep_of_search", "with_old_keywords"]

@@ -18,7 +18,7 @@ from hpsearch.space import MissingParameter, Space
 from hpsearch.study.extension import extension
 from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import TERMINAL
-from hpsearch.sweep.changes import change_sweep
+from hpsearch.sweep.overrides import change_sweep
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Params, TrialState
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from hpsearch.errors import BackendError, HpsearchError, SearcherError, StorageError, exception_line
 from hpsearch.events import NO_MEMORY, Dropped, Ended, Event, Failed, Finished, Lost, Reverted
+from hpsearch.objective import Metric
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Gone, Result, TimedOut
 from hpsearch.trial import Failure
-from hpsearch.widths.divergence import diverged
 
-__all__ = ["MOST_LOSSES", "Rules", "Verdict", "broken_off", "verdict"]
+__all__ = ["MOST_LOSSES", "Rules", "Verdict", "broken_off", "diverged", "verdict"]
 
 MOST_LOSSES = 5
 """Number of consecutive lost attempts of a segment after which the trial fails, as it kills its workers."""
@@ -171,3 +173,33 @@ def _go_back(
     reason, iteration = f"width {record.width}: {harm}", record.rollback_point.result.iterations
     said = f"trial {ended.trial} goes back to iteration {iteration} and to fewer workers: {reason}"
     return Verdict((Reverted(ended.trial, ended.attempt, iteration, reason, seconds, checkpoint),), said)
+
+
+def diverged(
+    metrics: Mapping[str, float], before: Mapping[str, float], goals: Sequence[Metric], tolerance: float | None
+) -> str | None:
+    """Return in words how a trial diverged; None if it did not.
+
+    Args:
+        metrics: The metrics it reports now. Goals may be missing.
+        before: The metrics it reported before it was widened. Goals may be missing or NaN.
+        goals: The goals. A trial has diverged if one of them has.
+        tolerance: Maximum loss, relative to the value before; None: only NaN is a divergence.
+    """
+    reasons = (
+        (goal.name, _divergence(goal, metrics.get(goal.name), before.get(goal.name), tolerance)) for goal in goals
+    )
+    return next((f"{name} {reason}" for name, reason in reasons if reason is not None), None)
+
+
+def _divergence(goal: Metric, value: float | None, before: float | None, tolerance: float | None) -> str | None:
+    if value is None:
+        return None
+    had = before is not None and not math.isnan(before)
+    if math.isnan(value):
+        return f"NaN after {before:.6g}" if had else "NaN"
+    if tolerance is None or before is None or not had:
+        return None
+    if not goal.signed(value) - goal.signed(before) > tolerance * abs(before):  # NaN if both are infinite
+        return None
+    return f"{value:.6g} after {before:.6g}, worse by more than the {tolerance:.0%} of scaling.tolerance"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -256,17 +255,13 @@ class _Choice(_Codec):
         return self.ours.every_value()
 
     @cached_property
-    def _indices(self) -> dict[str, int]:
-        return {json.dumps(value, sort_keys=True): index for index, value in enumerate(self._values)}
-
-    @cached_property
     def theirs(self) -> Any:
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(tuple(range(len(self._values))))
 
     def encode(self, value: Value) -> int:
-        return self._indices[json.dumps(value, sort_keys=True)]
+        return self.ours.index(value)
 
     def decode(self, value: Any) -> Value:
         return own_copy(self._values[value])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
 
-from hpsearch.config.checks import InvalidKey, nearest
+from hpsearch.config.checks import InvalidKey, is_number, nearest
 from hpsearch.config.settings import AtLeast, Settings
 from hpsearch.searchers.base import Observation, Problem, Searcher, SearcherCapabilities, Suggestion, options_as
 from hpsearch.seeds import draw_bits, explore_seed, perturb_seed
@@ -193,8 +193,7 @@ def _neighbour(distribution: Distribution, value: Value, direction: int) -> Valu
     values = distribution.every_value() or ()
     if isinstance(distribution, Ordinal):
         return values[min(max(distribution.index(value) + direction, 0), len(values) - 1)]
-    numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in values)
-    if not numbers or values not in (sorted(set(values)), sorted(set(values), reverse=True)):
+    if not all(map(is_number, values)) or values not in (sorted(set(values)), sorted(set(values), reverse=True)):
         return value
     index = values.index(value) + direction
     return values[min(max(index, 0), len(values) - 1)]

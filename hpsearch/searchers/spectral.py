@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import warnings
 from abc import ABC, abstractmethod
@@ -418,16 +417,19 @@ class _Number(_Cells):
 
 class _Choice(_Cells):
     def __init__(self, name: str, first: int, distribution: Categorical) -> None:
+        self._distribution = distribution
         self._values = distribution.every_value()
         self._weights = [distribution.weight(value) for value in self._values]
-        self._cell_of = {_key(value): cell for cell, value in enumerate(self._values)}
         count = len(self._values)
         self.exclusive = count > 2
         codes = 2 * np.eye(count, dtype=np.int8) - 1
         super().__init__(name, first, codes if self.exclusive else codes[:, 1:])
 
     def of(self, value: Value) -> int | None:
-        return self._cell_of.get(_key(value))
+        try:
+            return self._distribution.index(value)
+        except KeyError:
+            return None
 
     def draw(self, cells: frozenset[int], random: Random) -> Value:
         ordered = sorted(cells)
@@ -444,7 +446,3 @@ def _cells(name: str, distribution: Distribution, first: int) -> _Cells | None:
     if isinstance(distribution, Numeric):
         return _Number(name, first, distribution, values)
     raise TypeError(f"a distribution must be a choice or one of numbers, got {type(distribution).__name__}")
-
-
-def _key(value: Value) -> str:
-    return json.dumps(value, sort_keys=True)

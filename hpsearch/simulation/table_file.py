@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpsearch.config.checks import InvalidKey, InvalidKeys, KeyPath, boolean, integer, number, one_of, shown, text
+from hpsearch.config.import_paths import table_and_task
 from hpsearch.errors import SweepError
 from hpsearch.simulation.description import AXES, Axis, Description, Quantity
 from hpsearch.simulation.recorded_arrays import recorded_arrays
@@ -16,7 +17,6 @@ from hpsearch.simulation.recorded_columns import recorded_columns
 from hpsearch.simulation.table import Table
 from hpsearch.sweep.document import read_document
 from hpsearch.sweep.reader import KeyReader, Kind, listed
-from hpsearch.sweep.table_name import table_and_task
 
 __all__ = ["read_table", "table_digest"]
 

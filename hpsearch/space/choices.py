@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import ClassVar
 
-from hpsearch.config.checks import InvalidKey, KeyPath, number, plain, shown
+from hpsearch.config.checks import InvalidKey, KeyPath, is_number, number, plain, shown
 from hpsearch.space.distribution import Distribution, bits_near, bits_of_mixture, own_copy, share_of
 from hpsearch.trial import Value
 
@@ -98,6 +98,18 @@ class Categorical(Distribution):
         possible = [value for value, share in zip(self.values, self.probabilities, strict=True) if share > 0]
         return Categorical(possible).grid()
 
+    @cached_property
+    def _indices(self) -> Mapping[object, int]:
+        return {_identity(value): index for index, value in enumerate(self.every_value())}
+
+    def index(self, value: Value) -> int:
+        """Return the index of a value in `every_value`.
+
+        Raises:
+            KeyError: The value is never sampled.
+        """
+        return self._indices[_identity(value)]
+
     def mutable(self, value: Value) -> bool:
         """Return whether there is another value whose probability is not 0."""
         return bool(self._others(value))
@@ -143,10 +155,6 @@ class Ordinal(Categorical):
             raise InvalidKey(("probabilities",), "must not be given where the values are ordered", "remove them")
         if len(self.grid()) < len(self.values):
             raise InvalidKey(("values",), "must be distinct where they are ordered")
-
-    def index(self, value: Value) -> int:
-        """Return the index of a value in the list."""
-        return [_identity(item) for item in self.values].index(_identity(value))
 
     def share(self, value: Value) -> float:
         """Return the middle of the interval of the unit scale that selects a value."""
@@ -227,13 +235,9 @@ def _equal(value: object, known: Iterable[Value]) -> list[Value]:
     got = plain(value)
     own = _identity(got)
     same = [item for item in known if _identity(item) == own]
-    return same or [item for item in known if _is_number(item) and _is_number(got) and item == got]
+    return same or [item for item in known if is_number(item) and is_number(got) and item == got]
 
 
 def _identity(value: Value) -> object:
     """Return a key that differs for True, 1 and 1.0, which Python's == does not tell apart."""
     return (type(value), value) if isinstance(value, str | int) else json.dumps(value, sort_keys=True)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

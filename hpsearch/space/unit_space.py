@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -155,32 +154,8 @@ class _Few(_Number):
 
 
 @dataclass(frozen=True)
-class _Rank(_Axis):
-    """An ordinal value: its index, scaled to [0, 1]."""
-
-    ours: Ordinal
-
-    @cached_property
-    def values(self) -> list[Value]:
-        return self.ours.every_value()
-
-    def share(self, value: Value) -> float:
-        return self.ours.share(value)
-
-    def _indices(self, shares: Floats) -> NDArray[np.int64]:
-        return np.minimum((shares * len(self.values)).astype(np.int64), len(self.values) - 1)
-
-    def value(self, share: float) -> Value:
-        return own_copy(self.values[int(self._indices(np.array([share]))[0])])
-
-    def features(self, shares: Floats) -> Floats:
-        columns: Floats = (self._indices(shares) / max(len(self.values) - 1, 1))[:, None]
-        return columns
-
-
-@dataclass(frozen=True)
-class _Choice(_Axis):
-    """A categorical value."""
+class _Listed(_Axis):
+    """A value of a list."""
 
     ours: Categorical
 
@@ -188,22 +163,30 @@ class _Choice(_Axis):
     def values(self) -> list[Value]:
         return self.ours.every_value()
 
-    @cached_property
-    def _order(self) -> Mapping[str, int]:
-        return {json.dumps(value, sort_keys=True): index for index, value in enumerate(self.values)}
-
-    @property
-    def columns(self) -> int:  # type: ignore[override]
-        return len(self.values)
-
     def share(self, value: Value) -> float:
-        return (self._order[json.dumps(value, sort_keys=True)] + 0.5) / len(self.values)
+        return (self.ours.index(value) + 0.5) / len(self.values)
 
     def _indices(self, shares: Floats) -> NDArray[np.int64]:
         return np.minimum((shares * len(self.values)).astype(np.int64), len(self.values) - 1)
 
     def value(self, share: float) -> Value:
         return own_copy(self.values[int(self._indices(np.array([share]))[0])])
+
+
+class _Rank(_Listed):
+    """An ordinal value: its index, scaled to [0, 1]."""
+
+    def features(self, shares: Floats) -> Floats:
+        columns: Floats = (self._indices(shares) / max(len(self.values) - 1, 1))[:, None]
+        return columns
+
+
+class _Choice(_Listed):
+    """A categorical value."""
+
+    @property
+    def columns(self) -> int:  # type: ignore[override]
+        return len(self.values)
 
     def features(self, shares: Floats) -> Floats:
         columns: Floats = np.zeros((len(shares), len(self.values)))

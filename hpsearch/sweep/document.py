@@ -87,8 +87,8 @@ class Document:
 
     def located(self, error: InvalidKey | InvalidKeys) -> SweepError:
         """Return the error with the file and the line of each mistake."""
-        mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
-        return SweepError("\n".join(f"{self.name}:{self.mark(mistake.key).line}: {mistake}" for mistake in mistakes))
+        lines = (f"{self.name}:{self.mark(mistake.key).line}: {mistake}" for mistake in error.mistakes)
+        return SweepError("\n".join(lines))
 
 
 def read_document(path: Path, what: str = "sweep") -> Document:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.config.checks import InvalidKey, InvalidKeys, KeyPath, Mistakes, integer, key_text, plain, shown, text
-from hpsearch.config.import_paths import is_import_path
+from hpsearch.config.import_paths import is_import_path, is_table
 from hpsearch.config.settings import settings_fields
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.schedulers import KNOWN, settings_named
@@ -27,7 +27,6 @@ from hpsearch.sweep.parameters import read_constraints, read_parameters
 from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Resources, Scaling, Search
 from hpsearch.sweep.reader import KeyReader, Kind, command_or_line, listed, observer_names, or_none, section, words
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.sweep.table_name import is_table
 from hpsearch.sweep.wandb import BAND_KEYS, HINTS, IGNORED, METRIC_IGNORED, as_bands, wandb_notes
 from hpsearch.trainable.macros import check_names
 from hpsearch.trial import Params
@@ -102,8 +101,7 @@ class SweepFile:
                 sweep.check_runs()
             return sweep
         except (InvalidKey, InvalidKeys) as error:
-            mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
-            ordered = sorted(mistakes, key=lambda mistake: self._line(mistake.key))
+            ordered = sorted(error.mistakes, key=lambda mistake: self._line(mistake.key))
             raise SweepError("\n".join(_located(mistake, document, self._overrides) for mistake in ordered)) from None
 
     def notes(self) -> list[str]:
@@ -264,13 +262,11 @@ def _wandbs_hyperband(bands: dict[str, Any], path: KeyPath) -> Bands:
     try:
         return section(Bands, bands, path)
     except (InvalidKey, InvalidKeys) as error:
-        mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
         raise InvalidKeys(
             [
-                InvalidKey(
-                    (*error.key[:-1], wandbs_keys.get(str(error.key[-1]), error.key[-1])), error.problem, error.advice
-                )
-                for error in mistakes
+                InvalidKey((*section_path, wandbs_keys.get(str(key), key)), mistake.problem, mistake.advice)
+                for mistake in error.mistakes
+                for *section_path, key in [mistake.key]
             ]
         ) from None
 

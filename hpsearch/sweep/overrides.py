@@ -1,7 +1,7 @@
-"""Overrides of a sweep file by `--set KEY=VALUE`.
+"""Changes by `--set KEY=VALUE`: of a sweep file before it runs, and of a study's sweep when it is resumed.
 
-An override does not change the type of a parameter, which follows from how its numbers are written: an integer that
-replaces a float becomes a float, and a range of integers only accepts integers.
+An override of a file does not change the type of a parameter, which follows from how its numbers are written: an
+integer that replaces a float becomes a float, and a range of integers only accepts integers.
 """
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hpsearch.config.checks import KeyPath, key_text, shown
+from hpsearch.config.checks import InvalidKey, KeyPath, key_text, shown
+from hpsearch.config.settings import NONE, settings_fields
 from hpsearch.errors import SweepError
 from hpsearch.sweep.distributions import RANGE_BOUNDS, is_whole_range
 from hpsearch.sweep.document import Document, parse_value
+from hpsearch.sweep.parts import SECTIONS
+from hpsearch.sweep.reader import observer_names
+from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["Override", "apply_overrides", "dotted_path"]
-
+__all__ = ["Override", "apply_overrides", "change_sweep", "dotted_path"]
 
 _INSIDE = {"parameters": "name", "choice": "branch", "repeat": "key", "chain": "branch", "cell": "branch"}
 """Keys of a parameter that contain other parameters, and the keys inside: names of parameters, names of branches, or
@@ -171,3 +174,63 @@ def _no_keys(value: object) -> str:
     if isinstance(value, list):
         return f"must be followed by a position below {len(value)}"
     return f"must be a mapping, got {shown(value)}"
+
+
+def change_sweep(sweep: Sweep, overrides: Sequence[str]) -> Sweep:
+    """Return a study's sweep with changed bounds, limits, targets or observers.
+
+    Args:
+        sweep: The sweep of the study.
+        overrides: `KEY=VALUE`, the value in YAML.
+
+    Raises:
+        SweepError: The key cannot be changed after the start of a study, or the value is invalid.
+    """
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        changeable = _changeable(sweep)
+        if not equals or key not in changeable:
+            raise SweepError(
+                f"--set {override}: this study has begun and takes {', '.join(changeable)} as KEY=VALUE, and no other "
+                "key; run another sweep in a directory of its own"
+            )
+        try:
+            sweep = _changed(sweep, key, parse_value(text, f"--set {override}"))
+        except InvalidKey as error:
+            raise SweepError(f"--set {override}: {error}") from None
+    return sweep
+
+
+def _changeable(sweep: Sweep) -> list[str]:
+    """Return the keys of a sweep that can be changed: its bounds, and how it runs."""
+    early = sweep.early_terminate
+    keys = ["run_cap", *(f"early_terminate.{key}" for key in (() if early is None else early.raisable))]
+    several = len(sweep.objective.goals) > 1
+    metrics = [f"metric.{index}" for index in range(len(sweep.objective.goals))] if several else ["metric"]
+    for name in ("limits", "resources", *metrics):
+        keys += [
+            f"{name}.{key}"
+            for key, field in settings_fields(SECTIONS[name.partition(".")[0]]).items()
+            if field.how and (several or key != "reference")
+        ]
+    if sweep.strategies.fixed:  # their results depend on the number of workers
+        keys.remove("resources.workers_per_trial")
+    return [*keys, "observers", "on_end"]
+
+
+def _changed(sweep: Sweep, key: str, value: Any) -> Sweep:
+    path, _, name = key.rpartition(".")
+    if not path:
+        value = observer_names(value, (name,)) if name == "observers" else None if value == NONE else value
+        return replace(sweep, **{name: value})
+    section, _, index = path.partition(".")
+    value_of_section = getattr(sweep, section)
+    settings = value_of_section[int(index)] if index else value_of_section
+    try:
+        read = settings_fields(type(settings))[name].read(value, (name,))
+        changed = replace(settings, **{name: read})
+    except InvalidKey as error:
+        raise error.under((section, int(index)) if index else (section,)) from None
+    if index:
+        changed = tuple(changed if known is settings else known for known in value_of_section)
+    return replace(sweep, **{section: changed})

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
+from hpsearch.config.checks import is_number
 from hpsearch.config.settings import settings_fields
 from hpsearch.schedulers.bands import Bands
 from hpsearch.sweep.parts import Limits, Resources
@@ -68,7 +69,7 @@ def _exponents(parameters: object, path: str) -> list[str]:
         kind = config.get("distribution") if isinstance(config, Mapping) else None
         if kind in _EXPONENTS:
             low, high = config.get("min"), config.get("max")
-            if not (_is_number(low) and _is_number(high) and low >= 0):
+            if not (is_number(low) and is_number(high) and low >= 0):
                 continue
             if kind == "inv_log_uniform":
                 low, high = -high, -low
@@ -76,7 +77,7 @@ def _exponents(parameters: object, path: str) -> list[str]:
             values = f"{math.exp(low):.5g} to {math.exp(high):.5g}"
             notes.append(f"{meaning} {values}; {kind}_values takes the bounds themselves")
         elif kind in ("log_normal", "q_log_normal"):
-            if _is_number(mu := config.get("mu")) and mu > 0:
+            if is_number(mu := config.get("mu")) and mu > 0:
                 meaning = f"{where}: mu of {kind} is an exponent of e, as at W&B: the median is"
                 notes.append(f"{meaning} {math.exp(min(mu, 700)):.5g}")
         else:
@@ -127,10 +128,6 @@ def _names(parameters: object, path: str) -> dict[str, Mapping[str, Any]]:
 def _booleans(config: Mapping[str, Any]) -> list[bool]:
     values = config.get("values")
     return [value for value in values if isinstance(value, bool)] if isinstance(values, list) else []
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def wandb_notes(value: object) -> list[str]:

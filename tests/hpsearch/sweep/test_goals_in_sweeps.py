@@ -15,8 +15,8 @@ from hpsearch.objective import Metric
 from hpsearch.schedulers import KNOWN as SCHEDULERS
 from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.space import Space, Uniform
-from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep
+from hpsearch.sweep.overrides import change_sweep
 from hpsearch.sweep.schema import json_schema
 from hpsearch.sweep.sweep import Sweep
 from tests.hpsearch.support.scripted import sweep_of

@@ -11,8 +11,8 @@ import pytest
 from hpsearch.errors import SweepError
 from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.space import Categorical, Constant, IntUniform, LogIntUniform, LogUniform, Normal, Uniform
-from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep, locate, sweep_from_mapping
+from hpsearch.sweep.overrides import change_sweep
 from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Sweep
 
 BASE = """\

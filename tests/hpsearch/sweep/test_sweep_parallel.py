@@ -13,8 +13,8 @@ import yaml
 import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.run.reproducibility import parallel_notes
-from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep, sweep_from_mapping
+from hpsearch.sweep.overrides import change_sweep
 from hpsearch.sweep.parallel import ASYNCHRONOUS, KEYS, Parallel, Strategies
 from hpsearch.sweep.sweep import Sweep
 from hpsearch_trainers.strategies import STRATEGIES

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from hpsearch.objective import Metric
+from hpsearch.run.verdicts import diverged
 from hpsearch.trial import Goal
-from hpsearch.widths.divergence import diverged
 
 MINIMIZE, MAXIMIZE = (Metric("loss"),), (Metric("loss", "maximize"),)
 
