@@ -25,8 +25,7 @@ from hpsearch.trainable.report_lines import LineReader
 from hpsearch.trial import Failure, Params, Trial
 from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.child_process import thread_environment
-from hpsearch.worker.gang import RankInfo
-from hpsearch.worker.gang_store import LAUNCHERS, Board, Ending, GangStore, StoreLostError
+from hpsearch.worker.gang import LAUNCHERS, Board, Ending, GangStore, RankInfo, StoreLostError
 from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
 from hpsearch.worker.named_checkpoints import Copy, NamedCheckpoints
 from hpsearch.worker.preflight import check_program
@@ -127,8 +126,8 @@ class CommandRunner:
                 status = script.follow()
             finally:
                 _end(process, lines)
-            if script.told is not None:
-                return dataclasses.replace(script.told, traceback=end_of_log(log))
+            if script.reported_failure is not None:
+                return dataclasses.replace(script.reported_failure, traceback=end_of_log(log))
             if script.ended_by is not None and script.ended_by.failed:
                 return lost(script.ended_by, end_of_log(log))
             if status != 0:
@@ -211,7 +210,7 @@ class _Script:
         self._board = board
         self.ended_by: Ending | None = None
         """What ended the gang's scripts, if it wasn't this one."""
-        self.told: Failure | None = None
+        self.reported_failure: Failure | None = None
         """The failure that the script reported, if it uses the trial object."""
         self._offered: Path | None = None
         """The last line's checkpoint, if it isn't copied yet."""
@@ -297,7 +296,7 @@ class _Script:
 
     def _take_failure(self, failure: Failure) -> None:
         """Record the failure that a script reports, and let it print its traceback."""
-        self.told = failure
+        self.reported_failure = failure
         if failure.kind != "peer":
             self._board.post(Ending(self._assignment.rank, True, failure.message))
         self._kill_at = time.monotonic() + _GRACE

@@ -20,12 +20,11 @@ from hpsearch.trainable.metrics import example
 from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
 from hpsearch.trainable.trainables import Trainable, class_of, resolve_trainable
 from hpsearch.trial import Failure, Trial
-from hpsearch.worker.attempt import Attempt
-from hpsearch.worker.attempt_log import LOG
+from hpsearch.worker.attempt import LOG, Attempt
 from hpsearch.worker.gang import GangListener, RankInfo
-from hpsearch.worker.module_values import ModuleValues, module_changes, told_of_modules
+from hpsearch.worker.module_values import ModuleValues, module_changes, note_on_modules
 from hpsearch.worker.output import OutputRedirect
-from hpsearch.worker.process_settings import apply, kept, told_of
+from hpsearch.worker.process_settings import apply, kept, notes_on_settings
 
 if TYPE_CHECKING:
     from hpsearch_comm import Group
@@ -89,7 +88,7 @@ class InProcess:
                     os._exit(1)  # a child that the trainable forked returned: it must not continue as a second driver
         words = "" if failure is None else failure.traceback
         attempt.module_changes = module_changes(modules)
-        words += told_of(attempt.settings.changed, attempt.settings.stuck) + told_of_modules(attempt.module_changes)
+        words += notes_on_settings(attempt.settings) + note_on_modules(attempt.module_changes)
         if words:
             # To the file itself: the trainable may have closed or replaced the streams.
             with contextlib.suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as file:

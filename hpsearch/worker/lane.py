@@ -19,8 +19,7 @@ from hpsearch.trainable.packs import Parts
 from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trial import Failure, Report, Segment
-from hpsearch.worker.attempt import Attempt
-from hpsearch.worker.attempt_log import LaneLog
+from hpsearch.worker.attempt import Attempt, LaneLog
 from hpsearch.worker.job import Channel
 
 if TYPE_CHECKING:

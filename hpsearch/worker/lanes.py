@@ -20,16 +20,15 @@ from hpsearch.trainable import random_state
 from hpsearch.trainable.addresses import PACKS, path_of
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.current import set_current_trial
-from hpsearch.trainable.failures import bounded
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Segment
-from hpsearch.worker.attempt_log import LaneLog
+from hpsearch.worker.attempt import LaneLog
 from hpsearch.worker.job import Channel
 from hpsearch.worker.lane import BuiltTrainer, Lane, Parked, state_bytes, with_own_memory, write_checkpoint, write_kept
-from hpsearch.worker.module_values import ModuleValues, Namespace, module_changes, told_of_modules
+from hpsearch.worker.module_values import ModuleValues, Namespace, module_changes, note_on_modules
 from hpsearch.worker.output import OutputRedirect
-from hpsearch.worker.process_settings import Kept, apply, kept, told_of
+from hpsearch.worker.process_settings import Kept, apply, kept, notes_on_settings
 
 if TYPE_CHECKING:
     from hpsearch_trainers import Trainer
@@ -89,7 +88,7 @@ def _unchanged() -> Iterator[None]:
 
     with kept() as settings:
         yield
-        if names := settings.told():
+        if names := settings.reported():
             raise NotFusible(f"training it changes what there is once for all lanes: {', '.join(names)}")
 
 
@@ -226,7 +225,7 @@ class Lanes:
             lane.trial.write_checkpoint = lambda *args: write_checkpoint(lane, state_bytes(lane.object), *args)
         with contextlib.ExitStack() as around:
             if lane.standing is None:
-                beside = [one for one in self._lanes if one is not lane and one.failure is None]
+                beside = [other for other in self._lanes if other is not lane and other.failure is None]
                 around.enter_context(_unshared(lane, beside, self._parked, self._modules, rounded=self._rounded))
             settings = around.enter_context(self._turn(lane))
             is_new = lane.standing is None
@@ -290,13 +289,11 @@ class Lanes:
         del self._fusers[: -max(_MOST_KINDS, len(kinds))]
 
     def _fuser_of(self, settings: Mapping[str, Any]) -> Fuser:
-        found = next((one for one in self._fusers if one[0] == settings), None)
-        if found is None:
-            found = settings, self._made_fuser()
-        else:
-            self._fusers.remove(found)
-        self._fusers.append(found)
-        return found[1]
+        known = next((fuser for fuser in self._fusers if fuser[0] == settings), None)
+        if known is not None:
+            self._fusers.remove(known)
+        self._fusers.append(known or (settings, self._made_fuser()))
+        return self._fusers[-1][1]
 
     def _together(self, settings: Mapping[str, Any], lanes: Sequence[Lane]) -> Sequence[Stepped]:
         """Train the lanes with these settings of the process for an epoch."""
@@ -362,24 +359,13 @@ class Lanes:
             if failure is None and attempt.checkpoint is not None:
                 lane.standing.at = str(Path(lane.assignment.directory, Path(attempt.checkpoint).name))
                 self._parked.put(lane.assignment.number, lane.standing, storages_of(lane.standing.object))
+        attempt.settings = Kept(tuple(lane.changed), tuple(lane.stuck))
         if changes := module_changes(self._modules_before):
             self._modules_before = self._modules.look()
+        attempt.module_changes = changes
         words = "" if failure is None else failure.traceback
-        lane.log.add(words + told_of(tuple(lane.changed), tuple(lane.stuck)) + told_of_modules(changes))
-        result = Result(
-            trial=lane.segment.trial,
-            attempt=lane.segment.attempt,
-            iteration=attempt.iteration,
-            checkpoint=None if failure else attempt.checkpoint,
-            reports=tuple(attempt.reports),
-            cut=attempt.cut and failure is None,
-            seconds=lane.seconds,
-            failure=None if failure is None else bounded(failure),
-            changed=tuple(lane.changed),
-            stuck=tuple(lane.stuck),
-            module_changes=changes,
-            lanes=lane.fused,
-        )
+        lane.log.add(words + notes_on_settings(attempt.settings) + note_on_modules(changes))
+        result = attempt.result(lane.seconds, failure, lane.fused)
         lane.forget()
         return EndedLane(lane.segment, result, lane.late and result.cut)
 
@@ -403,7 +389,7 @@ def _unshared(
     Raises:
         TrainableError: There are other lanes, and a value was changed.
     """
-    others = [one for one in beside if one.standing is not None]
+    others = [other for other in beside if other.standing is not None]
     if not others and not parked:
         yield
         return
@@ -416,15 +402,15 @@ def _unshared(
             parked.clear()
             if others and lane is not None:
                 problem = _problem(lane, others, changes, rounded)
-                for one in others:
-                    with one.at_fault():
+                for other in others:
+                    with other.at_fault():
                         raise TrainableError(problem)
     if problem:
         raise TrainableError(problem)
 
 
 def _problem(lane: Lane, others: Sequence[Lane], changes: Sequence[str], rounded: bool) -> str:
-    numbers = sorted(one.assignment.number for one in others)
+    numbers = sorted(other.assignment.number for other in others)
     alone = "in a new study without fuse: rounding" if rounded else "with --set resources.trials_per_worker=1"
     trials = f"trial{'s' if len(numbers) > 1 else ''} {_listed([*map(str, numbers)])}"
     return (

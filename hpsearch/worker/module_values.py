@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from hpsearch.trainable.trainables import unwrapped
 from hpsearch.worker.own_files import is_own
 
-__all__ = ["ModuleValues", "Namespace", "module_changes", "told_of_modules"]
+__all__ = ["ModuleValues", "Namespace", "module_changes", "note_on_modules"]
 
 _PLAIN = (bool, int, float, complex, str, bytes)
 
@@ -121,7 +121,7 @@ def module_changes(before: Sequence[Namespace]) -> tuple[str, ...]:
     return (*names[:_MOST_NAMES], *more)
 
 
-def told_of_modules(changes: Sequence[str]) -> str:
+def note_on_modules(changes: Sequence[str]) -> str:
     """Return a log line on the changes of a segment in its modules; empty if there are none."""
     if not changes:
         return ""

@@ -119,8 +119,8 @@ def _named_twice(path: Path, line: int) -> TrainableError:
 def _stats(path: Path) -> Iterator[os.stat_result]:
     """Return the stats of all files at and below a path; vanished ones are left out."""
     below = (Path(folder, name) for folder, folders, files in os.walk(path) for name in folders + files)
-    for place in (path, *below):
+    for file in (path, *below):
         try:
-            yield place.stat()
+            yield file.stat()
         except FileNotFoundError:
             continue

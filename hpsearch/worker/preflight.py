@@ -97,9 +97,9 @@ def check_end(sweep: Sweep, trainable: object, search_path: Sequence[str]) -> No
         raise InvalidKey(("max_iter",), problem, add=((), "max_iter: 27"))
     settings = {"type": "bands", "max_iter": early.last_iter or 27}
     settings |= {key: value for key, value in early.to_json().items() if value not in (None, False, "bands")}
-    told = ", ".join(f"{key}: {value}" for key, value in settings.items())
+    written = ", ".join(f"{key}: {value}" for key, value in settings.items())
     problem += "; early_terminate ends none here, as W&B's hyperband doesn't with s or strict, or without max_iter"
-    raise InvalidKey(("max_iter",), problem, f"write early_terminate: {{{told}}}")
+    raise InvalidKey(("max_iter",), problem, f"write early_terminate: {{{written}}}")
 
 
 def placed(command: CommandLine) -> CommandLine:
@@ -129,7 +129,7 @@ def _is_taken_for_file(command: CommandLine) -> bool:
     begins = words[:1] == ["${program}"] and command.program is not None and "/" not in command.program
     if begins and shutil.which(str(command.program)) is not None:
         return False
-    before = [words[place - 1] for place, word in enumerate(words) if place and "${program}" in word]
+    before = [words[index - 1] for index, word in enumerate(words) if index and "${program}" in word]
     return not before or not all(word in MODULE_OPTIONS for word in before)
 
 

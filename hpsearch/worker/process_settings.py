@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Kept", "Setting", "all_settings", "apply", "kept", "told_of"]
+__all__ = ["Kept", "Setting", "all_settings", "apply", "kept", "notes_on_settings"]
 
 _SIGNALS = (
     signal.SIGHUP,
@@ -70,7 +70,7 @@ class Setting:
     """Returns a value that compares equal as long as nothing has changed."""
     put: Callable[[Any], object]
     """Sets a value that `get` returned."""
-    told: bool = True
+    is_reported: bool = True
     """False: imports change it, too, so changes aren't reported."""
 
 
@@ -88,15 +88,15 @@ class Kept:
         """Return the current values of the settings that differ from those before the block, by name."""
         return {name: value for name, value in _values().items() if value != self._before[name]}
 
-    def told(self) -> tuple[str, ...]:
+    def reported(self) -> tuple[str, ...]:
         """Return the names of the settings that differ from those before the block, as far as they are reported."""
         changes = self.changes()
-        return tuple(setting.name for setting in all_settings() if setting.told and setting.name in changes)
+        return tuple(setting.name for setting in all_settings() if setting.is_reported and setting.name in changes)
 
     def put_back(self) -> None:
         """Restore the settings from before the block."""
         if changes := self.changes():
-            self.changed = self.told()
+            self.changed = self.reported()
             self.stuck = tuple(_put({name: self._before[name] for name in changes}))
 
 
@@ -116,12 +116,12 @@ def apply(values: Mapping[str, Any]) -> None:
         raise RuntimeError(f"a setting of the trial's object can't be made again: {stuck}")
 
 
-def told_of(changed: Sequence[str], stuck: Sequence[str]) -> str:
+def notes_on_settings(settings: Kept) -> str:
     """Return log lines on the settings that a segment changed, and on those that couldn't be restored."""
-    if not changed:
+    if not settings.changed:
         return ""
-    told = f"; this couldn't be put back: {', '.join(stuck)}" if stuck else ""
-    return f"hpsearch: changed in this segment, and put back after it: {', '.join(changed)}{told}\n"
+    stuck = f"; this couldn't be put back: {', '.join(settings.stuck)}" if settings.stuck else ""
+    return f"hpsearch: changed in this segment, and put back after it: {', '.join(settings.changed)}{stuck}\n"
 
 
 def _put(values: Mapping[str, Any]) -> list[str]:
@@ -154,7 +154,7 @@ def _of_python() -> Iterator[Setting]:
     # A pending alarm would fire in another trial; the caller's own (True before) is no longer known.
     yield Setting("a pending alarm", lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0, _put_alarm)
     yield Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit)
-    yield Setting("warnings filters", lambda: list(warnings.filters), _put_filters, told=False)
+    yield Setting("warnings filters", lambda: list(warnings.filters), _put_filters, is_reported=False)
     yield Setting(
         "the locale", lambda: locale.setlocale(locale.LC_ALL), lambda value: locale.setlocale(locale.LC_ALL, value)
     )

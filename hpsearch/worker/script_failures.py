@@ -16,7 +16,7 @@ from hpsearch.trainable.metrics import example
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Failure
 from hpsearch.worker.child_process import PREEMPTION
-from hpsearch.worker.gang_store import Ending
+from hpsearch.worker.gang import Ending
 from hpsearch.worker.job import CommandLine
 
 __all__ = ["end_of_log", "failed", "logs_to_wandb", "lost", "no_report", "probe", "wandb_note"]
@@ -63,9 +63,9 @@ def _last_exception(text: str) -> str | None:
         if not traceback or after.strip():
             continue
         for line in lines[at + 1 :]:
-            told = line.removeprefix(before)  # launchers prefix each line with the rank
-            if told.strip() and not told.startswith(" "):
-                return told.strip()
+            own = line.removeprefix(before)  # launchers prefix each line with the rank
+            if own.strip() and not own.startswith(" "):
+                return own.strip()
     return None
 
 

@@ -17,15 +17,13 @@ from hpsearch.errors import BackendError, StorageError, UnwritableError
 from hpsearch.journal.directory import OUTPUT_AT_HAND
 from hpsearch.task import Result
 from hpsearch.trainable.assignment import Assignment
-from hpsearch.trainable.failures import bounded, failure_of
+from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Params, Segment, Trial
-from hpsearch.worker.attempt import Attempt, attempt_directory
-from hpsearch.worker.attempt_log import AttemptLog
+from hpsearch.worker.attempt import Attempt, AttemptLog, attempt_directory
 from hpsearch.worker.child_process import environment
 from hpsearch.worker.command import CommandRunner
-from hpsearch.worker.gang import GangListener, RankInfo
-from hpsearch.worker.gang_store import GangStore
+from hpsearch.worker.gang import GangListener, GangStore, RankInfo
 from hpsearch.worker.gpus import check_one_gpu, free_shared_gpu, part_of_gpu, without_gpus
 from hpsearch.worker.in_process import InProcess
 from hpsearch.worker.job import Channel, CommandLine, Job
@@ -147,20 +145,7 @@ class Worker:
             failure = failure_of(error)
         if attempt.channel_error is not None:
             raise attempt.channel_error
-        return Result(
-            trial=segment.trial,
-            attempt=segment.attempt,
-            iteration=attempt.iteration,
-            checkpoint=None if failure else attempt.checkpoint,
-            reports=tuple(attempt.reports),
-            cut=attempt.cut and failure is None,
-            seconds=time.perf_counter() - began,
-            failure=None if failure is None else bounded(failure),
-            changed=attempt.settings.changed,
-            stuck=attempt.settings.stuck,
-            module_changes=attempt.module_changes,
-            ignored_checkpoint=attempt.ignored_checkpoint,
-        )
+        return attempt.result(time.perf_counter() - began, failure)
 
     def _run_in_lanes(self, trial: Trial, segment: Segment, channel: Channel) -> Result:
         """Run one segment as the only lane."""

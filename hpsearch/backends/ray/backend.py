@@ -44,8 +44,7 @@ from hpsearch.task import (
     WorkerShare,
 )
 from hpsearch.trial import Failure
-from hpsearch.worker.attempt import attempt_directory
-from hpsearch.worker.attempt_log import file_log
+from hpsearch.worker.attempt import attempt_directory, file_log
 from hpsearch.worker.gang import ranks_of_gang
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.preflight import check_trainable

@@ -16,8 +16,7 @@ from hpsearch.trainable.addresses import PACKS
 from hpsearch.trainable.checkpoints import pack, unpack
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Segment, Trial
-from hpsearch.worker.attempt import attempt_directory
-from hpsearch.worker.attempt_log import LOG
+from hpsearch.worker.attempt import LOG, attempt_directory
 from hpsearch.worker.gang import RankInfo
 
 __all__ = [

@@ -29,8 +29,7 @@ from hpsearch.trainable.addresses import PACKS, path_of
 from hpsearch.trainable.checkpoints import pack, unpack
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Report, Segment
-from hpsearch.worker.attempt import attempt_directory
-from hpsearch.worker.attempt_log import LOG
+from hpsearch.worker.attempt import LOG, attempt_directory
 from hpsearch.worker.child_process import ignore_preemption
 from hpsearch.worker.gpus import hide_gpus
 from hpsearch.worker.guardian import start_guardian

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpsearch.worker.attempt_log import LOG, AttemptLog
+from hpsearch.worker.attempt import LOG, AttemptLog
 
 
 def test_output_that_begins_after_it_was_to_be_filed_is_no_part_of_the_next_attempts(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpsearch.worker.attempt_log import LaneLog
+from hpsearch.worker.attempt import LaneLog
 
 
 def print_to(log: LaneLog, text: str) -> None:

@@ -10,8 +10,7 @@ import torch
 import hpsearch_comm
 from hpsearch.errors import BackendError
 from hpsearch.objective import Metric, Objective
-from hpsearch.worker.gang import GangListener, RankInfo
-from hpsearch.worker.gang_store import GangStore
+from hpsearch.worker.gang import GangListener, GangStore, RankInfo
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.worker import Worker
 from hpsearch_comm.environment import read_environment

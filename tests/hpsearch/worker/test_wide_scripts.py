@@ -13,8 +13,7 @@ from hpsearch.objective import Metric, Objective
 from hpsearch.task import Result
 from hpsearch.trainable import checkpoints
 from hpsearch.trial import Segment
-from hpsearch.worker.gang import RankInfo
-from hpsearch.worker.gang_store import Board, Ending, GangStore, StoreLostError
+from hpsearch.worker.gang import Board, Ending, GangStore, RankInfo, StoreLostError
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.worker import Worker
 from tests.hpsearch.support.segments import TRIAL, Listening, wait_until
