@@ -16,15 +16,15 @@ install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev-cpu]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 $(BENCH_STAMP): $(STAMP)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev-cpu,bench]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,bench]"
 	touch $@
 
 $(DOCS_STAMP): $(STAMP)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev-cpu,docs]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
 	touch $@
 
 demo: $(STAMP)

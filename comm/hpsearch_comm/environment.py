@@ -13,7 +13,6 @@
     HPSEARCH_COMM_TRANSPORT         auto or tcp
     HPSEARCH_COMM_STREAMS           TCP connections between two ranks of different hosts
     HPSEARCH_COMM_CUDA              auto, nccl or host: how CUDA tensors are sent
-    HPSEARCH_COMM_NCCL              NCCL library to load; default: the one that is found
     HPSEARCH_COMM_TIMELINE          path of a trace; each rank writes its part next to it
     HPSEARCH_COMM_ELASTIC           set by a launcher that continues without dead ranks: see roster.py
 
@@ -260,5 +259,5 @@ _OPTIONS: dict[str, Callable[[Mapping[str, str], str], Any]] = {
 }
 """What reads each variable that is an argument of `Group`."""
 
-VARIABLES = (_PREFIX + "SECRET", *_OPTIONS, _PREFIX + "NCCL", ELASTIC)
+VARIABLES = (_PREFIX + "SECRET", *_OPTIONS, ELASTIC)
 """This package's own variables."""

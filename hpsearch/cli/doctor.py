@@ -140,6 +140,7 @@ def _torch() -> Iterator[Finding]:
 
 
 def _nccl(search_path: Sequence[str] | None) -> Iterator[Finding]:
+    from hpsearch_comm.cuda.nccl import nccl_version, version_text
     from hpsearch_comm.cuda.nccl_wheels import installed_nccl_wheels, nccl_required_by_torch, shared_files
 
     wheels = installed_nccl_wheels(search_path)
@@ -151,7 +152,10 @@ def _nccl(search_path: Sequence[str] | None) -> Iterator[Finding]:
         yield Finding("error", "nccl", f"torch needs {keep}, but {names} is installed; {mend}")
         return
     if not shared:
-        yield Finding("ok", "nccl", names or "no wheel of it is installed: fine without GPUs")
+        loaded = nccl_version()
+        uses = f"torch uses {version_text(loaded)}" if loaded else ""
+        found = ", ".join(filter(None, (uses, names)))
+        yield Finding("ok", "nccl", found or "no wheel of it is installed: fine without GPUs")
         return
     mend = f"pip uninstall -y {' '.join(wheel.name for wheel in wheels)}"
     if keep is None:

@@ -9,21 +9,21 @@ import os
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 import hpsearch_comm as comm
+from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
-from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
-from hpsearch_comm.cuda.nccl_library import load_nccl
-from hpsearch_comm.cuda.nccl_session import NcclSession
-from hpsearch_comm.cuda.staging import HostStaging
+from hpsearch_comm.cuda.nccl import start_nccl
+from hpsearch_comm.cuda.process_group import ThroughProcessGroup, start_together
+from hpsearch_comm.cuda.staging import ThroughHost
 from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.failure.abort import AbortState
-from tests.comm.bare_nccl import BareNccl
+from tests.comm.bare_collectives import BareCollectives
 from tests.comm.thread_ranks import SECRET
 
 PATIENCE = 120.0
@@ -58,18 +58,16 @@ class Pair(Rank):
     def __init__(self, rank: int, other: Connection, timeout: float) -> None:
         super().__init__(rank, other)
         self.abort_state = AbortState()
-        self.staging = HostStaging(self.stream(), self.stream(), self.abort_state)
-        self.nccl: BareNccl | None = None
+        self.staging = ThroughHost(self.stream(), cast(HostCollectives, None), self.abort_state)
+        self.nccl: BareCollectives | None = None
         if self.reason is None:
-            self.nccl = BareNccl(
-                NcclCommunicator(
-                    NcclSession(rank, 2, load_nccl(), self.abort_state, timeout),
-                    self.stream(),
-                    self.gather,
-                    max_ctas=most_ctas(self.facts),
-                ),
-                self.current,
-            )
+
+            def start(store: Any) -> Any:
+                return start_nccl(store, rank, 2, self.device, most_ctas(self.facts), None)
+
+            process_group = start_together(start, self.gather, PATIENCE, self.abort_state.check)
+            collectives = ThroughProcessGroup(process_group, self.stream(), rank, 2, self.abort_state, timeout)
+            self.nccl = BareCollectives(collectives, self.current)
 
     def stream(self) -> CudaStream:
         return CudaStream.beside(self.device)

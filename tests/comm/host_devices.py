@@ -1,25 +1,23 @@
-"""A group whose CPU tensors are taken for those of CUDA devices, with an NCCL and streams that work on the host."""
+"""A group whose CPU tensors are taken for those of CUDA devices: Gloo stands in for NCCL."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
+from torch import distributed as dist
 
 import hpsearch_comm as comm
 from hpsearch_comm.cuda.devices import CudaParts
 from hpsearch_comm.cuda.eligibility import DeviceFacts
-from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
-from hpsearch_comm.cuda.nccl_session import NcclSession
-from hpsearch_comm.cuda.nccl_start import Gather
-from hpsearch_comm.cuda.staging import HostStaging
 from hpsearch_comm.cuda.stream import CudaStream
-from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.options import Options
-from tests.comm.host_nccl import HostNccl, HostStream, HostWorld
 from tests.comm.thread_ranks import run_ranks
 
 T = TypeVar("T")
@@ -28,19 +26,177 @@ DEVICE = torch.device("cuda", 0)
 CHUNK_BYTES = 64
 
 
+class HostEvent:
+    def __init__(self, reached: Callable[[], bool] = lambda: True) -> None:
+        self.query = reached
+
+
+class HostStream(CudaStream):
+    """A stream on which everything is done at once, but for what `busy` says."""
+
+    device = torch.device("cuda", 0)
+
+    def __init__(self, busy: Callable[[], bool] = lambda: False) -> None:
+        self.busy = busy
+        self.followed: list[Any] = []
+        self.kept: list[torch.Tensor] = []
+
+    @classmethod
+    def beside(cls, device: torch.device) -> HostStream:
+        return cls()
+
+    @classmethod
+    def current(cls, device: torch.device) -> HostStream:
+        return cls()
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def record(self) -> HostEvent:
+        return HostEvent(lambda: not self.busy())
+
+    def follow(self, event: Any) -> None:
+        self.followed.append(event)
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        self.kept.append(tensor)
+
+
+class StandInWork:
+    """A work of Gloo's, which `wait` brings to its end, as a stream would.
+
+    Args:
+        owner: Its process group; when that is aborted, a wait ends.
+        work: Gloo's.
+        finish: What is to be done then.
+    """
+
+    def __init__(self, owner: StandIn, work: Any, finish: Callable[[], object]) -> None:
+        self._owner, self._work, self._finish = owner, work, finish
+
+    def is_completed(self) -> bool:
+        return bool(self._work.is_completed())
+
+    def exception(self) -> Any:
+        return self._work.exception()
+
+    def wait(self) -> None:
+        until = time.monotonic() + 20e-6
+        while not self._work.is_completed():
+            if self._owner.aborted.is_set():
+                return
+            time.sleep(0 if time.monotonic() < until else 1e-4)
+        self._finish()
+
+
+class StandIn:
+    """ProcessGroupGloo with the interface that is used of ProcessGroupNCCL, and what tests can make of it.
+
+    Attributes:
+        log: What has been called.
+        fails: What a call raises, by its name; `start` for the start.
+        hangs: Names of calls that never return.
+        busy: Whether the GPU doesn't come to the end of what was called.
+        max_ctas: What it was started with.
+    """
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.fails: dict[str, Exception] = {}
+        self.hangs: set[str] = set()
+        self.busy = False
+        self.aborted = threading.Event()
+        self.max_ctas: int | None = None
+        self._gloo: Any = None
+
+    def start(self, store: Any, rank: int, size: int, max_ctas: int | None = None) -> StandIn:
+        self.max_ctas = max_ctas
+        self._check("start")
+        self._gloo = dist.ProcessGroupGloo(store, rank, size, timedelta(days=365))
+        self._rank, self._size = rank, size
+        self.log.append("started")
+        return self
+
+    def stream(self) -> HostStream:
+        return HostStream(lambda: self.busy)
+
+    def abort(self) -> None:
+        self._check("abort")
+        # Gloo's own wakes nobody, and its teardown waits for what never comes: it stays until the process ends.
+        _abandoned.append(self._gloo)
+        self.busy = False
+        self.aborted.set()
+        self.log.append("abort")
+
+    def shutdown(self) -> None:
+        self._check("shutdown")
+        self._gloo = None
+        self.log.append("shutdown")
+
+    def allreduce(self, tensors: list[torch.Tensor], options: dist.AllreduceOptions) -> StandInWork:
+        return self._call("allreduce", tensors, options)
+
+    def broadcast(self, tensors: list[torch.Tensor], options: dist.BroadcastOptions) -> StandInWork:
+        return self._call("broadcast", tensors, options)
+
+    def reduce(self, tensors: list[torch.Tensor], options: dist.ReduceOptions) -> StandInWork:
+        return self._call("reduce", tensors, options)
+
+    def alltoall_base(self, out: torch.Tensor, rows: torch.Tensor, *counts: list[int]) -> StandInWork:
+        return self._call("alltoall_base", out, rows, *counts)
+
+    def _allgather_base(self, out: torch.Tensor, rows: torch.Tensor) -> StandInWork:
+        return self._call("_allgather_base", out, rows)
+
+    def _reduce_scatter_base(
+        self, out: torch.Tensor, rows: torch.Tensor, options: dist.ReduceScatterOptions
+    ) -> StandInWork:
+        # Gloo has one whose work is never completed.
+        total = rows.clone()
+        to_all = dist.AllreduceOptions()
+        to_all.reduceOp = options.reduceOp
+        start = self._rank * out.numel()
+        return self._call(
+            "allreduce",
+            [total],
+            to_all,
+            as_="_reduce_scatter_base",
+            finish=lambda: out.copy_(total[start:][: len(out)]),
+        )
+
+    def _call(
+        self, name: str, *arguments: Any, as_: str = "", finish: Callable[[], object] = lambda: None
+    ) -> StandInWork:
+        self._check(as_ or name)
+        work = StandInWork(self, getattr(self._gloo, name)(*arguments), finish)
+        self.log.append(as_ or name)
+        return work
+
+    def _check(self, name: str) -> None:
+        if name in self.hangs:
+            threading.Event().wait()
+        if name in self.fails:
+            raise self.fails[name]
+
+
+_abandoned: list[Any] = []
+
+
 class HostParts(CudaParts):
-    """What collectives of CUDA tensors are put together from, without CUDA.
+    """What collectives of CUDA tensors are made of, without CUDA.
 
     Args:
         rank: The rank.
-        libraries: Its NCCL for each communicator that it may make.
+        stand_ins: Its process group for each device that it may use.
         **facts: What this rank says of its GPU, where it isn't the usual.
     """
 
-    def __init__(self, rank: int, libraries: list[HostNccl], **facts: Any) -> None:
-        self._left = list(libraries)
-        self._facts = DeviceFacts(f"gpu {rank}", f"bus {rank}", f"process {rank}", HostNccl.version)
-        self._facts = replace(self._facts, **facts)
+    chunk_bytes = CHUNK_BYTES
+
+    def __init__(self, rank: int, stand_ins: list[StandIn], **facts: Any) -> None:
+        self._left = list(stand_ins)
+        self._facts = replace(DeviceFacts(f"gpu {rank}", f"bus {rank}", f"process {rank}", 22809), **facts)
+        self._started: StandIn | None = None
         self.asked = 0
 
     def check(self, device: torch.device) -> None:
@@ -53,31 +209,15 @@ class HostParts(CudaParts):
     def current(self, device: torch.device) -> HostStream:
         return HostStream()
 
-    def communicator(
-        self,
-        options: Options,
-        device: torch.device,
-        gather: Gather,
-        abort_state: AbortState,
-        max_ctas: int | None,
-    ) -> NcclCommunicator:
-        nccl = self._left.pop(0)
-        return NcclCommunicator(
-            NcclSession(options.rank, options.size, nccl.as_library(), abort_state, options.timeout),
-            nccl.stream(),
-            gather,
-            start_timeout=options.start_timeout,
-            max_ctas=max_ctas,
-        )
+    def beside(self, device: torch.device) -> HostStream:
+        return HostStream(lambda: self._started is not None and self._started.busy)
 
-    def staging(self, device: torch.device, abort_state: AbortState) -> HostStaging:
-        return HostStaging(
-            HostStream(),
-            HostStream(),
-            abort_state,
-            chunk_bytes=CHUNK_BYTES,
-            allocate=lambda nbytes: torch.empty(nbytes, dtype=torch.uint8),
-        )
+    def pinned(self, nbytes: int) -> torch.Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+    def process_group(self, options: Options, device: torch.device, max_ctas: int | None, store: Any) -> Any:
+        self._started = self._left.pop(0)
+        return self._started.start(store, options.rank, options.size, max_ctas)
 
 
 class DeviceRanks:
@@ -90,8 +230,7 @@ class DeviceRanks:
 
     def __init__(self, size: int, facts: dict[int, dict[str, Any]] | None = None) -> None:
         self.size = size
-        worlds = [HostWorld(size), HostWorld(size)]
-        self.nccl = [[HostNccl(world, rank) for world in worlds] for rank in range(size)]
+        self.nccl = [[StandIn(), StandIn()] for _ in range(size)]
         self.parts = [HostParts(rank, self.nccl[rank], **(facts or {}).get(rank, {})) for rank in range(size)]
 
     def join(self, group: comm.Group, pick: Callable[[torch.Tensor], torch.device] = lambda tensor: DEVICE) -> None:
@@ -122,7 +261,7 @@ class DeviceRanks:
         return run_ranks(self.size, joined, **options)
 
     def log(self, rank: int) -> list[str]:
-        """Give what a rank has asked of the NCCL of its first device."""
+        """Return what a rank has asked of the process group of its first device."""
         return self.nccl[rank][0].log
 
 

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 import torch
 
-from hpsearch_comm.cuda.staging import HostStaging, chunks
+from hpsearch_comm.collectives.host_collectives import HostCollectives
+from hpsearch_comm.cuda.staging import ThroughHost
 from hpsearch_comm.cuda.stream import wait_until
 from hpsearch_comm.errors import PeerLost, UsageError
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.header import DTYPES
-from tests.comm.host_nccl import HostEvent, HostStream
+from tests.comm.host_devices import HostEvent, HostStream
 
 READY = HostEvent(lambda: True)
 
@@ -26,14 +28,14 @@ class Staged:
     """Staging on the CPU, with a record of what it asked for."""
 
     def __init__(self, abort_state: AbortState, chunk_bytes: int = 64) -> None:
-        self.down, self.up = HostStream(), HostStream()
+        self.stream = HostStream()
         self.allocated: list[int] = []
 
         def allocate(nbytes: int) -> torch.Tensor:
             self.allocated.append(nbytes)
             return torch.full((nbytes,), 0xAB, dtype=torch.uint8)
 
-        self.staging = HostStaging(self.down, self.up, abort_state, chunk_bytes=chunk_bytes, allocate=allocate)
+        self.staging = ThroughHost(self.stream, cast(HostCollectives, None), abort_state, allocate, chunk_bytes)
 
     def elementwise(
         self, tensor: torch.Tensor, collective: Callable[[torch.Tensor], object], out: torch.Tensor | None = None
@@ -45,22 +47,6 @@ class Staged:
         self, tensor: torch.Tensor, out: torch.Tensor, collective: Callable[[torch.Tensor, torch.Tensor], object]
     ) -> None:
         self.staging.whole(tensor, out, collective, READY)
-
-
-@pytest.mark.parametrize("numel", [0, 1, 15, 16, 17, 100, 1000])
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.complex128])
-def test_chunks_cover_everything_once_and_fit(numel, dtype):
-    parts = chunks(numel, dtype.itemsize, 64)
-    assert [stop for _, stop in parts[:-1]] == [start for start, _ in parts[1:]]
-    assert (parts[0][0], parts[-1][1]) == (0, numel)
-    assert all((stop - start) * dtype.itemsize <= 64 for start, stop in parts)
-    assert len(parts) == max(1, -(-numel // (64 // dtype.itemsize)))
-
-
-def test_chunks_are_equally_long_but_for_the_last():
-    assert chunks(33, 4, 64) == [(0, 11), (11, 22), (22, 33)]
-    assert chunks(10, 16, 16) == [(index, index + 1) for index in range(10)]
-    assert chunks(5, 1, 2) == [(0, 2), (2, 4), (4, 5)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -82,7 +68,8 @@ def test_each_element_goes_down_through_the_collective_and_up(abort_state, dtype
     assert tensor.to(torch.float64 if not dtype.is_complex else dtype).tolist() == [
         (1 + index) % 2 for index in range(numel)
     ]
-    assert len(seen) == len(chunks(numel, dtype.itemsize, 64))
+    assert len(seen) == max(1, -(-numel // (64 // dtype.itemsize)))
+    assert all(chunk.nbytes <= 64 for chunk in seen)
 
 
 def test_strides_and_out_are_kept(abort_state):
@@ -97,16 +84,14 @@ def test_strides_and_out_are_kept(abort_state):
     assert torch.equal(strided, 3 * before)
 
 
-def test_slots_are_reused_and_waited_for_in_the_gpu(abort_state):
+def test_chunks_share_one_piece_of_host_memory(abort_state):
     staged = Staged(abort_state, 16)
     tensor = torch.arange(40.0)
     for _ in range(3):
         staged.elementwise(tensor, lambda chunk: chunk.add_(1))
     assert torch.equal(tensor, torch.arange(40.0) + 3)
-    assert staged.allocated == [64]
-    # Three callers; 10 chunks of each, of which all but the first three took a slot that had been used.
-    assert len(staged.down.followed) == 3 + 3 * 7
-    assert staged.up.followed == [READY] * 3
+    assert staged.allocated == [16]
+    assert staged.stream.followed == [READY] * 3
 
 
 @pytest.mark.parametrize(
@@ -141,26 +126,26 @@ def test_host_memory_is_kept_for_the_next_call_up_to_a_limit(abort_state):
         staged.whole(torch.zeros(nbytes, dtype=torch.uint8), torch.zeros(0), lambda given, wanted: None)
         return len(staged.allocated)
 
-    assert [carry(nbytes) for nbytes in (0, 100, 64, 3 * 2**20, 2**22, 2**10)] == [1, 2, 2, 3, 3, 3]
+    assert [carry(nbytes) for nbytes in (0, 100, 64, 3 * 2**20, 2**22, 2**10)] == [0, 1, 1, 2, 2, 2]
     staged.elementwise(torch.ones(200), lambda chunk: chunk.add_(1))
-    assert staged.allocated == [64, 512, 2**22]
+    assert staged.allocated == [512, 2**22]
     # What takes more is given back when it is done, and the next one has memory again.
-    assert [carry(nbytes) for nbytes in (2**26 + 1, 1, 1)] == [4, 5, 5]
+    assert [carry(nbytes) for nbytes in (2**26 + 1, 1, 1)] == [3, 4, 4]
     staged.staging.close()
-    assert carry(1) == 6
+    assert carry(1) == 5
 
 
 @pytest.mark.parametrize("way", ["elementwise", "whole"])
 def test_a_call_waits_on_the_host_for_the_last_copy(abort_state, way):
     staged = Staged(abort_state)
-    looks = iter([True] * 20)
-    staged.up.busy = lambda: next(looks, False)  # the copy up goes on for some looks
+    looks = iter([False, *[True] * 20])
+    staged.stream.busy = lambda: next(looks, False)  # the copy up goes on for some looks
     if way == "elementwise":
         staged.elementwise(torch.ones(3), lambda chunk: None)
     else:
         staged.whole(torch.ones(3), torch.ones(3), lambda given, wanted: None)
     assert next(looks, None) is None
-    assert [staged.down.followed[0], staged.up.followed[0]] == [READY] * 2
+    assert staged.stream.followed == [READY]
 
 
 def test_error_of_the_collective_comes_through_and_the_staging_goes_on(abort_state):
@@ -193,9 +178,8 @@ def test_memory_is_kept_for_the_copies_before_anything_can_go_wrong(abort_state,
 
     with pytest.raises(PeerLost):
         carry()
-    for stream in (staged.down, staged.up):
-        for used in (tensor, out):
-            assert any(kept is used for kept in stream.kept)
+    for used in (tensor, out):
+        assert any(kept is used for kept in staged.stream.kept)
 
 
 def test_conjugated_tensors_are_carried_by_value(abort_state):
@@ -210,7 +194,7 @@ def test_conjugated_tensors_are_carried_by_value(abort_state):
 
 def test_failed_group_ends_the_wait_for_the_gpu(abort_state):
     staged = Staged(abort_state)
-    staged.down.busy = lambda: True
+    staged.stream.busy = lambda: True
     abort_state.fail(PeerLost("rank 1 has died", 1))
     with pytest.raises(PeerLost, match="rank 1 has died"):
         staged.elementwise(torch.ones(3), lambda chunk: None)

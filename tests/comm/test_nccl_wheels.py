@@ -31,9 +31,9 @@ def test_two_wheels_that_install_one_library_are_found(tmp_path):
     install(tmp_path, "nvidia_nccl_cu12", "2.30.7", (LIBRARY, "nvidia/nccl/__init__.py"))
     install(tmp_path, "nvidia-nccl-extras", "1.0", (LIBRARY,))
     wheels = installed_nccl_wheels([str(tmp_path)])
-    assert [(wheel.name, wheel.version, wheel.cuda) for wheel in wheels] == [
-        ("nvidia-nccl-cu12", "2.30.7", 12),
-        ("nvidia-nccl-cu13", "2.28.9", 13),
+    assert [(wheel.name, wheel.version) for wheel in wheels] == [
+        ("nvidia-nccl-cu12", "2.30.7"),
+        ("nvidia-nccl-cu13", "2.28.9"),
     ]
     assert shared_files(wheels) == (LIBRARY,)
 

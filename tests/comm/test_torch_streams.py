@@ -16,8 +16,7 @@ from hpsearch_comm.operations.work import Handle
 from hpsearch_comm.torch_backend.process_group import CommProcessGroup
 from hpsearch_comm.torch_backend.streams import CallersStreams
 from hpsearch_comm.torch_backend.work import CommWork
-from tests.comm.host_devices import DeviceRanks
-from tests.comm.host_nccl import HostEvent, HostStream
+from tests.comm.host_devices import DeviceRanks, HostEvent, HostStream
 
 
 class NotedStream(HostStream):

@@ -13,14 +13,11 @@ from typing import Any
 import torch
 
 from hpsearch_comm.bootstrap.interface import interface_name
-from hpsearch_comm.cuda.device_collectives import DeviceOperations
-from hpsearch_comm.cuda.device_ways import Alone, ThroughHost
 from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
-from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
-from hpsearch_comm.cuda.nccl_library import load_nccl
-from hpsearch_comm.cuda.nccl_session import NcclSession
-from hpsearch_comm.cuda.nccl_start import Gather
-from hpsearch_comm.cuda.staging import HostStaging
+from hpsearch_comm.cuda.nccl import start_nccl
+from hpsearch_comm.cuda.operations import Alone, DeviceOperations
+from hpsearch_comm.cuda.process_group import ThroughProcessGroup, start_together
+from hpsearch_comm.cuda.staging import CHUNK_BYTES, ThroughHost, pinned
 from hpsearch_comm.cuda.stream import CudaStream, check_capture
 from hpsearch_comm.errors import ConfigurationError, NcclError, UsageError
 from hpsearch_comm.failure.abort import AbortState
@@ -36,10 +33,12 @@ _log = logging.getLogger(__name__)
 
 
 class CudaParts:
-    """Makes what collectives of CUDA tensors are put together from. Tests put others in its place."""
+    """What collectives of CUDA tensors are made of. Tests put a stand-in in its place."""
+
+    chunk_bytes = CHUNK_BYTES
 
     def check(self, device: torch.device) -> None:
-        """Raise UsageError unless tensors of this device can travel."""
+        """Raise UsageError unless collectives take tensors of this device."""
         if device.type != "cuda":
             raise UsageError(
                 f"collectives take tensors on the CPU or on a CUDA device, got one on {device}: move it with "
@@ -48,34 +47,24 @@ class CudaParts:
         check_capture()
 
     def facts(self, device: torch.device) -> DeviceFacts:
-        """Gather what the other ranks must know of this one's GPU."""
+        """Return what the other ranks must know of this one's GPU."""
         return local_facts(device)
 
     def current(self, device: torch.device) -> CudaStream:
-        """Give the calling thread's current stream."""
+        """Return the calling thread's current stream."""
         return CudaStream.current(device)
 
-    def communicator(
-        self,
-        options: Options,
-        device: torch.device,
-        gather: Gather,
-        abort_state: AbortState,
-        max_ctas: int | None,
-    ) -> NcclCommunicator:
-        """Make an NCCL communicator, together with all other ranks."""
-        return NcclCommunicator(
-            NcclSession(options.rank, options.size, load_nccl(), abort_state, options.timeout),
-            CudaStream.beside(device),
-            gather,
-            start_timeout=options.start_timeout,
-            max_ctas=max_ctas,
-            interface=_nccls_interface(options),
-        )
+    def beside(self, device: torch.device) -> CudaStream:
+        """Return a new stream."""
+        return CudaStream.beside(device)
 
-    def staging(self, device: torch.device, abort_state: AbortState) -> HostStaging:
-        """Make the copies to and from pinned host memory."""
-        return HostStaging(CudaStream.beside(device), CudaStream.beside(device), abort_state)
+    def pinned(self, nbytes: int) -> torch.Tensor:
+        """Return page-locked host memory."""
+        return pinned(nbytes)
+
+    def process_group(self, options: Options, device: torch.device, max_ctas: int | None, store: Any) -> Any:
+        """Return a process group of torch's, connected with all other ranks."""
+        return start_nccl(store, options.rank, options.size, device, max_ctas, _nccls_interface(options))
 
 
 class Devices:
@@ -102,7 +91,7 @@ class Devices:
         self._lock = threading.RLock()  # for signal handlers, as in `WorkQueue`
         self._agreeing = False
         self._process = os.getpid()
-        self._open: list[NcclCommunicator | HostStaging] = []
+        self._open: list[ThroughProcessGroup | ThroughHost] = []
 
     def preparation(self, device: torch.device, work_queue: WorkQueue, host: HostOperations) -> HostOperations:
         """Give what prepares operations on a device's tensors. For a new one, the ranks first agree on their way.
@@ -154,21 +143,22 @@ class Devices:
             self._open = []
 
     def _take_into_use(self, device: torch.device, work_queue: WorkQueue, host: HostOperations) -> DeviceOperations:
-        path, communicator = "none: a group of one", None
+        path, nccl = "none: a group of one", None
         otherwise: Way = Alone()
         if self._options.size > 1:
-            path, communicator = self._agree(device, work_queue, host)
-            staging = self.parts.staging(device, self._abort_state)
+            path, nccl = self._agree(device, work_queue, host)
+            parts = self.parts
+            staging = ThroughHost(parts.beside(device), host.host, self._abort_state, parts.pinned, parts.chunk_bytes)
             self._open.append(staging)
-            otherwise = ThroughHost(staging, host.host)
+            otherwise = staging
         _log.info("rank %d: tensors on %s travel by %s", self._options.rank, device, path)
         self.path = path
         number = len(self._known) + 1
-        return DeviceOperations(host.host, number, partial(self.parts.current, device), communicator, otherwise)
+        return DeviceOperations(host.host, number, partial(self.parts.current, device), nccl, otherwise)
 
     def _agree(
         self, device: torch.device, work_queue: WorkQueue, host: HostOperations
-    ) -> tuple[str, NcclCommunicator | None]:
+    ) -> tuple[str, ThroughProcessGroup | None]:
         mine = self._options.cuda
 
         def compare(operation: Operation) -> list[Any]:
@@ -187,11 +177,9 @@ class Devices:
         facts = [DeviceFacts.from_json(values) for _, values in everyone]
         reason = can_use_nccl(facts)
         if reason is None:
-            communicator, reason = work_queue.now(
-                host.first_cuda_use(lambda turn: self._join(turn, device, host, facts))
-            )
-            if communicator is not None:
-                return "nccl", communicator
+            nccl, reason = work_queue.now(host.first_cuda_use(lambda turn: self._join(turn, device, host, facts)))
+            if nccl is not None:
+                return "nccl", nccl
             if mine == "auto" and self._options.rank == 0:
                 _log.warning("%s. Tensors on %s travel through host memory", reason, device)
         if mine == "nccl":
@@ -203,18 +191,23 @@ class Devices:
 
     def _join(
         self, operation: Operation, device: torch.device, host: HostOperations, facts: list[DeviceFacts]
-    ) -> tuple[NcclCommunicator, None] | tuple[None, str]:
-        """Make an NCCL communicator, or say why there is none on any rank."""
+    ) -> tuple[ThroughProcessGroup, None] | tuple[None, str]:
+        """Start NCCL, or return why it runs on no rank."""
+        options, parts = self._options, self.parts
 
         def gather(value: Any) -> list[Any]:
             return host.allgather_object(value).work(operation)
 
         try:
-            communicator = self.parts.communicator(self._options, device, gather, self._abort_state, most_ctas(facts))
+            start = partial(parts.process_group, options, device, most_ctas(facts))
+            process_group = start_together(start, gather, options.start_timeout, self._abort_state.check)
         except NcclError as error:
             return None, str(error)
-        self._open.append(communicator)
-        return communicator, None
+        nccl = ThroughProcessGroup(
+            process_group, parts.beside(device), options.rank, options.size, self._abort_state, options.timeout
+        )
+        self._open.append(nccl)
+        return nccl, None
 
 
 def _nccls_interface(options: Options) -> str | None:

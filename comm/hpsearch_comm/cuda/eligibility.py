@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from hpsearch_comm.cuda.nccl_library import load_nccl, version_text
-from hpsearch_comm.errors import NcclError, RefusedError
+from hpsearch_comm.cuda.nccl import nccl_problem, nccl_version, version_text
+from hpsearch_comm.errors import RefusedError
 
 __all__ = ["DeviceFacts", "can_use_nccl", "local_facts", "most_ctas"]
 
@@ -40,7 +40,7 @@ class DeviceFacts:
     process: str
     """The machine and the process."""
     nccl: int
-    """NCCL's version, such as 23203; 0 where it can't be loaded."""
+    """NCCL's version, such as 23203; 0 for a torch without it."""
     problem: str | None = None
     """Why this rank can't use NCCL, whatever the others have."""
     shares: bool = False
@@ -75,15 +75,9 @@ def local_facts(device: torch.device, environ: Mapping[str, str] | None = None) 
     environ = os.environ if environ is None else environ
     machine = _machine()
     process = f"{machine}/{_link('/proc/self/ns/pid')}/{os.getpid()}"
-    problem = None
-    version = 0
-    try:
-        version = load_nccl(environ).version
-    except NcclError as error:
-        problem = str(error)
+    problem = nccl_problem()
     if not torch.cuda.is_available():
-        built = "is built for CPUs" if torch.version.cuda is None else "sees no GPU: look at CUDA_VISIBLE_DEVICES"
-        return DeviceFacts("", "", process, version, f"torch {built}")
+        return DeviceFacts("", "", process, 0, problem)
     properties: Any = torch.cuda.get_device_properties(device)
     bus = f"{machine}/{_place(properties, device.index, environ)}"
     # A driver's UUID is the same from every container; torch gives it since 2.5.
@@ -92,7 +86,7 @@ def local_facts(device: torch.device, environ: Mapping[str, str] | None = None) 
         gpu,
         bus,
         process,
-        version,
+        nccl_version(),
         problem,
         environ.get(_SHARING_VARIABLE, "").strip() not in ("", "0"),
         environ.get("NCCL_NVLS_ENABLE", "").strip() == "1",

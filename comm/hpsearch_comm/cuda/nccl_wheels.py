@@ -12,12 +12,12 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 
-__all__ = ["LIBRARY", "NcclWheel", "installed_nccl_wheels", "nccl_required_by_torch", "shared_files"]
+__all__ = ["NcclWheel", "installed_nccl_wheels", "nccl_required_by_torch", "shared_files"]
 
-LIBRARY = re.compile(r"libnccl\.so(\.\d+)*")
+_LIBRARY = re.compile(r"libnccl\.so(\.\d+)*")
 """Names of NCCL's files."""
 
 _NAME = re.compile(r"nvidia[-_.]+nccl[-_.]+cu\d+", re.IGNORECASE)
@@ -32,18 +32,11 @@ class NcclWheel:
     version: str
     files: tuple[str, ...]
     """Its files, relative to the folder it is installed in."""
-    folder: Path = field(default=Path(), compare=False)
-    """Where it is installed."""
 
     @property
     def libraries(self) -> tuple[str, ...]:
         """Its copies of libnccl, relative to the folder; one, as a rule."""
-        return tuple(file for file in self.files if LIBRARY.fullmatch(PurePosixPath(file).name))
-
-    @property
-    def cuda(self) -> int:
-        """Major version of CUDA that it is built for."""
-        return int(self.name.rpartition("cu")[2])
+        return tuple(file for file in self.files if _LIBRARY.fullmatch(PurePosixPath(file).name))
 
 
 def installed_nccl_wheels(search_path: Sequence[str] | None = None) -> tuple[NcclWheel, ...]:
@@ -60,8 +53,7 @@ def installed_nccl_wheels(search_path: Sequence[str] | None = None) -> tuple[Ncc
         canonical = re.sub(r"[-_.]+", "-", name).lower()
         files = tuple(sorted(file.as_posix() for file in distribution.files or ()))
         # The first on the path is the one that Python imports.
-        folder = Path(str(distribution.locate_file("")))
-        found.setdefault(canonical, NcclWheel(canonical, distribution.version, files, folder))
+        found.setdefault(canonical, NcclWheel(canonical, distribution.version, files))
     return tuple(found[name] for name in sorted(found))
 
 

@@ -37,13 +37,11 @@ class CudaStream:
         stream: torch's.
 
     Attributes:
-        handle: The `cudaStream_t`.
         device: Its device.
     """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self.handle = int(stream.cuda_stream)
         self.device: torch.device = stream.device
 
     @classmethod

@@ -9,13 +9,13 @@ GPU computes. In return no kernel is launched that spins on the GPU for a peer w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from hpsearch_comm.collectives.host_collectives import HostCollectives
-from hpsearch_comm.cuda.nccl_reduction import supports
+from hpsearch_comm.cuda.process_group import supports
 from hpsearch_comm.cuda.staging import CHUNK_BYTES
 from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.failure.operation import Operation
@@ -25,7 +25,7 @@ from hpsearch_comm.operations.way import Turn, Way
 from hpsearch_comm.operations.work import UnderWay
 from hpsearch_comm.operations.work_queue import Prepared
 
-__all__ = ["DeviceOperations"]
+__all__ = ["Alone", "DeviceOperations"]
 
 _MEETING = ("allgather", "alltoall")
 """Operations whose ranks tell each other numbers first, and so have met."""
@@ -59,8 +59,7 @@ class DeviceOperations(HostOperations):
     def _algorithm(self, operation: str, nbytes: int, reduction: str, dtype: torch.dtype) -> str:
         if self._nccl is not None and supports(reduction, dtype):
             return "nccl"
-        # Through host memory these go in chunks, one after the other.
-        chunked = operation in ("allreduce", "broadcast")
+        chunked = operation in ("allreduce", "broadcast")  # through host memory
         return self.host.algorithm(operation, min(nbytes, CHUNK_BYTES) if chunked else nbytes)
 
     def _prepared(self, call: Call, work: Callable[[Way, Turn], tuple[Any, UnderWay | None]]) -> Prepared[Any]:
@@ -86,3 +85,20 @@ class DeviceOperations(HostOperations):
             result = like.new_empty(shape)
         turn.stream.keep(result)
         return result
+
+
+class Alone:
+    """In a group of one every result is a copy, made on the caller's own stream; nobody waits for it on the host."""
+
+    stream: CudaStream | None = None
+
+    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, *_: Sequence[Any]) -> None:
+        """See `Way`."""
+        if out is not tensor:
+            with turn.stream.scope():
+                out.copy_(tensor)
+
+    allgather = reduce_scatter = alltoall = allreduce
+
+    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> None:
+        """See `Way`."""
