@@ -1,15 +1,22 @@
-"""Arguments that several commands share, and types of numbers and studies."""
+"""Arguments that several commands share: how they are added and read, and which study and trial they mean."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpsearch.config.strict_json import parse_json
-from hpsearch.errors import HpsearchError
+from hpsearch.errors import HpsearchError, JournalError
+from hpsearch.journal.directory import JOURNAL, StudyDirectory
+from hpsearch.tables.wording import shown_path
+
+if TYPE_CHECKING:
+    from hpsearch.results.study import Study
 
 __all__ = [
     "add_format",
@@ -19,13 +26,22 @@ __all__ = [
     "add_trial",
     "add_weights",
     "comma_list",
+    "directory_of",
+    "each_a_study",
+    "loaded",
+    "newest",
     "number",
+    "pasted",
     "positive",
     "read_json",
     "target",
+    "trial_of",
 ]
 
 _NEWEST = "(default: the newest study in runs)"
+_RUNS = Path("runs")
+_MOST_NAMED = 8
+"""Studies that an error names one by one."""
 
 
 def add_study(command: argparse.ArgumentParser, newest: bool = False) -> None:
@@ -128,3 +144,107 @@ def read_json(path: Path, error_type: type[HpsearchError]) -> tuple[str, Any]:
         return name, parse_json(sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise error_type(f"{name}: must be JSON: {error}") from None
+
+
+def directory_of(args: argparse.Namespace) -> Path:
+    """Return the command line's directory; without one, the newest study's, with a message.
+
+    Raises:
+        JournalError: There is no directory and no study.
+    """
+    directory: Path = newest() if args.dir is None else args.dir
+    return directory
+
+
+def newest() -> Path:
+    """Return the newest study's directory, and print it.
+
+    Raises:
+        JournalError: There is none.
+    """
+    from hpsearch.results.studies import newest_study
+
+    found = newest_study(_RUNS, lambda text: print(f"hpsearch: {text}", file=sys.stderr))
+    print(f"hpsearch: {found} is taken, the newest study in {_RUNS}", file=sys.stderr)
+    return found
+
+
+def trial_of(args: argparse.Namespace) -> tuple[Path, int | None]:
+    """Return the directory and the trial that a command line names: `DIR 16`, `16` alone, `DIR` alone, or nothing.
+
+    Raises:
+        HpsearchError: A number alone is a study's directory, too.
+        JournalError: No study is named, and there is none.
+    """
+    alone = args.dir if args.trial is None else None
+    if alone is not None and str(alone).isdecimal():
+        if StudyDirectory(alone).exists():
+            raise HpsearchError(
+                f"{alone}: must be a directory or a trial, but could be both: write ./{alone} for the study in this "
+                f"directory, or name the study before the trial"
+            )
+        args.trial, args.dir = int(str(alone)), None
+    trial: int | None = args.trial
+    return directory_of(args), trial
+
+
+def loaded(directory: Path) -> Study:
+    """Load a study; output of a user's searcher or scheduler must not mix with a CSV."""
+    from hpsearch.results.study import load  # not every command that has these arguments needs it
+
+    with contextlib.redirect_stdout(sys.stderr):
+        return load(directory)
+
+
+def each_a_study(command: str, directories: Sequence[Path]) -> Sequence[Path]:
+    """Return the command line's directories; a folder of studies is refused, with advice.
+
+    Args:
+        command: Name of the command.
+        directories: Its arguments.
+
+    Raises:
+        JournalError: A directory isn't a study, but contains some.
+    """
+    for directory in directories:
+        if StudyDirectory(directory).exists() or StudyDirectory(directory / "study").exists():
+            continue
+        if found := _inside(directory):
+            raise JournalError(
+                f"{directory}: expected a study's directory, which holds {JOURNAL}; there is none here, but there "
+                f"{'is one' if len(found) == 1 else f'are {len(found):,}'} in it: type "
+                f"`hpsearch {command} {_typed(directory, found)}`, or name those that you mean."
+            )
+    return directories
+
+
+def _inside(folder: Path) -> list[Path]:
+    """Return the studies in a folder, or else in folders of it, by name."""
+    for pattern in (f"*/{JOURNAL}", f"*/*/{JOURNAL}"):
+        try:
+            found = sorted(path.parent for path in folder.glob(pattern))
+        except OSError:  # permission denied, or an invalid name
+            return []
+        if found := [path for path in found if _is_seen(path, folder)]:
+            return found
+    return []
+
+
+def _typed(folder: Path, found: Sequence[Path]) -> str:
+    """Return a shell pattern for studies in a folder, or their names where a pattern matches others too."""
+    pattern = "/".join("*" * len(found[0].relative_to(folder).parts))
+    there = [path for path in folder.glob(pattern) if _is_seen(path, folder)]
+    for ending, matched in (("", there), ("/", [path for path in there if path.is_dir()])):
+        if len(found) > 1 and sorted(matched) == found:
+            return f"{'' if folder.absolute() == Path.cwd() else f'{pasted(folder)}/'}{pattern}{ending}"
+    return " ".join(map(pasted, found[:_MOST_NAMED])) + (" ..." if len(found) > _MOST_NAMED else "")
+
+
+def _is_seen(path: Path, folder: Path) -> bool:
+    """Return whether a pattern of the shell finds it."""
+    return not any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def pasted(directory: Path) -> str:
+    """Return a directory as it can be pasted into a shell, by its shortest name from here."""
+    return shlex.quote(shown_path(directory.absolute(), Path.cwd()))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hpsearch.cli.arguments import add_format, add_study, add_weights, target
-from hpsearch.cli.which_study import directory_of, loaded
+from hpsearch.cli.arguments import add_format, add_study, add_weights, directory_of, loaded, target
 from hpsearch.errors import HpsearchError
 from hpsearch.results.best import BestTrial
 from hpsearch.results.study import Study
+from hpsearch.tables.formats import indented_json
 from hpsearch.tables.layout import screen_of
 
 __all__ = ["best", "best_arguments"]
@@ -31,8 +30,6 @@ def best_arguments(command: argparse.ArgumentParser) -> None:
 
 def best(args: argparse.Namespace) -> int:
     """Show the best trial."""
-    from hpsearch.tables.formats import strict_json
-
     study = loaded(directory_of(args))
     rerun = study.rerun
     found = study.best_trials if args.weights is None else [study.best_by(args.weights)]
@@ -45,7 +42,7 @@ def best(args: argparse.Namespace) -> int:
         if rerun is not None:
             records[0]["configurations"] = rerun.records()
         record = records if study.sweep.objective.several and args.weights is None else records[0]
-        print(json.dumps(strict_json(record), indent=2, allow_nan=False))
+        print(indented_json(record))
         return 0
     for place, one in enumerate(found):
         print("\n" * (place > 0) + _best_text(one), end="")

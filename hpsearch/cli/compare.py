@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from hpsearch.cli.arguments import target
-from hpsearch.cli.which_study import each_a_study, loaded
+from hpsearch.cli.arguments import each_a_study, loaded, target
 from hpsearch.errors import HpsearchError
+from hpsearch.tables.formats import indented_json
 
 __all__ = ["compare", "compare_arguments"]
 
@@ -34,7 +33,7 @@ def compare(args: argparse.Namespace) -> int:
     if args.format == "csv":
         print(comparison_tables.courses_csv(compared), end="")
     elif args.format == "json":
-        print(json.dumps(comparison_tables.comparison_json(compared), indent=2, allow_nan=False, ensure_ascii=False))
+        print(indented_json(comparison_tables.comparison_json(compared), ensure_ascii=False))
     else:
         print(compared.text(), end="")
     if args.plots is not None:

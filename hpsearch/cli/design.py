@@ -1,4 +1,4 @@
-"""`hpsearch design`: a network for a data set."""
+"""`hpsearch design`: a network for a data set; and `hpsearch predict`: what it makes of new examples."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import argparse
 import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
-from hpsearch.cli.arguments import number, positive, target
-from hpsearch.errors import DesignError
-from hpsearch.observers.progress import choose_progress
-from hpsearch.run.launched import check_launched_once
+from hpsearch.cli.arguments import add_study, number, positive, target
+from hpsearch.errors import DesignError, HpsearchError
 
-__all__ = ["design_network", "design_network_arguments"]
+__all__ = ["design_network", "design_network_arguments", "predict", "predict_arguments"]
 
 INTERRUPTED = 130
 
@@ -46,6 +45,8 @@ def design_network(args: argparse.Namespace) -> int:
     """Design a network, or resume a design."""
     from hpsearch.design.design import Surroundings, design, resume  # torch takes seconds
     from hpsearch.design.folder import DesignRequest, read_limits, read_seconds
+    from hpsearch.observers.progress import choose_progress
+    from hpsearch.run.launched import check_launched_once
 
     check_launched_once("hpsearch design")
     around = Surroundings(
@@ -116,3 +117,36 @@ def _refuse_beside_resume(args: argparse.Namespace) -> None:
 def _named(data: Path) -> str:
     """Return the folder's name: that of the data's file or folder."""
     return re.sub(r"[^\w.-]+", "-", data.stem or data.resolve().name).strip("-.") or "data"
+
+
+def predict_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch predict` takes."""
+    add_study(command)
+    command.add_argument("new", type=Path, metavar="NEW", help="a file or folder like what it was designed for")
+    command.add_argument("--output", type=target, metavar="FILE", help="write there (default: standard output)")
+    command.add_argument("--trees", action="store_true", help="with the trees that lie beside the network")
+
+
+def predict(args: argparse.Namespace) -> int:
+    """Run the `predict.py` of a model, in a process of its own, as one without hpsearch would.
+
+    Raises:
+        HpsearchError: There is none, or it can't predict for these examples.
+    """
+    script = args.dir / "model" / "predict.py"
+    if not script.is_file() and (args.dir / "design.json").is_file():
+        raise HpsearchError(
+            f"{args.dir}: must be a finished design, but the search that it began has left no model yet. Finish it "
+            f"with: hpsearch design --resume {shlex.quote(str(args.dir))}"
+        )
+    if not script.is_file():
+        raise HpsearchError(f"{args.dir}: must be what `hpsearch design` left, but there is no {script}")
+    command = [sys.executable, str(script), str(args.new)]
+    command += [] if args.output is None else ["--output", str(args.output)]
+    command += ["--trees"] if args.trees else []
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
+    if done.returncode != 0:
+        raise HpsearchError(done.stderr.strip().removeprefix("predict.py: "))
+    print(done.stderr, end="", file=sys.stderr)
+    print(done.stdout, end="")
+    return 0

@@ -6,8 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from hpsearch.cli.arguments import add_study, target
-from hpsearch.cli.which_study import directory_of, loaded
+from hpsearch.cli.arguments import add_study, directory_of, loaded, target
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.provenance import process_name

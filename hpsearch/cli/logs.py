@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hpsearch.cli.arguments import add_trial, number
-from hpsearch.cli.which_study import trial_of
+from hpsearch.cli.arguments import add_trial, number, trial_of
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal

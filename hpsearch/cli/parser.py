@@ -1,4 +1,4 @@
-"""The commands of the command line: where each is, and what it does in a line."""
+"""The commands of the command line: where each is, what it does in a line, and their completion in a shell."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 
 import hpsearch
 
-__all__ = ["COMMANDS", "build_parser"]
+__all__ = ["COMMANDS", "build_parser", "completion", "completion_arguments"]
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("run:run", "run a sweep"),
     "plan": ("plan:plan", "show what a sweep would run, without running it"),
     "check": (
-        "check:check",
+        "plan:check",
         "run a trial of a sweep for two iterations, also restored and on a warm worker, and name what differs",
     ),
     "convert": (
         "convert:convert",
         "write a W&B sweep file so that it runs, with a comment above each line that was changed",
     ),
-    "rerun": ("rerun:rerun", "run the best configurations of a study again with other seeds, and rank them by mean"),
-    "resume": ("resume:resume", "resume a study that was interrupted, stopped, killed or paused"),
-    "retry": ("resume:retry", "run failed trials of a study again, and resume it"),
+    "rerun": ("run:rerun", "run the best configurations of a study again with other seeds, and rank them by mean"),
+    "resume": ("run:resume", "resume a study that was interrupted, stopped, killed or paused"),
+    "retry": ("run:retry", "run failed trials of a study again, and resume it"),
     "design": (
         "design:design_network",
         "find a network for a data set: search, train the best on all rows, and test it",
@@ -36,13 +36,13 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "extend": ("steer:extend", "extend a study, running or not"),
     "add": ("steer:add", "add configurations of your own, which are tried next"),
     "prune": ("steer:prune", "end trials, and continue without them"),
-    "history": ("history:history", "show who ran and steered a study, when, and with what result"),
+    "history": ("status:history", "show who ran and steered a study, when, and with what result"),
     "ask": ("ask:ask", "print trials to run elsewhere, one line of JSON each"),
     "tell": ("ask:tell", "record a result of a trial that ask returned"),
     "give-up": ("ask:give_up", "release an open trial, which ask then returns again"),
     "status": ("status:status", "show the state of a study"),
     "watch": (
-        "watch:watch",
+        "status:watch",
         "watch a sweep that runs elsewhere: its trials live, with keys to sort, open, pause and stop",
     ),
     "trials": ("trials:trials", "list a study's trials"),
@@ -53,13 +53,13 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "logs": ("logs:logs", "print what a trial printed, or all trials, with the trial before each line"),
     "show": ("show:show", "show a trial's network and its costs; write a file that builds it without hpsearch"),
-    "lineage": ("lineage:lineage", "show a forked trial's parameters over its training"),
+    "lineage": ("trial:lineage", "show a forked trial's parameters over its training"),
     "export": (
         "export:export",
         "write CSV, Parquet and an Optuna storage, or fill what observers such as mlflow write",
     ),
     "benchmark": ("benchmark:benchmark", "compare search methods over recorded tables"),
-    "completion": ("completion:completion", "print what a shell needs to complete commands, options and files"),
+    "completion": ("parser:completion", "print what a shell needs to complete commands, options and files"),
     "doctor": ("doctor:doctor", "check this machine and its installation"),
     "compare": (
         "compare:compare",
@@ -79,7 +79,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "delete checkpoints and event files of a study that nothing needs, after a confirmation",
     ),
     "predict": (
-        "predict:predict",
+        "design:predict",
         "predict new examples with a designed network, as CSV with the probability of each class",
     ),
 }
@@ -149,3 +149,31 @@ class _ShowVersion(argparse.Action):
                 versions.append(f"no {name}")
         print(f"hpsearch {hpsearch.__version__} ({', '.join(versions)})")
         parser.exit()
+
+
+_PATHS = frozenset({"DIR", "FOLDER", "FILE", "SWEEP.yaml", "SUITE.yaml", "SWEEP.yaml|DIR", "DATA", "NEW"})
+"""Placeholders of paths in the help."""
+
+
+def completion_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch completion` takes."""
+    command.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+
+
+def completion(args: argparse.Namespace) -> int:
+    """Print the script that completes the words of the command line."""
+    import shtab
+
+    parser = build_parser()
+    for command in _commands(parser):
+        for action in command._actions:
+            if action.metavar in _PATHS or action.dest == "dir":
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(parser, shell=args.shell))
+    return 0
+
+
+def _commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """Return the parsers of all commands."""
+    choices = next(action.choices for action in parser._actions if isinstance(action.choices, dict))
+    return list(choices.values())

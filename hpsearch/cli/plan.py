@@ -1,23 +1,27 @@
-"""`hpsearch plan`: what a sweep would run."""
+"""Commands before a sweep: `plan` shows what it would run, `check` runs a trial of it several times."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from pathlib import Path
 
-from hpsearch.cli.arguments import add_sweep, positive
-from hpsearch.cli.running import notes_of_script, print_notes, with_workers
+from hpsearch.check.check import check_sweep
+from hpsearch.check.text import check_json, check_text
+from hpsearch.cli.arguments import add_format, add_sweep, positive
+from hpsearch.cli.running import blame, notes_of_script, print_notes, with_workers
 from hpsearch.config.import_paths import is_table
+from hpsearch.errors import TrainableError
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.plan_lanes import shapes_lines
-from hpsearch.sweep.file import SweepFile
+from hpsearch.sweep.file import SweepFile, load_sweep
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.worker.job import CommandLine
 from hpsearch.worker.preflight import check_end, missing_here
 
-__all__ = ["plan", "plan_arguments"]
+__all__ = ["check", "check_arguments", "plan", "plan_arguments"]
 
 
 def plan_arguments(command: argparse.ArgumentParser) -> None:
@@ -57,3 +61,28 @@ def _missing(sweep: Sweep, source: Path) -> list[str]:
     check_end(sweep, None, folders)
     told = missing_here(trainable, folders)
     return [] if told is None else [f"it wouldn't run here: {told}"]
+
+
+DIFFERS = 1
+
+
+def check_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch check` takes."""
+    add_sweep(command)
+    add_format(command, "json")
+
+
+def check(args: argparse.Namespace) -> int:
+    """Run a trial of a sweep several times; 1 where the runs differ."""
+    sweep = load_sweep(args.sweep, args.overrides)
+    folders = tuple(dict.fromkeys((str(Path.cwd()), str(args.sweep.resolve().parent))))
+
+    def say(text: str) -> None:
+        print(f"running {text}", file=sys.stderr, flush=True)
+
+    try:
+        result = check_sweep(sweep, folders, say)
+    except TrainableError as error:
+        raise TrainableError(f"{blame(args.sweep, sweep, error)}{error}") from error
+    print(check_json(result) if args.format == "json" else check_text(result), end="")
+    return 0 if result.ok else DIFFERS

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hpsearch.cli.arguments import target
-from hpsearch.cli.which_study import each_a_study, loaded, newest
+from hpsearch.cli.arguments import each_a_study, loaded, newest, target
 from hpsearch.errors import HpsearchError, StorageError
 from hpsearch.journal.filesystem import put_in_place
 

@@ -1,14 +1,17 @@
-"""`hpsearch run`: run a sweep file in a new directory, or resume the same sweep in its own."""
+"""Commands that run a sweep: `run` a sweep file, `resume` a study, `retry` its failed trials, `rerun` its best ones."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from hpsearch.cli.arguments import add_sweep
+from hpsearch.cli.arguments import add_set, add_study, add_sweep, number, pasted, positive
 from hpsearch.cli.running import (
     add_output,
     add_place,
+    check_importable,
     check_runs_here,
     notes_of_script,
     observers_located,
@@ -16,16 +19,23 @@ from hpsearch.cli.running import (
     run_and_report,
     with_workers,
 )
+from hpsearch.cli.steer import left
+from hpsearch.errors import SweepError
 from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Journal
 from hpsearch.journal.labels import add_tags, check_tags, write_note
+from hpsearch.results.study import load
+from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.launched import check_launched_once
 from hpsearch.run.plan import make_plan
+from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.study_run import create_study
 from hpsearch.run.warm_start import recorded, warm_start_of
 from hpsearch.sweep.file import SweepFile
+from hpsearch.sweep.overrides import change_sweep
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["run", "run_arguments"]
+__all__ = ["rerun", "rerun_arguments", "resume", "resume_arguments", "retry", "retry_arguments", "run", "run_arguments"]
 
 _MOST_PLANNED = 1_000
 """Trials of a sweep that is planned before it runs."""
@@ -97,3 +107,95 @@ def _text_of(program: str) -> str:
         return Path(program).read_text("utf-8", "replace")
     except OSError:
         return ""
+
+
+def resume_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch resume` takes."""
+    add_study(command)
+    add_place(command)
+    loosened = "run_cap, early_terminate.brackets, limits.*, metric.target, resources.max_workers_per_trial, ..."
+    add_set(command, f"extend or loosen it: {loosened}")
+    add_output(command)
+
+
+def resume(args: argparse.Namespace) -> int:
+    """Resume a study."""
+    return _resume(args, None)
+
+
+def retry_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch retry` takes."""
+    resume_arguments(command)
+    text = "numbers (default: all that failed)"
+    command.add_argument("failed", type=number, nargs="*", metavar="TRIAL", help=text)
+
+
+def retry(args: argparse.Namespace) -> int:
+    """Retry failed trials, and resume their study."""
+    return _resume(args, args.failed)
+
+
+def _resume(args: argparse.Namespace, failed: Sequence[int] | None) -> int:
+    """Resume a study; these failed trials run again, all of them where none is named, and none if None."""
+    check_launched_once("hpsearch resume" if failed is None else "hpsearch retry")
+    place = StudyDirectory(args.dir)
+    with Journal.read(place.journal) as journal:
+        record = journal.study()
+    study = load(place.path)
+    if place.holder() is not None and not study.is_told and study.state in ("running", "paused"):
+        if study.state == "paused" and failed is None:
+            return _resume_there(place, args)
+        if failed is not None:
+            return left(place, "retry", {"trials": failed}, "they run again there, as soon as workers are free")
+    sweep = with_workers(change_sweep(study.sweep, args.overrides), args.workers)
+    if study.is_told and failed is not None:
+        with AskTell(sweep, directory=place.path) as asking:
+            asking.retry(*failed)
+        ended = f", once the sweep goes on: {asking.reason}" if asking.reason else ""
+        print(f"they will be asked for again{ended or f': hpsearch ask {pasted(place.path)}'}")
+        return 0
+    call = "rerun(..., trainable=..., directory=...)" if "rerun" in record else "search(..., directory=...)"
+    check_importable(place.path, sweep, f"the same call of hpsearch.{call}")
+    folder = record.get("provenance", {}).get("directory", "")
+    source = None if sweep.source is None else Path(folder, sweep.source)
+    return run_and_report(place, sweep, args, source, folder, failed=failed)
+
+
+def _resume_there(study_dir: StudyDirectory, args: argparse.Namespace) -> int:
+    """Have the process that paused a study resume it."""
+    if args.overrides or args.workers is not None:
+        raise SweepError(
+            f"{study_dir.path}: {study_dir.holder()} has paused this study and goes on with it as it is: leave the "
+            f"options out, extend it with `hpsearch extend {pasted(study_dir.path)}`, or stop it first"
+        )
+    return left(
+        study_dir, "resume", {}, f"it goes on in {study_dir.holder()}; see: hpsearch watch {pasted(study_dir.path)}"
+    )
+
+
+def rerun_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch rerun` takes."""
+    command.add_argument("study", type=Path, metavar="DIR")
+    text = "configurations: the params of the best trials (default: %(default)s)"
+    command.add_argument("--top", type=positive, default=5, metavar="N", help=text)
+    command.add_argument("--seeds", type=positive, default=3, metavar="N", help="runs of each (default: %(default)s)")
+    text = "of each run (default: as many as the study gives a trial at most)"
+    command.add_argument("--iterations", type=positive, metavar="N", help=text)
+    text = "the new study's directory (default: the next free runs/<name>-rerun-<n>)"
+    command.add_argument("--dir", type=Path, help=text)
+    add_place(command)
+    add_output(command)
+
+
+def rerun(args: argparse.Namespace) -> int:
+    """Run the best configurations of a study again, in a new directory, or resume this rerun in its own."""
+    check_launched_once("hpsearch rerun")
+    study = load(args.study)
+    asked = plan_rerun(study, args.top, args.seeds, args.iterations)
+    asked = replace(asked, sweep=with_workers(asked.sweep, args.workers))
+    check_importable(study.directory, asked.sweep, f"hpsearch.rerun({str(args.study)!r}, trainable=...)")
+    for note in () if args.quiet else asked.notes:
+        print(note, flush=True)
+    if args.dir is None or not StudyDirectory(args.dir).exists():
+        check_runs_here(args, asked.sweep, asked.folders)
+    return run_and_report(asked.opened(args.dir), asked.sweep, args, asked.source, str(asked.folder))

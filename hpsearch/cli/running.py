@@ -14,8 +14,7 @@ from pathlib import Path
 import psutil
 
 from hpsearch.backends import make_backend
-from hpsearch.cli.arguments import positive
-from hpsearch.cli.which_study import pasted
+from hpsearch.cli.arguments import pasted, positive
 from hpsearch.config.checks import InvalidKey
 from hpsearch.config.import_paths import is_table
 from hpsearch.errors import JournalError, SweepError, TrainableError

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpsearch.cli.arguments import add_format, add_trial, target
-from hpsearch.cli.which_study import trial_of
+from hpsearch.cli.arguments import add_format, add_trial, target, trial_of
 from hpsearch.errors import HpsearchError
 from hpsearch.results.study import Study, load
-from hpsearch.tables.formats import param_cell
+from hpsearch.tables.formats import indented_json, param_cell
 from hpsearch.tables.layout import WHOLE, Column, Screen, screen_of, table_text
 from hpsearch.trial import TrialRow
 
@@ -41,7 +39,6 @@ def show_arguments(command: argparse.ArgumentParser) -> None:
 def show(args: argparse.Namespace) -> int:
     """Show a trial and its network; write it down where a folder is named."""
     from hpsearch.results.trial_network import trial_network
-    from hpsearch.tables.formats import strict_json
 
     directory, trial = trial_of(args)
     with contextlib.redirect_stdout(sys.stderr):  # what a searcher or trainable of one's own prints is no part of JSON
@@ -53,7 +50,7 @@ def show(args: argparse.Namespace) -> int:
         record = _record(found)
     if args.format == "json":
         record["written"] = None if written is None else [str(path) for path in written]
-        print(json.dumps(strict_json(record), indent=2, allow_nan=False))
+        print(indented_json(record))
         return 0
     print("".join(f"{line}\n" for line in _lines(found, record)), end="")
     if written is not None:

@@ -1,15 +1,25 @@
-"""`hpsearch status`: a study's state."""
+"""Commands on a study's state: `status` shows it, `watch` follows it, `history` shows who ran and steered the study."""
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
 
-from hpsearch.cli.arguments import add_study
-from hpsearch.cli.which_study import directory_of, loaded
+from hpsearch.cli.arguments import add_format, add_study, directory_of, loaded, pasted
+from hpsearch.cli.steer import amounts
+from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.history import HistoryEntry
+from hpsearch.results.study import load
+from hpsearch.tables.formats import indented_json, json_text
+from hpsearch.tables.layout import Column, screen_of, table_text
+from hpsearch.tables.wording import shortened
 
-__all__ = ["status", "status_arguments"]
+__all__ = ["history", "history_arguments", "status", "status_arguments", "watch", "watch_arguments"]
 
 
 def status_arguments(command: argparse.ArgumentParser) -> None:
@@ -20,13 +30,94 @@ def status_arguments(command: argparse.ArgumentParser) -> None:
 
 def status(args: argparse.Namespace) -> int:
     """Show a study's state."""
-    from hpsearch.tables.formats import strict_json
     from hpsearch.tables.status import status_record, status_text
 
     place = StudyDirectory(directory_of(args))
     study, holder = loaded(place.path), place.holder()
     if args.json:
-        print(json.dumps(strict_json(status_record(study, holder)), indent=2, ensure_ascii=False, allow_nan=False))
+        print(indented_json(status_record(study, holder), ensure_ascii=False))
     else:
         print(status_text(study, holder), end="")
     return 0
+
+
+def watch_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch watch` takes."""
+    add_study(command, newest=True)
+
+
+def watch(args: argparse.Namespace) -> int:
+    """Show it until the user has seen enough."""
+    place = StudyDirectory(directory_of(args))
+    shown = pasted(place.path)
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if os.environ.get("TERM") == "dumb" or not all(stream is not None and stream.isatty() for stream in streams):
+        raise HpsearchError(
+            f"watch: must have a terminal that can redraw; elsewhere see: hpsearch status {shown}; "
+            f"hpsearch trials {shown}"
+        )
+    from hpsearch.watch.live_study import LiveStudy, Tail
+
+    tail = Tail(place)
+    study = LiveStudy(tail.look())
+    from hpsearch.watch.app import WatchApp  # textual takes half a second
+
+    app = WatchApp(place, shown, tail, study)
+    app.run()
+    return app.return_code or 0
+
+
+_LONGEST_ASKED, _LONGEST_ANSWER = 50, 80
+"""Characters of cells of the history."""
+
+
+def history_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch history` takes."""
+    add_study(command)
+    add_format(command, "json")
+
+
+def history(args: argparse.Namespace) -> int:
+    """Show who ran and steered a study."""
+    steps = load(args.dir).history()
+    if args.format == "json":
+        print(json_text(vars(step) for step in steps))
+        return 0
+    text = table_text(
+        [
+            Column("time", [_clock(step.time) for step in steps], is_text=True),
+            Column("verb", [step.verb for step in steps], is_text=True),
+            Column("what", [shortened(_details(step), _LONGEST_ASKED) for step in steps], is_text=True),
+            Column("by", [step.by for step in steps], is_text=True),
+            Column("came of it", [shortened(step.outcome, _LONGEST_ANSWER) for step in steps], is_text=True),
+        ],
+        screen_of(sys.stdout),
+        "with --format json",
+    )
+    print(text, end="")
+    return 0
+
+
+def _details(step: HistoryEntry) -> str:
+    details = step.details
+    if "points" in details:
+        return "; ".join(amounts(point) for point in details["points"])
+    if "trials" in details:
+        return f"trials {' '.join(map(str, details['trials']))}" if details["trials"] else "all that failed"
+    if "tags" in details:
+        return " ".join(details["tags"]) or "none"
+    if "text" in details:
+        return str(details["text"]) or "none"
+    return _without_folder(details["command"]) if "command" in details else amounts(details)
+
+
+def _without_folder(command: str) -> str:
+    """Return a command as one types it: without Python, and without the folders that the program lies in."""
+    words = shlex.split(command)
+    words = words[1:] if len(words) > 1 and Path(words[0]).name.startswith("python") else words
+    words = words[1:] if words[:1] == ["-m"] else words
+    return shlex.join([Path(words[0]).name, *words[1:]]) if words else command
+
+
+def _clock(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpsearch.cli.arguments import add_study, number, positive, read_json
-from hpsearch.cli.which_study import pasted
+from hpsearch.cli.arguments import add_study, number, pasted, positive, read_json
 from hpsearch.errors import JournalError, SweepError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
@@ -45,8 +44,11 @@ _LOOK_SECONDS = 0.1
 
 
 def pause_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch pause` takes."""
+    """Add what `hpsearch pause`, `stop` and `cancel` take."""
     add_study(command)
+
+
+stop_arguments = cancel_arguments = pause_arguments
 
 
 def pause(args: argparse.Namespace) -> int:
@@ -54,19 +56,9 @@ def pause(args: argparse.Namespace) -> int:
     return _ask_process(args, "pause", "paused: running trials end at their next reports, and nothing new starts")
 
 
-def stop_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch stop` takes."""
-    add_study(command)
-
-
 def stop(args: argparse.Namespace) -> int:
     """Stop a study at the next reports."""
     return _ask_process(args, "stop", "it ends at the next reports of its trials; hpsearch resume goes on with it")
-
-
-def cancel_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch cancel` takes."""
-    add_study(command)
 
 
 def cancel(args: argparse.Namespace) -> int:

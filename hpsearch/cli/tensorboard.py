@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpsearch.cli.arguments import positive, target
-from hpsearch.cli.which_study import each_a_study, newest
+from hpsearch.cli.arguments import each_a_study, newest, positive, target
 from hpsearch.errors import HpsearchError, StorageError
 from hpsearch.observers.tensorboard.address import COLOURS, MOST_RUNS, curves_address, studies_address
 from hpsearch.tables.wording import counted

@@ -1,18 +1,22 @@
-"""The command that shows all that is known of one trial."""
+"""Commands on one trial: `trial` shows all that is known of it, `lineage` what it was trained with before."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+from collections.abc import Sequence
+from typing import Any
 
-from hpsearch.cli.arguments import add_format, add_trial, number
-from hpsearch.cli.which_study import loaded, pasted, trial_of
-from hpsearch.tables.formats import strict_json
-from hpsearch.tables.layout import screen_of
+from hpsearch.cli.arguments import add_format, add_trial, loaded, number, pasted, trial_of
+from hpsearch.results.over_time import Stage
+from hpsearch.tables.formats import csv_text, indented_json, json_text, param_cell
+from hpsearch.tables.layout import WHOLE, Column, Screen, screen_of, table_text
+from hpsearch.tables.outline import constants_of
 from hpsearch.tables.trial_page import page_lines, page_record, trial_page
+from hpsearch.tables.trials import value_columns
+from hpsearch.tables.wording import numbers
 
-__all__ = ["trial", "trial_arguments"]
+__all__ = ["lineage", "lineage_arguments", "lineage_to_csv", "trial", "trial_arguments"]
 
 
 def trial_arguments(command: argparse.ArgumentParser) -> None:
@@ -29,8 +33,88 @@ def trial(args: argparse.Namespace) -> int:
     study = loaded(directory)
     page = trial_page(study, study.row(named).number)
     if args.format == "json":
-        print(json.dumps(strict_json(page_record(page, args.tail)), indent=2, allow_nan=False))
+        print(indented_json(page_record(page, args.tail)))
         return 0
     for line in page_lines(page, pasted(directory), args.tail, screen_of(sys.stdout)):
         print(line)
     return 0
+
+
+def lineage_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what `hpsearch lineage` takes."""
+    add_trial(command, "(default: the best one)")
+    add_format(command, "csv", "json")
+
+
+def lineage(args: argparse.Namespace) -> int:
+    """Show what a trial was trained with, its ancestors' params and its own."""
+    directory, trial = trial_of(args)
+    study = loaded(directory)
+    stages, names = study.lineage(trial), study.names
+    metrics = [goal.name for goal in study.sweep.objective.goals]
+    if args.format == "csv":
+        text = lineage_to_csv(stages, names, metrics)
+    elif args.format == "json":
+        text = lineage_to_json(stages, names, metrics) + "\n"
+    else:
+        constants = constants_of(names, study.sweep.parameters)
+        text = lineage_to_table(stages, names, metrics, constants, screen_of(sys.stdout))
+    print(text, end="")
+    return 0
+
+
+def lineage_to_csv(stages: Sequence[Stage], names: Sequence[str], metrics: Sequence[str]) -> str:
+    r"""Return the stages as CSV with `\n` line ends: `trial,start,end,value,params.<name>...`.
+
+    With several goals, `values.<name>` replace `value`.
+    """
+    columns = ["trial", "start", "end", *value_columns(metrics), *(f"params.{name}" for name in names)]
+    return csv_text(
+        columns,
+        [
+            [stage.trial, stage.start, stage.end, *_cells(stage, metrics), *map(stage.params.get, names)]
+            for stage in stages
+        ],
+    )
+
+
+def lineage_to_json(stages: Sequence[Stage], names: Sequence[str], metrics: Sequence[str]) -> str:
+    """Return the stages as a JSON array of objects, one on a line, with `values` where several metrics decide."""
+    entries = []
+    for stage in stages:
+        params = {name: stage.params[name] for name in names if name in stage.params}
+        entries.append(
+            {"trial": stage.trial, "start": stage.start, "end": stage.end, **_told(stage, metrics), "params": params}
+        )
+    return json_text(entries)
+
+
+def lineage_to_table(
+    stages: Sequence[Stage],
+    names: Sequence[str],
+    metrics: Sequence[str],
+    constants: Sequence[str] = (),
+    screen: Screen = WHOLE,
+) -> str:
+    """Return the stages for a terminal; `constants` are the params that the sweep doesn't vary."""
+    columns = [
+        Column("trial", [str(stage.trial) for stage in stages], is_kept=True),
+        Column("start", [str(stage.start) for stage in stages]),
+        Column("end", [str(stage.end) for stage in stages]),
+        *(Column(name, numbers([stage.values.get(name) for stage in stages]), is_kept=True) for name in metrics),
+    ]
+    for name in names:
+        cells = [param_cell(stage.params[name]) if name in stage.params else "" for stage in stages]
+        columns.append(Column(name, cells, is_text=True, is_constant=name in constants))
+    return table_text(columns, screen, "with --format csv")
+
+
+def _told(stage: Stage, metrics: Sequence[str]) -> dict[str, Any]:
+    if len(metrics) > 1:
+        return {"values": {name: stage.values[name] for name in metrics if name in stage.values}}
+    return {"value": _cells(stage, metrics)[0]}
+
+
+def _cells(stage: Stage, metrics: Sequence[str]) -> list[float | None]:
+    """Return a value for each column of values, of which there is one where the sweep names no metric, too."""
+    return [stage.values.get(name) for name in metrics] or [None]

@@ -6,8 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from hpsearch.cli.arguments import add_format, add_study, add_weights, comma_list, positive
-from hpsearch.cli.which_study import directory_of, loaded
+from hpsearch.cli.arguments import add_format, add_study, add_weights, comma_list, directory_of, loaded, positive
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import Objective
 from hpsearch.results.best import no_best, weighted

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpsearch.errors import HpsearchError
 from hpsearch.results.study import BestTrial, Study
-from hpsearch.tables.formats import strict_json
+from hpsearch.tables.formats import indented_json
 
 __all__ = ["save_file", "save_trial"]
 
@@ -67,10 +67,7 @@ def _save_folder(values: Mapping[str, Any], checkpoint: Path, folder: Path, forc
     record, copy = folder / _RECORD, folder / (f"checkpoint-{name}" if name == _RECORD else name)
     if not force and (taken := next((path for path in (record, copy) if os.path.lexists(path)), None)) is not None:
         raise HpsearchError(f"--save: {taken} must not be there yet: name another folder, or replace it with --force")
-    text = (
-        json.dumps(strict_json({**values, "checkpoint": copy.name}), indent=2, ensure_ascii=False, allow_nan=False)
-        + "\n"
-    )
+    text = indented_json({**values, "checkpoint": copy.name}, ensure_ascii=False) + "\n"
     partial = folder / f".{secrets.token_hex(4)}.partial"
     try:
         former = _former(record) if force else None

@@ -18,7 +18,7 @@ from hpsearch.trial import Value
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["csv_field", "csv_text", "frame_of", "json_text", "param_cell", "strict_json"]
+__all__ = ["csv_field", "csv_text", "frame_of", "indented_json", "json_text", "param_cell", "strict_json"]
 
 
 def csv_text(columns: Iterable[str], rows: Iterable[Sequence[Value]]) -> str:
@@ -49,6 +49,11 @@ def json_text(entries: Iterable[Mapping[str, Value]]) -> str:
     """Return objects as a JSON array, one per line."""
     lines = [json.dumps(strict_json(entry), ensure_ascii=False, allow_nan=False) for entry in entries]
     return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
+
+
+def indented_json(record: Value, ensure_ascii: bool = True) -> str:
+    """Return a value as JSON on several lines."""
+    return json.dumps(strict_json(record), indent=2, ensure_ascii=ensure_ascii, allow_nan=False)
 
 
 def strict_json(value: Value) -> Value:

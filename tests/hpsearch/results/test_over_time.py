@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import hpsearch
 from hpsearch.cli import main
-from hpsearch.cli.lineage import lineage_to_csv
+from hpsearch.cli.trial import lineage_to_csv
 from hpsearch.errors import HpsearchError
 from hpsearch.observers.tensorboard.trial_runs import trial_run
 from hpsearch.results.over_time import Stage, lineage
