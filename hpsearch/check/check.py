@@ -17,10 +17,10 @@ from hpsearch.events import Started
 from hpsearch.objective import without_targets
 from hpsearch.run.plan import unlearned
 from hpsearch.run.reproducibility import bits_of
+from hpsearch.run.study_run import job_of, trainable_of
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import counted, params_line
-from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.trial import Failure, Segment, Trial
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.preflight import check_trainable
@@ -302,32 +302,11 @@ def _without(comparison: TrialComparison, repeated: TrialComparison, varying: Se
 
 
 def _job_of(sweep: Sweep, search_path: Sequence[str], root: Path) -> Job:
-    resources = sweep.resources
-    trainable: str | CommandLine
-    if sweep.trainable is not None:
-        trainable = sweep.trainable
-    else:
-        trainable = CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, str(Path.cwd()))
     endless = replace(sweep, metric=without_targets(sweep.objective.goals) or None)
-    rounded = resources.fuse == "rounding"
-    return Job(
-        study=str(root),
-        name=sweep.name,
-        trainable=trainable,
-        search_path=tuple(search_path),
-        objective=endless.objective,
-        save_every=None,
-        threads=resources.cpus_per_worker,
-        gpus=resources.gpus_per_worker,
-        parameters=sweep.parameters,
-        scaling=sweep.scaling.for_trainers(),
-        strategies=sweep.strategies,
-        widest=resources.workers_per_trial,
-        lanes=resources.lanes if rounded else 1,
-        rounded=rounded,
-        packs=False,
-        mkl_cbwr=bits_of(sweep).get("mkl_cbwr"),
-    )
+    trainable = trainable_of(sweep, str(Path.cwd()))
+    job = job_of(endless, str(root), trainable, search_path, bits_of(sweep).get("mkl_cbwr"))
+    lanes = job.lanes if job.rounded else 1
+    return replace(job, save_every=None, widest=sweep.resources.workers_per_trial, lanes=lanes, packs=False)
 
 
 def _trials_of(sweep: Sweep) -> tuple[Trial, Trial]:

@@ -15,10 +15,9 @@ from hpsearch.config.import_paths import is_table
 from hpsearch.errors import TrainableError
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.plan_lanes import shapes_lines
+from hpsearch.run.study_run import trainable_of
 from hpsearch.sweep.file import SweepFile, load_sweep
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trainable.macros import DEFAULT_COMMAND
-from hpsearch.worker.job import CommandLine
 from hpsearch.worker.preflight import check_end, missing_here
 
 __all__ = ["check", "check_arguments", "plan", "plan_arguments"]
@@ -48,18 +47,11 @@ def plan(args: argparse.Namespace) -> int:
 
 def _missing(sweep: Sweep, source: Path) -> list[str]:
     """Return what of the trainable isn't here; it may be where the sweep is to run."""
-    folder = str(Path.cwd())
-    if sweep.trainable is not None:
-        trainable: str | CommandLine = sweep.trainable
-    elif sweep.program is not None or sweep.command is not None:
-        trainable = CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, folder)
-    else:  # it is for ask/tell only
-        return []
-    folders = tuple(dict.fromkeys((folder, str(source.resolve().parent))))
-    if is_table(sweep.trainable):
-        return []
+    if is_table(sweep.trainable) or not (sweep.trainable or sweep.program or sweep.command):
+        return []  # it is played back, or for ask/tell only
+    folders = tuple(dict.fromkeys((str(Path.cwd()), str(source.resolve().parent))))
     check_end(sweep, None, folders)
-    told = missing_here(trainable, folders)
+    told = missing_here(trainable_of(sweep, folders[0]), folders)
     return [] if told is None else [f"it wouldn't run here: {told}"]
 
 

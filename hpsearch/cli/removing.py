@@ -15,7 +15,7 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.filesystem import size_of
 from hpsearch.journal.provenance import process_name
 from hpsearch.study.removal import Parts, parts_of, remove, unneeded
-from hpsearch.tables.wording import bytes_text, counted
+from hpsearch.tables.wording import bytes_text, counted, first_of
 
 __all__ = ["clean", "clean_arguments", "rm", "rm_arguments"]
 
@@ -39,7 +39,8 @@ def rm(args: argparse.Namespace) -> int:
         for place, parts in studies:
             print(f"{place.path}: {bytes_text(size_of(parts.ours))}")
             if parts.others:
-                print(f"  what isn't the study's stays, and so does the folder: {_named(parts.others)}")
+                others = first_of([path.name for path in parts.others], _LISTED)
+                print(f"  what isn't the study's stays, and so does the folder: {others}")
         if not _agreed(args, "delete this study" if len(studies) == 1 else f"delete these {len(studies)} studies"):
             return 1
         for place, parts in studies:
@@ -95,11 +96,6 @@ def _by_kind(study_dir: StudyDirectory, gone: Sequence[Path]) -> list[tuple[str,
 
 def _kind(study_dir: StudyDirectory, path: Path) -> str:
     return "event files" if path == study_dir.tensorboard else "log" if path.suffix == ".log" else "checkpoint"
-
-
-def _named(paths: Sequence[Path]) -> str:
-    more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
-    return ", ".join(path.name for path in paths[:_LISTED]) + more
 
 
 def _agreed(args: argparse.Namespace, question: str) -> bool:

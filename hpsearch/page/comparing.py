@@ -8,9 +8,8 @@ from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
 
-from hpsearch.errors import StorageError
 from hpsearch.page.charts import Chart, Linear, Picture, scale_of_good
-from hpsearch.page.charts.picture import series
+from hpsearch.page.charts.picture import save_pictures, series
 from hpsearch.page.section import Section, SectionTable
 from hpsearch.results.comparison import AXES, Axis, Comparison, Side
 from hpsearch.tables.comparison import (
@@ -134,15 +133,8 @@ def save_courses(compared: Comparison, folder: Path) -> list[Path]:
     Raises:
         StorageError: They can't be written.
     """
-    paths = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for axis, picture in courses(compared).items():
-            paths.append(folder / f"best-by-{axis}.svg")
-            picture.save(paths[-1])
-    except OSError as error:
-        raise StorageError(f"{folder}: expected a folder for plots that can be written: {error}") from error
-    return paths
+    pictures = {f"best-by-{axis}": picture for axis, picture in courses(compared).items()}
+    return save_pictures(pictures, folder, " for plots")
 
 
 def _bests(side: Side, axis: Axis, far: float) -> list[tuple[float, float, float, float]]:

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpsearch.config.checks import nearest
-from hpsearch.errors import HpsearchError, StorageError
+from hpsearch.errors import HpsearchError
 from hpsearch.objective import Metric
 from hpsearch.page.brackets import brackets
 from hpsearch.page.charts import Picture
+from hpsearch.page.charts.picture import save_pictures
 from hpsearch.page.comparing import beside
 from hpsearch.page.goals import front
 from hpsearch.page.html import fragment, page
@@ -56,18 +57,13 @@ class Page:
         Raises:
             StorageError: They can't be written.
         """
-        paths = []
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            for number, (_, sections) in enumerate(self._parts, 1):
-                for section in sections:
-                    if section.picture is not None:
-                        name = "-".join(re.findall(r"\w+", section.title.lower()))
-                        paths.append(directory / (f"{number}-{name}.svg" if len(self._parts) > 1 else f"{name}.svg"))
-                        section.picture.save(paths[-1])
-        except OSError as error:
-            raise StorageError(f"{directory}: expected a folder that can be written: {error}") from error
-        return paths
+        pictures = {}
+        for number, (_, sections) in enumerate(self._parts, 1):
+            for section in sections:
+                if section.picture is not None:
+                    name = "-".join(re.findall(r"\w+", section.title.lower()))
+                    pictures[f"{number}-{name}" if len(self._parts) > 1 else name] = section.picture
+        return save_pictures(pictures, directory)
 
 
 def page_of(studies: Sequence[Study]) -> Page:

@@ -12,7 +12,7 @@ from hpsearch.tables.formats import param_cell
 from hpsearch.tables.groups import by_strategy
 from hpsearch.tables.outline import outline
 from hpsearch.tables.status import failures_by_kind
-from hpsearch.tables.wording import counted, numbers
+from hpsearch.tables.wording import counted, first_of, numbers
 from hpsearch.trial import Params, TrialRow
 
 __all__ = ["failures", "strategies", "table_of", "trials"]
@@ -97,8 +97,7 @@ def failures(study: Study) -> Section | None:
         return None
     rows = []
     for first, struck in kinds[:_MOST_KINDS]:
-        more = f" and {len(struck) - _MOST_NAMED} more" if len(struck) > _MOST_NAMED else ""
-        rows.append((str(len(struck)), first.kind, first.message, ", ".join(map(str, struck[:_MOST_NAMED])) + more))
+        rows.append((str(len(struck)), first.kind, first.message, first_of(struck, _MOST_NAMED)))
     failed = sum(len(struck) for _, struck in kinds)
     words = [
         f"{counted(failed, 'trial')} failed, of {counted(len(kinds), 'cause')}. The most frequent one's traceback:"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from hpsearch.config.import_paths import is_table
 from hpsearch.errors import TrainableError
 from hpsearch.run.plan import Plan
+from hpsearch.run.study_run import job_of
 from hpsearch.tables.wording import counted, shortened
-from hpsearch.worker.job import Job
 from hpsearch.worker.shapes import Shapes, shapes_of
 
 __all__ = ["lanes_lines", "shapes_lines"]
@@ -35,22 +36,8 @@ def shapes_lines(plan: Plan, search_path: Sequence[str]) -> list[str]:
     if sweep.trainable is None or is_table(sweep.trainable):
         told = "a script has a process of its own" if sweep.trainable is None else "recorded trainings are played back"
         return lanes_lines(lanes, Shapes(whole=told))
-    job = Job(
-        study="",
-        name=sweep.name,
-        trainable=sweep.trainable,
-        search_path=tuple(search_path),
-        objective=sweep.objective,
-        save_every=None,
-        threads=sweep.resources.cpus_per_worker,
-        gpus=sweep.resources.gpus_per_worker,
-        parameters=sweep.parameters,
-        scaling=sweep.scaling.for_trainers(),
-        strategies=sweep.strategies,
-        lanes=lanes,
-        rounded=sweep.resources.fuse == "rounding",
-        mkl_cbwr=os.environ.get("MKL_CBWR", "AUTO"),
-    )
+    job = job_of(sweep, "", sweep.trainable, search_path, os.environ.get("MKL_CBWR", "AUTO"))
+    job = replace(job, save_every=None, widest=1, packs=True)
     try:
         shapes = shapes_of(job, plan.first, _SECONDS)
     except TrainableError as error:

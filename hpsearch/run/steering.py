@@ -20,12 +20,10 @@ from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.overrides import change_sweep
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.wording import trials_named
 from hpsearch.trial import Params, TrialState
 
 __all__ = ["answer", "follows", "refusal", "retries"]
-
-_MOST_NAMED = 20
-"""Trials that an error names one by one."""
 
 
 def answer(request: Request, sweep_state: SweepState, where: str, refused: str = "") -> list[Event]:
@@ -157,7 +155,7 @@ def _pruned(trials: Sequence[int], who: str, sweep_state: SweepState) -> list[Pr
     strange = sorted({trial for trial in trials if not 0 <= trial < len(rows)})
     if strange:
         there = f"there are trials 0 to {len(rows) - 1}" if rows else "there is no trial yet"
-        raise SweepError(f"only a trial that there is can be pruned, got {_named(strange)}; {there}")
+        raise SweepError(f"only a trial that there is can be pruned, got {trials_named(strange)}; {there}")
     chosen, scheduler = sorted(set(trials)), sweep_state.rehearsal()
     for trial in chosen:
         record = sweep_state.record(trial)
@@ -195,16 +193,16 @@ def retries(sweep_state: SweepState, requested: Sequence[int], where: str | None
     wrong = sorted(set(requested) - set(failed))
     if wrong:
         raise SweepError(
-            f"only a trial that has failed and was not retried can be retried, got {_named(wrong)}; "
-            f"there {'is' if len(failed) == 1 else 'are'} {_named(failed)}"
+            f"only a trial that has failed and was not retried can be retried, got {trials_named(wrong)}; "
+            f"there {'is' if len(failed) == 1 else 'are'} {trials_named(failed)}"
         )
     chosen = sorted(set(requested)) or failed
     anew = [trial for trial in chosen if not sweep_state.may_run_again(trial)]
     room = sweep_state.room()
     if room is not None and len(anew) > room:
         raise SweepError(
-            f"the rungs of {_named(anew)} are decided, so that each would run as a new trial, and the sweep creates "
-            f"only {room} more; {_extension(sweep_state, len(anew) - room, where)}name other trials"
+            f"the rungs of {trials_named(anew)} are decided, so that each would run as a new trial, and the sweep "
+            f"creates only {room} more; {_extension(sweep_state, len(anew) - room, where)}name other trials"
         )
     return [Retried(trial) for trial in chosen]
 
@@ -239,10 +237,3 @@ def _extension(sweep_state: SweepState, missing: int, where: str | None) -> str:
 def _flag(key: str) -> str:
     """Return the word of `hpsearch extend` that raises a key."""
     return f"--{key.rpartition('.')[2].replace('_', '-')}"
-
-
-def _named(trials: Sequence[int]) -> str:
-    """Format the numbers of trials, abbreviated if there are many."""
-    names = ", ".join(str(trial) for trial in trials[:_MOST_NAMED])
-    more = f" and {len(trials) - _MOST_NAMED} more" if len(trials) > _MOST_NAMED else ""
-    return f"{'trial' if len(trials) == 1 else 'trials'} {names}{more}"

@@ -44,7 +44,15 @@ from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.own_files import OwnFiles
 
-__all__ = ["RunSettings", "create_study", "run_study", "storage_errors", "sweep_to_run"]
+__all__ = [
+    "RunSettings",
+    "create_study",
+    "job_of",
+    "run_study",
+    "storage_errors",
+    "sweep_to_run",
+    "trainable_of",
+]
 
 _WORKERS_PATIENCE = 60.0
 """Seconds to wait for the workers of a killed run to end."""
@@ -265,7 +273,8 @@ def _go_on(
                 for told in replayed:
                     watching.observe(told)
                 resources = sweep.resources
-                job = _job(place, sweep, run, folder, record.get("mkl_cbwr"))
+                trainable = run.trainable or trainable_of(sweep, folder)
+                job = job_of(sweep, str(place.path), trainable, run.search_path, record.get("mkl_cbwr"))
                 own_files = None if isinstance(backend, SimulatedBackend) else OwnFiles(job)
                 opened = Opened(
                     backend.name,
@@ -314,12 +323,27 @@ def _observers(
     return observers_of(names, observed_of(place, sweep, record), run.display, run.search_path)
 
 
-def _job(place: StudyDirectory, sweep: Sweep, run: RunSettings, folder: str, mkl_cbwr: str | None) -> Job:
+def job_of(
+    sweep: Sweep,
+    study: str,
+    trainable: str | Callable[..., Any] | CommandLine,
+    search_path: Sequence[str],
+    mkl_cbwr: str | None,
+) -> Job:
+    """Return what all segments of a sweep share.
+
+    Args:
+        sweep: The sweep.
+        study: Path of its study's directory.
+        trainable: What it trains.
+        search_path: Folders in which that is looked for first.
+        mkl_cbwr: MKL_CBWR of the processes that train.
+    """
     return Job(
-        study=str(place.path),
+        study=study,
         name=sweep.name,
-        trainable=run.trainable or _trainable(sweep, folder),
-        search_path=run.search_path,
+        trainable=trainable,
+        search_path=tuple(search_path),
         objective=sweep.objective,
         save_every=sweep.checkpoints.every,
         threads=sweep.resources.cpus_per_worker,
@@ -335,7 +359,8 @@ def _job(place: StudyDirectory, sweep: Sweep, run: RunSettings, folder: str, mkl
     )
 
 
-def _trainable(sweep: Sweep, folder: str) -> str | CommandLine:
+def trainable_of(sweep: Sweep, folder: str) -> str | CommandLine:
+    """Return a sweep's trainable, or its script, which runs in a folder."""
     if sweep.trainable is not None:
         return sweep.trainable
     return CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, folder)

@@ -14,7 +14,7 @@ from hpsearch.results.comparison import AXES, ComparedRun, Comparison, Side, Sid
 from hpsearch.tables.formats import csv_text, param_cell, strict_json
 from hpsearch.tables.layout import Column, table_text
 from hpsearch.tables.outline import outline
-from hpsearch.tables.wording import counted, duration, number
+from hpsearch.tables.wording import counted, duration, first_of, number
 from hpsearch.trial import Value
 
 __all__ = [
@@ -212,8 +212,7 @@ def amount_told(axis: str, amount: float) -> str:
 
 
 def _named(runs: Sequence[ComparedRun], most: int = 8) -> str:
-    named = ", ".join(str(run.study.directory) for run in runs[:most])
-    return named + (f" and {len(runs) - most} more" if len(runs) > most else "")
+    return first_of([run.study.directory for run in runs], most)
 
 
 def _spread(side: Side, values: Sequence[float | None]) -> str:

@@ -19,6 +19,7 @@ from hpsearch.tables.wording import (
     front_line,
     params_line,
     shortened,
+    trials_named,
     up_to,
 )
 from hpsearch.trial import Failure, TrialRow, TrialState
@@ -89,9 +90,7 @@ def _leaders(study: Study) -> list[str]:
 def _open(study: Study) -> str:
     """Describe the open trials of an ask/tell study."""
     numbers = [row.number for row in study.trials if row.state is TrialState.RUNNING]
-    named = ", ".join(map(str, numbers[:_MOST_NAMED]))
-    more = f" and {len(numbers) - _MOST_NAMED} more" if len(numbers) > _MOST_NAMED else ""
-    waits = f"{'trial' if len(numbers) == 1 else 'trials'} {named}{more} to be told; " if numbers else ""
+    waits = f"{trials_named(numbers, _MOST_NAMED)} to be told; " if numbers else ""
     return f"open: {waits}ask with: hpsearch ask {shlex.quote(str(study.directory))}"
 
 
@@ -180,10 +179,8 @@ def _failures(study: Study) -> list[str]:
     kinds = failures_by_kind(study)
     lines = []
     for first, struck in list(kinds.values())[:_MOST_FAILURES]:
-        named = ", ".join(map(str, struck[:_MOST_NAMED]))
-        more = f" and {len(struck) - _MOST_NAMED} more" if len(struck) > _MOST_NAMED else ""
         lines.append(f"failed      {shortened(first.message, _WIDTH)}")
-        lines.append(f"            {'trial' if len(struck) == 1 else 'trials'} {named}{more}")
+        lines.append(f"            {trials_named(struck, _MOST_NAMED)}")
         lines += [f"            | {line}" for line in first.traceback.strip().splitlines()]
     if len(kinds) > _MOST_FAILURES:
         more = counted(len(kinds) - _MOST_FAILURES, "more kind")

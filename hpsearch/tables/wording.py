@@ -17,12 +17,14 @@ __all__ = [
     "bytes_text",
     "counted",
     "duration",
+    "first_of",
     "front_line",
     "number",
     "numbers",
     "params_line",
     "shortened",
     "shown_path",
+    "trials_named",
     "up_to",
 ]
 
@@ -129,6 +131,17 @@ def by_width(counts: Mapping[int, int], what: str) -> str:
     each = "" if count == 1 else " each"
     parts[0] = f"{counted(count, what)} on {counted(width, 'worker')}{each}"
     return ", ".join(parts)
+
+
+def first_of(items: Sequence[object], most: int) -> str:
+    """Name items; of more than `most` the first ones, and how many others there are."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(map(str, items[:most])) + more
+
+
+def trials_named(numbers: Sequence[int], most: int = 20) -> str:
+    """Name trials by their numbers: `trial 3`, `trials 3, 5 and 2 more`."""
+    return f"{'trial' if len(numbers) == 1 else 'trials'} {first_of(numbers, most)}"
 
 
 def shortened(text: str, width: int) -> str:

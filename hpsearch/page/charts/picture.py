@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 from xml.etree import ElementTree as Tree
 
-from hpsearch.errors import HpsearchError
+from hpsearch.errors import HpsearchError, StorageError
 
 __all__ = [
     "COLOURS",
@@ -28,6 +28,7 @@ __all__ = [
     "Words",
     "fitted",
     "lowered",
+    "save_pictures",
     "series",
     "svg",
     "width_of",
@@ -190,6 +191,27 @@ class Picture:
     def _repr_svg_(self) -> str:
         """Show it in a notebook."""
         return svg(self)
+
+
+def save_pictures(pictures: Mapping[str, Picture], folder: Path, purpose: str = "") -> list[Path]:
+    """Write pictures into a folder, each as SVG by its name; return their paths.
+
+    Args:
+        pictures: By their names.
+        folder: Created if missing.
+        purpose: Of the folder, in an error: ` for plots`.
+
+    Raises:
+        StorageError: They can't be written.
+    """
+    paths = [folder / f"{name}.svg" for name in pictures]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, picture in zip(paths, pictures.values(), strict=True):
+            picture.save(path)
+    except OSError as error:
+        raise StorageError(f"{folder}: expected a folder{purpose} that can be written: {error}") from error
+    return paths
 
 
 def svg(picture: Picture, name: str = "") -> str:
