@@ -223,6 +223,14 @@ class Group:
         """Run `allreduce` in the background. The tensor may be used again when the handle's `wait` returns."""
         return self._work_queue.later(self._preparation(tensor).allreduce(tensor, op, out))
 
+    def allreduce_agreed(self, tensor: torch.Tensor, op: str, out: torch.Tensor) -> Handle[torch.Tensor]:
+        """Run `allreduce` in the background, a step of this package's own that the ranks have agreed on before.
+
+        On the GPU they don't meet before it, so nothing tells ranks that call other operations: what they have agreed
+        on must fix the order, shapes and dtypes, as a plan of buckets does.
+        """
+        return self._work_queue.later(self._preparation(tensor).allreduce(tensor, op, out, agreed=True))
+
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
         """Copy the root's tensor into that of every other rank, which has the same shape and dtype."""
         return self._work_queue.now(self._preparation(tensor).broadcast(tensor, root))

@@ -66,12 +66,12 @@ def compare(make: Callable[[], nn.Module], loss: Callable[..., Any], size: int =
 def reduce_at_once(group: Group) -> None:
     """Let asynchronous reductions end before their call returns: at the worst moment for who shares their memory."""
 
-    def allreduce_async(*args: Any, **kwargs: Any) -> Any:
-        handle = Group.allreduce_async(group, *args, **kwargs)
+    def allreduce_agreed(*args: Any, **kwargs: Any) -> Any:
+        handle = Group.allreduce_agreed(group, *args, **kwargs)
         handle.wait()
         return handle
 
-    vars(group)["allreduce_async"] = allreduce_async
+    vars(group)["allreduce_agreed"] = allreduce_agreed
 
 
 def inputs_of(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

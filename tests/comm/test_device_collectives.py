@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -382,3 +383,63 @@ def test_a_recorded_operation_lasts_until_the_gpu_has_done_it(tmp_path):
     run_ranks(2, work, timeline=str(tmp_path / "trace.json"))
     for rank in range(2):
         assert "nccl" in json.dumps(json.loads((tmp_path / f"trace.rank{rank}.json").read_text()))
+
+
+def train(group: comm.Group, steps: int, step: Callable[[int], object] = lambda number: None) -> list[torch.Tensor]:
+    """Average the gradients of a model in several buckets, and give those of the last step."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(40, 40) for _ in range(4)))
+    parallel = comm.DataParallel(model, group, bucket_mb=0.01)
+    for number in range(steps):
+        step(number)
+        model.zero_grad()
+        parallel(torch.full((3, 40), 1.0 + group.rank)).sum().backward()
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+def test_a_training_step_whose_buckets_are_agreed_meets_nobody_on_the_host(monkeypatch):
+    ranks = DeviceRanks(2)
+    expected = run_ranks(2, lambda group: train(group, 1))[0]
+
+    def work(group: comm.Group) -> tuple[list[torch.Tensor], list[int], int]:
+        host = group._prepare.host
+        meetings: list[int] = []
+        now = 0
+
+        def counted(*arguments: Any) -> None:
+            meetings.append(now)
+            barrier(*arguments)
+
+        def begin(number: int) -> None:
+            nonlocal now
+            now = number
+
+        barrier = host.barrier
+        monkeypatch.setattr(host, "barrier", counted)
+        gradients = train(group, 3, begin)
+        return gradients, meetings, ranks.log(group.rank).count("allreduce")
+
+    for gradients, meetings, launched in ranks.run(work):
+        assert launched >= 3 * 2
+        assert set(meetings) <= {0}  # of the agreement on the device and the buckets
+        for found, wanted in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("other", ["barrier", "allreduce", "allgather"])
+def test_a_rank_that_calls_something_else_within_a_training_step_is_told(other):
+    ranks = DeviceRanks(2)
+
+    def work(group: comm.Group) -> None:
+        ranks.join(group)
+
+        def step(number: int) -> None:
+            if number == 2 and group.rank == 1:
+                getattr(group, other)(*[] if other == "barrier" else [torch.ones(2)])
+
+        train(group, 3, step)
+
+    for error in errors_of(2, work):
+        assert isinstance(error, comm.MismatchError), error
+        assert "rank 0 calls allreduce" in str(error)
+        assert f"rank 1 calls {other}" in str(error)

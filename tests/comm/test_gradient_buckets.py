@@ -136,11 +136,11 @@ def test_buckets_are_reduced_while_the_backward_pass_runs_if_that_is_wanted(over
         wrapped = DataParallel(model, group, bucket_mb=1e-5, overlap=overlap)
         events = []
 
-        def allreduce_async(*arguments):
+        def allreduce_agreed(*arguments):
             events.append("sent")
-            return Group.allreduce_async(group, *arguments)
+            return Group.allreduce_agreed(group, *arguments)
 
-        monkeypatch.setattr(group, "allreduce_async", allreduce_async, raising=False)
+        monkeypatch.setattr(group, "allreduce_agreed", allreduce_agreed, raising=False)
         model[0].weight.register_post_accumulate_grad_hook(lambda _: events.append("first layer"))
         for _ in range(2):
             events.clear()

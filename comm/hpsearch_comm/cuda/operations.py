@@ -2,9 +2,12 @@
 
 Before an operation goes through NCCL, the ranks meet on the CPU and compare what they call: before every one, not only
 before the first of its kind. NCCL compares nothing: where counts differ it writes past the end of a tensor or hangs,
-and ranks that agreed on a kind of call once can still call two of them in different orders. A meeting takes 5 to 50 us
-of the host's time, as long as NCCL's own launch; asynchronous operations spend it in the work queue's thread, while the
-GPU computes. In return no kernel is launched that spins on the GPU for a peer who never comes.
+and ranks that agreed on a kind of call once can still call two of them in different orders. In return no kernel is
+launched that spins on the GPU for a peer who never comes.
+
+The gradient buckets of a training step are the exception: their plan fixes the order, shapes and dtypes, and was agreed
+when it was made. A rank that calls something else there is seen when it waits: it announces its operation, and the
+others find that theirs of the same number is another one.
 """
 
 from __future__ import annotations
@@ -62,7 +65,9 @@ class DeviceOperations(HostOperations):
         chunked = operation in ("allreduce", "broadcast")  # through host memory
         return self.host.algorithm(operation, min(nbytes, CHUNK_BYTES) if chunked else nbytes)
 
-    def _prepared(self, call: Call, work: Callable[[Way, Turn], tuple[Any, UnderWay | None]]) -> Prepared[Any]:
+    def _prepared(
+        self, call: Call, work: Callable[[Way, Turn], tuple[Any, UnderWay | None]], agreed: bool = False
+    ) -> Prepared[Any]:
         stream = self._current()
         ready = stream.record()
 
@@ -70,7 +75,7 @@ class DeviceOperations(HostOperations):
             way: Way = self._otherwise
             if self._nccl is not None and call.algorithm == "nccl":
                 way = self._nccl
-                if call.operation not in _MEETING:
+                if not agreed and call.operation not in _MEETING:
                     self.host.barrier(operation, self._meeting)
             result, under_way = work(way, Turn(operation, call, stream, ready))
             under_way = under_way or UnderWay()

@@ -136,17 +136,14 @@ class Buckets:
         values = bucket.fill(share, self._unused)
         bucket.sent = True
         self._next += 1
-        if self.overlap:
-            self._under_way.append(self._group.allreduce_async(values, "mean", bucket.mean))
-        else:
-            self._group.allreduce(values, "mean", bucket.mean)
+        self._reduce(values, bucket, self.overlap)
 
     def finish(self, share: Share) -> None:
         """Send what is left, wait for everything, and hand the gradients over; a collective."""
         while self._next < len(self._in_order) - 1:
             self.send(share)
         for last in self._in_order[-1:]:
-            self._group.allreduce(last.fill(share, self._unused), "mean", last.mean)
+            self._reduce(last.fill(share, self._unused), last, False)
         for gradient in self._sparse:
             gradient.send(share)
         for operation in self._under_way:
@@ -158,6 +155,12 @@ class Buckets:
             self._settle()
         for gradient in self._sparse:
             gradient.finish(share)
+
+    def _reduce(self, values: torch.Tensor, bucket: Bucket, overlap: bool) -> None:
+        if overlap or self._group.stream_of(values) is not None:
+            self._under_way.append(self._group.allreduce_agreed(values, "mean", bucket.mean))
+        else:
+            self._group.allreduce(values, "mean", bucket.mean)  # in this thread, which is quicker
 
     def _settle(self) -> None:
         """Find out what other ranks had where this one had nothing."""

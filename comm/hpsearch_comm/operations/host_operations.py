@@ -60,8 +60,10 @@ class HostOperations:
         self._memory = ThroughMemory(host)
         self._calls: dict[tuple[Any, ...], Call] = {}
 
-    def allreduce(self, tensor: torch.Tensor, op: str, out: torch.Tensor | None) -> Prepared[torch.Tensor]:
-        """Prepare `Group.allreduce`."""
+    def allreduce(
+        self, tensor: torch.Tensor, op: str, out: torch.Tensor | None, agreed: bool = False
+    ) -> Prepared[torch.Tensor]:
+        """Prepare `Group.allreduce`, or `Group.allreduce_agreed`."""
         source = check_tensor("allreduce", tensor)
         call = self._call("allreduce", source.dtype, source.shape, reduction=reduction_for(op, source.dtype))
         if out is None:
@@ -71,7 +73,7 @@ class HostOperations:
         result = tensor if out is None else out
         if not self._device:  # with no more between the queue and the algorithm than there must be
             return Prepared(call, partial(allreduce, call, source, target, result))
-        return self._prepared(call, lambda way, turn: (result, way.allreduce(turn, source, target)))
+        return self._prepared(call, lambda way, turn: (result, way.allreduce(turn, source, target)), agreed)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Prepared[torch.Tensor]:
         """Prepare `Group.broadcast`."""
@@ -225,8 +227,10 @@ class HostOperations:
         call = self._call("share", torch.uint8, (int(nbytes),), int(locks), as_="barrier")
         return Prepared(call, lambda operation: shm.share(operation, int(nbytes), int(locks)))
 
-    def _prepared(self, call: Call, work: Callable[[Way, Turn], tuple[T, UnderWay | None]]) -> Prepared[T]:
-        """Put a call together with what carries it out, which gives its result, and what of it is still under way."""
+    def _prepared(
+        self, call: Call, work: Callable[[Way, Turn], tuple[T, UnderWay | None]], agreed: bool = False
+    ) -> Prepared[T]:
+        """Return a call with what carries it out: that returns its result, and what of it is still under way."""
         return Prepared(call, lambda operation: work(self._memory, Turn(operation, call))[0])
 
     def _empty(self, way: Way, turn: Turn, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
