@@ -117,15 +117,15 @@ def _field(known: Field[Any], hint: Any) -> SettingsField:
             field = _marked(field, mark)
         return field
     if get_origin(hint) in (Union, types.UnionType):
-        one, *others = (kind for kind in inside if kind is not type(None))
-        field = _field(known, one)
+        first, *others = (kind for kind in inside if kind is not type(None))
+        field = _field(known, first)
         for words in map(get_args, others):
             schema = {"anyOf": [field.schema, {"enum": [*words, None] if NONE in words else list(words)}]}
             field = replace(_around(field, partial(_word_or, words), schema), none_is_word=NONE in words)
         if type(None) in inside:
             kinds = field.schema.get("anyOf", [field.schema])
             # A text, or one of several words, may be the word none itself.
-            none = {"type": "null"} if one is str or get_origin(one) is Literal else {"enum": [None, NONE]}
+            none = {"type": "null"} if first is str or get_origin(first) is Literal else {"enum": [None, NONE]}
             wrap = _unless_null if "type" in none else _unless_none
             field = _around(field, wrap, {"anyOf": [*kinds, none]})
         return field

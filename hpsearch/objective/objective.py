@@ -217,7 +217,7 @@ class Objective:
 
     def to_json(self) -> dict[str, Any]:
         """Return the objective as JSON; `from_json` reads it."""
-        return {"goals": [asdict(goal) for goal in self.goals], "constraints": [str(one) for one in self.constraints]}
+        return {"goals": [asdict(goal) for goal in self.goals], "constraints": [*map(str, self.constraints)]}
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any]) -> Objective:
@@ -314,7 +314,7 @@ class Objective:
     def broken(self, score: Score | None) -> list[str]:
         """Return the constraints that a score breaks, in words: `latency_ms <= 20`."""
         excesses = () if score is None else excesses_of(score)
-        return [str(one) for one, excess in zip(self.constraints, excesses, strict=False) if excess > 0]
+        return [str(constraint) for constraint, excess in zip(self.constraints, excesses, strict=False) if excess > 0]
 
     def is_feasible(self, score: Score | None) -> TypeGuard[Score]:
         """Return whether a score is valid and keeps the constraints."""

@@ -133,9 +133,10 @@ class CurveSearcher(LearningSearcher):
     def _model_of(self, curves: Sequence[LearningCurve]) -> tuple[CurveModel, Points]:
         """Fit the model; return it, and the final points of the trials."""
         seen = [(index, length, value) for index, curve in enumerate(curves) for length, value in curve.values.items()]
-        indices, lengths = np.array([one[0] for one in seen]), np.array([one[1] for one in seen], dtype=np.float64)
+        indices = np.array([index for index, _, _ in seen])
+        lengths = np.array([length for _, length, _ in seen], dtype=np.float64)
         sign = 1.0 if self.problem.objective.goals[0].goal == "maximize" else -1.0
-        values = _settled(sign * np.array([one[2] for one in seen], dtype=np.float64))
+        values = _settled(sign * np.array([value for _, _, value in seen], dtype=np.float64))
         longest = lengths.max()
         progress = np.log(lengths) / math.log(longest) if longest > 1 else np.ones_like(lengths)
         trials = self._ends(np.array([self._shares_of(curve) for curve in curves]))

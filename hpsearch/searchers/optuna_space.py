@@ -99,8 +99,8 @@ class OptunaSpace:
         try:
             if self._whole:
                 return {name: codec.encode(params.get(name, codec.middle)) for name, codec in self._codecs.items()}
-            known = [known for name in params if (known := self._space.find(name)) is not None]
-            return {one.name: self._codec(one).encode(params[one.name]) for one in known if one.distribution.searched}
+            active = [parameter for name in params if (parameter := self._space.find(name)) is not None]
+            return {p.name: self._codec(p).encode(params[p.name]) for p in active if p.distribution.searched}
         except LookupError:
             return None
 

@@ -142,7 +142,7 @@ class PBTSearcher(Searcher):
 
     def _may_change(self, parameter: Parameter) -> bool:
         name = parameter.name
-        fixed = any(name == one or name.startswith(f"{one}.") for one in self._explore.fixed)
+        fixed = any(name == prefix or name.startswith(f"{prefix}.") for prefix in self._explore.fixed)
         return parameter.distribution.searched and not fixed and not self._is_architecture(parameter)
 
     def _is_architecture(self, parameter: Parameter) -> bool:

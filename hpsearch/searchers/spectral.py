@@ -125,10 +125,10 @@ class Spectral(LearningSearcher):
 
     def _settled(self) -> list[dict[int, int]]:
         """Return the booleans that are fixed after each stage that was learned."""
-        known = [one for one in self._evidence() if one.value is not None and self._code(one) is not None]
-        codes = np.array([self._code(one) for one in known], dtype=np.int8).reshape(len(known), self._booleans.size)
+        known = [trial for trial in self._evidence() if trial.value is not None and self._code(trial) is not None]
+        codes = np.array([self._code(trial) for trial in known], dtype=np.int8).reshape(len(known), self._booleans.size)
         sign = 1.0 if self.problem.objective.goals[0].goal == "minimize" else -1.0
-        values = sign * np.array([one.value for one in known], dtype=np.float64)
+        values = sign * np.array([trial.value for trial in known], dtype=np.float64)
         settled: list[dict[int, int]] = []
         inside = np.arange(len(known))
         for stage in range(self._options.stages):

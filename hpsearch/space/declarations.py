@@ -83,7 +83,7 @@ def declare_block(block: object, path: KeyPath) -> tuple[Declared, ...]:
 
 
 def _is_declared(parameters: object) -> bool:
-    return isinstance(parameters, tuple) and bool(parameters) and all(isinstance(one, Declared) for one in parameters)
+    return isinstance(parameters, tuple) and bool(parameters) and all(isinstance(item, Declared) for item in parameters)
 
 
 def _declared(parameters: Mapping[object, object], path: KeyPath, names: tuple[str, ...]) -> Iterator[Declared]:

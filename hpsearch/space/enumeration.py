@@ -114,7 +114,7 @@ class Enumeration:
         return (
             self._constrained
             or self._key is not None
-            or any(one.when is not None or isinstance(one.holds, Derived) for one in self._tree.everything())
+            or any(item.when is not None or isinstance(item.holds, Derived) for item in self._tree.everything())
         )
 
     @cached_property
@@ -166,15 +166,15 @@ class Enumeration:
 
     def _count(self, declared: Sequence[Declared], path: tuple[str, ...]) -> int:
         if id(declared) not in self._counts:
-            self._counts[id(declared)] = prod(self._count_one(one, path) for one in declared)
+            self._counts[id(declared)] = prod(self._count_one(item, path) for item in declared)
         return self._counts[id(declared)]
 
-    def _count_one(self, one: Declared, path: tuple[str, ...]) -> int:
-        return sum(count for _, count in self._by_tag(one, path + one.path))
+    def _count_one(self, item: Declared, path: tuple[str, ...]) -> int:
+        return sum(count for _, count in self._by_tag(item, path + item.path))
 
-    def _by_tag(self, one: Declared, here: tuple[str, ...]) -> Iterator[tuple[Value, int]]:
+    def _by_tag(self, item: Declared, here: tuple[str, ...]) -> Iterator[tuple[Value, int]]:
         """Yield each value of a parameter or tag, and the number of configurations that have it."""
-        holds = one.holds
+        holds = item.holds
         if isinstance(holds, Derived):
             yield None, 1
             return
@@ -184,9 +184,9 @@ class Enumeration:
         for tag in [None] if holds.tag is None else self._values_of(here, holds.tag):
             yield tag, prod(self._count(inside, here + inner) for inner, inside in holds.groups(tag))
 
-    def _tag_at(self, one: Declared, here: tuple[str, ...], digit: int) -> tuple[Value, int]:
+    def _tag_at(self, item: Declared, here: tuple[str, ...], digit: int) -> tuple[Value, int]:
         """Return the value of a parameter or tag for a digit, and the index among the configurations that have it."""
-        for value, count in self._by_tag(one, here):
+        for value, count in self._by_tag(item, here):
             if digit < count:
                 return value, digit
             digit -= count
@@ -199,15 +199,15 @@ class Enumeration:
         return self._build(lambda parameter: own_copy(values[parameter.name]))
 
     def _decode(self, declared: Sequence[Declared], path: tuple[str, ...], index: int, out: dict[str, Value]) -> None:
-        for one in reversed(declared):
-            here = path + one.path
-            index, digit = divmod(index, self._count_one(one, path))
-            value, digit = self._tag_at(one, here, digit)
-            if not isinstance(one.holds, Structure):
+        for item in reversed(declared):
+            here = path + item.path
+            index, digit = divmod(index, self._count_one(item, path))
+            value, digit = self._tag_at(item, here, digit)
+            if not isinstance(item.holds, Structure):
                 out[".".join(here)] = value
                 continue
-            if one.holds.tag is not None:
+            if item.holds.tag is not None:
                 out[".".join(here)] = value
-            for inner, inside in reversed(one.holds.groups(value)):
+            for inner, inside in reversed(item.holds.groups(value)):
                 digit, rest = divmod(digit, self._count(inside, here + inner))
                 self._decode(inside, here + inner, rest, out)

@@ -150,4 +150,4 @@ class ParameterGroup(Structure):
 
     def to_json(self) -> dict[str, Value]:
         """Return the parameters as JSON."""
-        return {"parameters": [one.to_json() for one in self.declared]}
+        return {"parameters": [item.to_json() for item in self.declared]}

@@ -269,7 +269,7 @@ class Space(Mutations):
 
     @cached_property
     def _has_cells(self) -> bool:
-        return any(isinstance(one.holds, Cell) and one.holds.each == "node" for one in self.everything())
+        return any(isinstance(item.holds, Cell) and item.holds.each == "node" for item in self.everything())
 
     def nest(self, flat: Params) -> dict[str, Value]:
         """Return a copy of params as the trainable gets them: groups are mappings, copies are lists.
@@ -284,10 +284,10 @@ class Space(Mutations):
         Unknown parameters are last.
         """
         entries = []
-        for one in self.declared:
-            value = nested_value(one, flat)
+        for item in self.declared:
+            value = nested_value(item, flat)
             if value is not ABSENT:
-                entries.append((".".join(one.path), value, isinstance(one.holds, Structure)))
+                entries.append((".".join(item.path), value, isinstance(item.holds, Structure)))
         return [*entries, *((name, value, False) for name, value in self._unknown(flat).items())]
 
     def _unknown(self, flat: Params) -> dict[str, Value]:
@@ -371,7 +371,7 @@ class Space(Mutations):
     def to_json(self) -> list[dict[str, Value]]:
         """Return the space as JSON; `from_json` reads it."""
         return [
-            *(one.to_json() for one in self.declared),
+            *(item.to_json() for item in self.declared),
             *({"constraint": constraint.text} for constraint in self.constraints),
         ]
 
@@ -414,7 +414,7 @@ def _distribution_or_structure(item: _Json) -> Distribution | Structure:
 
 _STRUCTURES: Mapping[str, Callable[[Value, dict[str, Value]], Structure]] = {
     ParameterGroup.kind: lambda inside, fields: ParameterGroup(_declared_from_json(inside)),
-    Choice.kind: lambda inside, fields: Choice({name: _declared_from_json(one) for name, one in inside}),
+    Choice.kind: lambda inside, fields: Choice({name: _declared_from_json(branch) for name, branch in inside}),
     Repeat.kind: lambda inside, fields: Repeat(_declared_from_json(inside), **fields),
     Chain.kind: lambda inside, fields: Chain((_declared(inside),), **fields),
     Cell.kind: lambda inside, fields: Cell((_declared(inside),), **fields),

@@ -96,7 +96,7 @@ class Choice(Structure):
 
     def to_json(self) -> dict[str, Value]:
         """Return the branches as a list, since samples depend on their order, and JSON objects are unordered."""
-        return {"choice": [[name, [one.to_json() for one in inside]] for name, inside in self.branches.items()]}
+        return {"choice": [[name, [item.to_json() for item in inside]] for name, inside in self.branches.items()]}
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class Repeat(RepeatedStructure):
 
     def to_json(self) -> dict[str, Value]:
         """Return the block and the bounds as JSON."""
-        return {"repeat": [one.to_json() for one in self.block], **self._bounds()}
+        return {"repeat": [item.to_json() for item in self.block], **self._bounds()}
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class Tree:
     @cached_property
     def calls(self) -> bool:
         """Whether a derived value is computed by a function, which may be slow."""
-        return any(isinstance(one.holds, Derived) and one.holds.function is not None for one in self.declared)
+        return any(isinstance(item.holds, Derived) and item.holds.function is not None for item in self.declared)
 
     @cached_property
     def unbounded(self) -> tuple[str, ...] | None:
@@ -78,13 +78,13 @@ class Tree:
         return self._unbounded(self.declared, ())
 
     def _unbounded(self, declared: Sequence[Declared], path: tuple[str, ...]) -> tuple[str, ...] | None:
-        for one in declared:
-            if not isinstance(one.holds, Structure):
+        for item in declared:
+            if not isinstance(item.holds, Structure):
                 continue
-            here = (*path, *one.path)
-            if not one.holds.bounded:
+            here = (*path, *item.path)
+            if not item.holds.bounded:
                 return here
-            for inner, inside in {id(inside): (inner, inside) for inner, inside in one.holds.every_group()}.values():
+            for inner, inside in {id(inside): (inner, inside) for inner, inside in item.holds.every_group()}.values():
                 found = self._unbounded(inside, here + inner)
                 if found is not None:
                     return found
@@ -114,7 +114,7 @@ class Tree:
     @cached_property
     def has_priors(self) -> bool:
         """Whether a parameter has a prior."""
-        return any(not isinstance(one.holds, Structure) and one.holds.prior is not None for one in self.everything())
+        return any(not isinstance(item.holds, Structure) and item.holds.prior is not None for item in self.everything())
 
     def everything(self) -> Iterator[Declared]:
         """Yield all declarations, nested ones included, each block once."""
@@ -162,14 +162,14 @@ class Tree:
     def _follow(
         self, parts: tuple[str, ...], declared: Sequence[Declared], path: tuple[str, ...], position: Position
     ) -> _Node | None:
-        for index, one in enumerate(declared):
-            words = one.parts
+        for index, item in enumerate(declared):
+            words = item.parts
             if parts[: len(words)] != words:
                 continue
-            here, at, rest = (*path, *one.path), (*position, index), parts[len(words) :]
+            here, at, rest = (*path, *item.path), (*position, index), parts[len(words) :]
             if not rest:
-                return _Node(here, at, one)
-            entered = one.holds.enter(rest) if isinstance(one.holds, Structure) else None
+                return _Node(here, at, item)
+            entered = item.holds.enter(rest) if isinstance(item.holds, Structure) else None
             if entered is not None:
                 copy, inner, inside, used = entered
                 node = self._follow(rest[used:], inside, here + inner, (*at, copy))
@@ -179,14 +179,14 @@ class Tree:
 
     def _is_prefix(self, parts: tuple[str, ...], declared: Sequence[Declared]) -> bool:
         """Return whether these are the first parts of a flat name."""
-        for one in declared:
-            words = one.parts
+        for item in declared:
+            words = item.parts
             if parts == words[: len(parts)]:
                 return True
             rest = parts[len(words) :]
             entered = None
-            if parts[: len(words)] == words and isinstance(one.holds, Structure):
-                entered = one.holds.enter(rest)
+            if parts[: len(words)] == words and isinstance(item.holds, Structure):
+                entered = item.holds.enter(rest)
             if entered is not None and self._is_prefix(rest[entered[3] :], entered[2]):
                 return True
         return False
@@ -256,9 +256,9 @@ class Tree:
         self, declared: Sequence[Declared], path: tuple[str, ...], certain: bool
     ) -> Iterator[tuple[Parameter, bool]]:
         """Yield each possible parameter, and whether it is always active."""
-        for one in declared:
-            here, holds = (*path, *one.path), one.holds
-            sure = certain and one.when is None
+        for item in declared:
+            here, holds = (*path, *item.path), item.holds
+            sure = certain and item.when is None
             own = self._own(here, holds)
             if own is not None:
                 yield own, sure
@@ -276,20 +276,20 @@ class Tree:
             raise InvalidKey(path[:3], f"must not be nested deeper than {_DEEPEST} structures")
         if not own:
             _check_names(declared, path)
-        for index, one in enumerate(declared):
-            here, at = (*path, *one.path), (*position, index)
-            if one.when is not None:
-                self._check_names(one.when, here[:-1], at, (*here, "when"))
-            if isinstance(one.holds, Derived) and one.holds.function is None:
-                self._check_names(one.holds.parsed, here[:-1], at, here)
-            elif isinstance(one.holds, Derived) and len(position) > 0:
+        for index, item in enumerate(declared):
+            here, at = (*path, *item.path), (*position, index)
+            if item.when is not None:
+                self._check_names(item.when, here[:-1], at, (*here, "when"))
+            if isinstance(item.holds, Derived) and item.holds.function is None:
+                self._check_names(item.holds.parsed, here[:-1], at, here)
+            elif isinstance(item.holds, Derived) and len(position) > 0:
                 problem = "must be at the top level if it is a function: it gets all parameters above it"
                 raise InvalidKey(here, problem, "move it out of the structure, and below it")
-            if isinstance(one.holds, Structure):
-                groups = list(enumerate(one.holds.every_group()))
+            if isinstance(item.holds, Structure):
+                groups = list(enumerate(item.holds.every_group()))
                 alike = len({id(inside) for _, (_, inside) in groups}) == 1
                 for copy, (inner, inside) in groups[:: max(len(groups) - 1, 1)] if alike else groups:
-                    self._check(inside, here + inner, (*at, copy), one.holds.names_own)
+                    self._check(inside, here + inner, (*at, copy), item.holds.names_own)
 
     def _check_names(self, expression: Expression, scope: tuple[str, ...], position: Position, key: KeyPath) -> None:
         for name in expression.names:
@@ -320,10 +320,10 @@ class Tree:
 
 def _everything(declared: Sequence[Declared]) -> Iterator[Declared]:
     """Yield all declarations, nested ones included, each block once."""
-    for one in declared:
-        yield one
-        if isinstance(one.holds, Structure):
-            for inside in {id(inside): inside for _, inside in one.holds.every_group()}.values():
+    for item in declared:
+        yield item
+        if isinstance(item.holds, Structure):
+            for inside in {id(inside): inside for _, inside in item.holds.every_group()}.values():
                 yield from _everything(inside)
 
 
@@ -331,8 +331,8 @@ def _count(declared: Sequence[Declared], known: dict[int, int]) -> int:
     """Count the possible parameters; of an unbounded block, one copy more than the minimum."""
     if id(declared) not in known:
         count = 0
-        for one in declared:
-            holds = one.holds
+        for item in declared:
+            holds = item.holds
             count += not isinstance(holds, Structure) or holds.tag is not None
             if isinstance(holds, Structure):
                 count += sum(_count(inside, known) for _, inside in holds.every_group())
@@ -342,25 +342,25 @@ def _count(declared: Sequence[Declared], known: dict[int, int]) -> int:
 
 def _check_names(declared: Sequence[Declared], path: tuple[str, ...]) -> None:
     seen: dict[str, Declared] = {}
-    for one in declared:
-        for name in one.path:
-            check_name(name, (*path, *one.path))
-        name = ".".join(one.path)
-        other = seen.setdefault(name, one)
-        if other is not one:
+    for item in declared:
+        for name in item.path:
+            check_name(name, (*path, *item.path))
+        name = ".".join(item.path)
+        other = seen.setdefault(name, item)
+        if other is not item:
             raise InvalidKey(
-                (*path, *one.path),
-                f"has the same flat name ({'.'.join((*path, *one.path))}) as another parameter",
+                (*path, *item.path),
+                f"has the same flat name ({'.'.join((*path, *item.path))}) as another parameter",
                 "rename one: a dot in a name and a nested group can't be told apart in tables",
             )
-    groups = {one.path[:depth] for one in declared for depth in range(1, len(one.path))}
-    for one in declared:
-        if one.path in groups:
-            raise InvalidKey((*path, *one.path), "can't be a parameter and a group at once")
-        if isinstance(one.holds, Structure):
-            inside = next((name for name in seen if name.startswith(f"{'.'.join(one.path)}.")), None)
-            if inside is not None and one.path:
-                problem = f"has the name of what {'.'.join(one.path)} holds ({inside})"
+    groups = {item.path[:depth] for item in declared for depth in range(1, len(item.path))}
+    for item in declared:
+        if item.path in groups:
+            raise InvalidKey((*path, *item.path), "can't be a parameter and a group at once")
+        if isinstance(item.holds, Structure):
+            inside = next((name for name in seen if name.startswith(f"{'.'.join(item.path)}.")), None)
+            if inside is not None and item.path:
+                problem = f"has the name of what {'.'.join(item.path)} holds ({inside})"
                 raise InvalidKey((*path, *seen[inside].path), problem, "rename one")
 
 
@@ -374,16 +374,16 @@ def nested(declared: Sequence[Declared], flat: Params, path: tuple[str, ...] = (
         canonical: Return cells in canonical form.
     """
     out: dict[str, Value] = {}
-    for one in declared:
-        value = nested_value(one, flat, path, canonical)
+    for item in declared:
+        value = nested_value(item, flat, path, canonical)
         if value is ABSENT:
             continue
-        if not one.path:
+        if not item.path:
             return value
         group = out
-        for inner in one.path[:-1]:
+        for inner in item.path[:-1]:
             group = group.setdefault(inner, {})
-        group[one.path[-1]] = value
+        group[item.path[-1]] = value
     return out
 
 

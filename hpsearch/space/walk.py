@@ -67,15 +67,15 @@ class Walk:
         return errors
 
     def _fill(self, declared: Sequence[Declared], path: tuple[str, ...]) -> None:
-        for one in declared:
-            here = (*path, *one.path)
-            if one.when is not None:
-                applies = self._applies(one.when, here)
+        for item in declared:
+            here = (*path, *item.path)
+            if item.when is not None:
+                applies = self._applies(item.when, here)
                 if applies is UNKNOWN:
                     self._unknown.add(".".join(here))
                 if applies is not True:
                     continue
-            holds = one.holds
+            holds = item.holds
             if isinstance(holds, Derived):
                 self._derive(holds, here)
             elif not isinstance(holds, Structure):
@@ -150,7 +150,7 @@ class Walk:
         """Return the value of a parameter; if the path contains `*`, the list of the values of all copies."""
         if "*" not in path:
             name = ".".join(path)
-            if name not in self.point and any(name == one or name.startswith(f"{one}.") for one in self._unknown):
+            if name not in self.point and any(name == known or name.startswith(f"{known}.") for known in self._unknown):
                 raise _Unknown
             return self.point.get(name, ABSENT)
         star = path.index("*")

@@ -138,7 +138,7 @@ def _parameters(group: yaml.MappingNode, grid: bool, text: str) -> Iterator[Chan
         elif isinstance(value, yaml.SequenceNode) and _on_one_line(value) and value.flow_style:
             yield _written(value, f"{{values: {_source(value, text)}}}", f"{key.value} was a plain list")
         elif isinstance(value, yaml.MappingNode):
-            inside = {one.value: node for one, node in value.value}
+            inside = {inner.value: node for inner, node in value.value}
             if isinstance(inside.get("parameters"), yaml.MappingNode):
                 yield from _parameters(inside["parameters"], grid, text)
             else:

@@ -109,7 +109,7 @@ class Strategies:
     @cached_property
     def _own_parameters(self) -> Sequence[_ParallelParameter]:
         own = list(_parallel_parameters(self.parameters.declared, ()))
-        return own if self.section is not None or any(one.key == "strategy" for one in own) else ()
+        return own if self.section is not None or any(param.key == "strategy" for param in own) else ()
 
     @property
     def named(self) -> bool:
@@ -119,7 +119,7 @@ class Strategies:
     @cached_property
     def possible(self) -> Sequence[str]:
         """The strategies that trials may have, in the order of the docs."""
-        possible = {str(value) for one in self._own_parameters if one.key == "strategy" for value in one.values}
+        possible = {str(value) for param in self._own_parameters if param.key == "strategy" for value in param.values}
         if STRATEGY not in self.parameters.columns(()):
             possible.add((self.section or Parallel()).strategy)
         return [strategy for strategy in KEYS if strategy in possible]
@@ -164,7 +164,7 @@ class Strategies:
         Raises:
             InvalidKey: A strategy is not compatible, or a key has no meaning.
         """
-        for parameter in sorted(self._own_parameters, key=lambda one: one.key != "strategy"):  # the strategy first
+        for parameter in sorted(self._own_parameters, key=lambda param: param.key != "strategy"):  # the strategy first
             self._check_parameter(parameter)
         if not self.named:
             return
@@ -227,25 +227,25 @@ class Strategies:
         """Return the maximum number of servers of a trial with a strategy."""
         if "servers" not in KEYS[strategy]:
             return 0
-        own = [one for one in self._own_parameters if one.key == "servers" and one.strategy in (None, strategy)]
-        searched = [value for one in own for value in one.values if isinstance(value, int)]
+        own = [param for param in self._own_parameters if param.key == "servers" and param.strategy in (None, strategy)]
+        searched = [value for param in own for value in param.values if isinstance(value, int)]
         section = None if self.section is None else self.section.servers
         return max([*searched, section or 1])
 
 
 def _parallel_parameters(declared: Sequence[Declared], prefix: KeyPath) -> Iterator[_ParallelParameter]:
     """Yield the parameters `parallel.*` at the top level and in groups."""
-    for one in declared:
-        path = (*prefix, *one.path)
+    for item in declared:
+        path = (*prefix, *item.path)
         first, *rest = ".".join(map(str, path)).split(".")
         if first != SECTION:
             continue
-        if isinstance(one.holds, ParameterGroup):
-            yield from _parallel_parameters(one.holds.declared, path)
+        if isinstance(item.holds, ParameterGroup):
+            yield from _parallel_parameters(item.holds.declared, path)
         elif rest:
-            yield _ParallelParameter(("parameters", *path), ".".join(rest), None, one.holds)
-            if rest == ["strategy"] and isinstance(one.holds, Choice):
-                for branch, inside in one.holds.branches.items():
+            yield _ParallelParameter(("parameters", *path), ".".join(rest), None, item.holds)
+            if rest == ["strategy"] and isinstance(item.holds, Choice):
+                for branch, inside in item.holds.branches.items():
                     for inner in inside:
                         here = ("parameters", *path, branch, *inner.path)
                         yield _ParallelParameter(here, ".".join(inner.path), branch, inner.holds)

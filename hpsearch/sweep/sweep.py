@@ -383,7 +383,7 @@ class Sweep:
                 if own[name] is None:
                     continue
                 configs = own[name] if isinstance(own[name], list) else [own[name]]
-                settings = [section(**one) for one in configs]
+                settings = [section(**config) for config in configs]
                 own[name] = tuple(settings) if isinstance(own[name], list) else settings[0]
             return cls(**own, read_back=True)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
