@@ -6,7 +6,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from hpsearch.config.import_paths import is_table
 from hpsearch.errors import HpsearchWarning, SweepError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.observers.base import Observer
+from hpsearch.observers.display import Display
 from hpsearch.observers.observer_hub import Callback
 from hpsearch.observers.progress import choose_progress
 from hpsearch.results.rerun import Rerun
@@ -32,6 +33,7 @@ from hpsearch.run.warm_start import recorded, warm_start_of
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
 from hpsearch.space import Space
+from hpsearch.sweep.reader import section
 from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Parallel, Resources, Scaling, Search, Sweep
 from hpsearch.trainable.trainables import unwrapped
 from hpsearch.warm_start.read import Given
@@ -163,7 +165,6 @@ def search(
         named = "callbacks" if callbacks else "on_end"
         raise SweepError(f"search: {named} must not be given with directory={IN_MEMORY!r}, which nobody watches")
     sweep.check_runs()
-    address = old.get("address")
     folders = _search_path(code)
     past = () if warm_start is None else warm_start
     given = tuple(past) if isinstance(past, list | tuple) else (cast("Given", past),)
@@ -175,22 +176,13 @@ def search(
     if backend != "simulated" and not is_table(sweep.trainable):
         check_end(sweep, code, folders)
     if backend != "ray" or is_table(sweep.trainable):
-        make_backend(backend, sweep, code, address, folders)  # no study is created if it can't be run
+        make_backend(backend, sweep, code, old.get("address"), folders)  # no study is created if it can't be run
     watching = checked_observers(observers, sweep, folders)
     begins_with = warm_start_of(given, sweep, place)
     if place is None or not place.exists():
         place = create_study(sweep, None if place is None else place.path, more=recorded(begins_with))
-    run = RunSettings(
-        trainable=code,
-        backend=lambda sweep: make_backend(backend, sweep, code, address, folders),
-        display=choose_progress(sys.stdout, quiet=not progress),
-        tensorboard=old.get("tensorboard", True),
-        observers=watching,
-        callbacks=tuple(callbacks),
-        search_path=folders,
-        virtual=backend == "simulated",
-        starting="starting Ray" if backend == "ray" else "",
-    )
+    display = choose_progress(sys.stdout, quiet=not progress)
+    run = _settings(code, backend, folders, display, watching, callbacks, old)
     return _run_called(place, sweep, run, "search")
 
 
@@ -201,13 +193,12 @@ def rerun(
     *,
     iterations: int | None = None,
     trainable: str | Callable[..., Any] | None = None,
-    workers: int | None = None,
+    resources: Resources | Mapping[str, Any] | None = None,
     directory: str | Path | None = None,
     backend: BackendName = "ray",
-    address: str | None = None,
-    tensorboard: bool = True,
     observers: Sequence[str | Observer] | None = None,
     progress: bool = True,
+    **old: Any,
 ) -> Rerun:
     """Run the best configurations of a study again, several times each, with other seeds and at full length.
 
@@ -219,13 +210,13 @@ def rerun(
         seeds: Runs of each.
         iterations: Iterations of each run; None: the most of the study's trials.
         trainable: A function or class, or its import path; None: the study's, which must be importable.
-        workers: Number of workers; None: as in the study's sweep.
+        resources: What differs from the study's, as in `{"workers": 4}`; or all of them, as `Resources`. None: the
+            study's.
         directory: The new study's directory; None: the next free `runs/<name>-rerun-<n>`.
         backend: See `search`.
-        address: A Ray cluster to join.
-        tensorboard: Write TensorBoard's event files.
         observers: See `search`; None: those of the study's sweep.
         progress: Show the progress.
+        old: Deprecated keywords, such as `workers=4`: the warning shows the new call.
 
     Raises:
         StudyInUseError: A live process runs the study.
@@ -233,6 +224,8 @@ def rerun(
         HpsearchError: No trial has a value, or it can't be run.
         KeyboardInterrupt, SystemExit: A signal ended it: see `search`.
     """
+    if old:
+        resources = with_old_keywords({"resources": resources}, old, "rerun")["resources"]
     check_launched_once("rerun")
     if directory == IN_MEMORY:
         raise SweepError(f"rerun: directory must be a folder, got {IN_MEMORY!r}")
@@ -244,8 +237,9 @@ def rerun(
     former = load(Path(study).expanduser())
     plan = plan_rerun(former, top, seeds, iterations)
     sweep = plan.sweep
-    if workers is not None:
-        sweep = replace(sweep, resources=replace(sweep.resources, workers=workers))
+    if resources is not None:
+        changed = {**asdict(sweep.resources), **resources} if isinstance(resources, Mapping) else resources
+        sweep = replace(sweep, resources=section(Resources, changed, ("resources",)))
     if trainable is not None:
         if sweep.program is not None or sweep.command is not None:
             raise SweepError(
@@ -260,25 +254,39 @@ def rerun(
     plan = replace(plan, sweep=sweep)
     folders = tuple(dict.fromkeys((*_search_path(trainable), *plan.folders)))
     if backend != "ray" or is_table(sweep.trainable):
-        make_backend(backend, sweep, trainable, address, folders)
+        make_backend(backend, sweep, trainable, old.get("address"), folders)
     watching = checked_observers(observers, sweep, folders)
     display = choose_progress(sys.stdout, quiet=not progress)
     for note in plan.notes:
         display.note(note)
     place = plan.opened(None if directory is None else Path(directory).expanduser())
-    run = RunSettings(
-        trainable=trainable,
-        backend=lambda sweep: make_backend(backend, sweep, trainable, address, folders),
+    run = _settings(trainable, backend, folders, display, watching, (), old)
+    made = _run_called(place, sweep, run, "rerun").rerun
+    assert made is not None
+    return made
+
+
+def _settings(
+    code: str | Callable[..., Any] | None,
+    backend: BackendName,
+    folders: tuple[str, ...],
+    display: Display,
+    observers: Sequence[str | Observer] | None,
+    callbacks: Sequence[Callback],
+    old: Mapping[str, Any],
+) -> RunSettings:
+    """Return how a study is run by a call with these arguments, some of them old."""
+    return RunSettings(
+        trainable=code,
+        backend=lambda sweep: make_backend(backend, sweep, code, old.get("address"), folders),
         display=display,
-        tensorboard=tensorboard,
-        observers=watching,
+        tensorboard=old.get("tensorboard", True),
+        observers=observers,
+        callbacks=tuple(callbacks),
         search_path=folders,
         virtual=backend == "simulated",
         starting="starting Ray" if backend == "ray" else "",
     )
-    made = _run_called(place, sweep, run, "rerun").rerun
-    assert made is not None
-    return made
 
 
 def _import_path(trainable: str | Callable[..., Any] | Simulation | None) -> str:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hpsearch.config.checks import nearest
 from hpsearch.config.import_paths import is_table, table_and_task
@@ -114,16 +114,22 @@ _WRITTEN = {
 }
 """Keywords that are no key of a sweep file, to what is written instead."""
 
-_OF_THE_RUN = ("warm_start", "directory", "backend", "callbacks", "progress")
-"""Arguments that are no key of a sweep file."""
+_OTHERS = {
+    "search": ("warm_start", "directory", "backend", "callbacks", "progress"),
+    "rerun": ("top", "seeds", "iterations", "trainable", "directory", "backend", "observers", "progress"),
+}
+"""Arguments of a call that aren't among those that old keywords are a part of."""
 
 
-def with_old_keywords(keys: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+def with_old_keywords(
+    keys: Mapping[str, Any], old: Mapping[str, Any], call: Literal["search", "rerun"] = "search"
+) -> dict[str, Any]:
     """Add old keywords to the arguments that they are a part of, and warn of them.
 
     Args:
-        keys: The arguments of `search` by name; those that are None weren't passed.
+        keys: The arguments that old keywords may be a part of, by name; those that are None weren't passed.
         old: All others that were passed.
+        call: The function that the user called.
 
     Raises:
         SweepError: There is no such keyword, or its value is passed in the new way, too.
@@ -132,31 +138,32 @@ def with_old_keywords(keys: Mapping[str, Any], old: Mapping[str, Any]) -> dict[s
     for name, value in old.items():
         if name in _WRITTEN:
             continue
-        if name not in MOVED:
-            advice = HINTS[""].get(name) or nearest(name, [*keys, *_OF_THE_RUN, *MOVED])
-            raise SweepError(f"search: {name} isn't a known argument\n  {advice}")
+        if name not in MOVED or (call == "rerun" and name != "workers"):
+            advice = HINTS[""].get(name) or nearest(name, [*keys, *_OTHERS[call], *MOVED])
+            raise SweepError(f"{call}: {name} isn't a known argument\n  {advice}")
         (key, *inside) = path = MOVED[name]
         former = out.get(key)
         if key == "metric" and isinstance(former, str):
             former = {"name": former}
         if former is not None and not (inside and isinstance(former, Mapping) and inside[0] not in former):
-            raise SweepError(f"search: {name} must not be passed with {key}: write {'.'.join(path)} alone")
+            raise SweepError(f"{call}: {name} must not be passed with {key}: write {'.'.join(path)} alone")
         if value is not None:
             out[key] = new[key] = {**(former or {}), inside[0]: value} if inside else value
     if old:
-        _warn(old, new, keys)
+        _warn(old, new, keys, call)
     return out
 
 
-def _warn(old: Mapping[str, Any], new: Mapping[str, Any], keys: Mapping[str, Any]) -> None:
-    """Warn of the old keywords at the call of `search`."""
+def _warn(old: Mapping[str, Any], new: Mapping[str, Any], keys: Mapping[str, Any], call: str) -> None:
+    """Warn of the old keywords where the user called `search` or `rerun`."""
     beside = "".join(f", {key!r}: {_shown(value)}" for key, value in new.items() if key not in keys)
     words = [f"{{'parameters': ...{beside}}}" if beside else "..."]
     words += [f"{key}={_shown(value)}" for key, value in new.items() if key in keys]
-    ways = [f"search(trainable, {', '.join(words)})"] if new else []
+    first = "trainable" if call == "search" else "study"
+    ways = [f"{call}({first}, {', '.join(words)})"] if new else []
     ways += [way for name, way in _WRITTEN.items() if name in old]
     way = f"write {' and '.join(ways)}" if ways else "leave None out"
-    text = f"search: {', '.join(old)} {'is' if len(old) == 1 else 'are'} deprecated; {way}"
+    text = f"{call}: {', '.join(old)} {'is' if len(old) == 1 else 'are'} deprecated; {way}"
     warnings.warn(text, DeprecationWarning, stacklevel=4)
 
 

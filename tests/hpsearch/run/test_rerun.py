@@ -344,13 +344,15 @@ def test_a_simulated_study_is_rerun_as_the_trained_one(tmp_path):
     searched(tmp_path / "simulated", Bowl, **space, **virtual, resources={"workers": 2})
     searched(tmp_path / "trained", bowl, **space)
     told = [
-        hpsearch.rerun(tmp_path / "simulated", trainable=Bowl, directory=tmp_path / "1", workers=2, **virtual),
+        hpsearch.rerun(
+            tmp_path / "simulated", trainable=Bowl, directory=tmp_path / "1", resources={"workers": 2}, **virtual
+        ),
         hpsearch.rerun(tmp_path / "trained", trainable=bowl, directory=tmp_path / "2", **INLINE),
     ]
     assert told[0].dataframe().equals(told[1].dataframe())
     assert any(one.succeeded < 3 for one in told[0].configurations)  # some fail, by their seed
     with pytest.raises(SweepError, match="an instance of Bowl couldn't be had again"):
-        hpsearch.rerun(tmp_path / "simulated", trainable=Bowl(), workers=2, **virtual)  # type: ignore[arg-type]
+        hpsearch.rerun(tmp_path / "simulated", trainable=Bowl(), resources={"workers": 2}, **virtual)  # type: ignore[arg-type]
 
 
 def test_the_repetitions_of_a_table_follow_from_the_new_seeds(tmp_path, monkeypatch):
@@ -362,7 +364,9 @@ def test_the_repetitions_of_a_table_follow_from_the_new_seeds(tmp_path, monkeypa
     virtual: dict[str, Any] = {"backend": "simulated", "observers": [], "progress": False}
     sweep = {"parameters": {"x": [x / 4 for x in range(5)]}, "method": "grid", "max_iter": 1, "early_terminate": None}
     searched(tmp_path / "s", "table.yaml", **sweep, **virtual, resources={"workers": 1})
-    told = hpsearch.rerun(tmp_path / "s", top=2, seeds=10, directory=tmp_path / "again", workers=1, **virtual)
+    told = hpsearch.rerun(
+        tmp_path / "s", top=2, seeds=10, directory=tmp_path / "again", resources={"workers": 1}, **virtual
+    )
     assert {one.params["x"] for one in told.configurations} == {0.0, 0.25}
     for one in told.configurations:
         expected = {round(one.params["x"] * 4 + rep / 10, 6) for rep in range(3)}
@@ -403,3 +407,32 @@ def test_it_goes_on_as_any_study_where_the_former_one_is_gone(tmp_path):
     told = hpsearch.search(noisy, asked, directory=tmp_path / "again", **INLINE).rerun
     assert told is not None
     assert [one.succeeded for one in told.configurations] == [2, 2]
+
+
+def test_resources_change_those_of_the_study_as_search_takes_them(tmp_path):
+    virtual: dict[str, Any] = {"backend": "simulated", "observers": [], "progress": False, "top": 1, "seeds": 1}
+    first = {"workers": 2, "cpus_per_worker": 2}
+    space = {"parameters": {"x": hpsearch.Uniform(-1.0, 1.0)}, "run_cap": 2, "limits": {"max_failures": "none"}}
+    searched(tmp_path / "s", Bowl, **space, backend="simulated", resources=first)
+    found: list[tuple[int | None, int]] = []
+    for resources in (None, {"workers": 3}, hpsearch.Resources(workers=4)):
+        told = hpsearch.rerun(tmp_path / "s", resources=resources, directory=tmp_path / f"{len(found)}", **virtual)
+        found.append((told.study.sweep.resources.workers, told.study.sweep.resources.cpus_per_worker))
+    assert found == [(2, 2), (3, 2), (4, 1)]
+    with pytest.raises(SweepError, match=r"resources\.worker: isn't a known key"):
+        hpsearch.rerun(tmp_path / "s", resources={"worker": 3}, **virtual)
+
+
+def test_old_keywords_are_taken_with_a_warning_that_shows_the_new_call(tmp_path):
+    virtual: dict[str, Any] = {"backend": "simulated", "progress": False, "top": 1, "seeds": 1}
+    space = {"parameters": {"x": hpsearch.Uniform(-1.0, 1.0)}, "run_cap": 2, "limits": {"max_failures": "none"}}
+    searched(tmp_path / "s", Bowl, **space, backend="simulated", resources={"workers": 2})
+    words = r"rerun: workers, tensorboard are deprecated; write rerun\(study, ..., resources=\{'workers': 3\}\)"
+    with pytest.warns(DeprecationWarning, match=words) as caught:
+        told = hpsearch.rerun(tmp_path / "s", directory=tmp_path / "1", workers=3, tensorboard=False, **virtual)
+    assert [one.filename for one in caught] == [__file__]
+    assert told.study.sweep.resources.workers == 3
+    assert not (tmp_path / "1" / "tensorboard").exists()
+    for name in ("worker", "patience"):
+        with pytest.raises(SweepError, match=f"rerun: {name} isn't a known argument"):
+            hpsearch.rerun(tmp_path / "s", **{name: 3, **virtual})

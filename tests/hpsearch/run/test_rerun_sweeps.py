@@ -75,7 +75,7 @@ def test_trials_that_ran_elsewhere_run_again_by_what_is_given_in_python(tmp_path
         trainable=train,
         directory=tmp_path / "rerun",
         backend="inline",
-        tensorboard=False,
+        observers=[],
         progress=False,
     )
     assert [(one.trial, one.mean) for one in rerun.configurations] == [(0, 2.0), (1, 2.0)]
