@@ -55,7 +55,7 @@ class InlineBackend(Backend):
         self._runs = False
         """A task that has the whole worker is running."""
         self._cut: set[tuple[int, int]] = set()
-        self._said: list[Message] = []
+        self._notices: list[Message] = []
         self._deliver: Callable[[Message], None] = lambda message: None
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
@@ -64,22 +64,22 @@ class InlineBackend(Backend):
         if isinstance(job.trainable, CommandLine):
             job = replace(job, trainable=placed(job.trainable))
         if not isinstance(job.trainable, CommandLine):
-            self._tell_gpus(job)
+            self._note_gpus(job)
         self._worker = Worker(job, Path(job.study))
         self._divides = job.lanes > 1
         self._deliver = deliver
         if self._worker.why_whole is not None:
-            self._said.append(Notice(f"trials run one at a time on a worker: {self._worker.why_whole}"))
+            self._notices.append(Notice(f"trials run one at a time on a worker: {self._worker.why_whole}"))
 
-    def _tell_gpus(self, job: Job) -> None:
+    def _note_gpus(self, job: Job) -> None:
         import torch
 
         count = torch.cuda.device_count()
         if count and not job.gpus:
-            self._said.append(Notice(f"{count} GPUs are here and none is used: set resources.gpus_per_worker"))
+            self._notices.append(Notice(f"{count} GPUs are here and none is used: set resources.gpus_per_worker"))
         elif job.gpus and not count:
             text = f"resources.gpus_per_worker is {job.gpus:g}, but this process sees no GPU"
-            self._said.append(Notice(f"{text}: trials that look for one train on the CPU"))
+            self._notices.append(Notice(f"{text}: trials that look for one train on the CPU"))
 
     def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
         """Return the free lanes, or 1 if nothing runs."""
@@ -103,15 +103,15 @@ class InlineBackend(Backend):
             self._cut.add((trial, attempt))
         else:
             self._tasks.remove(waiting)
-            self._said.append(Gone(*waiting.key, "it was cut before it began", counts_against_trial=False))
+            self._notices.append(Gone(*waiting.key, "it was cut before it began", counts_against_trial=False))
 
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Run the next task, if there is one, or train all lanes for an epoch."""
-        said, self._said = self._said, []
+        notices, self._notices = self._notices, []
         if not self._tasks and not self._lanes:
-            return said
+            return notices
         if self._opened.lanes > 1 and (self._lanes or self._tasks[0].share is not None):
-            return [*said, *self._round()]
+            return [*notices, *self._round()]
         task = self._tasks.popleft()
         self._opened.let_go(task.segment.trial)  # before this trial's clock runs
         channel = _Channel(self, task, task.timeout)
@@ -120,7 +120,7 @@ class InlineBackend(Backend):
             result = self._opened.run(task.trial, task.segment, channel)
         finally:
             self._runs = False
-        return [*said, self._outcome(task, result, channel.late)]
+        return [*notices, self._outcome(task, result, channel.late)]
 
     def workers(self) -> Workers:
         """Return 1 worker: this process."""
@@ -144,8 +144,8 @@ class InlineBackend(Backend):
             self._opened.enter(task.trial, task.segment, _Channel(self, task, None), task.timeout)
         ended = self._opened.round()
         return [
-            self._outcome(self._lanes.pop((one.segment.trial, one.segment.attempt)), one.result, one.late)
-            for one in ended
+            self._outcome(self._lanes.pop((lane.segment.trial, lane.segment.attempt)), lane.result, lane.late)
+            for lane in ended
         ]
 
     def _joins(self, task: Task) -> bool:

@@ -144,8 +144,8 @@ class StudyDirectory:
                 # Created again if missing: some tools don't copy empty files.
                 lock = stack.enter_context(Lock(self.path / _RUN_LOCK, make=True))
                 # Who deletes the file finds the directory locked, where the file system can do that.
-                place = stack.enter_context(Lock(self.path))
-                if not lock.take(patience) or not _taken_where_possible(place):
+                directory = stack.enter_context(Lock(self.path))
+                if not lock.take(patience) or not _taken_where_possible(directory):
                     raise StudyInUseError(
                         f"{self.path}: {lock.read() or 'another process'} runs this study now. Watch it with "
                         f"`hpsearch status {shlex.quote(str(self.path))}`, let it rest with "
@@ -229,14 +229,14 @@ class StudyDirectory:
         Args:
             needed: Addresses of the needed checkpoints.
         """
-        places = {path_of(address) for address in needed}
+        own_paths = {path_of(address) for address in needed}
         in_packs = {address for address in needed if pack_of(address) is not None}
         packs = {pack_of(address) for address in in_packs if not (self.path / path_of(address)).is_dir()}
-        found = [path for path in self.checkpoints() if str(path.relative_to(self.path)) not in places]
+        found = [path for path in self.checkpoints() if str(path.relative_to(self.path)) not in own_paths]
         return found + [path for path in self.packs() if str(path.relative_to(self.path)) not in packs]
 
     def discard(self, checkpoints: Iterable[str]) -> None:
-        """Delete checkpoints at their places, and packs, as far as they are there."""
+        """Delete checkpoints at their own paths, and packs, as far as they are there."""
         for checkpoint in checkpoints:
             _delete(self.path / path_of(checkpoint))
 

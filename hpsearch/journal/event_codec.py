@@ -172,8 +172,8 @@ def _getter(names: Iterable[str], get: Any = attrgetter) -> Callable[[Any], tupl
     if len(several) > 1:
         found: Callable[[Any], tuple[Any, ...]] = get(*several)
         return found
-    one = [get(name) for name in several]
-    return lambda part: tuple([get_one(part) for get_one in one])
+    getters = [get(name) for name in several]
+    return lambda part: tuple([getter(part) for getter in getters])
 
 
 def _row_writer(layout: _Layout) -> Callable[[Any], tuple[Any, ...]]:
@@ -273,7 +273,10 @@ _KINDS: Mapping[type, tuple[str, Callable[[Any], int] | None]] = {
     layout.kind: (kind, attrgetter(layout.trial) if layout.trial else None) for kind, layout in _EVENTS.items()
 }
 _WRITERS: Mapping[type, tuple[Sequence[str] | None, Callable[[Any], tuple[Any, ...]]]] = {
-    **{one.kind: (tuple(one.fields), _getter(one.fields.values())) for one in (*_EVENTS.values(), *_PARTS.values())},
+    **{
+        layout.kind: (tuple(layout.fields), _getter(layout.fields.values()))
+        for layout in (*_EVENTS.values(), *_PARTS.values())
+    },
     **{kind: (None, _row_writer(layout)) for kind, layout in _ROWS.items()},
 }
 """The names of a dataclass's object, None for a row, and what gets their values."""
@@ -302,10 +305,10 @@ def decode_followed(text: str) -> Followed:
     """
     if not text:
         return _NOTHING
-    given = json.loads(text)
-    decisions = tuple([Decision(*row) for row in given.get("decisions", ())])
-    if "plan" not in given:
+    values = json.loads(text)
+    decisions = tuple([Decision(*row) for row in values.get("decisions", ())])
+    if "plan" not in values:
         return Followed(decisions)
-    total, brackets = given["plan"]
+    total, brackets = values["plan"]
     plans = {bracket: tuple([(until, size) for until, size in rungs]) for bracket, rungs in brackets}
     return Followed(decisions, PlanChange(None if total is None else (total[0], total[1]), plans))

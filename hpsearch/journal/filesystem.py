@@ -44,13 +44,13 @@ def filesystem_of(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return ""
-    place = path.resolve()
+    resolved = path.resolve()
     kind, depth = "", -1
     for line in lines:
         _, where, mounted, *_ = line.split(" ")
         mount_point = Path(_unescaped(where))
         # A later mount hides an earlier one at the same path.
-        if place.is_relative_to(mount_point) and len(mount_point.parts) >= depth:
+        if resolved.is_relative_to(mount_point) and len(mount_point.parts) >= depth:
             kind, depth = mounted, len(mount_point.parts)
     return kind
 
@@ -100,13 +100,13 @@ def flush(study: Path, addresses: Iterable[str | None]) -> None:
         OSError: The disk doesn't take them.
     """
     named = [address for address in addresses if address is not None]
-    places = {study / place for address in named for place in (pack_of(address), path_of(address)) if place}
+    paths = {study / path for address in named for path in (pack_of(address), path_of(address)) if path}
     folders: set[Path] = set()
-    for place in places:
-        if place.exists():
-            folders.update(_up_to(study.parent, place.parent))
-            for path in (place, *place.rglob("*")):
-                _flush(path)
+    for path in paths:
+        if path.exists():
+            folders.update(_up_to(study.parent, path.parent))
+            for inside in (path, *path.rglob("*")):
+                _flush(inside)
     for folder in folders:
         _flush(folder)
 

@@ -38,15 +38,20 @@ def steps(entries: Iterable[Entry], requests: Sequence[Request]) -> list[History
     """
     answered: set[int | None] = set()
     journaled = list(_journaled(entries, answered))
-    places = list(accumulate((step.time for step in journaled), max))
+    times = list(accumulate((step.time for step in journaled), max))
     others = [
-        HistoryEntry(left.time, left.verb, left.by, left.details, "done" if left.verb in LABELS else "not answered")
-        for left in requests
-        if left.number not in answered
+        HistoryEntry(request.time, request.verb, request.by, request.details, _outcome(request))
+        for request in requests
+        if request.number not in answered
     ]
-    places += [step.time for step in others]
-    placed = sorted(zip(places, [*journaled, *others], strict=True), key=lambda one: one[0])
-    return [step for _, step in placed]
+    times += [step.time for step in others]
+    in_order = sorted(zip(times, [*journaled, *others], strict=True), key=lambda pair: pair[0])
+    return [step for _, step in in_order]
+
+
+def _outcome(request: Request) -> str:
+    """Return the outcome of a request that no event answers."""
+    return "done" if request.verb in LABELS else "not answered"
 
 
 def _journaled(entries: Iterable[Entry], answered: set[int | None]) -> Iterator[HistoryEntry]:

@@ -190,15 +190,6 @@ class Journal:
         self._end = (rows[-1][0], rows[-1][-1]) if rows else end
         return [(row[0], when) for row in rows]
 
-    def events(self) -> Iterator[tuple[float, Event]]:
-        """Return (time, event) of each of `entries`.
-
-        Raises:
-            JournalError: A row is damaged.
-        """
-        for entry in self.entries():
-            yield entry.time, entry.event
-
     def added(self, known: Position = BEGINNING) -> tuple[list[Entry], Position] | None:
         """Return the events after the known ones, and their end; None if the known ones aren't in this journal.
 
@@ -293,7 +284,7 @@ class Journal:
         with explained(self._path):
             rows = self._connection.execute("SELECT trial, body FROM events WHERE kind = 'steered' ORDER BY seq DESC")
             answers = (decode("steered", *row) for row in rows.fetchall())
-        return next((one for one in answers if isinstance(one, Steered) and one.request == request), None)
+        return next((answer for answer in answers if isinstance(answer, Steered) and answer.request == request), None)
 
     def requests(self) -> list[Request]:
         """Return the requests since the journal was opened for writing, each once.

@@ -27,18 +27,18 @@ class Labels:
 
 
 def labels_in(requests: Iterable[Request]) -> Labels:
-    """Find the labels among all words that were left in a journal."""
+    """Return the labels among all requests of a journal."""
     tags: dict[str, None] = {}
     note = ""
     for request in requests:
-        given = request.details
+        details = request.details
         if request.verb == _TAG:
-            tags.update(dict.fromkeys(map(str, given.get("tags", ()))))
+            tags.update(dict.fromkeys(map(str, details.get("tags", ()))))
         elif request.verb == _UNTAG:
-            for tag in given.get("tags", ()):
+            for tag in details.get("tags", ()):
                 tags.pop(str(tag), None)
         elif request.verb == _NOTE:
-            note = str(given.get("text", ""))
+            note = str(details.get("text", ""))
     return Labels(tuple(tags), note)
 
 
@@ -71,7 +71,7 @@ def add_tags(study_dir: StudyDirectory, tags: Sequence[str]) -> Labels:
         HpsearchError: One isn't a word.
         JournalError: There is no study here, or it can't be written.
     """
-    return _left(study_dir, _TAG, {"tags": list(check_tags(tags))})
+    return _request(study_dir, _TAG, {"tags": list(check_tags(tags))})
 
 
 def remove_tags(study_dir: StudyDirectory, tags: Sequence[str]) -> Labels:
@@ -86,7 +86,7 @@ def remove_tags(study_dir: StudyDirectory, tags: Sequence[str]) -> Labels:
         if tag not in known:
             there = f"its tags are {', '.join(known)}" if known else "it has none"
             raise HpsearchError(f"{study_dir.path}: must have the tag {tag!r} to lose it; {there}")
-    return _left(study_dir, _UNTAG, {"tags": list(tags)})
+    return _request(study_dir, _UNTAG, {"tags": list(tags)})
 
 
 def write_note(study_dir: StudyDirectory, text: str) -> Labels:
@@ -95,10 +95,10 @@ def write_note(study_dir: StudyDirectory, text: str) -> Labels:
     Raises:
         JournalError: There is no study here, or it can't be written.
     """
-    return _left(study_dir, _NOTE, {"text": text})
+    return _request(study_dir, _NOTE, {"text": text})
 
 
-def _left(study_dir: StudyDirectory, verb: str, details: dict[str, object]) -> Labels:
+def _request(study_dir: StudyDirectory, verb: str, details: dict[str, object]) -> Labels:
     with Journal.read(study_dir.journal) as journal:
         journal.request(verb, details, by=process_name())
         return labels_in(journal.all_requests())

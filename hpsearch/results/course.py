@@ -66,7 +66,7 @@ class CourseSoFar:
             entry: An entry of the journal.
             journaled: The state after it.
         """
-        seconds, starting = self._time(entry, journaled.told)
+        seconds, starting = self._time(entry, journaled.is_ask_tell)
         front = self.now.front
         if isinstance(entry.event, Saved | Finished | Failed | Retried | Reverted):
             front = journaled.records.front()

@@ -121,7 +121,7 @@ class Study:
     @property
     def is_told(self) -> bool:
         """Whether it is an ask/tell study, whose trials run elsewhere."""
-        return self._journaled.told
+        return self._journaled.is_ask_tell
 
     @property
     def best_trial(self) -> BestTrial:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hpsearch.config.checks import KeyPath
+from hpsearch.config.checks import InvalidKey, KeyPath, nearest
 
-__all__ = ["AXES", "Axis", "Description", "Quantity"]
+__all__ = ["AXES", "Axis", "Description", "Quantity", "check_task"]
 
 Axis = Literal["task", "row", "repetition", "iteration"]
 AXES: tuple[Axis, ...] = ("task", "row", "repetition", "iteration")
@@ -57,3 +57,22 @@ class Description:
     start_seconds: float = 0.0
     checkpoint_seconds: float = 0.0
     efficiency: float = 0.9
+
+
+def check_task(task: str, known: Sequence[str] | None) -> None:
+    """Check that a table's file holds a task.
+
+    Args:
+        task: Its name; empty without one.
+        known: Names of the file's tasks; None: it holds one, without a name.
+
+    Raises:
+        InvalidKey: It doesn't.
+    """
+    if known is None:
+        if task:
+            raise InvalidKey((), f"holds one task, so nothing can stand behind #, got {task!r}")
+    elif task not in known:
+        raise InvalidKey(
+            ("tasks",), f"holds {len(known)} tasks, of which #{task or '...'} is none", nearest(task, known)
+        )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpsearch.config.checks import InvalidKey, KeyPath, nearest
-from hpsearch.simulation.description import AXES, Axis, Description, Quantity
+from hpsearch.simulation.description import AXES, Axis, Description, Quantity, check_task
 from hpsearch.simulation.table import Floats, Recorded, each_iteration
 
 __all__ = ["recorded_arrays"]
@@ -86,15 +86,10 @@ def _plain(array: NDArray[Any]) -> Any:
 
 def _task(arrays: Arrays, described: Description, task: str, sizes: dict[Axis, int]) -> int | None:
     """Return the index of a task on the tasks' axis, and record the axis's size; None without such an axis."""
-    if described.tasks is None:
-        if task:
-            raise InvalidKey((), f"holds one task, so nothing can stand behind #, got {task!r}")
+    labels = None if described.tasks is None else _labels(arrays, described.tasks, ("tasks",))
+    check_task(task, labels)
+    if labels is None:
         return None
-    labels = _labels(arrays, described.tasks, ("tasks",))
-    if task not in labels:
-        raise InvalidKey(
-            ("tasks",), f"holds {len(labels)} tasks, of which #{task or '...'} is none", nearest(task, labels)
-        )
     sizes["task"] = len(labels)
     return labels.index(task)
 

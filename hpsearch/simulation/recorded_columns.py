@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpsearch.config.checks import InvalidKey, KeyPath, nearest, plain
-from hpsearch.simulation.description import Description, Quantity
+from hpsearch.simulation.description import Description, Quantity, check_task
 from hpsearch.simulation.lookup import identity
 from hpsearch.simulation.table import Floats, Recorded, each_iteration
 
@@ -97,17 +97,9 @@ def _column(lines: pd.DataFrame, name: str, key: KeyPath) -> pd.Series:
 
 
 def _of_task(lines: pd.DataFrame, described: Description, task: str) -> pd.DataFrame:
-    if described.tasks is None:
-        if task:
-            raise InvalidKey((), f"holds one task, so nothing can stand behind #, got {task!r}")
-        return lines
-    labels = lines[described.tasks].astype(str)
-    if not (labels == task).any():
-        known = list(labels.unique())
-        raise InvalidKey(
-            ("tasks",), f"holds {len(known)} tasks, of which #{task or '...'} is none", nearest(task, known)
-        )
-    return lines[labels == task]
+    labels = None if described.tasks is None else lines[described.tasks].astype(str)
+    check_task(task, None if labels is None else list(labels.unique()))
+    return lines if labels is None else lines[labels == task]
 
 
 def _scaled(lines: pd.DataFrame, quantity: Quantity) -> pd.Series:

@@ -1,4 +1,4 @@
-"""Return a study more to do: what may change of a sweep that has begun."""
+"""How a sweep that has begun may be extended: it gets more to do."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from hpsearch.sweep.sweep import Sweep
 __all__ = ["extended", "extension"]
 
 
-def extension(stored: Sweep, asked: Sweep) -> Extended | None:
-    """Say by what `asked` extends a study's sweep; None when it asks for nothing more.
+def extension(stored: Sweep, requested: Sweep) -> Extended | None:
+    """Return by what `requested` extends a study's sweep; None when it has nothing more to do.
 
     Raises:
         SweepError: It differs in anything else, or asks for less; the text lists the differences.
     """
-    before, after = stored.early_terminate, asked.early_terminate
+    before, after = stored.early_terminate, requested.early_terminate
     alike = before is not None and type(after) is type(before)
     if alike and after and before:
-        asked = replace(asked, early_terminate=after.as_stored(before), read_back=True)
+        requested = replace(requested, early_terminate=after.as_stored(before), read_back=True)
     more = Extended(
-        run_cap=asked.run_cap if _raises_run_cap(stored, asked) else None,
+        run_cap=requested.run_cap if _raises_run_cap(stored, requested) else None,
         settings=dict(after.raised(before, stored.run_cap)) if alike and after and before else {},
     )
-    left = extended(stored, more).difference(asked)
-    if left:
+    differences = extended(stored, more).difference(requested)
+    if differences:
         raisable = [f"`early_terminate.{name}`" for name in (before.raisable if before is not None else ())]
         raise SweepError(
             f"the sweep must be the study's own, or extend it by more of {' or '.join(['`run_cap`', *raisable])}; "
-            "it differs in\n  " + "\n  ".join(left) + "\nrun it in a directory of its own, or undo these"
+            "it differs in\n  " + "\n  ".join(differences) + "\nrun it in a directory of its own, or undo these"
         )
     if more == Extended(None):
         return None
@@ -52,11 +52,11 @@ def extended(sweep: Sweep, more: Extended) -> Sweep:
     return sweep
 
 
-def _raises_run_cap(stored: Sweep, asked: Sweep) -> bool:
-    if asked.run_cap is None:
+def _raises_run_cap(stored: Sweep, requested: Sweep) -> bool:
+    if requested.run_cap is None:
         return False
     if stored.run_cap is None:
         # One round of brackets becomes as many as fit; the scheduler says whether that is more. A whole
         # grid can't become more.
         return stored.early_terminate is not None
-    return asked.run_cap > stored.run_cap
+    return requested.run_cap > stored.run_cap

@@ -59,8 +59,8 @@ class JournaledState:
         """Trials whose segment must be started again, by number; first those that have a company, beside each other."""
         self.pruned: dict[int, bool] = {}
         """Trials that go no further since the event that was applied last, and whether their segment was cut short."""
-        self.told = False
-        """Trials run elsewhere: whoever runs them keeps their states, so each goes on where it was told to have got."""
+        self.is_ask_tell = False
+        """Trials run elsewhere: whoever runs them keeps their states, so each goes on where it last reported."""
         self.reached = 0
         """Trials that reached the end of a segment, and have not failed."""
         self.finished_segments = 0
@@ -111,7 +111,7 @@ class JournaledState:
             case Pruned():
                 self._prune(event)
             case Steered():
-                if event.request is None and not self.told:
+                if event.request is None and not self.is_ask_tell:
                     self._requeue_running()
             case Asked() | Retried() | Added() | Exhausted() | Extended():
                 pass  # all that they change follows from them
@@ -175,7 +175,7 @@ class JournaledState:
         return self.records.obsolete(wanted, keep_all=self._keep_all)
 
     def _open(self, event: Opened) -> None:
-        self.told = event.backend == ASK_TELL
+        self.is_ask_tell = event.backend == ASK_TELL
         self.records.open(event.code)
         if event.workers_per_trial is not None:
             self.records.least_width = event.workers_per_trial
@@ -294,8 +294,8 @@ class JournaledState:
         record = self.records.of(trial)
         before = record.result.iterations
         self.records.count(trial, reports)
-        self.iterations += record.result.iterations - before if self.told else len(reports)
-        if self.told:
+        self.iterations += record.result.iterations - before if self.is_ask_tell else len(reports)
+        if self.is_ask_tell:
             record.checkpoint_iteration = record.result.iterations
 
 

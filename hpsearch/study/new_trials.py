@@ -62,19 +62,19 @@ class Requested:
         """Yield what the next trials use, for `suggestion`."""
         return iter(tuple(self._queue))
 
-    def suggestion(self, asked: int | Params, number: int) -> Suggestion:
+    def suggestion(self, requested: int | Params, number: int) -> Suggestion:
         """Return what trial `number` is to run."""
-        if isinstance(asked, int):
-            return _once_more(self._records.of(asked).trial)
-        return Suggestion(self._space.complete(asked, self._seed, number), ADDED)
+        if isinstance(requested, int):
+            return _once_more(self._records.of(requested).trial)
+        return Suggestion(self._space.complete(requested, self._seed, number), ADDED)
 
     def take(self) -> None:
-        """Let go of the first one: a trial has it."""
+        """Remove the first one: a trial has it."""
         self._queue.popleft()
 
 
 def _once_more(trial: Trial) -> Suggestion:
-    """Return a trial's params to another one; its weights too, where it inherited some at its own beginning."""
+    """Return a trial's params for another one; its weights too, where it inherited some at its own beginning."""
     return Suggestion(trial.params, RETRY, _state_of(trial.parent) if trial.start == 0 else None)
 
 
@@ -82,7 +82,9 @@ def _state_of(parent: Parent | None) -> StateAt | None:
     return None if parent is None else StateAt(parent.number, parent.iteration)
 
 
-def first_start(answer: NewTrial, suggestion: Suggestion, records: TrialRecords, seed: int, told: bool) -> Started:
+def first_start(
+    answer: NewTrial, suggestion: Suggestion, records: TrialRecords, seed: int, is_ask_tell: bool
+) -> Started:
     """Return the start of a new trial.
 
     Args:
@@ -90,7 +92,7 @@ def first_start(answer: NewTrial, suggestion: Suggestion, records: TrialRecords,
         suggestion: What is to be tried.
         records: Of the trials before it.
         seed: The sweep's.
-        told: Trials run elsewhere, and whoever runs them keeps their states.
+        is_ask_tell: Trials run elsewhere, and whoever runs them keeps their states.
 
     Raises:
         ValueError: There is no such trial to fork, or the fork would start behind its end.
@@ -105,7 +107,7 @@ def first_start(answer: NewTrial, suggestion: Suggestion, records: TrialRecords,
         saved_by = forked if checkpoint is None else records.of(owner_of(checkpoint)).trial
         parent = Parent(forked.number, iteration, checkpoint, saved_by.params)
         # What its checkpoint hasn't done, the fork has to do, as every trial does that goes on from an older one.
-        start = min(start, parent.iteration) if parent.checkpoint is not None or told else 0
+        start = min(start, parent.iteration) if parent.checkpoint is not None or is_ask_tell else 0
     trial = Trial(answer.number, suggestion.params, trial_seed(seed, answer.number), suggestion.origin, parent, start)
     checkpoint = None if parent is None else parent.checkpoint
     segment = Segment(answer.number, start, answer.until, checkpoint, 1)

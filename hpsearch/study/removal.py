@@ -42,23 +42,23 @@ class Parts:
     """What somebody else put there."""
 
 
-def parts_of(place: StudyDirectory) -> Parts:
-    """Tell what of a study's directory is the study's from what isn't.
+def parts_of(directory: StudyDirectory) -> Parts:
+    """Return what of a study's directory is the study's, and what isn't.
 
     Raises:
         JournalError: It holds no study.
         HpsearchError: It is a link to a directory that lies elsewhere.
     """
-    Journal.read(place.journal).close()
-    if place.path.is_symlink():
+    Journal.read(directory.journal).close()
+    if directory.path.is_symlink():
         raise HpsearchError(
-            f"{place.path}: must be a study's directory itself, but is a link to {place.path.resolve()}. Name that "
-            "directory, and delete the link with rm"
+            f"{directory.path}: must be a study's directory itself, but is a link to {directory.path.resolve()}. Name "
+            "that directory, and delete the link with rm"
         )
-    journal = [place.path / f"{JOURNAL}{end}" for end in (*_BESIDE, "")]
+    journal = [directory.path / f"{JOURNAL}{end}" for end in (*_BESIDE, "")]
     ours: list[Path] = []
     others: list[Path] = []
-    for path in sorted(place.path.iterdir()):
+    for path in sorted(directory.path.iterdir()):
         if path in journal:
             continue
         is_ours = path.name in _OURS or _PARTIAL.fullmatch(path.name) or _is_export(path)
@@ -76,20 +76,20 @@ def _is_export(path: Path) -> bool:
     )
 
 
-def unneeded(place: StudyDirectory, logs: bool = False) -> list[Path]:
+def unneeded(directory: StudyDirectory, logs: bool = False) -> list[Path]:
     """Return the files that neither going on with a study needs nor its best trials.
 
     These are the checkpoints that a sweep with `checkpoints.keep: best` would have deleted by now, and those that
     attempts which were cut off left; the event files of TensorBoard, which can be written again.
 
     Args:
-        place: The study.
+        directory: The study.
         logs: Also what trials printed that have ended well.
 
     Raises:
         JournalError: There is no study here, or it can't be read.
     """
-    with Journal.read(place.journal) as journal:
+    with Journal.read(directory.journal) as journal:
         record, entries = journal.study(), list(journal.entries())
     sweep = Sweep.from_json(record["sweep"])
     sweep = replace(sweep, checkpoints=replace(sweep.checkpoints, keep="best"))
@@ -101,22 +101,22 @@ def unneeded(place: StudyDirectory, logs: bool = False) -> list[Path]:
         ended = [row.number for row in sweep_state.rows() if row.state in (TrialState.COMPLETE, TrialState.STOPPED)]
     finally:
         sweep_state.close()
-    found = place.unneeded(needed)
-    if place.tensorboard.is_dir() and not place.tensorboard.is_symlink():
-        found.append(place.tensorboard)
+    found = directory.unneeded(needed)
+    if directory.tensorboard.is_dir() and not directory.tensorboard.is_symlink():
+        found.append(directory.tensorboard)
     if logs:
-        found += [log for trial in ended for log in sorted((place.trials / f"{trial:05d}").glob("*/**/output.log"))]
+        found += [log for trial in ended for log in sorted((directory.trials / f"{trial:05d}").glob("*/**/output.log"))]
     return found
 
 
-def settle(place: StudyDirectory, sweep_state: SweepState, *, durable: bool = False) -> None:
+def settle(directory: StudyDirectory, sweep_state: SweepState, *, durable: bool = False) -> None:
     """Write out the checkpoints that stay, and delete those that nothing needs, with the packs that held them.
 
     Those stay that the best trials show, and those of trials that have ended. A trial that goes on leaves its own soon:
     it is read from its pack. One that can't be written out now may be later, where it is asked for.
 
     Args:
-        place: The study's directory.
+        directory: The study's directory.
         sweep_state: How its sweep stands.
         durable: Let what was written out survive the loss of power before the packs are deleted.
     """
@@ -125,10 +125,10 @@ def settle(place: StudyDirectory, sweep_state: SweepState, *, durable: bool = Fa
     staying.update(row.address for row in sweep_state.leaders() if row.address is not None)
     for address in staying:
         with contextlib.suppress(CheckpointError, StorageError, UnwritableError):
-            extract(place.path / address)
+            extract(directory.path / address)
     if durable:
-        flush(place.path, staying)
-    place.remove_unnamed(needed)
+        flush(directory.path, staying)
+    directory.remove_unnamed(needed)
 
 
 def remove(paths: Iterable[Path]) -> None:

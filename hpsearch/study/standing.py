@@ -27,11 +27,11 @@ class Standing:
         self._paused = ""
 
     def ended(self, live: bool) -> Ended:
-        """Return the study's state, in the one word that all say who tell of it, and what is said of it.
+        """Return the study's state, in the one word that all displays use, and a text on it.
 
-        `running`; `paused`; `open`, where its trials are asked for and told of; what the last run ended with, if that
+        `running`; `paused`; `open`, where it is run by ask and tell; what the last run ended with, if that
         was in good order; `extended`, given more to do when it was finished; `killed`, where its process ended without
-        a word; `not begun`, where none ran it.
+        an event; `not begun`, where none ran it.
 
         Args:
             live: A process runs it.
@@ -39,7 +39,7 @@ class Standing:
         if self._ended is not None:
             return self._ended
         if self._opened is not None and self._opened.backend == ASK_TELL:
-            return Ended("open")  # what was asked for stays with who asked, whether a process is there or not
+            return Ended("open")  # requested trials stay with who requested them, whether a process is there or not
         if live:
             return Ended("paused", self._paused) if self._paused else Ended("running")
         return Ended("not begun" if self._opened is None else "killed")

@@ -68,7 +68,7 @@ class SweepState:
         self.requested = Requested(self.records, sweep.parameters, sweep.seed)
         """Configurations that new trials take before any suggestion."""
         self._exhausted = False
-        self._place = 0  # in the searcher's order, which has no gaps, of what it suggests next
+        self._position = 0  # of the next suggestion in the searcher's order, which has no gaps
         self._gone: list[str] = []  # checkpoints that `obsolete` hasn't returned yet
         resources = self.sweep.resources
         self.widths = Widths(
@@ -96,8 +96,8 @@ class SweepState:
             stand_in: A trial whose suggestion isn't there takes a random point, where the sweep allows that.
         """
 
-        def suggest(answer: NewTrial, place: int, parent: Trial | None) -> Suggestion | Asked | NotYet | None:
-            return self._suggestions.suggest(place, answer.number, answer.bracket, parent, stand_in)
+        def suggest(answer: NewTrial, position: int, parent: Trial | None) -> Suggestion | Asked | NotYet | None:
+            return self._suggestions.suggest(position, answer.number, answer.bracket, parent, stand_in)
 
         return self._upcoming(suggest)
 
@@ -108,7 +108,7 @@ class SweepState:
         new = next((answer for answer in self._scheduler.upcoming() if isinstance(answer, NewTrial)), None)
         if new is None or new.parent is not None:
             return None
-        return self._suggestions.request(self._place, new.bracket)
+        return self._suggestions.request(self._position, new.bracket)
 
     def prepare(self) -> None:
         """Request again the suggestions that were requested earlier and not used."""
@@ -176,8 +176,8 @@ class SweepState:
         Raises:
             JournalError: See `replay`; or something else followed from an event than in the journal.
         """
-        entries, told = tee(entries)
-        for (event, followed), entry in zip(self.replay(entry.event for entry in entries), told, strict=True):
+        entries, journaled = tee(entries)
+        for (event, followed), entry in zip(self.replay(entry.event for entry in entries), journaled, strict=True):
             if encode_followed(followed) != encode_followed(entry.followed):
                 raise _misfit(event, f"{entry.followed} followed, this sweep gives {followed}")
             yield entry
@@ -303,7 +303,7 @@ class SweepState:
             idle = False
             record = self.records.of(trial)
             yield Started(record.again(), None, bracket=record.bracket, rung=record.rung)
-        requested, place = self.requested.upcoming(), self._place
+        requested, position = self.requested.upcoming(), self._position
         for answer in self._scheduler.upcoming():
             idle = False
             if isinstance(answer, Run):
@@ -311,32 +311,32 @@ class SweepState:
                 yield Started(segment, None, bracket=answer.bracket, rung=answer.rung)
                 continue
             suggestion: Suggestion | Asked | NotYet | None
-            if (asked := next(requested, None)) is not None:
-                suggestion = self.requested.suggestion(asked, answer.number)
+            if (request := next(requested, None)) is not None:
+                suggestion = self.requested.suggestion(request, answer.number)
             elif answer.parent is not None:
-                suggestion = suggest(answer, place, record_of_parent(answer.parent, self.records).trial)
+                suggestion = suggest(answer, position, record_of_parent(answer.parent, self.records).trial)
             else:
-                suggestion = suggest(answer, place, None)
-                place += 1
+                suggestion = suggest(answer, position, None)
+                position += 1
             if isinstance(suggestion, NotYet):
                 break
             if not isinstance(suggestion, Suggestion):
                 yield suggestion or Exhausted()
                 return
-            yield first_start(answer, suggestion, self.records, self.sweep.seed, self._journaled.told)
+            yield first_start(answer, suggestion, self.records, self.sweep.seed, self._journaled.is_ask_tell)
             if suggestion.origin == STAND_IN:
                 yield Wait()  # for the next one, the searcher is asked once this one has started
                 return
         yield Done() if idle and not self._scheduler.busy else Wait()
 
     def _suggested(
-        self, event: Started | Exhausted, answer: NewTrial, place: int, parent: Trial | None
+        self, event: Started | Exhausted, answer: NewTrial, position: int, parent: Trial | None
     ) -> Suggestion | None:
         """Return the searcher's suggestion at the time of the event."""
         new = None if isinstance(event, Exhausted) else event.new
         if new is None and isinstance(event, Started):
             raise ValueError("a new trial is to come")
-        return self._suggestions.suggested(place if parent is None else answer.number, parent, new)
+        return self._suggestions.suggested(position if parent is None else answer.number, parent, new)
 
     def _take(self, event: Started | Exhausted) -> None:
         """Count a segment as started, or a suggestion as missing."""
@@ -350,8 +350,8 @@ class SweepState:
             self.requested.take()
         elif answer.parent is not None:
             self._suggestions.used(answer.number, record_of_parent(answer.parent, self.records).trial, new)
-        elif self._suggestions.used(self._place, None, new) and new is not None:
-            self._place += 1
+        elif self._suggestions.used(self._position, None, new) and new is not None:
+            self._position += 1
 
     def _decided(self, event: Event) -> Sequence[Decision]:
         """Pass an applied event to the scheduler; return its decisions."""
@@ -419,7 +419,7 @@ class SweepState:
 
 
 def _as_then(expected: Started, event: Started) -> Started:
-    """Return an expected start what was decided by who was free then, and by which checkpoints there were."""
+    """Return an expected start with what depended on who was free then, and on which checkpoints there were."""
     segment = replace(expected.segment, width=event.segment.width)
     new, old = expected.new, event.new
     if new is not None and old is not None and new.parent is not None and old.parent is not None:
@@ -430,7 +430,7 @@ def _as_then(expected: Started, event: Started) -> Started:
 
 
 def _misfit(event: Event, instead: str) -> JournalError:
-    """Return the error of an event that isn't the one that its sweep gives; `instead` says what this sweep has."""
+    """Return the error of an event that isn't the one that its sweep gives; `instead` is what this sweep has."""
     return JournalError(
         f"the journal doesn't replay: it holds {event}, where {instead}. "
         "It was written by a version of hpsearch that decides otherwise; resume with that one."

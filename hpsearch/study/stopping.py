@@ -171,7 +171,7 @@ class Patience:
             self._add(trial, None)
 
     def _go_on(self, trial: int) -> None:
-        """Take note that a trial which had ended runs again."""
+        """Record that a trial which had ended runs again."""
         if trial in self._ended:
             self._ended.remove(trial)
             self._log.remove((trial, None))
@@ -259,10 +259,10 @@ class StoppingCriteria:
         aimed = [(goal, value) for goal, value in reached if goal.target is not None]
         values = " and ".join(f"{goal.name} {value!r}" for goal, value in aimed)
         targets = ", ".join(repr(goal.target) for goal, _ in aimed)
-        told = f"trial {found.trial} reached {values} at iteration {found.iteration} (metric.target: {targets})"
+        text = f"trial {found.trial} reached {values} at iteration {found.iteration} (metric.target: {targets})"
         if found is not self._target.reached or (score := self._score_of(found.trial)) == found.score:
-            return told
-        return f"{told}; it went on, and its value is {'none' if score is None else _shown(score)} since"
+            return text
+        return f"{text}; it went on, and its value is {'none' if score is None else _shown(score)} since"
 
     def _of_patience(self) -> str:
         assert self._patience is not None

@@ -350,7 +350,7 @@ class Suggestions:
             self._flush()
 
     def used(self, number: int, parent: Trial | None, trial: Trial | None) -> bool:
-        """Let go of a suggestion: the trial that took it is there, or there was none to take.
+        """Drop a suggestion: the trial that took it is there, or there was none to take.
 
         Returns:
             Whether it was in the searcher's order, so that the next one has the next number.
@@ -431,7 +431,7 @@ class Suggestions:
             self._flush()
 
     def close(self) -> None:
-        """Let go of the searcher."""
+        """Close the searcher."""
         if self._calls is not None:
             self._calls.close()
 
@@ -471,10 +471,10 @@ class Suggestions:
 
     def _unqueue(self, key: _Key) -> None:
         """Take back a call; it was the last that asked."""
-        for place in range(len(self._queue) - 1, -1, -1):
-            call = self._queue[place]
+        for index in range(len(self._queue) - 1, -1, -1):
+            call = self._queue[index]
             if not isinstance(call, Update) and call[0] == key:
-                del self._queue[place]
+                del self._queue[index]
                 return
 
     def _collect(self) -> None:

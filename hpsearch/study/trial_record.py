@@ -176,7 +176,7 @@ class TrialRecord:
             self.result = replace(self.result, value_checkpoint=checkpoint)
 
     def count(self, reports: Iterable[Report], objective: Objective) -> None:
-        """Let reports count, those whose iteration hasn't been passed before."""
+        """Count reports, those whose iteration hasn't been passed before."""
         iterations, score = self.result.iterations, self.result.score
         last: Report | None = None
         scored: Report | None = None
@@ -195,7 +195,7 @@ class TrialRecord:
             self.result = replace(self.result, iterations=iterations, metrics=last.metrics)
 
     def ran(self, code: int) -> None:
-        """Note which version of the code its newest reports are of."""
+        """Record which version of the code its newest reports are of."""
         if code not in self.code:
             self.code = (*self.code, code)
 
@@ -208,7 +208,7 @@ class TrialRecord:
         self.rollback_point = None
 
     def widen(self, width: int, least: int) -> None:
-        """Take note that it runs on so many workers, and where it stood if that is more than is known to go well."""
+        """Record that it runs on so many workers, and where it stood if that is more than is known to go well."""
         self.width = width
         sure = least if self.sure_width is None else self.sure_width
         may_go_back = self.widest is None  # it does so once
@@ -216,7 +216,7 @@ class TrialRecord:
             self.rollback_point = RollbackPoint(self.result, self.checkpoint, self.checkpoint_iteration, sure)
 
     def lose(self, then: str, company: Company) -> None:
-        """Take note of how its segment is to run after an attempt of it was lost: `Lost.then` and `Lost.company`."""
+        """Record how its segment is to run after an attempt of it was lost: `Lost.then` and `Lost.company`."""
         match then:
             case "halved":
                 self.company = company
@@ -226,7 +226,7 @@ class TrialRecord:
                 self.narrowest = 2 * self.width
 
     def settle(self) -> None:
-        """Take note that it reached its rung in good order."""
+        """Record that it reached its rung in good order."""
         self.sure_width, self.rollback_point, self.company = self.width, None, ()
 
     def revert(self, reason: str, left_behind: str | None) -> None:

@@ -75,11 +75,11 @@ class TrialRecords:
         return [segment for segment in running if segment is not None]
 
     def open(self, code: str) -> None:
-        """Note the version of the code that trials run from here on; empty: it isn't known."""
+        """Record the version of the code that trials run from here on; empty: it isn't known."""
         self._code = self._codes.setdefault(code, len(self._codes) + 1) if code else None
 
     def start(self, event: Started) -> None:
-        """Note that a segment runs."""
+        """Record that a segment runs."""
         segment = event.segment
         if event.new is not None:
             self._all.append(TrialRecord(event.new, self._is_asynchronous(event.new.params)))
@@ -93,7 +93,7 @@ class TrialRecords:
         self._change(record, TrialState.RUNNING)
 
     def release(self, trial: int, state: TrialState) -> None:
-        """Note that a trial's segment no longer runs."""
+        """Record that a trial's segment no longer runs."""
         record = self._all[trial]
         record.segment = None
         self.running.discard(trial)
@@ -101,7 +101,7 @@ class TrialRecords:
         self._change(record, state)
 
     def count(self, trial: int, reports: Sequence[Report]) -> None:
-        """Let reports count."""
+        """Count reports."""
         self._touched.add(trial)
         self._changed.add(trial)
         self._all[trial].count(reports, self._objective)
@@ -135,7 +135,7 @@ class TrialRecords:
         self._end(record)
 
     def fail(self, trial: int, failure: Failure) -> None:
-        """Note why a trial failed for good."""
+        """Record why a trial failed for good."""
         record = self._all[trial]
         record.failure, record.reason = failure, failure.message
         self._end(record)

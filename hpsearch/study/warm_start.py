@@ -27,14 +27,14 @@ class WarmStart:
     past: tuple[Past, ...] = ()
 
     def to_record(self) -> dict[str, Any]:
-        """Give it as a part of a study's record; `stored_warm_start` reads it back."""
+        """Return it as a part of a study's record; `stored_warm_start` reads it back."""
         past = [
             {
-                "params": dict(one.params),
-                "values": [[at, _to_json(score)] for at, score in one.values.items()],
-                "until": one.until,
+                "params": dict(trial.params),
+                "values": [[at, _to_json(score)] for at, score in trial.values.items()],
+                "until": trial.until,
             }
-            for one in self.past
+            for trial in self.past
         ]
         return {_KEY: {"sources": list(self.sources), "told": list(self.told), "past": past}}
 
@@ -50,8 +50,8 @@ def stored_warm_start(record: Mapping[str, Any]) -> WarmStart:
     try:
         kept = record[_KEY]
         past = tuple(
-            Past(one["params"], {int(at): _from_json(score) for at, score in one["values"]}, one["until"])
-            for one in kept["past"]
+            Past(trial["params"], {int(at): _from_json(score) for at, score in trial["values"]}, trial["until"])
+            for trial in kept["past"]
         )
         return WarmStart(tuple(kept["sources"]), tuple(kept["told"]), past)
     except (KeyError, TypeError, ValueError) as error:
@@ -68,7 +68,7 @@ def _to_json(score: Score) -> Any:
     return {"values": list(score.values), "excesses": list(score.excesses)}
 
 
-def _from_json(given: Any) -> Score:
-    if not isinstance(given, Mapping):
-        return float(given)
-    return JointScore(tuple(map(float, given["values"])), tuple(map(float, given["excesses"])))
+def _from_json(score: Any) -> Score:
+    if not isinstance(score, Mapping):
+        return float(score)
+    return JointScore(tuple(map(float, score["values"])), tuple(map(float, score["excesses"])))

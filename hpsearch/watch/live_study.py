@@ -219,7 +219,7 @@ class LiveStudy:
     @property
     def is_ask_tell(self) -> bool:
         """Whether it is an ask/tell study, whose trials run elsewhere."""
-        return self.journaled.told
+        return self.journaled.is_ask_tell
 
     @property
     def ended(self) -> Ended:

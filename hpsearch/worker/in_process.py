@@ -205,17 +205,17 @@ class _Nobody:
     """Ignores a trial's reports."""
 
     def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
-        """Let it pass."""
+        """Do nothing."""
 
     def cut_requested(self) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def was_cut(self) -> None:
-        """Let it pass."""
+        """Do nothing."""
 
     def saved(self, iteration: int, name: str) -> None:
-        """Let it pass."""
+        """Do nothing."""
 
 
 class _WarmObject:

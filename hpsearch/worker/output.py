@@ -57,7 +57,7 @@ class OutputRedirect:
                 _give_back(descriptor, duplicate)
 
     def _open_streams(self) -> list[TextIO]:
-        """Give streams onto the two descriptors: the same ones each time, unless someone closed them."""
+        """Return streams onto the two descriptors: the same ones each time, unless someone closed them."""
         if not self._streams or any(stream.closed for stream in self._streams):
             self._streams = [_open_stream(descriptor) for descriptor in _STREAMS]
         return self._streams

@@ -77,7 +77,7 @@ def _bracket(elastic: bool, longest: int = 27) -> float:
             progress=False,
         )
         with Journal.read(directory / "study.db") as journal:
-            events = list(journal.events())
+            events = [(entry.time, entry.event) for entry in journal.entries()]
     began = min(when for when, event in events if isinstance(event, Started))
     ended = max(when for when, event in events if isinstance(event, Finished))
     widths = Counter(event.segment.width for _, event in events if isinstance(event, Started))

@@ -94,7 +94,7 @@ def run_sweep(sweep: Sweep) -> Timing:
     hpsearch.search(sweep, directory=directory, progress=False)
     wall = time.perf_counter() - began
     with Journal.read(directory / "study.db") as journal:
-        events = list(journal.events())
+        events = [(entry.time, entry.event) for entry in journal.entries()]
     return _timing(events, wall)
 
 

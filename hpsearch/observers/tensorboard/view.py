@@ -272,7 +272,7 @@ def _go_on(followed: _Followed) -> None:
             runs.rungs(runs.journaled.rungs())
     if entries:
         runs.rungs(runs.journaled.rungs())
-    if place.holder() is None and not runs.journaled.told:
+    if place.holder() is None and not runs.journaled.is_ask_tell:
         runs.settle()
 
 

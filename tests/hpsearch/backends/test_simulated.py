@@ -217,7 +217,7 @@ def journaled(path: Path, sweep: Sweep, workers: int, live: bool = True) -> list
     )
     simulate(sweep, simulated, journal=Journal.open(path))
     with Journal.read(path) as journal:
-        return list(journal.events())
+        return [(entry.time, entry.event) for entry in journal.entries()]
 
 
 def test_a_simulated_runs_journal_is_the_same_to_the_byte_and_bears_virtual_times(tmp_path):

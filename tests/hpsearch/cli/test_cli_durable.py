@@ -44,7 +44,7 @@ class Flushed:
         self._fsync(descriptor)
         path = os.path.relpath(Path(f"/proc/self/fd/{descriptor}").readlink(), self._study)
         with Journal.read(self._study / "study.db") as journal:
-            named = {event.checkpoint for _, event in journal.events() if isinstance(event, Finished)}
+            named = {entry.event.checkpoint for entry in journal.entries() if isinstance(entry.event, Finished)}
         self.named.setdefault(path, named)
         if list(self._study.glob("trials/packs/*.zip")):
             self.beside_a_pack.add(path)
@@ -103,4 +103,4 @@ def test_a_checkpoint_that_somebody_has_deleted_is_passed_over(tmp_path):
     with Journal.open(tmp_path / "study.db", durable=True) as journal:
         journal.append([gone])
     with Journal.read(tmp_path / "study.db") as journal:
-        assert [event for _, event in journal.events()] == [gone]
+        assert [entry.event for entry in journal.entries()] == [gone]

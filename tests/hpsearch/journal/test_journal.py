@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 def events(path: Path) -> list[Event]:
     with Journal.read(path) as journal:
-        return [event for _, event in journal.events()]
+        return [entry.event for entry in journal.entries()]
 
 
 def test_it_gives_back_the_study_and_the_events_in_their_order(path):
@@ -38,7 +38,7 @@ def test_it_gives_back_the_study_and_the_events_in_their_order(path):
         journal.append(written[2:])
         journal.append([])
     with Journal.read(path) as journal:
-        times, read = zip(*journal.events(), strict=True)
+        times, read = zip(*((entry.time, entry.event) for entry in journal.entries()), strict=True)
     assert list(read) == written
     assert times[0] == times[1] <= times[2]
 
@@ -153,11 +153,11 @@ def test_readers_see_whole_transactions_while_another_process_writes(path):
 def test_a_reader_in_the_middle_of_the_events_neither_blocks_nor_sees_what_is_added(path):
     with Journal.open(path) as journal, Journal.read(path) as reader:
         journal.append([Exhausted(), Exhausted()])
-        reading = reader.events()
+        reading = reader.entries()
         next(reading)
         journal.append([Lost(0, 1, "")])
-        assert [event for _, event in reading] == [Exhausted()]
-        assert [event for _, event in reader.events()] == [Exhausted(), Exhausted(), Lost(0, 1, "")]
+        assert [entry.event for entry in reading] == [Exhausted()]
+        assert [entry.event for entry in reader.entries()] == [Exhausted(), Exhausted(), Lost(0, 1, "")]
 
 
 def test_a_request_is_for_the_process_that_writes_then_and_for_no_later_one(path):
@@ -209,7 +209,7 @@ def test_in_memory_holds_the_same():
     with Journal.in_memory(STUDY) as journal:
         journal.append([Exhausted()])
         assert journal.study() == STUDY
-        assert [event for _, event in journal.events()] == [Exhausted()]
+        assert [entry.event for entry in journal.entries()] == [Exhausted()]
 
 
 def test_a_local_journal_is_in_wal_mode_and_durable_asks_for_the_disk(path):
@@ -309,7 +309,7 @@ def test_a_truncated_journal_is_refused_where_it_ends(path):
     for size in (path.stat().st_size // 2, 8192, 4096):
         os.truncate(path, size)
         with pytest.raises(JournalError, match="Restore the file from a copy"), Journal.read(path) as journal:
-            list(journal.events())
+            list(journal.entries())
 
 
 def test_of_two_writers_the_second_to_write_is_refused_whatever_became_of_their_locks(path):
@@ -328,7 +328,7 @@ def test_a_writer_replays_what_it_knows_and_is_refused_beyond(path):
     """Not what another process appends between its opening and its reading: it would take it for replayed."""
     with Journal.open(path) as one, Journal.open(path) as other:
         one.append([Lost(1, 1, "")])
-        assert list(other.events()) == []
+        assert list(other.entries()) == []
         with pytest.raises(StudyInUseError):
             other.append([Lost(2, 1, "")])
 
@@ -379,9 +379,9 @@ def test_one_who_reads_slowly_keeps_no_writer_waiting_where_there_is_no_wal(path
     written = [Lost(number, 1, "x" * 100) for number in range(2000)]
     with Journal.open(path) as journal, Journal.read(path) as reader:
         journal.append(written)
-        reading = reader.events()
-        read = [next(reading)[1]]
+        reading = reader.entries()
+        read = [next(reading).event]
         journal.append([Exhausted()])
-        read += [event for _, event in reading]
+        read += [entry.event for entry in reading]
     assert read == written
     assert events(path) == [*written, Exhausted()]

@@ -56,7 +56,7 @@ def tamper(path: Path, change: str) -> None:
 
 def events(path: Path) -> list[Event]:
     with Journal.read(path) as journal:
-        return [event for _, event in journal.events()]
+        return [entry.event for entry in journal.entries()]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_no_flipped_bit_gives_another_study(path, tmp_path):
         try:
             with Journal.read(harmed) as journal:
                 assert journal.study() == STUDY
-                assert [event for _, event in journal.events()] == EVENTS[: len(events(harmed))]
+                assert [entry.event for entry in journal.entries()] == EVENTS[: len(events(harmed))]
         except JournalError:
             refused += 1
         shutil.rmtree(harmed.parent)
@@ -147,7 +147,7 @@ def test_no_missing_end_gives_a_study_in_which_nothing_happened(path):
         path.write_bytes(whole[:size])
         try:
             with Journal.read(path) as journal:
-                told = [event for _, event in journal.events()]
+                told = [entry.event for entry in journal.entries()]
         except JournalError:
             continue
         assert told == EVENTS * 21

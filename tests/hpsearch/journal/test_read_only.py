@@ -140,7 +140,7 @@ else:
     sys.exit("it can be written")
 with Journal.read(Path(sys.argv[1])) as journal:
     journal.study()
-    print([repr(event) for _, event in journal.events()])
+    print([repr(entry.event) for entry in journal.entries()])
     try:
         journal.request("stop")
     except JournalError as error:

@@ -175,7 +175,7 @@ def test_an_observer_whose_making_takes_long_doesnt_hold_the_sweep_up_and_hears_
         observers=[f"{__name__}:Slow"],
     )
     with Journal.read(place / "study.db") as journal:
-        count = len(list(journal.events()))
+        count = len(list(journal.entries()))
     assert [int(word) for word in (place / "ledger").read_text().split()] == list(range(1, count + 1))
     assert "Slow: not made within 5 s; the sweep begins without waiting" in capfd.readouterr().out
 
@@ -209,7 +209,7 @@ def test_a_sweep_names_an_observer_of_ones_own_and_resuming_tells_it_the_rest_on
             observers=[f"{__name__}:Ledger"],
         )
     with Journal.read(place / "study.db") as journal:
-        count = len(list(journal.events()))
+        count = len(list(journal.entries()))
     numbers = [int(word) for word in (place / "ledger").read_text().split()]
     assert numbers == list(range(1, count + 1))
     assert not (place / "tensorboard").exists()

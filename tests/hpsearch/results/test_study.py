@@ -221,7 +221,7 @@ def test_any_metric_that_was_reported_has_a_curve_and_the_last_report_is_in_the_
 def test_a_trials_time_goes_from_its_first_segments_start_to_its_last_ones_end(tmp_path):
     study = finished(tmp_path / "s")
     with Journal.read(tmp_path / "s" / "study.db") as journal:
-        history = list(journal.events())
+        history = [(entry.time, entry.event) for entry in journal.entries()]
     when = {
         kind: [(time, getattr(event, "trial", None)) for time, event in history if isinstance(event, kind)]
         for kind in (Started, Finished)
@@ -433,4 +433,4 @@ def test_the_study_records_its_sweep_and_where_it_comes_from(tmp_path):
 
 def _times(path: Path) -> list[float]:
     with Journal.read(path / "study.db") as journal:
-        return [when for when, _ in journal.events()]
+        return [entry.time for entry in journal.entries()]

@@ -51,7 +51,7 @@ def csv(study: Study) -> str:
 
 def events(study: Path, kind: type) -> list[Any]:
     with Journal.read(study / "study.db") as journal:
-        return [event for _, event in journal.events() if isinstance(event, kind)]
+        return [entry.event for entry in journal.entries() if isinstance(entry.event, kind)]
 
 
 @pytest.fixture

@@ -116,7 +116,8 @@ class Onlooker:
 
     def observe(self, record: Record) -> None:
         self.heard.append(record.event)
-        assert (record.time, record.event) == list(self.journal.events())[record.seq - 1]
+        entry = list(self.journal.entries())[record.seq - 1]
+        assert (record.time, record.event) == (entry.time, entry.event)
 
     def report(self, reports: Sequence[Report]) -> None:
         self.reports += reports
@@ -141,7 +142,7 @@ def direct(sweep: Sweep, backend: ScriptedBackend, spent: float = 0.0) -> tuple[
     with journal:
         orchestrator = Orchestrator(sweep_state, journal, backend, onlooker, Interrupts(), spent)
         state = orchestrator.run(Job("", "s", "", (), Objective(Metric("loss")), None, 1))
-        assert [event for _, event in journal.events()][1:] == onlooker.heard
+        assert [entry.event for entry in journal.entries()][1:] == onlooker.heard
     return state, onlooker, journal.batches
 
 

@@ -18,7 +18,7 @@ def test_a_fork_knows_the_params_of_the_trial_that_saved_its_first_checkpoint():
     records.release(0, TrialState.WAITING)
     for number in (1, 2):  # the second is forked from the first, which has saved nothing yet
         answer = NewTrial(number, 9, 0, 0, StateAt(number - 1, 3), 3)
-        event = first_start(answer, Suggestion({"lr": 0.1 + number}, "random"), records, 0, told=False)
+        event = first_start(answer, Suggestion({"lr": 0.1 + number}, "random"), records, 0, is_ask_tell=False)
         assert event.new is not None
         assert event.new.parent == Parent(number - 1, 3, path, {"lr": 0.1})
         assert decode(*encode(event)) == event

@@ -73,7 +73,7 @@ def run_scripted(path: Path, sweep: Sweep | None, backend: Backend, retry: Seque
 def events_of(path: Path) -> list[Event]:
     """Read the journal of a study, also while it runs."""
     with Journal.read(StudyDirectory(path).journal) as journal:
-        return [event for _, event in journal.events()]
+        return [entry.event for entry in journal.entries()]
 
 
 def of_kind(path: Path, *kinds: type) -> list[Any]:

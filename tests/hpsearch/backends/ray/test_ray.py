@@ -48,7 +48,7 @@ def csv(study: Study) -> str:
 
 def events(study: Path, *kinds: type) -> list[Any]:
     with Journal.read(StudyDirectory(study).journal) as journal:
-        return [event for _, event in journal.events() if isinstance(event, kinds)]
+        return [entry.event for entry in journal.entries() if isinstance(entry.event, kinds)]
 
 
 @pytest.fixture

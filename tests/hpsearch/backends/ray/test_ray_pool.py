@@ -256,7 +256,7 @@ def test_the_simulated_backend_takes_the_same_decisions_in_the_same_order(ray_cl
     )
     with Journal.read(StudyDirectory(study.directory).journal) as journal:
         sweep = Sweep.from_json(journal.study()["sweep"])
-        history = list(journal.events())
+        history = [(entry.time, entry.event) for entry in journal.entries()]
     lived = Listener()
     replayed = SweepState(sweep).replay(event for _, event in history)
     for seq, (event, followed) in enumerate(replayed, 1):
