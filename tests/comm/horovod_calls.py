@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import hpsearch_comm.horovod as hvd
+from hpsearch_comm.horovod.job import current_job
 from tests.comm.horovod_oracle import (
     adasums,
     allreduces,
@@ -19,6 +20,7 @@ from tests.comm.horovod_oracle import (
     sparse_reductions,
     synchronous_ways,
 )
+from tests.comm.host_devices import taken_for_cuda
 
 __all__ = [
     "adasums",
@@ -73,6 +75,27 @@ def disagree(kind: str) -> str:
         assert hvd.allreduce(torch.ones(1), name="x", op=hvd.Sum).item() == hvd.size()
         return str(error)
     raise AssertionError("no error")
+
+
+def disagree_on_the_device() -> str:
+    """Call with a tensor of a CUDA device, where all are taken for such, and on rank 1 with one on the CPU."""
+    group = current_job().controller(0).group
+    if hvd.rank():
+        stream_of = vars(group).pop("stream_of")
+    try:
+        hvd.allreduce(torch.ones(3), name="x")
+    except hvd.HorovodInternalError as error:
+        return str(error)
+    finally:
+        if hvd.rank():
+            vars(group)["stream_of"] = stream_of
+        assert hvd.allreduce(torch.ones(1), name="x", op=hvd.Sum).item() == hvd.size()
+    raise AssertionError("no error")
+
+
+def asked_of_nccl() -> list[str]:
+    """Give what has been asked of NCCL's stand-in."""
+    return sorted({name for ranks in taken_for_cuda for name in ranks.log(hvd.rank())})
 
 
 def the_same_name_twice() -> str:

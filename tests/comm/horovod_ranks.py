@@ -9,6 +9,7 @@ import sys
 import traceback
 from typing import Any, Self
 
+from tests.comm.host_devices import take_for_cuda
 from tests.comm.meeting import free_port
 from tests.comm.process_ranks import SECRET, Outcome
 from tests.forking import Forked
@@ -21,10 +22,11 @@ class HorovodRanks:
         size: Number of ranks.
         module: Where the functions are.
         init: Whether the ranks call `hvd.init()` first.
+        cuda: Whether their tensors are taken for those of a CUDA device, and NCCL has a stand-in.
         env: Further variables.
     """
 
-    def __init__(self, size: int, module: str, *, init: bool = True, **env: str) -> None:
+    def __init__(self, size: int, module: str, *, init: bool = True, cuda: bool = False, **env: str) -> None:
         everywhere = os.environ | {
             "WORLD_SIZE": str(size),
             "MASTER_ADDR": "127.0.0.1",
@@ -37,6 +39,7 @@ class HorovodRanks:
                 "tests.comm.horovod_ranks",
                 module,
                 "init" if init else "",
+                "cuda" if cuda else "",
                 env=everywhere | {"RANK": str(rank)} | env,
             )
             for rank in range(size)
@@ -82,10 +85,12 @@ class HorovodRanks:
         return Outcome(0, **json.loads(line)) if line else Outcome(process.wait())
 
 
-def _serve(module: str, init: str) -> None:
+def _serve(module: str, init: str, cuda: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what functions print isn't an answer
     functions = importlib.import_module(module)
+    if cuda:
+        take_for_cuda("nccl")
     if init:
         import hpsearch_comm.horovod as hvd
 

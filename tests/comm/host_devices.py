@@ -265,8 +265,12 @@ class DeviceRanks:
         return self.nccl[rank][0].log
 
 
-def take_for_cuda() -> None:
-    """Let all groups of this process take tensors for those of a CUDA device, and carry them through host memory."""
+taken_for_cuda: list[DeviceRanks] = []
+"""Those of the groups that `take_for_cuda` has seen."""
+
+
+def take_for_cuda(cuda: str = "host") -> None:
+    """Let all groups of this process take tensors for those of a CUDA device, and carry them so."""
     from hpsearch_comm.torch_backend.streams import CallersStreams
 
     # torch makes those of a device only where it is built for that.
@@ -274,8 +278,10 @@ def take_for_cuda() -> None:
     make = comm.Group.__init__
 
     def init(self: comm.Group, rank: int, size: int, **options: Any) -> None:
-        make(self, rank, size, **options | {"cuda": "host"})
-        DeviceRanks(size).join(self)
+        make(self, rank, size, **options | {"cuda": cuda})
+        ranks = DeviceRanks(size)
+        ranks.join(self)
+        taken_for_cuda.append(ranks)
 
     comm.Group.__init__ = init  # type: ignore[method-assign]
 

@@ -88,7 +88,7 @@ def test_what_cant_be_carried_out_is_refused_and_the_job_goes_on(ranks):
         "UsageError: hvd.allreduce takes a torch.Tensor, got list",
         "UsageError: hvd.allreduce_'s tensor must have memory of its own",
         "ValueError: hvd.grouped_allreduce_ takes each tensor once, as its result goes there, got one twice",
-        "MissingError: hvd.allreduce takes tensors on the CPU, got one on meta",
+        "UsageError: collectives take tensors on the CPU or on a CUDA device, got one on meta",
         'UsageError: op="sum" of bool tensors',
         "ValueError: Adasum takes tensors of a floating dtype, got torch.int32",
         "ValueError: root_rank must be one of the process set's ranks, [0, 1, 2, 3], got 4",

@@ -69,8 +69,9 @@ def test_a_folder_is_no_trace(ranks, tmp_path):
 
 def test_the_environment_can_ask_for_one(tmp_path):
     path = tmp_path / "trace.json"
-    variables = {"HOROVOD_TIMELINE": str(path), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
-    with HorovodRanks(2, "tests.comm.horovod_traces", init=True, **variables) as ranks:
+    with HorovodRanks(
+        2, "tests.comm.horovod_traces", HOROVOD_TIMELINE=str(path), HOROVOD_TIMELINE_MARK_CYCLES="1"
+    ) as ranks:
         ranks.call("one_allreduce")
     assert ("allreduce.alone", "ALLREDUCE") in spans_of(path)
     assert ("cycles", "CYCLE_START") in spans_of(path)

@@ -1,6 +1,10 @@
-"""What scripts ask about a build of Horovod: none of the libraries that it knows is used here."""
+"""What scripts ask about a build of Horovod: of the libraries that it knows, torch's CUDA and NCCL are used here."""
 
 from __future__ import annotations
+
+import torch
+
+from hpsearch_comm.cuda.nccl import nccl_version
 
 __all__ = [
     "ccl_built",
@@ -46,8 +50,8 @@ def gloo_enabled() -> bool:
 
 
 def nccl_built() -> int:
-    """Return 0 in place of a version: CUDA tensors are not supported."""
-    return 0
+    """Return the version of the NCCL that torch has, such as 22809; 0 for a torch without it."""
+    return nccl_version()
 
 
 def ddl_built() -> bool:
@@ -61,8 +65,8 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Return False: CUDA tensors are not supported."""
-    return False
+    """Return whether torch is built for CUDA."""
+    return torch.version.cuda is not None
 
 
 def rocm_built() -> bool:

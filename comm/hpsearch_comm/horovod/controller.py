@@ -8,6 +8,7 @@ aren't held up.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections import defaultdict
@@ -15,6 +16,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
+
+from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.group import Group
 from hpsearch_comm.horovod import recording
@@ -23,6 +27,7 @@ from hpsearch_comm.horovod.errors import HorovodInternalError
 from hpsearch_comm.horovod.exchange import exchange
 from hpsearch_comm.horovod.execution import carry_out, reduce_all, stand_in
 from hpsearch_comm.horovod.negotiation import AllJoined, Decision, Negotiation, Refuse, Run
+from hpsearch_comm.horovod.request import Request
 from hpsearch_comm.horovod.settings import Settings
 from hpsearch_comm.operations.work import Handle
 
@@ -57,6 +62,8 @@ class Controller:
         self._carriers = carriers or {}
         self._negotiation = Negotiation(group.rank, ranks)
         self._wake = threading.Condition()
+        self._device: torch.device | None = None
+        self._stream: CudaStream | None = None
         self._new: list[Entry] = []
         self._under_way: dict[str, Entry] = {}
         self._counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
@@ -66,6 +73,22 @@ class Controller:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"hpsearch-comm-horovod-{group.rank}", daemon=True)
         self._thread.start()
+
+    def use_device(self, tensor: torch.Tensor) -> None:
+        """Take a CUDA tensor's device into use, the only one of this rank.
+
+        Raises:
+            ValueError: It is another one than before.
+        """
+        with self._wake:
+            if self._device is None:
+                self._stream = self.group.stream_beside(tensor)
+                self._device = tensor.device
+        if tensor.device != self._device:
+            raise ValueError(
+                f"a rank has one GPU in hvd, but its tensors are on {self._device} and {tensor.device}: call "
+                "torch.cuda.set_device(hvd.local_rank()) before the model is made"
+            )
 
     def name(self, kind: str, name: str | None) -> str:
         """Give an operation's full name; those without one are numbered as they come, by kind."""
@@ -177,8 +200,9 @@ class Controller:
                 recording.ended([refused])
                 refused.handle.finish(error=HorovodInternalError(refusal.reason))
         runs = [decision.request for decision in decisions if isinstance(decision, Run)]
-        entries = [self._take(request.name) or stand_in(request) for request in runs]
+        entries: list[Entry] = []
         try:
+            entries += [self._take(request.name) or self._stand_in(request) for request in runs]
             self._carry_out(entries)
         except BaseException as error:
             reason = as_horovods(self._first(error))
@@ -193,17 +217,39 @@ class Controller:
             assert joined is not None
             joined.finish(decisions[-1].last)
 
+    def _stand_in(self, request: Request) -> Entry:
+        if request.device == "cpu":
+            return stand_in(request, torch.device("cpu"))
+        if self._device is None:  # it has joined without a step
+            self.use_device(torch.empty(0, device="cuda"))
+        assert self._device is not None
+        assert self._stream is not None
+        with self._stream.scope():
+            return stand_in(request, self._device)
+
     def _carry_out(self, entries: list[Entry]) -> None:
-        reductions = [entry for entry in entries if entry.request.kind == "allreduce"]
         for entry in entries:
             if entry.request.kind != "allreduce":
-                recording.began([entry])
-                self._carriers.get(entry.request.kind, partial(carry_out, self.group))(entry)
-                recording.ended([entry])
-        if reductions:
-            recording.began(reductions)
-            reduce_all(self.group, reductions, self._settings.fusion_bytes)
-            recording.ended(reductions)
+                carry = self._carriers.get(entry.request.kind, partial(carry_out, self.group))
+                self._run_on_device([entry], partial(carry, entry))
+        for device in ("cpu", "cuda"):  # in this order on every rank
+            reductions = [
+                entry for entry in entries if (entry.request.kind, entry.request.device) == ("allreduce", device)
+            ]
+            if reductions:
+                self._run_on_device(
+                    reductions, partial(reduce_all, self.group, reductions, self._settings.fusion_bytes)
+                )
+
+    def _run_on_device(self, entries: list[Entry], step: Callable[[], object]) -> None:
+        """Carry out operations of one kind of device; those of a GPU on a stream of their own, beside the caller's."""
+        stream = None if entries[0].request.device == "cpu" else self._stream
+        recording.began(entries)
+        with contextlib.nullcontext() if stream is None else stream.scope():
+            for entry in entries:
+                entry.begin(stream)
+            step()
+        recording.ended(entries)
 
     def _take(self, name: str) -> Entry | None:
         with self._wake:

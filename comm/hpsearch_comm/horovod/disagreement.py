@@ -50,6 +50,7 @@ def _aspects(first: Request, other: Request) -> list[tuple[str, Any, Any]]:
         ("number of tensors", len(first.tensors), len(other.tensors)),
         ("dtype", _of_all(dtype for dtype, _ in first.tensors), _of_all(dtype for dtype, _ in other.tensors)),
         ("shape", _shapes(first), _shapes(other)),
+        ("device", first.device, other.device),
         ("op", first.op, other.op),
         ("root" if first.kind == "broadcast" else "ranks", _of_all(first.numbers), _of_all(other.numbers)),
         ("prescale_factor", first.prescale_factor, other.prescale_factor),

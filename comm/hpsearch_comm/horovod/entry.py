@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hpsearch_comm.cuda.stream import CudaStream, Event
 from hpsearch_comm.horovod.request import Request
 from hpsearch_comm.operations.work import Handle
 
@@ -27,12 +28,40 @@ class Entry:
     """Of an alltoall: rows for each rank."""
     grouped: bool = False
     """Whether the result is a list of tensors rather than one."""
+    ready: Event | None = None
+    """Of CUDA tensors: the point that the caller's stream had come to at the call."""
     handle: Handle[Any] = field(init=False)
+    _stream: CudaStream | None = field(default=None, init=False)
+    _done: Event | None = field(default=None, init=False)
+    _results: Sequence[torch.Tensor] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         self.handle = Handle(self.request.name)
 
-    def finish(self, results: Sequence[torch.Tensor]) -> None:
-        """Give the results to whoever waits; of an operation in place, the caller's own tensors."""
-        results = results if self.in_place is None else self.in_place
-        self.handle.finish(tuple(results) if self.grouped else results[0])
+    def begin(self, stream: CudaStream | None) -> None:
+        """Let a stream on which it is carried out wait for the tensors; None for the CPU."""
+        self._stream = stream
+        if stream is not None:
+            if self.ready is not None:
+                stream.follow(self.ready)
+            for source in self.sources:
+                stream.keep(source)
+
+    def finish(self, results: Sequence[torch.Tensor], value: Any = None) -> None:
+        """Give the results to whoever waits; of an operation in place, the caller's own tensors.
+
+        Args:
+            results: Tensors.
+            value: What the caller gets in place of them.
+        """
+        results = self._results = results if self.in_place is None else self.in_place
+        if self._stream is not None:
+            self._done = self._stream.record()
+        self.handle.finish(value or (tuple(results) if self.grouped else results[0]))
+
+    def lend(self, stream: CudaStream | None) -> None:
+        """Let a stream wait for the results, in the GPU, and use them."""
+        if stream is not None and self._done is not None:
+            stream.follow(self._done)
+            for result in self._results:
+                stream.keep(result)

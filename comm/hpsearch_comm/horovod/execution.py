@@ -25,9 +25,9 @@ _NAMES = {
 }
 
 
-def stand_in(request: Request) -> Entry:
-    """Give the zeros that a rank which has joined contributes."""
-    zeros = [torch.zeros(shape, dtype=dtype_named(dtype), device="cpu") for dtype, shape in request.tensors]
+def stand_in(request: Request, device: torch.device) -> Entry:
+    """Return the zeros that a rank which has joined contributes."""
+    zeros = [torch.zeros(shape, dtype=dtype_named(dtype), device=device) for dtype, shape in request.tensors]
     return Entry(request, zeros, in_place=zeros, grouped=True)
 
 
@@ -94,7 +94,7 @@ def _reduce(group: Group, request: Request, source: torch.Tensor, target: torch.
     """Reduce one tensor over the ranks into `target`, which may be the tensor itself."""
     source = scale(source, request.prescale_factor)
     if request.op is ReduceOp.ADASUM:
-        target.copy_(adasum(group, source))
+        target.copy_(adasum(group, source.cpu()))  # it is sent from rank to rank, which goes through host memory
     else:
         group.allreduce(source, _group_op(request.op, source.dtype), out=target)
     _settle(target, request, group.size)
@@ -148,7 +148,7 @@ def _alltoall(group: Group, entry: Entry) -> None:
     (source,) = entry.sources
     assert entry.splits is not None
     rows, coming = group.alltoall(source[: sum(entry.splits)], entry.splits)
-    entry.handle.finish((rows, coming))
+    entry.finish([rows], (rows, coming))
 
 
 def _reducescatter(group: Group, entry: Entry) -> None:

@@ -25,14 +25,14 @@ def plan_batches(requests: Sequence[Request], limit: int) -> list[list[Place]]:
         limit: Bytes that travel together at most; 0 lets each tensor travel alone.
 
     Returns:
-        Batches of tensors of one dtype that are reduced in the same way. Each tensor is in one of them.
+        Batches of tensors of one dtype and kind of device, reduced in the same way. Each tensor is in one of them.
     """
     batches: list[list[Place]] = []
     filling: dict[tuple[object, ...], tuple[list[Place], int]] = {}
     for number, request in enumerate(requests):
         for which, (dtype, shape) in enumerate(request.tensors):
             nbytes = prod(shape) * dtype_named(dtype).itemsize
-            key = dtype, request.op, request.prescale_factor, request.postscale_factor
+            key = dtype, request.device, request.op, request.prescale_factor, request.postscale_factor
             if nbytes > min(SMALL_BYTES, limit) or request.op is ReduceOp.ADASUM:  # whose result depends on the whole
                 batches.append([(number, which)])
                 continue

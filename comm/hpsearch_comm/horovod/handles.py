@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.errors import CommTimeoutError
 from hpsearch_comm.horovod.controller import Controller
 from hpsearch_comm.horovod.entry import Entry
-from hpsearch_comm.horovod.errors import MissingError
 from hpsearch_comm.horovod.job import current_job
 from hpsearch_comm.horovod.process_sets import ProcessSet
 from hpsearch_comm.horovod.request import ReduceOp, Request
@@ -29,7 +29,7 @@ _numbers = itertools.count()
 
 @dataclass(slots=True)
 class _UnderWay:
-    handle: Handle[Any]
+    entry: Entry
     controller: Controller
     settings: Settings
     finally_: Callable[[Any], Any] | None
@@ -78,6 +78,7 @@ def start(
     # Also where nothing comes of it: the next call must not pass for this one on the other ranks.
     full_name = controller.name(f"grouped_{kind}" if grouped else kind, name)
     sources = [_check(kind, tensor, in_place) for tensor in tensors]
+    stream = _stream_of(kind, controller, sources)
     places = [source.data_ptr() for source in sources if source.numel()]
     if in_place and len(set(places)) < len(places):
         raise ValueError(f"hvd.grouped_{kind}_ takes each tensor once, as its result goes there, got one twice")
@@ -89,24 +90,37 @@ def start(
         () if root_rank is None else (_root(root_rank, controller.ranks),),
         float(prescale_factor),
         float(postscale_factor),
+        "cpu" if stream is None else "cuda",
     )
     rows = None if splits is None else splits(len(controller.ranks))
-    entry = Entry(request, sources, tensors if in_place else None, rows, grouped)
+    ready = None if stream is None else stream.record()
+    entry = Entry(request, sources, tensors if in_place else None, rows, grouped, ready)
     controller.submit(entry)
     handle = next(_numbers)
-    _under_way[handle] = _UnderWay(entry.handle, controller, job.settings, finally_)
+    _under_way[handle] = _UnderWay(entry, controller, job.settings, finally_)
     return handle
 
 
 def _check(kind: str, tensor: torch.Tensor, in_place: bool) -> torch.Tensor:
     """Give the tensor's memory without history."""
     source = check_tensor(f"hvd.{kind}", tensor)
-    if not source.is_cpu:
-        raise MissingError(
-            f"hvd.{kind} takes tensors on the CPU, got one on {source.device}: move it with tensor.cpu(), or train "
-            "with hpsearch_comm.DataParallel or DistributedOptimizer, which take CUDA tensors"
-        )
     return check_target(f"hvd.{kind}_'s tensor", source) if in_place else source
+
+
+def _stream_of(kind: str, controller: Controller, sources: Sequence[torch.Tensor]) -> CudaStream | None:
+    """Return the calling thread's current stream of the tensors' device; None for tensors on the CPU.
+
+    Raises:
+        ValueError: They are on several devices, or on one that isn't a CUDA device.
+    """
+    devices = {source.device for source in sources}
+    if len(devices) > 1:
+        found = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"hvd.grouped_{kind} takes tensors of one device, got some on {found}")
+    stream = controller.group.stream_of(sources[0]) if sources else None
+    if stream is not None:
+        controller.use_device(sources[0])
+    return stream
 
 
 def _root(root_rank: int, ranks: list[int]) -> int:
@@ -120,7 +134,7 @@ def poll(handle: int) -> bool:
     under_way = _under_way.get(handle)
     if under_way is None:
         raise ValueError(f"handle {handle} was not given by an operation, or has been synchronized already")
-    return under_way.handle.done()
+    return under_way.entry.handle.done()
 
 
 def synchronize(handle: int) -> Any:
@@ -133,7 +147,10 @@ def synchronize(handle: int) -> Any:
     if under_way is None:
         return None
     try:
-        result = wait(under_way.handle, under_way.controller, under_way.settings)
+        entry = under_way.entry
+        result = wait(entry.handle, under_way.controller, under_way.settings)
+        if entry.request.device != "cpu":
+            entry.lend(under_way.controller.group.stream_of(entry.sources[0]))
         return result if under_way.finally_ is None else under_way.finally_(result)
     finally:
         _under_way.pop(handle, None)

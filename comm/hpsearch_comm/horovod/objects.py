@@ -133,6 +133,7 @@ def broadcast_optimizer_state(
     mine = rank() == root_rank
     tensors: list[torch.Tensor] = []
     data, reason = _pickled(optimizer.state_dict(), tensors) if mine else (b"", "")
+    tensors = [tensor.cpu() for tensor in tensors]  # the others' are on the CPU until they are loaded
     kinds = [(tensor.dtype, tensor.shape) for tensor in tensors]
     data, reason, kinds = broadcast_object((data, reason, kinds), root_rank, "optimizer_state")
     if reason:

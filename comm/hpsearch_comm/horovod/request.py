@@ -41,13 +41,15 @@ class Request:
     """A broadcast's root, counted in the process set; the ranks of a process set that is added or removed."""
     prescale_factor: float = 1.0
     postscale_factor: float = 1.0
+    device: str = "cpu"
+    """cpu or cuda: where the tensors are."""
 
     def write(self) -> list[Any]:
         """Give it as a list for JSON."""
         op = None if self.op is None else int(self.op)
         tensors = [[dtype, list(shape)] for dtype, shape in self.tensors]
         factors = [self.prescale_factor, self.postscale_factor]
-        return [self.name, self.kind, tensors, op, list(self.numbers), factors]
+        return [self.name, self.kind, tensors, op, list(self.numbers), factors, self.device]
 
     @classmethod
     def read(cls, written: Any) -> Request:
@@ -57,7 +59,7 @@ class Request:
             CommError: It isn't one.
         """
         try:
-            name, kind, tensors, op, numbers, (prescale_factor, postscale_factor) = written
+            name, kind, tensors, op, numbers, (prescale_factor, postscale_factor), device = written
             return cls(
                 str(name),
                 str(kind),
@@ -66,6 +68,7 @@ class Request:
                 tuple(int(number) for number in numbers),
                 float(prescale_factor),
                 float(postscale_factor),
+                str(device),
             )
         except (TypeError, ValueError) as error:
             raise CommError(
