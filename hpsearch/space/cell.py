@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from hpsearch.config.checks import InvalidKey, integer, shown
 from hpsearch.space.choices import Categorical
-from hpsearch.space.parameter import Declared, Structure
+from hpsearch.space.parameter import Declared, Group, Structure
 from hpsearch.space.structures import declare_operations
 from hpsearch.trial import Value
 
@@ -69,7 +70,10 @@ class Cell(Structure):
         if inputs is not None and not 1 <= inputs <= _MOST_NODES:
             raise InvalidKey(("inputs",), f"must be between 1 and {_MOST_NODES}, got {inputs}")
         object.__setattr__(self, "inputs", inputs)
-        object.__setattr__(self, "_declared", self._on_edges() if on_edges else self._on_nodes(inputs or 0))
+
+    @cached_property
+    def _declared(self) -> tuple[Declared, ...]:
+        return self._on_edges() if self.inputs is None else self._on_nodes(self.inputs)
 
     def _on_edges(self) -> tuple[Declared, ...]:
         (operation,) = self.operations
@@ -85,17 +89,9 @@ class Cell(Structure):
                 parameters.append(Declared((str(node), side, "operation"), operation.holds))
         return tuple(parameters)
 
-    def groups(self, value: Value) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
+    def groups(self, value: Value) -> Sequence[Group]:
         """Return the parameters of the cell, as one group."""
-        return [((), self._declared)]  # type: ignore[attr-defined]
-
-    def every_group(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Return the parameters of the cell, as one group."""
-        return self.groups(None)
-
-    def enter(self, parts: tuple[str, ...]) -> tuple[int, tuple[str, ...], Sequence[Declared], int] | None:
-        """Follow the same parts among the parameters of the cell."""
-        return 0, (), self._declared, 0  # type: ignore[attr-defined]
+        return [((), self._declared)]
 
     def nest(self, value: Value, groups: Mapping[tuple[str, ...], Value]) -> Value:
         """Return a mapping of edges to operations, or of nodes to their two inputs."""

@@ -12,7 +12,7 @@ from hpsearch.space.distribution import Distribution
 from hpsearch.space.expressions import Expression
 from hpsearch.trial import Value
 
-__all__ = ["END", "Declared", "Parameter", "ParameterGroup", "Position", "Structure"]
+__all__ = ["END", "Declared", "Group", "Parameter", "ParameterGroup", "Position", "Structure"]
 
 END = 1 << 62
 """After all copies of a block."""
@@ -58,6 +58,10 @@ class Declared:
         return {"path": list(self.path), **self.holds.to_json(), **when}
 
 
+Group = tuple[tuple[str, ...], Sequence[Declared]]
+"""The path of a group of parameters within its structure, and what it declares."""
+
+
 class Structure(ABC):
     """Contains groups of parameters. The value of its tag decides which groups are active.
 
@@ -80,18 +84,17 @@ class Structure(ABC):
         return True
 
     @abstractmethod
-    def groups(self, value: Value) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Return the groups that are active for a value of the tag: relative paths, and the declarations inside."""
+    def groups(self, value: Value) -> Sequence[Group]:
+        """Return the groups that are active for a value of the tag, which is None without a tag."""
 
-    @abstractmethod
-    def every_group(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
+    def every_group(self) -> Sequence[Group]:
         """Return all possible groups; if the structure is unbounded, the certain groups and one more."""
+        return self.groups(None)
 
-    def certain_groups(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
+    def certain_groups(self) -> Sequence[Group]:
         """Return the groups that are active for every value of the tag."""
         return self.every_group()
 
-    @abstractmethod
     def enter(self, parts: tuple[str, ...]) -> tuple[int, tuple[str, ...], Sequence[Declared], int] | None:
         """Follow a flat name into a group.
 
@@ -102,6 +105,10 @@ class Structure(ABC):
             The index of the group, its path, its declarations, and the number of parts that were used; None if there is
             no such group.
         """
+        for index, (path, declared) in enumerate(self.every_group()):
+            if parts[: len(path)] == path:
+                return index, path, declared, len(path)
+        return None
 
     @abstractmethod
     def nest(self, value: Value, groups: Mapping[tuple[str, ...], Value]) -> Value:
@@ -128,17 +135,9 @@ class ParameterGroup(Structure):
 
     declared: tuple[Declared, ...]
 
-    def groups(self, value: Value) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
+    def groups(self, value: Value) -> Sequence[Group]:
         """Return the parameters, as one group."""
         return [((), self.declared)]
-
-    def every_group(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
-        """Return the parameters, as one group."""
-        return self.groups(None)
-
-    def enter(self, parts: tuple[str, ...]) -> tuple[int, tuple[str, ...], Sequence[Declared], int] | None:
-        """Follow the same parts among the parameters."""
-        return 0, (), self.declared, 0
 
     def nest(self, value: Value, groups: Mapping[tuple[str, ...], Value]) -> Value:
         """Return the group as a mapping."""

@@ -16,7 +16,7 @@ from hpsearch.space.choices import Categorical, Constant
 from hpsearch.space.declarations import check_name, declare, declare_block
 from hpsearch.space.distribution import Distribution, Numeric
 from hpsearch.space.numbers import IntUniform
-from hpsearch.space.parameter import END, Declared, Structure
+from hpsearch.space.parameter import END, Declared, Group, Structure
 from hpsearch.trial import Value
 
 __all__ = ["Chain", "Choice", "Copies", "Repeat", "RepeatedStructure", "declare_operations"]
@@ -58,22 +58,17 @@ class Choice(Structure):
         """The name of the active branch."""
         return Categorical(list(self.branches))
 
-    def groups(self, value: Value) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
+    def groups(self, value: Value) -> Sequence[Group]:
         """Return the active branch."""
         return [((value,), self.branches[value])]
 
-    def every_group(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
+    def every_group(self) -> Sequence[Group]:
         """Return all branches."""
         return [((name,), inside) for name, inside in self.branches.items()]
 
-    def certain_groups(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
+    def certain_groups(self) -> Sequence[Group]:
         """Return the branch if there is only one."""
         return self.every_group() if len(self.branches) == 1 else []
-
-    def enter(self, parts: tuple[str, ...]) -> tuple[int, tuple[str, ...], Sequence[Declared], int] | None:
-        """Follow a name into a branch."""
-        name = parts[0]
-        return (list(self.branches).index(name), (name,), self.branches[name], 1) if name in self.branches else None
 
     def nest(self, value: Value, groups: Mapping[tuple[str, ...], Value]) -> Value:
         """Return a mapping of the branch's name to its parameters."""
@@ -194,15 +189,15 @@ class RepeatedStructure(Structure):
             return Copies(self.min)
         return Constant(self.min) if self.min == self.max else IntUniform(self.min, self.max)
 
-    def groups(self, value: Value) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
+    def groups(self, value: Value) -> Sequence[Group]:
         """Return the copies."""
         return [((str(copy),), self.block) for copy in range(value)]
 
-    def every_group(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
+    def every_group(self) -> Sequence[Group]:
         """Return all possible copies; one more than the minimum if there is no maximum."""
         return self.groups(self.min + 1 if self.max is None else self.max)
 
-    def certain_groups(self) -> Sequence[tuple[tuple[str, ...], Sequence[Declared]]]:
+    def certain_groups(self) -> Sequence[Group]:
         """Return the minimum copies."""
         return self.groups(self.min)
 
