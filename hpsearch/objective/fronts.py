@@ -68,11 +68,6 @@ class Fronts:
     def __len__(self) -> int:
         return sum(map(len, self._fronts))
 
-    @property
-    def first(self) -> list[int]:
-        """The sorted keys of the non-dominated points."""
-        return sorted(self._fronts[0]) if self._fronts else []
-
     def add(self, key: int, point: Point) -> None:
         """Add a point under a new key."""
         moved, level = {key: point}, self._level_of(point)

@@ -17,11 +17,10 @@ from hpsearch.config.settings import Count
 from hpsearch.decision import Decision
 from hpsearch.objective import Fronts, Objective, SortKey, is_valid
 from hpsearch.objective.fronts import Point
-from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
+from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler, passed_over, ran, unopened
 from hpsearch.schedulers.brackets import hyperband_trials
 from hpsearch.schedulers.early_terminate import SchedulerCapabilities
 from hpsearch.schedulers.halving import Halving
-from hpsearch.schedulers.reasons import passed_over, ran, unopened
 from hpsearch.trial import Score
 
 __all__ = ["ASHA", "AsynchronousHalving", "RankedRung", "RunningRung", "SortedRung", "running_rung"]
@@ -116,7 +115,7 @@ class AsynchronousHalving(Scheduler):
             yield NewTrial(number, self._until[bracket][0], bracket)
 
     def started(self, answer: NewTrial | Run) -> None:
-        """Take the first of `upcoming` as started."""
+        """Mark the first of `upcoming` as started."""
         if isinstance(answer, Run):
             self._judged[answer.bracket][answer.rung - 1].promote()
 

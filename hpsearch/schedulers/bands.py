@@ -16,9 +16,8 @@ from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import AtLeast, Count
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective, is_valid
-from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
+from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler, ran
 from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
-from hpsearch.schedulers.reasons import ran
 from hpsearch.trial import Report
 
 __all__ = ["BandScheduler", "Bands"]

@@ -1,4 +1,4 @@
-"""The interface of schedulers: how far each trial runs.
+"""The interface of schedulers: how far each trial runs, and the reasons of their decisions in words.
 
 A scheduler is pure: no clock, no thread, no I/O, no randomness. The same calls return the same answers, so that a study
 resumes by replaying its journal.
@@ -15,9 +15,26 @@ from typing import Any
 
 from hpsearch.decision import Decision, Rungs
 from hpsearch.errors import SweepError
+from hpsearch.objective import is_valid
 from hpsearch.trial import Report, Score, StateAt
 
-__all__ = ["Answer", "Decision", "Done", "NewTrial", "Outcome", "Run", "RungIndex", "RungView", "Scheduler", "Wait"]
+__all__ = [
+    "Answer",
+    "Decision",
+    "Done",
+    "NewTrial",
+    "Outcome",
+    "Run",
+    "RungIndex",
+    "RungView",
+    "Scheduler",
+    "Wait",
+    "ordinal",
+    "passed_over",
+    "ran",
+    "ranked",
+    "unopened",
+]
 
 RungIndex = tuple[int, int]
 """(bracket, rung)."""
@@ -104,7 +121,7 @@ class RungView:
 class Scheduler(ABC):
     """Decides how far each trial runs.
 
-    A scheduler defines `upcoming` and `observe`, `started` where it keeps books of its own, and `extend` where more
+    A scheduler defines `upcoming` and `observe`, `started` where it has state of its own, and `extend` where more
     than `run_cap` can be raised. This class counts trials, rungs and failures, and derives the rest from them; override
     what your scheduler knows better.
 
@@ -147,7 +164,7 @@ class Scheduler(ABC):
         """
 
     def started(self, answer: NewTrial | Run) -> None:
-        """Take the first of `upcoming` as started, in the books of the derived class."""
+        """Mark the first of `upcoming` as started, in the state of the derived class."""
 
     def extend(self, run_cap: int | None, settings: Mapping[str, Any]) -> None:
         """Raise the bounds from here on, and create trials again after `exhausted`.
@@ -221,7 +238,7 @@ class Scheduler(ABC):
         return sum(1 for _ in itertools.islice(self.upcoming(), _MOST_COUNTED))
 
     def needs(self) -> Collection[StateAt]:
-        """Return the states that may still be forked, whose checkpoints are kept; asked after each event.
+        """Return the states that may still be forked, whose checkpoints are kept. Called after each event.
 
         A state that was left out once may be gone.
         """
@@ -310,3 +327,44 @@ class Scheduler(ABC):
         if self._exhausted:
             return 0
         return 1 if self._run_cap is None else self._run_cap - self._numbered
+
+
+def ordinal(number: int) -> str:
+    """Return 1st, 2nd, 3rd, 4th, ..., 11th, ..., 21st."""
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
+
+
+def ranked(outcome: Outcome, rung: int, rank: int, size: int, promoted: int) -> str:
+    """Return a trial's rank in its rung: `"rung 2: 7th of 9, top 3 go on"`."""
+    nan = " (NaN)" if outcome.value is not None and not is_valid(outcome.value) else ""
+    verb = "goes" if promoted == 1 else "go"
+    return f"rung {rung}: {ordinal(rank)} of {size}{nan}, top {promoted} {verb} on"
+
+
+def passed_over(rung: int, rank: int, size: int, top: int, nan: bool) -> str:
+    """Return the rank of a trial that was never promoted: `"rung 2: 7th of 9 at the end, top 3 go on"`."""
+    if nan:
+        return f"rung {rung}: NaN, which never goes on"
+    verb = "goes" if top == 1 else "go"
+    return f"rung {rung}: {ordinal(rank)} of {size} at the end, top {top} {verb} on"
+
+
+def unopened(rung: int, rank: int, size: int, nan: bool) -> str:
+    """Return a trial's rank in the highest rung that was opened: `"rung 2: 7th of 9 at the end, no rung was ..."`."""
+    shown = " (NaN)" if nan else ""
+    return f"rung {rung}: {ordinal(rank)} of {size}{shown} at the end, no rung was opened after it"
+
+
+def ran(outcome: Outcome, until: int | None) -> str:
+    """Return how far a complete trial ran: `"ran all 27 iterations"`."""
+    if until is None:
+        return f"ended by itself after {_iterations(outcome.iteration)}"
+    if outcome.iteration < until:
+        return f"ended by itself after {outcome.iteration} of {_iterations(until)}"
+    return f"ran all {_iterations(until)}" if until > 1 else "ran its 1 iteration"
+
+
+def _iterations(count: int) -> str:
+    return "1 iteration" if count == 1 else f"{count} iterations"

@@ -248,7 +248,7 @@ class OpenBracket:
         return self.in_last_rung and self.finished == self.rung.size
 
     def go_to_next_rung(self) -> None:
-        """Begin the next rung, with none of its trials started."""
+        """Go to the next rung, with none of its trials started."""
         self.position += 1
         self.started = self.finished = 0
 

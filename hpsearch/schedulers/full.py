@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hpsearch.decision import Decision
 from hpsearch.errors import SweepError
-from hpsearch.schedulers.base import NewTrial, Outcome, Run, RungView, Scheduler
-from hpsearch.schedulers.reasons import ran
+from hpsearch.schedulers.base import NewTrial, Outcome, Run, RungView, Scheduler, ran
 
 __all__ = ["FullLength"]
 

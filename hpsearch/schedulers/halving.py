@@ -13,7 +13,7 @@ from hpsearch.config.settings import AtLeast, Count
 from hpsearch.decision import Decision, Rungs
 from hpsearch.errors import SweepError
 from hpsearch.objective import Objective
-from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
+from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait, ran, ranked
 from hpsearch.schedulers.brackets import (
     Bracket,
     OpenBracket,
@@ -29,7 +29,6 @@ from hpsearch.schedulers.brackets import (
     upcoming,
 )
 from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
-from hpsearch.schedulers.reasons import ran, ranked
 
 __all__ = ["BracketScheduler", "Halving", "Hyperband", "SuccessiveHalving"]
 
@@ -196,7 +195,7 @@ class BracketScheduler(Scheduler):
                 number += 1
 
     def started(self, answer: NewTrial | Run) -> None:
-        """Take the first of `upcoming` as started; a bracket begins with its first trial."""
+        """Mark the first of `upcoming` as started; a bracket begins with its first trial."""
         if isinstance(answer, Run):
             _, trial, bracket = self._promoted.pop(0)
         else:
@@ -221,9 +220,8 @@ class BracketScheduler(Scheduler):
 
     def ready(self) -> int:
         """Return the number of promoted trials, and of new ones in the bracket that is being filled."""
-        newest = self._newest
-        if newest is not None and newest.position == 0 and newest.started < newest.rung.size:
-            return len(self._promoted) + newest.rung.size - newest.started
+        if (filling := self._filling) is not None:
+            return len(self._promoted) + filling.rung.size - filling.started
         return len(self._promoted) + (self._plan_to_begin() is not None)
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
@@ -366,11 +364,16 @@ class BracketScheduler(Scheduler):
             self._total = begun if self._exhausted else self._total_within(*self._bounds())
         return self._total
 
+    @property
+    def _filling(self) -> OpenBracket | None:
+        """The bracket that has begun and whose first rung isn't full; None if there is none."""
+        newest = self._newest
+        return newest if newest is not None and newest.position == 0 and newest.started < newest.rung.size else None
+
     def _bracket_to_fill(self) -> OpenBracket:
         """Return the bracket of the next new trial, begun now if need be."""
-        newest = self._newest
-        if newest is not None and newest.position == 0 and newest.started < newest.rung.size:
-            return newest
+        if (filling := self._filling) is not None:
+            return filling
         plan = self._plan_to_begin()
         assert plan is not None, "`upcoming` has a new trial"
         self._newest = OpenBracket(len(self._views), Bracket(()))
@@ -380,9 +383,8 @@ class BracketScheduler(Scheduler):
 
     def _to_fill(self) -> Iterator[tuple[int, Rung, int]]:
         """Yield (bracket, first rung, trials to create) of the bracket that is being filled and of those after it."""
-        newest = self._newest
-        if newest is not None and newest.position == 0 and newest.started < newest.rung.size:
-            yield newest.index, newest.rung, newest.rung.size - newest.started
+        if (filling := self._filling) is not None:
+            yield filling.index, filling.rung, filling.rung.size - filling.started
         begun, trials = len(self._views), self._begun_trials
         while (plan := self._plan(begun, trials)) is not None:
             yield begun, plan.rungs[0], plan.trials
@@ -457,7 +459,7 @@ class BracketScheduler(Scheduler):
             yield self._newest
 
     def _shrink_rung(self, bracket: OpenBracket) -> Sequence[Decision]:
-        """Let a bracket's current rung hold one trial fewer; a rung without trials is removed."""
+        """Shrink a bracket's current rung by one trial; remove a rung without trials."""
         self._replan(bracket, thin(bracket.plan, bracket.position, bracket.rung.size - 1))
         if bracket.position == len(bracket.plan.rungs):
             bracket.position -= 1

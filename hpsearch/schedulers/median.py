@@ -14,9 +14,8 @@ from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import Count
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective, is_valid
-from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
+from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler, ran
 from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
-from hpsearch.schedulers.reasons import ran
 from hpsearch.trial import Score
 
 __all__ = ["MedianStopping", "MedianStoppingScheduler"]
@@ -114,7 +113,7 @@ class MedianStoppingScheduler(Scheduler):
             yield NewTrial(number, self._looks[0])
 
     def started(self, answer: NewTrial | Run) -> None:
-        """Take the first of `upcoming` as started."""
+        """Mark the first of `upcoming` as started."""
         if isinstance(answer, Run):
             self._continuing.pop(0)
 

@@ -16,9 +16,8 @@ from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import AtLeast, Count
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective, is_valid
-from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
+from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler, ordinal, ran
 from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
-from hpsearch.schedulers.reasons import ordinal, ran
 from hpsearch.trial import Score, StateAt
 
 __all__ = ["PBT", "PopulationBasedTraining"]
@@ -187,7 +186,7 @@ class PopulationBasedTraining(Scheduler):
                 number += 1
 
     def started(self, answer: NewTrial | Run) -> None:
-        """Take the first of `upcoming` as started."""
+        """Mark the first of `upcoming` as started."""
         if isinstance(answer, NewTrial) and answer.parent is None:
             self._member_of[answer.number] = len(self._members)
             self._members.append(_Member(answer.number))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -103,14 +103,6 @@ class OptunaSpace:
             return {p.name: self._codec(p).encode(params[p.name]) for p in active if p.distribution.searched}
         except LookupError:
             return None
-
-    def decode(self, point: Mapping[str, Any]) -> dict[str, Value]:
-        """Return Optuna's params as a configuration of the space.
-
-        Raises:
-            Broken: It breaks a constraint.
-        """
-        return self.build(lambda name, _: point[name])
 
     def build(self, value: Callable[[str, BaseDistribution], Any]) -> dict[str, Value]:
         """Return the configuration whose values come from a function, called for each active parameter.

@@ -1,1 +1,1 @@
-"""What was asked for: a sweep, the file that it is read from, and the mistakes in it."""
+"""The definition of a search: a sweep, the file that it is read from, and the mistakes in it."""

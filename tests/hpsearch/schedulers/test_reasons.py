@@ -6,8 +6,7 @@ from math import nan
 
 import pytest
 
-from hpsearch.schedulers.base import Outcome
-from hpsearch.schedulers.reasons import ordinal, ran, ranked
+from hpsearch.schedulers.base import Outcome, ordinal, ran, ranked
 
 
 @pytest.mark.parametrize(
