@@ -10,8 +10,8 @@ import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
-from functools import partial
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from functools import cache, partial
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from hpsearch.config.checks import InvalidKey, KeyPath, at_least, boolean, integer, number, one_of, plain, shown, text
 
@@ -104,8 +104,13 @@ def settings_fields(settings: type[Settings]) -> Mapping[str, SettingsField]:
     Raises:
         TypeError: The type of a field is not supported.
     """
+    return _fields(cast(Any, settings))  # mypy takes no class of dataclasses for hashable
+
+
+@cache  # each section that is made needs them
+def _fields(settings: Any) -> Mapping[str, SettingsField]:
     hints = get_type_hints(settings, include_extras=True)
-    return {known.name: _field(known, hints[known.name]) for known in fields(settings)}
+    return types.MappingProxyType({known.name: _field(known, hints[known.name]) for known in fields(settings)})
 
 
 def _field(known: Field[Any], hint: Any) -> SettingsField:
