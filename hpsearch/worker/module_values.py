@@ -25,6 +25,9 @@ _PLAIN = (bool, int, float, complex, str, bytes)
 
 _CONTAINERS = (list, tuple, dict, types.SimpleNamespace, argparse.Namespace)
 
+_NEVER_ENTRIES = frozenset((types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.NoneType))
+"""Types of most values of a module, which are passed over at once: a walk comes before each segment."""
+
 _MOST_ENTRIES = 1000
 """Most entries of a container that are compared: a data set in a module must not cost time in each segment."""
 
@@ -77,6 +80,7 @@ class ModuleValues:
     def __init__(self, target: Any) -> None:
         self._partial = target if isinstance(target, functools.partial) else None
         self._target = target = unwrapped(target)
+        self._package = str(getattr(target, "__module__", "__main__")).partition(".")[0]
         self._count = 0
         self._seen: set[str] = set()
         self._own: list[str] = []
@@ -108,10 +112,7 @@ class ModuleValues:
 
     def _is_own(self, name: str) -> bool:
         path = getattr(sys.modules.get(name), "__file__", None)
-        if not isinstance(path, str):
-            return False
-        package = str(getattr(self._target, "__module__", "__main__")).partition(".")[0]
-        return is_own(name, path, package)
+        return isinstance(path, str) and is_own(name, path, self._package)
 
 
 def module_changes(before: Sequence[Namespace]) -> tuple[str, ...]:
@@ -144,6 +145,8 @@ class _Walk:
             if self._left <= 0:
                 break
             self._left -= 1
+            if type(value) in _NEVER_ENTRIES:
+                continue
             if (plain := _plain(value)) is not None and not (plain is not value and isinstance(owner, list | tuple)):
                 values[key] = plain
             elif isinstance(value, set | frozenset):
@@ -166,8 +169,10 @@ def _plain(value: Any) -> Any:
     """Return a plain value, a string of the numbers of a small tensor or array, or None."""
     if isinstance(value, _PLAIN):
         return value
-    is_array = type(value).__module__.partition(".")[0] in ("torch", "numpy") and hasattr(value, "tolist")
-    if not is_array or isinstance(value, type):
+    module = type(value).__module__
+    if not module.startswith(("torch", "numpy")) or isinstance(value, type):
+        return None
+    if module.partition(".")[0] not in ("torch", "numpy") or not hasattr(value, "tolist"):
         return None
     with contextlib.suppress(RuntimeError):  # one without data, for example on torch's device `meta`
         size = value.numel() if hasattr(value, "numel") else value.size

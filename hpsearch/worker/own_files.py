@@ -16,6 +16,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import NamedTuple
@@ -122,21 +123,35 @@ def _files(job: Job) -> tuple[list[Path], Path | None]:
 def _imports(path: Path, folders: Sequence[str]) -> Iterator[str]:
     """Return the names that a file imports and that may be modules."""
     try:
-        tree = ast.parse(path.read_bytes())
+        statements = _import_statements(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level > len(path.parents):
-                continue
-            if node.level:
-                inside = path.parents[node.level - 1]
-                base = ".".join([*_dotted(inside, folders), *([base] if base else [])])
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+    for level, base, names in statements:
+        if level is None:
+            yield from names
+            continue
+        if level > len(path.parents):
+            continue
+        if level:
+            inside = path.parents[level - 1]
+            base = ".".join([*_dotted(inside, folders), *([base] if base else [])])
+        yield base
+        yield from (f"{base}.{name}" for name in names)
+
+
+@lru_cache(maxsize=_MOST_FILES)
+def _import_statements(source: bytes) -> tuple[tuple[int | None, str, tuple[str, ...]], ...]:
+    """Return the level, the module and the names of each import of a file; `import a` has no level.
+
+    Parsing takes most of the time, and the searches of one process mostly have the same files.
+    """
+    return tuple(
+        (node.level, node.module or "", tuple(alias.name for alias in node.names))
+        if isinstance(node, ast.ImportFrom)
+        else (None, "", tuple(alias.name for alias in node.names))
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    )
 
 
 def _dotted(package: Path, folders: Sequence[str]) -> tuple[str, ...]:
@@ -176,7 +191,7 @@ def _outermost(name: str, folders: Sequence[str]) -> ModuleSpec | None:
 
 
 _OURS = frozenset(("hpsearch", "hpsearch_comm", "hpsearch_trainers"))
-_INSTALLED = frozenset(("site-packages", "dist-packages"))
+_INSTALLED = ("/site-packages/", "/dist-packages/")
 _LIBRARY = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")})
 
 
@@ -230,6 +245,6 @@ def is_own(name: str, path: str, package: str = "") -> bool:
     outermost = name.partition(".")[0]
     if outermost in _OURS or not path.startswith("/"):  # torch's `ops` and `classes` name files that don't exist
         return False
-    if not _INSTALLED.isdisjoint(Path(path).parts):
+    if any(folder in path for folder in _INSTALLED):
         return outermost == package and package != "__main__"
     return not path.startswith(_LIBRARY)
