@@ -17,9 +17,9 @@ from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.space import Space, Uniform
 from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.overrides import change_sweep
-from hpsearch.sweep.schema import json_schema
 from hpsearch.sweep.sweep import Sweep
 from tests.hpsearch.support.scripted import sweep_of
+from tests.hpsearch.support.sweep_schema import validator
 
 HEAD = """\
 method: random
@@ -292,7 +292,7 @@ def test_what_differs_is_told_by_goal() -> None:
 )
 def test_the_schema_takes_what_the_reader_takes(tmp_path: Path, text: str) -> None:
     loaded(tmp_path, text)
-    jsonschema.validate(yaml.safe_load(HEAD + text), json_schema())
+    validator().validate(yaml.safe_load(HEAD + text))
 
 
 @pytest.mark.parametrize(
@@ -307,4 +307,4 @@ def test_the_schema_takes_what_the_reader_takes(tmp_path: Path, text: str) -> No
 def test_the_schema_refuses_what_is_of_another_form(tmp_path: Path, text: str) -> None:
     assert refusal(tmp_path, text + "\n")
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(yaml.safe_load(HEAD + text), json_schema())
+        validator().validate(yaml.safe_load(HEAD + text))

@@ -25,8 +25,8 @@ from hpsearch.space import (
     When,
 )
 from hpsearch.sweep.file import load_sweep
-from hpsearch.sweep.schema import json_schema
 from hpsearch.sweep.sweep import Sweep
+from tests.hpsearch.support.sweep_schema import validator
 
 HEAD = """\
 metric: {name: loss}
@@ -120,7 +120,7 @@ def test_it_is_stored_and_read_back(load):
 
 
 def test_the_schema_takes_it():
-    jsonschema.validate(yaml.safe_load(HEAD.replace("METHOD", "random") + WHOLE), json_schema())
+    validator().validate(yaml.safe_load(HEAD.replace("METHOD", "random") + WHOLE))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_the_schema_takes_it():
 def test_the_schema_refuses_what_is_none(parameter):
     given = yaml.safe_load(HEAD.replace("METHOD", "random") + f"  x: {parameter}\n")
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(given, json_schema())
+        validator().validate(given)
 
 
 def test_values_inside_are_set_from_the_command_line(load):

@@ -6,7 +6,6 @@ import json
 import math
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from hpsearch.backends.base import Backend
@@ -16,11 +15,11 @@ from hpsearch.results.study import Study, load
 from hpsearch.simulation.lookup import NearestRows
 from hpsearch.space import Categorical, Distribution, IntUniform, LogIntUniform, LogUniform, Space, Uniform
 from hpsearch.sweep.file import load_sweep
-from hpsearch.sweep.schema import json_schema
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Message, Task
 from tests.hpsearch.support.scripted import ScriptedBackend, done, run_scripted, sweep_of
+from tests.hpsearch.support.sweep_schema import validator
 
 HEAD = """\
 trainable: package.module:function
@@ -72,7 +71,7 @@ def test_a_file_says_the_prior_of_a_parameter(read, written, distribution: Distr
     got = read(f"  x: {written}\n")
     assert repr(got.parameters.parameters[0].distribution) == repr(distribution)
     given = {"metric": {"name": "loss"}, "method": "random", "parameters": {"x": got.parameters.to_json()[0]}}
-    jsonschema.validate({**given, "parameters": {"x": {"min": 1, "max": 2, "prior": 1}}}, json_schema())
+    validator().validate({**given, "parameters": {"x": {"min": 1, "max": 2, "prior": 1}}})
 
 
 @pytest.mark.parametrize(

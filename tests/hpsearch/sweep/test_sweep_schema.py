@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import yaml
 
 from hpsearch.sweep.schema import json_schema, with_key_tables
+from tests.hpsearch.support.sweep_schema import validator
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -23,15 +23,6 @@ SWEEP: dict[str, Any] = {
     "run_cap": 3,
     "parameters": {"lr": {"min": 0.1, "max": 1.0}, "group": {"parameters": {"x": {"values": [1, None]}}}},
 }
-
-
-@functools.cache
-def validator() -> Any:
-    """What says whether a sweep is one of the schema, which is itself checked once."""
-    schema = json_schema()
-    kind = jsonschema.validators.validator_for(schema)
-    kind.check_schema(schema)
-    return kind(schema)
 
 
 def test_the_schema_and_the_tables_of_the_docs_are_those_of_the_code():
