@@ -17,6 +17,8 @@ from tests.forking import end_forking
 from tests.isolated import end_isolated
 from tests.rarely import chooses_gpu, leave_out
 
+gc.disable()  # until all tests are collected: what they import makes no garbage, and is searched for it many times
+
 # A bare machine with a GPU may have nothing but torch and pytest, with which the tests of comm run.
 draws: Any = importlib.import_module("tests.draws") if find_spec("hypothesis") is not None else None
 if draws is not None:
@@ -78,6 +80,7 @@ def pytest_collection_finish() -> None:
     """Leave the tests themselves out of what is searched for garbage: many collect it, to see what is left."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,9 +1,9 @@
 """Python programs in processes of their own, forked from one that has imported torch: each starts in milliseconds.
 
-To import torch, and what its optimizers import when the first is made, takes seconds of a core. A process that has done
-so forks another for each program. It is that of all parts of the suite, where they run side by side; else it is started
-when a test needs it first, and ends with the tests. The test process itself can't be forked safely: other tests may
-have started threads in it.
+To import torch, and what its optimizers import when the first is made, takes seconds of a core, and to import ours half
+a second. A process that has done so forks another for each program. It is that of all parts of the suite, where they
+run side by side; else it is started when a test needs it first, and ends with the tests. The test process itself
+can't be forked safely: other tests may have started threads in it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Self
@@ -31,6 +32,9 @@ __all__ = ["SHARED", "Forked", "end_forking", "start_forking"]
 _ROOT = Path(__file__).parents[1]
 _LONGEST = 1 << 20
 """Bytes that a request may have."""
+
+_IMPORTED = ("torch._dynamo", "hpsearch_comm.group", "hpsearch_comm.horovod", "hpsearch_trainers", "hpsearch.run.api")
+"""What most programs import. On a bare machine with a GPU some of it can't be."""
 
 SHARED = "HPSEARCH_TESTS_FORKING"
 """Names the descriptor over which a process that forks for several test processes hears them."""
@@ -205,7 +209,11 @@ def _code_of(module: str) -> int:
 
 
 def _main() -> None:
-    importlib.import_module("torch._dynamo")
+    for module in _IMPORTED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False  # torch's, of operators: each program would clear them up at its end
     gc.collect()
     gc.freeze()
     words = _next_program(socket.socket(fileno=int(sys.argv[1])))
