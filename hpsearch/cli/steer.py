@@ -13,9 +13,8 @@ from typing import Any
 from hpsearch.cli.arguments import add_study, number, pasted, positive, read_json
 from hpsearch.errors import JournalError, SweepError
 from hpsearch.journal.directory import StudyDirectory
-from hpsearch.journal.journal import Journal
+from hpsearch.journal.journal import Journal, Request
 from hpsearch.journal.provenance import process_name
-from hpsearch.journal.requests import Request
 from hpsearch.results.study import load
 from hpsearch.sweep.document import parse_value
 from hpsearch.tables.wording import counted

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from hpsearch.events import ASK_TELL, Ended, Entry, Opened, Steered
-from hpsearch.journal.requests import LABELS, Request
+from hpsearch.journal.journal import LABELS, Request
 
 __all__ = ["HistoryEntry", "RunningTime", "seconds_spent", "steps"]
 

@@ -14,6 +14,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,16 @@ from hpsearch.journal.file import (
     with_checksums,
 )
 from hpsearch.journal.filesystem import flush, identity, is_network_filesystem
-from hpsearch.journal.requests import LABELS, Request, leave_request, requests_after
 
-__all__ = ["BEGINNING", "FORMAT", "Journal", "Position"]
+__all__ = [
+    "BEGINNING",
+    "FORMAT",
+    "LABELS",
+    "Journal",
+    "Position",
+    "Request",
+    "person",
+]
 
 Position = tuple[int, int]
 """Number and checksum of an event, which identify all events up to it."""
@@ -48,6 +56,36 @@ _DAMAGED = (
     "The file was damaged, or changed by something else than hpsearch; restore it from a copy, or start anew in "
     "another directory."
 )
+
+LABELS = ("tag", "untag", "note")
+"""Verbs of labels, which need no answer."""
+
+_ADDED = ("by", "details")
+"""Columns that earlier journals lack; they get them with the first request."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to the process that runs a study, or a label, from anyone who may write the journal.
+
+    It has no effect on its own: that process turns it into an event.
+    """
+
+    time: float
+    """Seconds since the epoch."""
+    verb: str
+    by: str
+    """`user@host:pid`; empty where it isn't known."""
+    details: Mapping[str, Any]
+    """JSON values."""
+    number: int = 0
+    """Counts from 1 in the journal; 0 before it is there."""
+
+
+def person(by: str) -> str:
+    """Return `user@host` from a process's name."""
+    who, _, number = by.rpartition(":")
+    return who if number.isdecimal() else by
 
 
 class Journal:
@@ -276,8 +314,23 @@ class Journal:
             The request's number, for `answer`.
         """
         self.is_asked = True
+        connection = self._connection
+        row = (time.time(), verb, by, json.dumps(details or {}, allow_nan=False))
         with explained(self._path):
-            return leave_request(self._connection, Request(time.time(), verb, by, details or {}))
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                for column in _ADDED:
+                    if column not in self._request_columns():
+                        connection.execute(f"ALTER TABLE requests ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
+                insert = "INSERT INTO requests (time, verb, by, details) VALUES (?, ?, ?, ?)"
+                number = connection.execute(insert, row).lastrowid
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        assert number is not None, "a row was inserted"
+        return number
 
     def answer(self, request: int) -> Steered | None:
         """Return the answer to a request; None: there is none yet."""
@@ -293,8 +346,7 @@ class Journal:
             JournalError: This process must no longer write the journal.
         """
         self._check_place()
-        with explained(self._path):
-            found = list(requests_after(self._connection, self._last_request))
+        found = self._requests_after(self._last_request)
         self.is_asked = False
         if found:
             self._last_request = found[-1].number
@@ -302,8 +354,28 @@ class Journal:
 
     def all_requests(self) -> list[Request]:
         """Return all requests that were ever left, in their order."""
+        return self._requests_after(0)
+
+    def _requests_after(self, number: int) -> list[Request]:
+        """Return the requests with greater numbers, in order.
+
+        Raises:
+            JournalError: A request is damaged.
+        """
+        found = []
         with explained(self._path):
-            return list(requests_after(self._connection, 0))
+            added = ", ".join(_ADDED) if self._request_columns().issuperset(_ADDED) else "'', ''"
+            query = f"SELECT seq, time, verb, {added} FROM requests WHERE seq > ? ORDER BY seq"
+            for seq, when, verb, by, details in self._connection.execute(query, (number,)).fetchall():
+                try:
+                    found.append(Request(when, verb, by, json.loads(details) if details else {}, seq))
+                except ValueError as error:
+                    problem = f"request {seq} can't be read: {error}. The file was damaged; leave it anew."
+                    raise JournalError(problem) from error
+        return found
+
+    def _request_columns(self) -> set[str]:
+        return {row[1] for row in self._connection.execute("PRAGMA table_info(requests)")}
 
     def _check_place(self) -> None:
         """Check that this is the file that others read, and that no other process may write it."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
-from hpsearch.journal.journal import Journal
+from hpsearch.journal.journal import LABELS, Journal, Request
 from hpsearch.journal.provenance import process_name
-from hpsearch.journal.requests import LABELS, Request
 
 __all__ = ["Labels", "add_tags", "check_tags", "labels_in", "labels_of", "remove_tags", "write_note"]
 

@@ -14,8 +14,8 @@ from typing import Any
 from hpsearch.errors import SweepError, TellError, TrainableError
 from hpsearch.events import Finished, Lost, Pruned, Saved, Started, Steered
 from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Request
 from hpsearch.journal.provenance import process_name
-from hpsearch.journal.requests import Request
 from hpsearch.run.steering import answer
 from hpsearch.run.telling import AskedTrial, Metrics, Told, asked_trial, open_segment, reports_of, taken
 from hpsearch.run.turns import Turn, Turns

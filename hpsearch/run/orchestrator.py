@@ -13,8 +13,7 @@ from hpsearch.backends.base import Backend
 from hpsearch.decision import Followed
 from hpsearch.errors import HpsearchError, Interrupted, SearcherError
 from hpsearch.events import Asked, Ended, Event, Exhausted, Failed, Pruned, Retried, Saved, Started, Steered
-from hpsearch.journal.journal import Journal
-from hpsearch.journal.requests import Request, person
+from hpsearch.journal.journal import Journal, Request, person
 from hpsearch.observers.base import Observers, Record
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.steering import answer, refusal

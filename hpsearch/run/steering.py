@@ -12,7 +12,7 @@ from typing import Any
 
 from hpsearch.errors import HpsearchError, SweepError
 from hpsearch.events import Added, Event, Extended, Pruned, Retried, Steered
-from hpsearch.journal.requests import Request, person
+from hpsearch.journal.journal import Request, person
 from hpsearch.schedulers.base import NewTrial
 from hpsearch.space import MissingParameter, Space
 from hpsearch.study.extension import extension

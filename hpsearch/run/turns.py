@@ -12,9 +12,8 @@ from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, SweepError
 from hpsearch.events import ASK_TELL, Asked, Ended, Event, Exhausted, Extended, Opened, Saved, Started, Steered
 from hpsearch.journal.directory import StudyDirectory
-from hpsearch.journal.journal import Journal
+from hpsearch.journal.journal import Journal, Request
 from hpsearch.journal.provenance import command_line, process_name
-from hpsearch.journal.requests import Request
 from hpsearch.objective import Metric
 from hpsearch.run.steering import answer
 from hpsearch.run.study_run import create_study, storage_errors, sweep_to_run

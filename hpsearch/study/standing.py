@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from hpsearch.events import ASK_TELL, Added, Ended, Entry, Extended, Finished, Opened, Saved, Started, Steered
-from hpsearch.journal.requests import person
+from hpsearch.journal.journal import person
 from hpsearch.study.extension import extended
 from hpsearch.sweep.sweep import Sweep
 

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpsearch.errors import CheckpointError, StorageError, TrainableError, UnwritableError
-from hpsearch.trainable import checkpoints, report_lines
+from hpsearch.trainable import checkpoints, current
 from hpsearch.trainable.assignment import Assignment, ignored_parallel
-from hpsearch.trainable.current import ANSWERS, CUT, GO_ON
+from hpsearch.trainable.current import ANSWERS, CUT, GO_ON, LineReader
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.macros import expand
 from hpsearch.trainable.metrics import to_numbers
-from hpsearch.trainable.report_lines import LineReader
 from hpsearch.trial import Failure, Params, Trial
 from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.child_process import thread_environment
@@ -266,7 +265,7 @@ class _Script:
     def _read_lines(self, ended: bool = False) -> None:
         for number, line in self._lines.read(ended):
             self._read += 1
-            if report_lines.KIND not in line:
+            if current.KIND not in line:
                 self._named.note(number, line)
             self._queue.append((number, line))
 
@@ -278,18 +277,18 @@ class _Script:
                 self._settle()
             number, line = self._queue.popleft()
             match line:
-                case {report_lines.KIND: "report", "iteration": iteration, "metrics": metrics, "seconds": seconds}:
+                case {current.KIND: "report", "iteration": iteration, "metrics": metrics, "seconds": seconds}:
                     self._attempt.reported(iteration, metrics, seconds)
                     self._answer()
-                case {report_lines.KIND: "saved", "iteration": iteration, "checkpoint": name}:
+                case {current.KIND: "saved", "iteration": iteration, "checkpoint": name}:
                     self._attempt.saved(iteration, name)
-                case {report_lines.KIND: "cut"}:
+                case {current.KIND: "cut"}:
                     self._attempt.was_cut()
-                case {report_lines.KIND: "failed", "kind": kind, "message": message}:
+                case {current.KIND: "failed", "kind": kind, "message": message}:
                     self._take_failure(Failure(kind, message, "", line.get("key", "")))
-                case {report_lines.KIND: _}:
+                case {current.KIND: _}:
                     raise TrainableError(
-                        f"line {number} of $HPSEARCH_REPORTS must name no metric {report_lines.KIND!r}: rename it"
+                        f"line {number} of $HPSEARCH_REPORTS must name no metric {current.KIND!r}: rename it"
                     )
                 case _:
                     self._take_report(number, line)

@@ -22,8 +22,7 @@ from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key
 from hpsearch.backends.ray.messages import Hello, LaneEnd, Location, RoundsEnd, RunRequest, RunResponse
 from hpsearch.errors import HpsearchError
 from hpsearch.events import Saved
-from hpsearch.journal.directory import OUTPUT_AT_HAND, hold_as_worker
-from hpsearch.journal.locks import Lock
+from hpsearch.journal.directory import OUTPUT_AT_HAND, Lock, hold_as_worker
 from hpsearch.task import Result
 from hpsearch.trainable.addresses import PACKS, path_of
 from hpsearch.trainable.checkpoints import pack, unpack

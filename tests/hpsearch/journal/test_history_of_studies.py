@@ -5,7 +5,7 @@ from __future__ import annotations
 from hpsearch.decision import Followed
 from hpsearch.events import Ended, Entry, Event, Opened
 from hpsearch.journal.history import steps
-from hpsearch.journal.requests import Request
+from hpsearch.journal.journal import Request
 
 
 def test_what_is_journaled_keeps_its_order_when_the_clock_was_set_back():

@@ -18,9 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.errors import JournalError, StorageError, StudyInUseError
-from hpsearch.journal.directory import StudyDirectory, hold_as_worker, next_directory
+from hpsearch.journal.directory import Lock, StudyDirectory, hold_as_worker, next_directory
 from hpsearch.journal.journal import Journal
-from hpsearch.journal.locks import Lock
 from hpsearch.trainable import checkpoints, random_state
 from hpsearch.trainable.addresses import in_pack, pack_of
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpsearch.errors import SweepError
 from hpsearch.events import Added, Event, Exhausted, Finished, Opened, Pruned, Retried, Started, Steered
-from hpsearch.journal.requests import Request
+from hpsearch.journal.journal import Request
 from hpsearch.run.steering import follows
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.base import Done

@@ -9,7 +9,7 @@ import pytest
 
 import hpsearch
 from hpsearch.errors import HpsearchError
-from hpsearch.journal.requests import Request
+from hpsearch.journal.journal import Request
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.turns import steer_idle
 from tests.hpsearch.support.scripted import ScriptedBackend, cut_at_next_report, done, failed, run_scripted, sweep_of
