@@ -1,7 +1,8 @@
-"""`make gpu` without a GPU: what it would run, what it says of that, and that it refuses."""
+"""`make gpu` without a GPU: what it would run, what it says of that, and what it runs in place of it."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,18 @@ import torch
 
 from tests.gpu.__main__ import run
 from tests.gpu.benchmarks import measure
-from tests.gpu.parts import PARTS, Figure, Part, Result, deadlines, figures_in, refusal, table, went_well
+from tests.gpu.parts import (
+    PARTS,
+    STAND_IN_PARTS,
+    Figure,
+    Part,
+    Result,
+    deadlines,
+    figures_in,
+    table,
+    went_well,
+    without_gpu,
+)
 from tests.run_parts import Counts
 
 ROOT = Path(__file__).parents[1]
@@ -22,38 +34,50 @@ SPEED = Part("benchmarks", ("-m", "tests.gpu.benchmarks"), 50, tests=False)
 @pytest.mark.parametrize(
     ("torch", "cuda", "gpus", "why"),
     [
-        (None, None, 0, "/bin/python has no torch"),
         ("2.13.0+cpu", None, 0, "/bin/python has torch 2.13.0+cpu, which is built for CPUs"),
         ("2.13.0", "13.0", 0, "sees no GPU with torch 2.13.0: look at nvidia-smi and CUDA_VISIBLE_DEVICES"),
     ],
 )
-def test_one_sentence_says_why_nothing_can_run(torch, cuda, gpus, why):
-    sentence = refusal("/bin/python", torch, cuda, gpus)
+def test_the_first_line_says_that_stand_ins_run_and_why(torch, cuda, gpus, why):
+    sentence = without_gpu("/bin/python", torch, cuda, gpus)
     assert sentence is not None
-    assert sentence.endswith(why)
+    assert sentence.startswith("STAND-IN, no GPU: ")
+    assert why in sentence
     assert "\n" not in sentence
 
 
-def test_a_gpu_isnt_refused():
-    assert refusal("/bin/python", "2.13.0", "13.0", 1) is None
+def test_with_a_gpu_no_stand_in_runs():
+    assert without_gpu("/bin/python", "2.13.0", "13.0", 1) is None
 
 
-def test_without_a_gpu_the_command_ends_at_once_with_that_sentence():
+def test_a_python_without_torch_is_refused_in_one_sentence():
+    ended = subprocess.run(
+        [sys.executable, "-S", "-m", "tests.gpu"], cwd=ROOT, env={}, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("make gpu needs a Python with torch")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.exhaustive
+def test_without_a_gpu_the_command_runs_its_stand_ins_and_ends_with_the_table():
     ended = subprocess.run(
         [sys.executable, "-m", "tests.gpu"],
         cwd=ROOT,
-        env={"CUDA_VISIBLE_DEVICES": "", "PATH": ""},
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("make gpu needs a GPU")
-    assert len(ended.stderr.splitlines()) == 1
+    assert ended.returncode == 0, ended.stdout[-2000:]
+    lines = ended.stdout[ended.stdout.rindex("STAND-IN, no GPU") :].splitlines()
+    assert [line.split("  ")[0] for line in lines[2:]] == [part.name for part in STAND_IN_PARTS]
 
 
 def test_all_parts_together_take_less_than_ten_minutes():
     assert deadlines(PARTS)[-1] < 600
+    assert deadlines(STAND_IN_PARTS)[-1] < 600
+    assert all((ROOT / word).is_file() for part in STAND_IN_PARTS for word in part.words if word.startswith("tests/"))
     assert deadlines([TESTS, SPEED]) == [100, 150]
 
 

@@ -90,7 +90,7 @@ def _serve(module: str, init: str, cuda: str) -> None:
     os.dup2(2, 1)  # what functions print isn't an answer
     functions = importlib.import_module(module)
     if cuda:
-        take_for_cuda("nccl")
+        take_for_cuda()
     if init:
         import hpsearch_comm.horovod as hvd
 

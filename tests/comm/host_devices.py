@@ -269,8 +269,8 @@ taken_for_cuda: list[DeviceRanks] = []
 """Those of the groups that `take_for_cuda` has seen."""
 
 
-def take_for_cuda(cuda: str = "host") -> None:
-    """Let all groups of this process take tensors for those of a CUDA device, and carry them so."""
+def take_for_cuda() -> None:
+    """Let all groups of this process take tensors for those of a CUDA device, and Gloo for NCCL."""
     from hpsearch_comm.torch_backend.streams import CallersStreams
 
     # torch makes those of a device only where it is built for that.
@@ -278,7 +278,7 @@ def take_for_cuda(cuda: str = "host") -> None:
     make = comm.Group.__init__
 
     def init(self: comm.Group, rank: int, size: int, **options: Any) -> None:
-        make(self, rank, size, **options | {"cuda": cuda})
+        make(self, rank, size, **options | {"cuda": "nccl"})
         ranks = DeviceRanks(size)
         ranks.join(self)
         taken_for_cuda.append(ranks)

@@ -86,7 +86,7 @@ def test_trainings_too(trainings, size, function, arguments):
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_way_is_that_of_our_groups_and_objects_stay_on_the_cpu(devices, size):
-    path = "none: a group of one" if size == 1 else "host memory: cuda='host' asks for it"
+    path = "none: a group of one" if size == 1 else "nccl"
     assert devices.call(size, "way", device="stand-in") == [[path, path, "cpu"]] * size
     assert devices.call(size, "way") == [[None, None, "cpu"]] * size
 

@@ -54,8 +54,7 @@ class TorchRanks(ServedRanks):
             backend: Of the default group.
             timeout: Of the default group, in seconds.
             device: Where tensors are made: cpu, cuda, cuda:0, which is also the `device_id` of the default group, or
-                stand-in, which are those on the CPU that all groups take for a CUDA device's and carry through host
-                memory.
+                stand-in, which are those on the CPU that all groups take for a CUDA device's, with Gloo for NCCL.
             **env: The ranks' environment.
         """
         return self.request(size, function, arguments, backend, timeout, device, env)

@@ -1,8 +1,8 @@
 """Runs everything that needs a GPU in at most ten minutes, and prints one table: `python -m tests.gpu`.
 
 It installs nothing and needs no network: it runs in the Python that it is called with, and the repository needn't be
-installed there. It ends with 0 if all went well, with 1 if something failed or couldn't be run, and at once, with 2,
-where there is no GPU.
+installed there. Without a GPU it runs the tests whose device is a stand-in, and the table says so. It ends with 0 if
+all went well, with 1 if something failed or couldn't be run, and with 2 where Python has no torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.gpu.parts import PARTS, Part, Result, deadlines, figures_in, refusal, table, went_well
+from tests.gpu.parts import PARTS, STAND_IN_PARTS, Part, Result, deadlines, figures_in, table, went_well, without_gpu
 from tests.run_parts import NO_TESTS, count
 
 _ROOT = Path(__file__).parents[2]
@@ -27,20 +27,21 @@ _ENDING_SECONDS = 10.0
 
 def main() -> int:
     """Run all parts; return the exit status."""
-    torch, cuda, gpus, machine = None, None, 0, ""
-    with contextlib.suppress(ImportError):
-        import torch as library
-
-        torch, cuda = library.__version__, library.version.cuda
-        gpus = library.cuda.device_count() if library.cuda.is_available() else 0
-        names = ", ".join(library.cuda.get_device_name(index) for index in range(gpus))
-        machine = f"{names}; torch {torch}, CUDA {cuda}, Python {sys.version.split()[0]}"
-    if (why := refusal(sys.executable, torch, cuda, gpus)) is not None:
-        print(why, file=sys.stderr)
+    try:
+        import torch
+    except ImportError:
+        print(f"make gpu needs a Python with torch (PYTHON=...), but {sys.executable} has none", file=sys.stderr)
         return 2
+    cuda, gpus = torch.version.cuda, torch.cuda.device_count() if torch.cuda.is_available() else 0
+    names = ", ".join(torch.cuda.get_device_name(index) for index in range(gpus))
+    machine = f"{names}; torch {torch.__version__}, CUDA {cuda}, Python {sys.version.split()[0]}"
+    parts = PARTS
+    if (why := without_gpu(sys.executable, torch.__version__, cuda, gpus)) is not None:
+        machine, parts = why, STAND_IN_PARTS
+    print(machine, flush=True)
     began = time.monotonic()
     results = []
-    for part, end in zip(PARTS, deadlines(PARTS), strict=True):
+    for part, end in zip(parts, deadlines(parts), strict=True):
         print(f"== {part.name}", flush=True)
         results.append(run(part, began + end - time.monotonic()))
     print(f"\n{table(results, machine)}")

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 
 from tests.run_parts import Counts
 
-__all__ = ["FIGURE", "PARTS", "Figure", "Part", "Result", "deadlines", "figures_in", "refusal", "table", "went_well"]
+__all__ = [
+    "FIGURE",
+    "PARTS",
+    "STAND_IN_PARTS",
+    "Figure",
+    "Part",
+    "Result",
+    "deadlines",
+    "figures_in",
+    "table",
+    "went_well",
+    "without_gpu",
+]
 
 FIGURE = "figure\t"
 """Begins a line of the benchmarks' output with a name, a number and a unit, divided by tabs."""
@@ -53,6 +65,29 @@ PARTS: tuple[Part, ...] = (
 )
 """In this order, which together take less than ten minutes."""
 
+STAND_IN_PARTS: tuple[Part, ...] = (
+    Part(
+        "comm, Gloo for NCCL",
+        (
+            *("-m", "pytest", "-m", "not gpu", "tests/comm/test_process_group.py", "tests/comm/test_host_staging.py"),
+            *("tests/comm/test_device_agreement.py", "tests/comm/test_device_collectives.py"),
+            *("tests/comm/test_torch_devices.py", "tests/comm/test_horovod_cuda.py"),
+        ),
+        400,
+        ("pytest", *_ALL),
+    ),
+    Part(
+        "trainers, stand-in device",
+        (
+            *("-m", "pytest", "-m", "not gpu", "tests/trainers/test_device_placement.py"),
+            "tests/trainers/strategies/test_strategies_on_a_device.py",
+        ),
+        180,
+        ("pytest", *_ALL),
+    ),
+)
+"""What is run of it on a machine without a GPU: the same code on tensors that are on the CPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -76,24 +111,25 @@ class Result:
     seconds: float = 0.0
 
 
-def refusal(python: str, torch: str | None, cuda: str | None, gpus: int) -> str | None:
-    """Return why nothing can be run, in one sentence; None where a GPU is there.
+def without_gpu(python: str, torch: str, cuda: str | None, gpus: int) -> str | None:
+    """Return why only stand-ins can be run, in one sentence; None where a GPU is there.
 
     Args:
         python: The interpreter.
-        torch: Version of its torch; None where it has none.
+        torch: Version of its torch.
         cuda: Version of CUDA that it is built for; None where it is built for CPUs.
         gpus: How many it sees.
     """
-    if torch is None:
-        why = "has no torch"
-    elif cuda is None:
+    if cuda is None:
         why = f"has torch {torch}, which is built for CPUs"
     elif gpus == 0:
         why = f"sees no GPU with torch {torch}: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
     else:
         return None
-    return f"make gpu needs a GPU and a Python whose torch is built for CUDA (PYTHON=...), but {python} {why}"
+    return (
+        f"STAND-IN, no GPU: {python} {why}. With a GPU, and a Python whose torch is built for CUDA (PYTHON=...), this "
+        "runs what is marked gpu, and the benchmarks"
+    )
 
 
 def deadlines(parts: Sequence[Part]) -> list[float]:
