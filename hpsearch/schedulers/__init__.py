@@ -56,13 +56,13 @@ def settings_named(kind: str) -> type[EarlyTerminate]:
         advice = f"{nearest(kind, KNOWN)}; one of your own is named as package.module:Class"
         raise InvalidKey(("type",), f"must be a known scheduler, got {kind!r}", advice)
     try:
-        found = import_object(kind, "early_terminate.type", SweepError, [str(Path.cwd())])
+        settings = import_object(kind, "early_terminate.type", SweepError, [str(Path.cwd())])
     except SweepError as error:
         raise InvalidKey(("type",), str(error)) from error
-    if not (isinstance(found, type) and issubclass(found, EarlyTerminate)):
-        problem = f"must be a class of settings derived from hpsearch.EarlyTerminate, but {kind} is {found!r}"
+    if not (isinstance(settings, type) and issubclass(settings, EarlyTerminate)):
+        problem = f"must be a class of settings derived from hpsearch.EarlyTerminate, but {kind} is {settings!r}"
         raise InvalidKey(("type",), problem)
-    return found
+    return settings
 
 
 def early_terminate_from_json(stored: Mapping[str, Any]) -> EarlyTerminate:

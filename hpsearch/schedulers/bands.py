@@ -65,12 +65,12 @@ class Bands(EarlyTerminate):
     def ends(self) -> tuple[int, ...]:
         """The iterations of the bands, rising."""
         if self.min_iter is not None:
-            found = (int(self.min_iter * self.eta**power) for power in range(_MOST_BANDS))
+            ends = (int(self.min_iter * self.eta**power) for power in range(_MOST_BANDS))
         else:
             assert self.last_iter is not None, "checked"
             powers = range(1, 1 + (self.bands or _MOST_BANDS))
-            found = (int(self.last_iter / self.eta**power) for power in powers)
-        return tuple(sorted({end for end in found if end >= 1}))
+            ends = (int(self.last_iter / self.eta**power) for power in powers)
+        return tuple(sorted({end for end in ends if end >= 1}))
 
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
         """Build the scheduler."""

@@ -91,14 +91,14 @@ def searcher_named(method: str) -> type[Searcher]:
         advice = close if close.startswith("did") else ""
         raise InvalidKey((), f"must be one of {', '.join(KNOWN)}, or package.module:Class, got {method!r}", advice)
     try:
-        found = import_object(method, "method", SweepError, [str(Path.cwd())])
+        imported = import_object(method, "method", SweepError, [str(Path.cwd())])
     except SweepError as error:
         raise InvalidKey((), str(error)) from error
-    if isinstance(found, type) and issubclass(found, Searcher):
-        return found
-    if isinstance(found, type) and _is_sampler(found):
-        return through_optuna(method, found)
-    problem = f"must be a class derived from hpsearch.Searcher or a sampler of Optuna's, but {method} is {found!r}"
+    if isinstance(imported, type) and issubclass(imported, Searcher):
+        return imported
+    if isinstance(imported, type) and _is_sampler(imported):
+        return through_optuna(method, imported)
+    problem = f"must be a class derived from hpsearch.Searcher or a sampler of Optuna's, but {method} is {imported!r}"
     raise InvalidKey((), problem)
 
 
@@ -118,6 +118,6 @@ def refusals(problem: Problem) -> dict[str, str | None]:
     return reasons
 
 
-def _is_sampler(found: type) -> bool:
+def _is_sampler(cls: type) -> bool:
     """Return whether a class is derived from Optuna's `BaseSampler`, without importing Optuna for one that isn't."""
-    return any(base.__module__.startswith("optuna.") and base.__name__ == "BaseSampler" for base in found.__mro__)
+    return any(base.__module__.startswith("optuna.") and base.__name__ == "BaseSampler" for base in cls.__mro__)

@@ -105,12 +105,12 @@ class CurveSearcher(LearningSearcher):
         curves = [curve for curve in self._history.curves() if self._shares_of(curve) is not None]
         if not any(curve.values for curve in curves):
             return
-        chance = np.random.default_rng(suggestion_seed(self.problem.seed, number))
-        for shares in self._most_promising(curves, chance):
+        rng = np.random.default_rng(suggestion_seed(self.problem.seed, number))
+        for shares in self._most_promising(curves, rng):
             with suppress(Broken):
                 yield Suggestion(self._space.decode(shares), self.origin)
 
-    def _most_promising(self, curves: Sequence[LearningCurve], chance: np.random.Generator) -> Floats:
+    def _most_promising(self, curves: Sequence[LearningCurve], rng: np.random.Generator) -> Floats:
         """Return points, the largest expected improvement first."""
         model, trials = self._model_of(curves)
         means, deviations = model.predict(trials)
@@ -121,14 +121,14 @@ class CurveSearcher(LearningSearcher):
         def improvement(points: Floats) -> Floats:
             return log_expected_improvement(*model.predict(self._ends(points)), best + _MARGIN)
 
-        found = chance.random((_UNIFORM, shares.shape[1]))
+        points = rng.random((_UNIFORM, shares.shape[1]))
         leaders = shares[np.argsort(-means, kind="stable")[:8]]
-        found = np.concatenate([found, self._varied(leaders, _NEAR, _ROUNDS[0], chance)])
-        promise = improvement(found)
+        points = np.concatenate([points, self._varied(leaders, _NEAR, _ROUNDS[0], rng)])
+        promise = improvement(points)
         for width in _ROUNDS:
-            varied = self._varied(found[np.argsort(-promise, kind="stable")[:10]], _REFINED, width, chance)
-            found, promise = np.concatenate([found, varied]), np.concatenate([promise, improvement(varied)])
-        return np.asarray(found[np.argsort(-promise, kind="stable")], dtype=np.float64)
+            varied = self._varied(points[np.argsort(-promise, kind="stable")[:10]], _REFINED, width, rng)
+            points, promise = np.concatenate([points, varied]), np.concatenate([promise, improvement(varied)])
+        return np.asarray(points[np.argsort(-promise, kind="stable")], dtype=np.float64)
 
     def _model_of(self, curves: Sequence[LearningCurve]) -> tuple[CurveModel, Points]:
         """Fit the model; return it, and the final points of the trials."""
@@ -160,17 +160,17 @@ class CurveSearcher(LearningSearcher):
         chosen = sorted(begun, key=lambda index: -promise[index])[:_EXPECTED] + new[-_EXPECTED:]
         return np.array(sorted(chosen), dtype=np.int64)
 
-    def _varied(self, shares: Floats, count: int, width: float, chance: np.random.Generator) -> Floats:
+    def _varied(self, shares: Floats, count: int, width: float, rng: np.random.Generator) -> Floats:
         """Sample points near others: at least a third of their parameters, and two on average, have other values."""
-        origins = shares[chance.integers(len(shares), size=count)]
+        origins = shares[rng.integers(len(shares), size=count)]
         axes = origins.shape[1]
-        moved = chance.random(origins.shape) < max(1 / 3, 2 / axes)
-        steps = width * np.exp(chance.normal(size=(count, 1))) * chance.normal(size=origins.shape)
-        drawn = chance.random(origins.shape)
-        there = origins + steps
+        moved = rng.random(origins.shape) < max(1 / 3, 2 / axes)
+        steps = width * np.exp(rng.normal(size=(count, 1))) * rng.normal(size=origins.shape)
+        drawn = rng.random(origins.shape)
+        varied = origins + steps
         # A choice has no neighbours, and values outside aren't piled up at the ends.
-        there = np.where(self._space.choices[None, :] | (there < 0) | (there > 1), drawn, there)
-        return np.where(moved, there, origins)
+        varied = np.where(self._space.choices[None, :] | (varied < 0) | (varied > 1), drawn, varied)
+        return np.where(moved, varied, origins)
 
     def _shares_of(self, curve: LearningCurve) -> Floats | None:
         if curve.trial not in self._shares:
@@ -414,7 +414,7 @@ def log_expected_improvement(mean: Floats, deviation: Floats, best: float) -> Fl
     plain = np.exp(density) + above * ndtr(above)
     below = np.maximum(-above, 1.0)
     # Far below, the difference has no digits left; its first term is then the inverse square.
-    left = np.where(below < 1e4, 1.0 - np.sqrt(np.pi / 2.0) * below * erfcx(below / np.sqrt(2.0)), below**-2.0)
-    far = density + np.log(np.maximum(left, np.finfo(float).tiny))
+    ratio = np.where(below < 1e4, 1.0 - np.sqrt(np.pi / 2.0) * below * erfcx(below / np.sqrt(2.0)), below**-2.0)
+    far = density + np.log(np.maximum(ratio, np.finfo(float).tiny))
     near = np.log(np.maximum(plain, np.finfo(float).tiny))
     return np.asarray(np.log(deviation) + np.where(above > -1.0, near, far), dtype=np.float64)

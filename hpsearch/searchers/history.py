@@ -108,11 +108,11 @@ class History:
         length = self._one_length((until for known in self._trials.values() for until in known.ends), default=None)
         if length is None:
             return []
-        found = [(trial, known, self._value(known, length)) for trial, known in sorted(self._trials.items())]
-        valid = [value for _, _, value in found if is_valid(value)]
+        trials = [(trial, known, self._value(known, length)) for trial, known in sorted(self._trials.items())]
+        valid = [value for _, _, value in trials if is_valid(value)]
         if not valid:
             return []
-        return list(self._compared(found, length, self._objective.worst(valid)))
+        return list(self._compared(trials, length, self._objective.worst(valid)))
 
     def curves(self) -> list[LearningCurve]:
         """Return the learning curve of each trial for a single goal, by number; none where no value is finite.
@@ -126,13 +126,13 @@ class History:
             number: self._lengths(known) if number >= 0 else self._passed(known, rungs)
             for number, known in sorted(self._trials.items())
         }
-        found = {
+        curves = {
             number: {length: _number(self._by_then(self._trials[number], last)) for length, last in lengths.items()}
             for number, lengths in ends.items()
         }
         finite = [
             value
-            for values in found.values()
+            for values in curves.values()
             for value in values.values()
             if value is not None and math.isfinite(value)
         ]
@@ -140,7 +140,7 @@ class History:
             return []
         low, high = min(finite), max(finite)
         worst = max(low, high, key=lambda value: self._objective.sort_key(value))
-        longest = max(length for values in found.values() for length in values)
+        longest = max(length for values in curves.values() for length in values)
 
         def settled(value: float | None) -> float:
             return worst if value is None or math.isnan(value) else min(max(value, low), high)
@@ -152,7 +152,7 @@ class History:
                 {length: settled(value) for length, value in values.items()}
                 | ({longest: worst} if self._trials[number].failed else {}),
             )
-            for number, values in found.items()
+            for number, values in curves.items()
         ]
 
     def _lengths(self, known: _Known) -> dict[int, int]:
@@ -170,9 +170,9 @@ class History:
         return dict(sorted(({rung: rung for rung in rungs if first <= rung < last} | ends).items()))
 
     def _compared(
-        self, found: list[tuple[int, _Known, Score | None]], length: float, worst: Score
+        self, trials: list[tuple[int, _Known, Score | None]], length: float, worst: Score
     ) -> Iterator[Evidence]:
-        for trial, known, value in found:
+        for trial, known, value in trials:
             if trial < 0 and min(known.values) > length:
                 continue  # its value at that length isn't known
             if known.failed or any(until >= length for until in known.ends):

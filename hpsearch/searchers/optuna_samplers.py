@@ -135,8 +135,9 @@ class OptunaSearcher(LearningSearcher):
             point = self._space.encode(known.params)
             if point is None:
                 return None
-            theirs = {name: theirs for name, theirs in self._space.distributions.items() if name in point}
-            trial = mirrored(point, known.value, theirs, self._attributes(known.trial))
+            every = self._space.distributions
+            distributions = {name: every[name] for name in every if name in point}
+            trial = mirrored(point, known.value, distributions, self._attributes(known.trial))
             kept = self._trials[known.trial] = known.value, trial
         return kept[1]
 
@@ -189,18 +190,18 @@ class OptunaSearcher(LearningSearcher):
         """Keep what the sampler has written; `params` is None if its suggestion breaks a constraint."""
 
 
-def _suggested(trial: OptunaTrial, name: str, theirs: BaseDistribution) -> Any:
+def _suggested(trial: OptunaTrial, name: str, distribution: BaseDistribution) -> Any:
     """Suggest one parameter of an Optuna trial."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    match theirs:
+    match distribution:
         case FloatDistribution(low=low, high=high, log=log, step=step):
             return trial.suggest_float(name, low, high, step=step, log=log)
         case IntDistribution(low=low, high=high, log=log, step=step):
             return trial.suggest_int(name, low, high, step=step, log=log)
         case CategoricalDistribution(choices=choices):
             return trial.suggest_categorical(name, choices)
-    raise TypeError(f"a distribution must be one of numbers or choices, got {theirs!r}")
+    raise TypeError(f"a distribution must be one of numbers or choices, got {distribution!r}")
 
 
 @contextmanager

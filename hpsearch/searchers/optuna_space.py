@@ -71,28 +71,28 @@ class OptunaSpace:
         """Number of parameters with more than one value; 1 if there is no bound on parameters."""
         if not self._space.bounded:
             return 1
-        return sum(not _is_single(codec.ours) for codec in self._codecs.values())
+        return sum(not _is_single(codec.distribution) for codec in self._codecs.values())
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
         """Optuna's distributions, by flat name."""
-        return {name: codec.theirs for name, codec in self._codecs.items()}
+        return {name: codec.optuna_distribution for name, codec in self._codecs.items()}
 
     @property
     def numbers(self) -> dict[str, BaseDistribution]:
         """The distributions of numbers and ordered choices with more than one value."""
         codecs = self._codecs
         return {
-            name: theirs
-            for name, theirs in self.distributions.items()
-            if (not isinstance(codecs[name], _Choice) or isinstance(codecs[name], _Rank)) and not theirs.single()
+            name: distribution
+            for name, distribution in self.distributions.items()
+            if (not isinstance(codecs[name], _Choice) or isinstance(codecs[name], _Rank)) and not distribution.single()
         }
 
     @property
     def choices(self) -> list[str]:
         """Names of the unordered choices with more than one value."""
         numbers = self.numbers
-        return [name for name, theirs in self.distributions.items() if name not in numbers and not theirs.single()]
+        return [name for name, known in self.distributions.items() if name not in numbers and not known.single()]
 
     def encode(self, params: Params) -> dict[str, Any] | None:
         """Return a configuration as Optuna's params; None if it has a choice of probability 0."""
@@ -118,7 +118,7 @@ class OptunaSpace:
             if not parameter.distribution.searched:
                 return parameter.distribution.draw(0)
             codec = self._codec(parameter)
-            return parameter.distribution.accept(codec.decode(value(parameter.name, codec.theirs)))
+            return parameter.distribution.accept(codec.decode(value(parameter.name, codec.optuna_distribution)))
 
         return self._space.build(choose)
 
@@ -127,15 +127,15 @@ class OptunaSpace:
 class _Codec:
     """Optuna's distribution of one parameter, with conversions of values in both directions."""
 
-    ours: Any
+    distribution: Any
 
     @cached_property
     def middle(self) -> Value:
         """The median."""
-        return self.ours.quantile(0.5)
+        return self.distribution.quantile(0.5)
 
     @cached_property
-    def theirs(self) -> Any:
+    def optuna_distribution(self) -> Any:
         raise NotImplementedError
 
     def encode(self, value: Value) -> Any:
@@ -148,70 +148,70 @@ class _Codec:
 class _Range(_Codec):
     """A range of floats; with a step only on a logarithmic scale."""
 
-    ours: Uniform | LogUniform
+    distribution: Uniform | LogUniform
 
     @cached_property
-    def theirs(self) -> Any:
+    def optuna_distribution(self) -> Any:
         from optuna.distributions import FloatDistribution
 
-        return FloatDistribution(self.ours.min, self.ours.max, log=self.ours.logarithmic)
+        return FloatDistribution(self.distribution.min, self.distribution.max, log=self.distribution.logarithmic)
 
     def encode(self, value: Value) -> float:
         # A multiple may be outside of the range by a rounding error.
-        return min(max(float(value), self.ours.min), self.ours.max)
+        return min(max(float(value), self.distribution.min), self.distribution.max)
 
     def decode(self, value: Any) -> Value:
-        return self.ours.snap(float(value))
+        return self.distribution.snap(float(value))
 
 
 class _Multiple(_Codec):
     """A number as a multiple of its step, from 0: Optuna's own steps and large integers lose digits."""
 
-    ours: Uniform | IntUniform
+    distribution: Uniform | IntUniform
 
     @cached_property
-    def theirs(self) -> Any:
+    def optuna_distribution(self) -> Any:
         from optuna.distributions import IntDistribution
 
-        steps = _steps_of(self.ours)
+        steps = _steps_of(self.distribution)
         return IntDistribution(0, steps.count - 1)
 
     def encode(self, value: Value) -> int:
-        steps = _steps_of(self.ours)
+        steps = _steps_of(self.distribution)
         whole = isinstance(value, int) and isinstance(steps.size, int)
         multiple: int = value // steps.size if whole else round(value / steps.size)
         return min(max(multiple - steps.first, 0), steps.count - 1)
 
     def decode(self, value: Any) -> Value:
-        steps = _steps_of(self.ours)
+        steps = _steps_of(self.distribution)
         return steps.value(steps.first + int(value))
 
 
 class _LogInteger(_Codec):
     """An integer on a logarithmic scale."""
 
-    ours: LogIntUniform
+    distribution: LogIntUniform
 
     @cached_property
-    def theirs(self) -> Any:
+    def optuna_distribution(self) -> Any:
         from optuna.distributions import IntDistribution
 
-        return IntDistribution(self.ours.min, self.ours.max, log=True)
+        return IntDistribution(self.distribution.min, self.distribution.max, log=True)
 
     def encode(self, value: Value) -> int:
         return int(value)
 
     def decode(self, value: Any) -> Value:
-        return self.ours.snap(int(value))
+        return self.distribution.snap(int(value))
 
 
 class _Share(_Codec):
     """A share from 0 to 1 on the parameter's own scale."""
 
-    ours: Numeric
+    distribution: Numeric
 
     @cached_property
-    def theirs(self) -> Any:
+    def optuna_distribution(self) -> Any:
         from optuna.distributions import FloatDistribution
 
         return FloatDistribution(0.0, 1.0)
@@ -221,39 +221,39 @@ class _Share(_Codec):
 
     def _share(self, value: Value) -> float:
         """Return the middle of the shares that decode to a value."""
-        match self.ours:
+        match self.distribution:
             case IntUniform():
-                steps = _steps_of(self.ours)
+                steps = _steps_of(self.distribution)
                 middle: float = (2 * (value // steps.size - steps.first) + 1) / (2 * steps.count)
                 return middle
             case LogIntUniform():
-                steps = _steps_of(self.ours)
+                steps = _steps_of(self.distribution)
                 above = 2 * (value // steps.size - steps.first) + 1
                 share: float = math.log1p(above / (2 * steps.first)) / math.log1p(steps.count / steps.first)
                 return share
-        return self.ours.position(value)
+        return self.distribution.position(value)
 
     def decode(self, value: Any) -> Value:
-        return self.ours.quantile(value)
+        return self.distribution.quantile(value)
 
 
 class _Choice(_Codec):
     """An index in a list of choices."""
 
-    ours: Categorical
+    distribution: Categorical
 
     @cached_property
     def _values(self) -> list[Value]:
-        return self.ours.every_value()
+        return self.distribution.every_value()
 
     @cached_property
-    def theirs(self) -> Any:
+    def optuna_distribution(self) -> Any:
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(tuple(range(len(self._values))))
 
     def encode(self, value: Value) -> int:
-        return self.ours.index(value)
+        return self.distribution.index(value)
 
     def decode(self, value: Any) -> Value:
         return own_copy(self._values[value])
@@ -263,39 +263,39 @@ class _Rank(_Choice):
     """An index in a list of ordered choices."""
 
     @cached_property
-    def theirs(self) -> Any:
+    def optuna_distribution(self) -> Any:
         from optuna.distributions import IntDistribution
 
         return IntDistribution(0, len(self._values) - 1)
 
 
-def _codec(ours: Distribution) -> _Codec:
-    match ours:
+def _codec(distribution: Distribution) -> _Codec:
+    match distribution:
         case Ordinal():
-            return _Rank(ours)
+            return _Rank(distribution)
         case Categorical():
-            return _Choice(ours)
-        case IntUniform() if _steps_of(ours).count <= _MOST_STEPS:
-            return _Multiple(ours)
-        case LogIntUniform() if ours.max <= _MOST_STEPS:
-            return _LogInteger(ours)
+            return _Choice(distribution)
+        case IntUniform() if _steps_of(distribution).count <= _MOST_STEPS:
+            return _Multiple(distribution)
+        case LogIntUniform() if distribution.max <= _MOST_STEPS:
+            return _LogInteger(distribution)
         case Uniform(steps=steps) if steps is not None and steps.count <= _MOST_STEPS:
-            return _Multiple(ours)
-        case LogUniform() if math.log(ours.max) - math.log(ours.min) > _NARROW:
-            return _Range(ours)
-        case Uniform() if max(-ours.min, ours.max) < _LARGEST:
-            return _Range(ours)
+            return _Multiple(distribution)
+        case LogUniform() if math.log(distribution.max) - math.log(distribution.min) > _NARROW:
+            return _Range(distribution)
+        case Uniform() if max(-distribution.min, distribution.max) < _LARGEST:
+            return _Range(distribution)
         case Numeric():
-            return _Share(ours)
-    raise TypeError(f"a distribution must have a counterpart in Optuna, got {type(ours).__name__}")
+            return _Share(distribution)
+    raise TypeError(f"a distribution must have a counterpart in Optuna, got {type(distribution).__name__}")
 
 
-def _steps_of(ours: Numeric) -> Multiples:
-    assert ours.steps is not None
-    return ours.steps
+def _steps_of(distribution: Numeric) -> Multiples:
+    assert distribution.steps is not None
+    return distribution.steps
 
 
-def _is_single(ours: Distribution) -> bool:
-    if isinstance(ours, Categorical):
-        return len(ours.every_value()) == 1
-    return isinstance(ours, Numeric) and ours.steps is not None and ours.steps.count == 1
+def _is_single(distribution: Distribution) -> bool:
+    if isinstance(distribution, Categorical):
+        return len(distribution.every_value()) == 1
+    return isinstance(distribution, Numeric) and distribution.steps is not None and distribution.steps.count == 1

@@ -147,8 +147,8 @@ class PBTSearcher(Searcher):
 
     def _is_architecture(self, parameter: Parameter) -> bool:
         """Return whether a parameter describes the network whose weights are copied."""
-        around = [".".join(parameter.path[:depth]) for depth in range(1, len(parameter.path))]
-        within = any(isinstance(self.problem.space.structure(name), Chain | Cell) for name in around)
+        enclosing = [".".join(parameter.path[:depth]) for depth in range(1, len(parameter.path))]
+        within = any(isinstance(self.problem.space.structure(name), Chain | Cell) for name in enclosing)
         return within or parameter.holder is not None
 
 

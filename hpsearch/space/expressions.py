@@ -199,20 +199,20 @@ def _numbers(*values: Value) -> list[int | float]:
 def _power(base: int | float, exponent: int | float) -> Value:
     if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > _MOST_BITS:
         raise Uncomputable("a power is too large")
-    found = base**exponent
-    if isinstance(found, complex):
+    power = base**exponent
+    if isinstance(power, complex):
         raise Uncomputable("a root of a negative number")
-    return found
+    return power
 
 
 def _extreme(of: Callable[[list[int | float]], Value]) -> Callable[..., Value]:
-    def found(*values: Value) -> Value:
+    def extreme(*values: Value) -> Value:
         numbers = _numbers(*values)
         if not numbers:
             raise Uncomputable("none is there to take the least or the greatest of")
         return of(numbers)
 
-    return found
+    return extreme
 
 
 def _length(value: Value) -> int:
@@ -222,13 +222,13 @@ def _length(value: Value) -> int:
 
 
 def _of_number(function: Callable[[Any], Value]) -> Callable[[Value], Value]:
-    def found(value: Value) -> Value:
+    def computed(value: Value) -> Value:
         try:
             return function(_number(value))
         except ValueError as error:
             raise Uncomputable(str(error)) from None
 
-    return found
+    return computed
 
 
 _FUNCTIONS: Mapping[str, tuple[Callable[..., Value], int | None]] = {
@@ -346,12 +346,12 @@ class _Evaluation:
             case ast.Constant(value=value):
                 return value
             case ast.Name():
-                found = self._named(node)
-                if found is ABSENT:
+                value = self._named(node)
+                if value is ABSENT:
                     raise _IsAbsent
-                if isinstance(found, float) and math.isnan(found):  # else `x != 3` would hold, and `not x < 3`
+                if isinstance(value, float) and math.isnan(value):  # else `x != 3` would hold, and `not x < 3`
                     raise Uncomputable("it reads NaN")
-                return found
+                return value
             case ast.List(elts=items) | ast.Tuple(elts=items):
                 return [self.value(item) for item in items]
             case ast.BoolOp(op=op, values=operands):
@@ -377,20 +377,20 @@ class _Evaluation:
         return self._read(self._names[int(node.id[1:])])
 
     def _truth(self, node: ast.expr) -> bool:
-        found = self.value(node)
-        if not isinstance(found, bool):
-            raise TypeError(f"true or false is needed, got {shown(found)}")
-        return found
+        value = self.value(node)
+        if not isinstance(value, bool):
+            raise TypeError(f"true or false is needed, got {shown(value)}")
+        return value
 
     def _joined(self, both: bool, operands: list[ast.expr]) -> bool:
         """Return the result of `and` or `or`, with short-circuit evaluation."""
         return all(map(self._truth, operands)) if both else any(map(self._truth, operands))
 
     def _compared(self, left: ast.expr, ops: list[ast.cmpop], others: list[ast.expr]) -> bool:
-        here = self.value(left)
+        first = self.value(left)
         for op, other in zip(ops, others, strict=True):
-            there = self.value(other)
-            if not _COMPARISONS[type(op)](here, there):
+            second = self.value(other)
+            if not _COMPARISONS[type(op)](first, second):
                 return False
-            here = there
+            first = second
         return True

@@ -103,8 +103,8 @@ class _Range(Numeric):
             return list(dict.fromkeys(map(float if steps is None else steps.nearest, exact)))
         values = self.every_value()
         if values is None:
-            many = "a continuous parameter" if steps is None else f"{steps.count} values (more than {GRID_LIMIT})"
-            raise InvalidKey(("points",), f"is required for a grid over {many}", add=((), "points: 5"))
+            what = "a continuous parameter" if steps is None else f"{steps.count} values (more than {GRID_LIMIT})"
+            raise InvalidKey(("points",), f"is required for a grid over {what}", add=((), "points: 5"))
         return values
 
     def every_value(self) -> list[int | float] | None:

@@ -85,9 +85,9 @@ class Tree:
             if not item.holds.bounded:
                 return here
             for inner, inside in {id(inside): (inner, inside) for inner, inside in item.holds.every_group()}.values():
-                found = self._unbounded(inside, here + inner)
-                if found is not None:
-                    return found
+                unbounded = self._unbounded(inside, here + inner)
+                if unbounded is not None:
+                    return unbounded
         return None
 
     @cached_property

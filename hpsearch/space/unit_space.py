@@ -118,13 +118,13 @@ class _Axis:
 class _Number(_Axis):
     """A number with many values."""
 
-    ours: Numeric
+    distribution: Numeric
 
     def share(self, value: Value) -> float:
-        return self.ours.share(value)
+        return self.distribution.share(value)
 
     def value(self, share: float) -> Value:
-        return self.ours.quantile(share)
+        return self.distribution.quantile(share)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class _Few(_Number):
         return list(self.listed)
 
     def share(self, value: Value) -> float:
-        return min(max(self.ours.position(value), 0.0), 1.0)
+        return min(max(self.distribution.position(value), 0.0), 1.0)
 
     @cached_property
     def _positions(self) -> Floats:
@@ -157,14 +157,14 @@ class _Few(_Number):
 class _Listed(_Axis):
     """A value of a list."""
 
-    ours: Categorical
+    distribution: Categorical
 
     @cached_property
     def values(self) -> list[Value]:
-        return self.ours.every_value()
+        return self.distribution.every_value()
 
     def share(self, value: Value) -> float:
-        return (self.ours.index(value) + 0.5) / len(self.values)
+        return (self.distribution.index(value) + 0.5) / len(self.values)
 
     def _indices(self, shares: Floats) -> NDArray[np.int64]:
         return np.minimum((shares * len(self.values)).astype(np.int64), len(self.values) - 1)
@@ -194,20 +194,20 @@ class _Choice(_Listed):
         return columns
 
 
-def _axis_of(ours: object) -> _Axis:
-    if isinstance(ours, Ordinal):
-        return _Rank(ours)
-    if isinstance(ours, Categorical):
-        return _Choice(ours)
-    if not isinstance(ours, Numeric):
-        raise TypeError(f"a distribution must be numeric or categorical, got {type(ours).__name__}")
-    values = ours.every_value() if _is_of_few(ours) else None
-    return _Number(ours) if values is None else _Few(ours, tuple(values))
+def _axis_of(distribution: object) -> _Axis:
+    if isinstance(distribution, Ordinal):
+        return _Rank(distribution)
+    if isinstance(distribution, Categorical):
+        return _Choice(distribution)
+    if not isinstance(distribution, Numeric):
+        raise TypeError(f"a distribution must be numeric or categorical, got {type(distribution).__name__}")
+    values = distribution.every_value() if _is_of_few(distribution) else None
+    return _Number(distribution) if values is None else _Few(distribution, tuple(values))
 
 
-def _is_of_few(ours: Numeric) -> bool:
-    if ours.steps is None:
+def _is_of_few(distribution: Numeric) -> bool:
+    if distribution.steps is None:
         return False
     # Not the count of the multiples: those of a normal reach far beyond what can be sampled.
-    least, greatest = map(ours.steps.multiple, ours.ends)
+    least, greatest = map(distribution.steps.multiple, distribution.ends)
     return greatest - least < _FEW

@@ -186,10 +186,10 @@ def _words(line: str) -> list[str]:
 
 def _macros(command: yaml.SequenceNode) -> Iterator[Change]:
     for word in command.value:
-        found = re.fullmatch(r"\$\{(\w+)\}", word.value) if isinstance(word, yaml.ScalarNode) else None
-        if found is None or found[1] in MACROS:
+        macro = re.fullmatch(r"\$\{(\w+)\}", word.value) if isinstance(word, yaml.ScalarNode) else None
+        if macro is None or macro[1] in MACROS:
             continue
-        close = difflib.get_close_matches(found[1], MACROS, n=1)
+        close = difflib.get_close_matches(macro[1], MACROS, n=1)
         if close:
             # In quotes, which are needed within braces or brackets.
             yield _written(word, json.dumps(f"${{{close[0]}}}"), f"{word.value} is no macro")
