@@ -32,7 +32,7 @@ from hpsearch.tables.groups import by_strategy
 from hpsearch.tables.layout import screen_of, table_text
 from hpsearch.tables.outline import constants_of, outlined
 from hpsearch.tables.status import way_on
-from hpsearch.tables.trial_table import rows_to_table
+from hpsearch.tables.trials import rows_to_table
 from hpsearch.tables.wording import front_line, shown_path
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.trial import TrialState

@@ -16,10 +16,15 @@ from hpsearch.tables.formats import csv_text, json_text
 from hpsearch.tables.groups import group_columns, groups_of, groups_to_csv, groups_to_json
 from hpsearch.tables.layout import screen_of, table_text
 from hpsearch.tables.outline import constants_of, outlined
-from hpsearch.tables.segments import segments_to_csv, segments_to_json, segments_to_table
-from hpsearch.tables.selection import Fields, best_first, ordered, where
-from hpsearch.tables.trial_table import fields_to_table, rows_to_table
-from hpsearch.tables.trials import rows_to_csv, rows_to_json
+from hpsearch.tables.selection import Fields, best_first, fields_to_table, ordered, where
+from hpsearch.tables.trials import (
+    rows_to_csv,
+    rows_to_json,
+    rows_to_table,
+    segments_to_csv,
+    segments_to_json,
+    segments_to_table,
+)
 from hpsearch.trial import TrialRow
 
 __all__ = ["trials", "trials_arguments"]

@@ -12,10 +12,13 @@ from hpsearch.config.checks import InvalidKey, nearest
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import Objective
 from hpsearch.space.expressions import ABSENT, Expression, Uncomputable
+from hpsearch.tables.formats import param_cell
+from hpsearch.tables.layout import WHOLE, Column, Screen, table_text
 from hpsearch.tables.trials import metric_names, value_columns
+from hpsearch.tables.wording import numbers
 from hpsearch.trial import TrialRow, TrialState, Value
 
-__all__ = ["Field", "Fields", "best_first", "ordered", "where"]
+__all__ = ["Field", "Fields", "best_first", "fields_to_table", "ordered", "where"]
 
 _Read = Callable[[TrialRow], Value]
 
@@ -168,6 +171,20 @@ def best_first(rows: Sequence[TrialRow], objective: Objective) -> list[TrialRow]
     """Sort by score, best first; trials without a value come last."""
     numbered = {row.number: row for row in rows}
     return [numbered[number] for number in objective.rank({row.number: row.score for row in rows})]
+
+
+def fields_to_table(rows: Sequence[TrialRow], fields: Sequence[Field], screen: Screen = WHOLE) -> str:
+    """Return the requested fields of the trials for a terminal."""
+    columns = []
+    for field in fields:
+        values = [field.read(row) for row in rows]
+        if all(value is ABSENT or isinstance(value, float) for value in values):
+            columns.append(Column(field.head, numbers([None if value is ABSENT else value for value in values])))
+        else:
+            is_text = not all(value is ABSENT or isinstance(value, int) for value in values)
+            cells = ["" if value is ABSENT else param_cell(value) for value in values]
+            columns.append(Column(field.head, cells, is_text=is_text))
+    return table_text(columns, screen, "with --format csv, or in a wider terminal")
 
 
 def _key(value: Value) -> Any:

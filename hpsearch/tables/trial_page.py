@@ -16,7 +16,7 @@ from hpsearch.results.segments import SegmentRow, segment_rows
 from hpsearch.results.study import Study
 from hpsearch.results.trial_logs import last_lines, logs_of
 from hpsearch.tables.layout import Screen, cut_to, one_line
-from hpsearch.tables.segments import segments_to_table
+from hpsearch.tables.trials import segments_to_table
 from hpsearch.tables.wording import counted, duration, number
 from hpsearch.trial import Report, Score, TrialRow, TrialState
 

@@ -1,4 +1,4 @@
-"""The table of trials for programs: as CSV and JSON, and as a DataFrame.
+"""Tables of trials and of their segments: for terminals, as CSV and JSON, and of trials as a DataFrame.
 
 CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...,width`. Equal rows give equal bytes,
 so there are no times unless requested. With several goals `values.<name>` replace `value`. Constraints on outcomes add
@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from hpsearch.objective import Metric, Objective
+from hpsearch.results.segments import SegmentRow
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.tables.formats import csv_text, frame_of, json_text
+from hpsearch.tables.formats import csv_text, frame_of, json_text, param_cell
+from hpsearch.tables.layout import WHOLE, Column, Screen, table_text
+from hpsearch.tables.wording import LONGEST_CELL, duration, numbers, shortened
 from hpsearch.trial import Report, TrialRow, TrialState, Value
 
 if TYPE_CHECKING:
@@ -23,12 +27,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REPORTS_NAME",
+    "SEE_ALL",
     "TRIALS_NAME",
     "code_cells",
     "metric_names",
     "reports_csv",
     "rows_to_csv",
     "rows_to_json",
+    "rows_to_table",
+    "segments_to_csv",
+    "segments_to_json",
+    "segments_to_table",
     "trials_csv",
     "trials_dataframe",
     "value_columns",
@@ -36,6 +45,16 @@ __all__ = [
 
 TRIALS_NAME = "trials.csv"
 REPORTS_NAME = "reports.csv"
+
+SEE_ALL = "with --columns NAME,... or --format csv"
+"""How to see columns of a table that don't fit."""
+
+_AGAIN = {
+    "halved": "runs again beside half of those that were lost with it",
+    "alone": "runs again with a worker for itself",
+    "wider": "runs again on twice as many workers",
+}
+"""How a lost segment runs again: by `SegmentRow.then`."""
 
 _ONE_VALUE = Objective(Metric("value"))
 """The objective if its name is unknown."""
@@ -216,3 +235,118 @@ def _column(metric: str) -> str:
     """Name a metric's column; no two metrics have the same."""
     taken = metric in ("trial", "iteration", "seconds") or metric.startswith("metrics.")
     return f"metrics.{metric}" if taken else metric
+
+
+def rows_to_table(
+    rows: Sequence[TrialRow],
+    names: Sequence[str],
+    objective: Objective,
+    times: bool = False,
+    metrics: bool = False,
+    worth: Mapping[int, float] | None = None,
+    constants: Sequence[str] = (),
+    screen: Screen = WHOLE,
+    see: str = SEE_ALL,
+) -> str:
+    """Return the trials for a terminal, with messages of failed trials and reasons of reverted ones in one line.
+
+    The width is shown if a trial ran on more than one worker.
+
+    Args:
+        rows: The trials, in order.
+        names: The params, in order.
+        objective: The objective. Constrained metrics and violations have columns, too.
+        times: Add the running time.
+        metrics: Add the other reported metrics.
+        worth: Weighted sums by trial, to show.
+        constants: Params that the sweep doesn't vary, which are printed below the table.
+        screen: The terminal or file.
+        see: How to see columns that don't fit.
+    """
+    columns = [
+        Column("trial", [str(row.number) for row in rows], is_kept=True),
+        Column("state", [str(row.state) for row in rows], is_text=True, is_kept=True),
+        Column("iterations", [str(row.iterations) for row in rows]),
+    ]
+    for place, goal in enumerate(objective.goals):
+        values = [row.values[place] if row.values else None for row in rows]
+        columns.append(Column(goal.name, numbers(values), is_kept=True))
+    for name in objective.names[len(objective.goals) :]:
+        columns.append(_metric_column(name, rows))
+    if worth is not None:
+        columns.append(Column("worth", numbers([worth.get(row.number) for row in rows])))
+    if objective.constraints:
+        columns.append(Column("breaks", [", ".join(objective.broken(row.score)) for row in rows], is_text=True))
+    for name in names:
+        cells = [param_cell(row.params[name]) if name in row.params else "" for row in rows]
+        columns.append(Column(name, cells, is_text=True, is_constant=name in constants))
+    for name in metric_names(rows) if metrics or not objective.goals else []:
+        if name not in objective.names:
+            columns.append(_metric_column(name, rows))
+    if any(row.parent is not None for row in rows):
+        columns.append(Column("parent", [_forked_from(row) for row in rows]))
+    if any(row.width != 1 for row in rows):
+        columns.append(Column("width", [str(row.width) for row in rows]))
+    if any(row.lanes != 1 for row in rows):
+        columns.append(Column("lanes", [str(row.lanes) for row in rows]))
+    if (codes := code_cells(rows)) is not None:
+        columns.append(Column("code", codes, is_kept=True))
+    if any(row.asynchronous for row in rows):
+        columns.append(Column("asynchronous", ["yes" if row.asynchronous else "" for row in rows], is_text=True))
+    if times:
+        columns.append(Column("time", [duration(row.seconds) for row in rows]))
+    if any(row.reverted for row in rows):
+        cells = [shortened(row.reverted, LONGEST_CELL) for row in rows]
+        columns.append(Column("taken back", cells, is_text=True))
+    if any(row.failure is not None for row in rows):
+        cells = [shortened(row.failure.message, LONGEST_CELL) if row.failure else "" for row in rows]
+        columns.append(Column("failure", cells, is_text=True, is_kept=True))
+    return table_text(columns, screen, see)
+
+
+def _metric_column(name: str, rows: Sequence[TrialRow]) -> Column:
+    return Column(name, numbers([row.metrics.get(name) for row in rows]))
+
+
+def _forked_from(row: TrialRow) -> str:
+    """Return what a trial was forked from: `"3 at 20"`; without the iteration where nothing was taken over."""
+    if row.parent is None:
+        return ""
+    return str(row.parent) if row.inherited is None else f"{row.parent} at {row.inherited}"
+
+
+def segments_to_csv(rows: Sequence[SegmentRow]) -> str:
+    r"""Return the segments as CSV with `\n` line ends; None is empty."""
+    columns = [field.name for field in fields(SegmentRow)]
+    return csv_text(columns, [list(asdict(row).values()) for row in rows])
+
+
+def segments_to_json(rows: Sequence[SegmentRow]) -> str:
+    """Return the segments as a JSON array of objects, one on a line."""
+    return json_text(asdict(row) for row in rows)
+
+
+def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE, see: str = "with --format csv") -> str:
+    """Return the segments for a terminal; `see` explains how to see columns that don't fit."""
+    ended = [_ended(row) for row in rows]
+    return table_text(
+        [
+            Column("trial", [str(row.trial) for row in rows], is_kept=True),
+            Column("attempt", [str(row.attempt) for row in rows], is_kept=True),
+            Column("start", [str(row.start) for row in rows]),
+            Column("end", ["" if row.end is None else str(row.end) for row in rows]),
+            Column("width", [str(row.width) for row in rows]),
+            *([Column("lanes", [str(row.lanes) for row in rows])] if any(row.lanes > 1 for row in rows) else []),
+            Column("reason", [shortened(row.reason, LONGEST_CELL) for row in rows], is_text=True),
+            Column("ended", [shortened(text, LONGEST_CELL) for text in ended], is_text=True, is_kept=True),
+            Column("time", ["" if row.seconds is None else duration(row.seconds) for row in rows]),
+        ],
+        screen,
+        see,
+    )
+
+
+def _ended(row: SegmentRow) -> str:
+    """Return how a segment ended, and what was done then."""
+    ended = f"{row.ended}, {_AGAIN[row.then]}" if row.then else row.ended
+    return f"{ended}: {row.message}" if row.message else ended

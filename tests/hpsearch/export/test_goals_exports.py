@@ -16,8 +16,7 @@ from optuna.trial import TrialState as OptunaState
 
 import hpsearch
 from hpsearch.export.export import export_study
-from hpsearch.tables.trial_table import rows_to_table
-from hpsearch.tables.trials import rows_to_csv, rows_to_json
+from hpsearch.tables.trials import rows_to_csv, rows_to_json, rows_to_table
 from hpsearch.trial import TrialRow, TrialState
 from tests.hpsearch.support.goals import CONSTRAINED, JOINT, TWO_GOALS, study_of_goals
 from tests.hpsearch.support.optuna_journal import optuna_study

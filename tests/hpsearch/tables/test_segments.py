@@ -8,7 +8,7 @@ import pytest
 
 from hpsearch.events import Dropped, Ended, Event, Failed, Finished, Lost, Opened, Reverted, Saved, Started
 from hpsearch.results.segments import SegmentRow, segment_rows
-from hpsearch.tables.segments import segments_to_csv, segments_to_json, segments_to_table
+from hpsearch.tables.trials import segments_to_csv, segments_to_json, segments_to_table
 from hpsearch.trial import Failure, Segment
 
 OPENED = Opened("ray", 4, "me@here:1", "hpsearch run")

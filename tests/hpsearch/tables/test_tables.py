@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.objective import Metric, Objective
-from hpsearch.tables.trial_table import rows_to_table
 from hpsearch.tables.trials import (
     rows_to_csv,
     rows_to_json,
+    rows_to_table,
     trials_dataframe,
 )
 from hpsearch.trial import Failure, Params, TrialRow, TrialState
