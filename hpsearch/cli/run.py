@@ -29,8 +29,7 @@ from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.launched import check_launched_once
 from hpsearch.run.plan import make_plan
 from hpsearch.run.rerunning import plan_rerun
-from hpsearch.run.study_run import create_study
-from hpsearch.run.warm_start import recorded, warm_start_of
+from hpsearch.run.study_run import create_study, warm_start_of
 from hpsearch.sweep.file import SweepFile
 from hpsearch.sweep.overrides import change_sweep
 from hpsearch.sweep.sweep import Sweep
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             check_runs_here(args, sweep, (str(args.sweep.resolve().parent),))
         begins_with = warm_start_of(args.warm_start, sweep, None)
         text = args.sweep.read_text(encoding="utf-8")
-        place = create_study(sweep, None if place is None else place.path, text, more=recorded(begins_with))
+        place = create_study(sweep, None if place is None else place.path, text, warm_start=begins_with)
     else:
         warm_start_of(args.warm_start, sweep, place)
 

@@ -28,8 +28,7 @@ from hpsearch.run.observing import checked_observers
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.search_sweep import sweep_of_search, with_old_keywords
 from hpsearch.run.simulate import IN_MEMORY, run_in_memory
-from hpsearch.run.study_run import RunSettings, create_study, run_study
-from hpsearch.run.warm_start import recorded, warm_start_of
+from hpsearch.run.study_run import RunSettings, create_study, run_study, warm_start_of
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
 from hpsearch.space import Space
@@ -180,7 +179,7 @@ def search(
     watching = checked_observers(observers, sweep, folders)
     begins_with = warm_start_of(given, sweep, place)
     if place is None or not place.exists():
-        place = create_study(sweep, None if place is None else place.path, more=recorded(begins_with))
+        place = create_study(sweep, None if place is None else place.path, warm_start=begins_with)
     display = choose_progress(sys.stdout, quiet=not progress)
     run = _settings(code, backend, folders, display, watching, callbacks, old)
     return _run_called(place, sweep, run, "search")

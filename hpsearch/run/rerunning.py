@@ -74,7 +74,7 @@ class Rerunning:
             ) from None
         place = None if directory is None else StudyDirectory(directory)
         if place is None or not place.exists():
-            return create_study(self.sweep, directory, folder=self.folder, more={"rerun": self.origin})
+            return create_study(self.sweep, directory, folder=self.folder, rerun=self.origin)
         there = load(place.path).rerun
         got = "no rerun" if there is None else f"of {_told(there.origin)}"
         if there is None or _told(there.origin) != _told(self.origin):

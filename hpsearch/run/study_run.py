@@ -14,7 +14,7 @@ from typing import Any
 
 from hpsearch.backends.base import Backend
 from hpsearch.backends.simulated import SimulatedBackend
-from hpsearch.errors import JournalError, StorageError
+from hpsearch.errors import JournalError, StorageError, SweepError
 from hpsearch.events import ASK_TELL, Ended, Entry, Event, Extended, Finished, Opened, Saved, Steered
 from hpsearch.journal.directory import StudyDirectory, next_directory
 from hpsearch.journal.filesystem import identity
@@ -37,10 +37,11 @@ from hpsearch.study.extension import extended, extension
 from hpsearch.study.removal import settle
 from hpsearch.study.state import SweepState
 from hpsearch.study.suggestions import direct_calls
-from hpsearch.study.warm_start import stored_warm_start
+from hpsearch.study.warm_start import WarmStart, stored_warm_start
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import duration
 from hpsearch.trainable.macros import DEFAULT_COMMAND
+from hpsearch.warm_start.read import Given, read_warm_start, source_name
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.own_files import OwnFiles
 
@@ -52,6 +53,7 @@ __all__ = [
     "storage_errors",
     "sweep_to_run",
     "trainable_of",
+    "warm_start_of",
 ]
 
 _WORKERS_PATIENCE = 60.0
@@ -99,7 +101,8 @@ def create_study(
     directory: Path | None,
     sweep_text: str | None = None,
     folder: Path | None = None,
-    more: Mapping[str, Any] | None = None,
+    warm_start: WarmStart | None = None,
+    rerun: Mapping[str, Any] | None = None,
 ) -> StudyDirectory:
     """Create the directory of a new study.
 
@@ -108,13 +111,20 @@ def create_study(
         directory: The directory; None: the next free `runs/<name>-<n>`.
         sweep_text: The sweep file, stored with the journal.
         folder: Folder of the user's code; None: the current one.
-        more: Further entries of the record; names to JSON values.
+        warm_start: Results that its searcher begins with.
+        rerun: Of a rerun what it records of the original study, in JSON values.
 
     Raises:
         JournalError: The directory contains something else.
     """
-    told = provenance(folder or Path.cwd())
-    record = {"sweep": sweep.to_json(), "created": time.time(), "provenance": told, **bits_of(sweep), **(more or {})}
+    record = {
+        "sweep": sweep.to_json(),
+        "created": time.time(),
+        "provenance": provenance(folder or Path.cwd()),
+        **bits_of(sweep),
+        **({} if warm_start is None else warm_start.to_record()),
+        **({} if rerun is None else {"rerun": rerun}),
+    }
     while True:
         place = StudyDirectory(directory or next_directory(sweep.name))
         try:
@@ -123,6 +133,33 @@ def create_study(
         except JournalError:
             if directory is not None or not os.path.lexists(place.path):
                 raise  # else another process took the name in between
+
+
+def warm_start_of(given: Sequence[Given], sweep: Sweep, place: StudyDirectory | None) -> WarmStart | None:
+    """Return a new study's warm start; None: there is none, or an existing study has its own.
+
+    Args:
+        given: The requested sources.
+        sweep: The sweep.
+        place: The study's directory, if requested.
+
+    Raises:
+        SweepError: It can't be read; or it differs from an existing study's.
+        JournalError: The existing study's can't be read.
+    """
+    if not given:
+        return None
+    if place is None or not place.exists():
+        return read_warm_start(given, sweep)
+    with Journal.read(place.journal) as journal:
+        began = stored_warm_start(journal.study()).sources
+    if (asked := tuple(map(source_name, given))) != began:
+        raise SweepError(
+            f"--from {', '.join(asked)}: expected what the study in {place.path} began with, which is "
+            f"{', '.join(began) or 'nothing'}: what a search begins with can't change. Leave --from out to go on, or "
+            "name another directory"
+        )
+    return None
 
 
 def run_study(

@@ -19,8 +19,7 @@ import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.events import Asked
 from hpsearch.journal.journal import Journal
-from hpsearch.run.study_run import create_study
-from hpsearch.run.warm_start import recorded, warm_start_of
+from hpsearch.run.study_run import create_study, warm_start_of
 from hpsearch.searchers import Search, Searcher
 from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.tables.trials import rows_to_csv
@@ -267,7 +266,7 @@ def test_the_command_says_what_it_takes_and_goes_on_without(source, tmp_path, mo
 def test_trials_that_are_asked_for_begin_with_them_where_no_worker_ran_one(tmp_path):
     former = search_bowl(tmp_path / "former", run_cap=10)
     sweep = warm_sweep(run_cap=1)
-    place = create_study(sweep, tmp_path / "study", more=recorded(warm_start_of((former,), sweep, None)))
+    place = create_study(sweep, tmp_path / "study", warm_start=warm_start_of((former,), sweep, None))
     with hpsearch.AskTell(directory=place.path) as lab:
         given = lab.ask()
         assert given is not None
