@@ -114,14 +114,14 @@ def _study(args: argparse.Namespace) -> AskTell:
         return AskTell(sweep, directory=args.sweep)
     if args.dir is None:
         raise SweepError(f"{args.sweep}: name the study's directory with --dir; it is made where there is none")
-    sweep, place = load_sweep(args.sweep, args.overrides, runs=False), StudyDirectory(args.dir)
-    if not place.exists():
-        make_study(place, sweep, args.sweep.read_text(encoding="utf-8"))
+    sweep, study_dir = load_sweep(args.sweep, args.overrides, runs=False), StudyDirectory(args.dir)
+    if not study_dir.exists():
+        make_study(study_dir, sweep, args.sweep.read_text(encoding="utf-8"))
     return AskTell(sweep, directory=args.dir)
 
 
 def _print(trial: AskedTrial) -> None:
-    told: dict[str, Any] = {
+    record: dict[str, Any] = {
         "trial": trial.number,
         "attempt": trial.attempt,
         "params": trial.params,
@@ -130,8 +130,8 @@ def _print(trial: AskedTrial) -> None:
         "end": trial.end,
     }
     if trial.parent is not None:
-        told["parent"] = {"trial": trial.parent.number, "iteration": trial.parent.iteration}
-    print(json.dumps(strict_json(told), allow_nan=False), flush=True)
+        record["parent"] = {"trial": trial.parent.number, "iteration": trial.parent.iteration}
+    print(json.dumps(strict_json(record), allow_nan=False), flush=True)
 
 
 def _reports(args: argparse.Namespace) -> dict[str, Any] | list[dict[str, Any]]:

@@ -57,10 +57,10 @@ def benchmark(args: argparse.Namespace) -> int:
         print(f"interrupted; what was done is in {directory}, and the same command goes on", file=sys.stderr)
         return 130
     results.keep(keys)
-    told = table(suite, results, methods, workers)
+    text = table(suite, results, methods, workers)
     size = f"{counted(len(suite.tasks), 'task')}, {counted(seeds, 'seed')}"
     print(f"{suite.name}: {size}; means over tasks ± their standard error")
-    print(told, end="")
+    print(text, end="")
     try:
         (directory / "table.md").write_text(markdown(suite, results, methods, workers), "utf-8")
         shown = [str(path) for count in workers for path in plot(suite, results, methods, count, directory)]

@@ -32,51 +32,51 @@ def best(args: argparse.Namespace) -> int:
     """Show the best trial."""
     study = loaded(directory_of(args))
     rerun = study.rerun
-    found = study.best_trials if args.weights is None else [study.best_by(args.weights)]
+    best_trials = study.best_trials if args.weights is None else [study.best_by(args.weights)]
     if args.save is not None:
-        return _save(study, found, args)
+        return _save(study, best_trials, args)
     if args.force:
         raise HpsearchError("--force: replaces what --save wrote before; name its folder or file with --save")
     if args.format == "json":
-        records = [_best_record(one) for one in found]
+        records = [_best_record(trial) for trial in best_trials]
         if rerun is not None:
             records[0]["configurations"] = rerun.records()
         record = records if study.sweep.objective.several and args.weights is None else records[0]
         print(indented_json(record))
         return 0
-    for place, one in enumerate(found):
-        print("\n" * (place > 0) + _best_text(one), end="")
-    if len(found) > 1:
-        weights = ",".join(f"{name}=1" for name in found[0].values)
+    for number, trial in enumerate(best_trials):
+        print("\n" * (number > 0) + _best_text(trial), end="")
+    if len(best_trials) > 1:
+        weights = ",".join(f"{name}=1" for name in best_trials[0].values)
         print(f"\nNone is better than another in all. For one by weights: --weights {shlex.quote(weights)}")
     if rerun is not None:
         print(rerun.text(screen_of(sys.stdout)), end="")
     return 0
 
 
-def _save(study: Study, found: Sequence[BestTrial], args: argparse.Namespace) -> int:
+def _save(study: Study, best_trials: Sequence[BestTrial], args: argparse.Namespace) -> int:
     from hpsearch.export.saving import save_trial
 
-    if len(found) > 1:
-        weights = ",".join(f"{name}=1" for name in found[0].values)
+    if len(best_trials) > 1:
+        weights = ",".join(f"{name}=1" for name in best_trials[0].values)
         raise HpsearchError(
-            f"--save: one trial must be the best, but the front has {len(found)}: choose one with --weights "
+            f"--save: one trial must be the best, but the front has {len(best_trials)}: choose one with --weights "
             f"{shlex.quote(weights)}"
         )
-    for path in save_trial(study, found[0], args.save, args.force):
+    for path in save_trial(study, best_trials[0], args.save, args.force):
         print(path)
     return 0
 
 
-def _best_record(found: BestTrial) -> dict[str, Any]:
-    values = {"value": found.value} if len(found.values) == 1 else {"values": found.values}
-    checkpoint = None if found.checkpoint is None else str(found.checkpoint)
-    return {"trial": found.number, **values, "params": found.params, "checkpoint": checkpoint}
+def _best_record(trial: BestTrial) -> dict[str, Any]:
+    values = {"value": trial.value} if len(trial.values) == 1 else {"values": trial.values}
+    checkpoint = None if trial.checkpoint is None else str(trial.checkpoint)
+    return {"trial": trial.number, **values, "params": trial.params, "checkpoint": checkpoint}
 
 
-def _best_text(found: BestTrial) -> str:
-    lines = [f"trial       {found.number}"]
-    lines += [f"{name:<11} {value!r}" for name, value in found.values.items()]
-    lines += [f"  {name:<20} {value!r}" for name, value in found.params.items()]
-    lines.append(f"checkpoint  {found.checkpoint or 'none: none was saved, or it was deleted'}")
+def _best_text(trial: BestTrial) -> str:
+    lines = [f"trial       {trial.number}"]
+    lines += [f"{name:<11} {value!r}" for name, value in trial.values.items()]
+    lines += [f"  {name:<20} {value!r}" for name, value in trial.params.items()]
+    lines.append(f"checkpoint  {trial.checkpoint or 'none: none was saved, or it was deleted'}")
     return "".join(f"{line}\n" for line in lines)

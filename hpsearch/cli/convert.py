@@ -34,7 +34,7 @@ def convert(args: argparse.Namespace) -> int:
         print(f"line {change.line}: {change.why}", file=sys.stderr)
     for note in runs:
         print(f"note: {note}", file=sys.stderr)
-    told = (
+    summary = (
         counted(len({change.line for change in changes}), "line") + " changed"
         if changes
         else "nothing had to be changed"
@@ -43,7 +43,7 @@ def convert(args: argparse.Namespace) -> int:
         print(new, end="")
     else:
         args.output.write_text(new, "utf-8")
-    print(f"{args.sweep}: {told}", file=sys.stderr)
+    print(f"{args.sweep}: {summary}", file=sys.stderr)
     return 0
 
 

@@ -66,7 +66,7 @@ def design_network(args: argparse.Namespace) -> int:
             report = resume(folder, around, seconds)
         else:
             folder = args.output or Path("runs") / f"design-{_named(args.data)}"
-            asked = DesignRequest(
+            request = DesignRequest(
                 source=os.path.abspath(args.data.expanduser()),  # noqa: PTH100 - a link's name says what it is
                 target=args.target,
                 goal=args.goal,
@@ -76,7 +76,7 @@ def design_network(args: argparse.Namespace) -> int:
                 seed=args.seed,
                 test_share=args.test_share,
             )
-            report = design(asked, folder, around)
+            report = design(request, folder, around)
     except KeyboardInterrupt:
         print(f"interrupted; {_way_on(args)}")
         return INTERRUPTED

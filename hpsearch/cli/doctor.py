@@ -55,7 +55,7 @@ def diagnose(directory: Path | None = None, search_path: Sequence[str] | None = 
         directory: Folder of studies; None: the current one.
         search_path: Folders of installed distributions, in place of `sys.path`.
     """
-    place = Path.cwd() if directory is None else directory
+    folder = Path.cwd() if directory is None else directory
     looks = {
         "python": _python(),
         "packages": _packages(search_path),
@@ -64,8 +64,8 @@ def diagnose(directory: Path | None = None, search_path: Sequence[str] | None = 
         "cores": _cores(),
         "memory": _memory(),
         "/dev/shm": _shared_memory(),
-        "disk": _disk(place),
-        "file system": _file_system(place),
+        "disk": _disk(folder),
+        "file system": _file_system(folder),
         "cluster": _cluster(),
     }
     findings: list[Finding] = []
@@ -191,17 +191,17 @@ def _shared_memory() -> Iterator[Finding]:
     yield _judged("/dev/shm", f"{total / GIB:.1f} GiB", total >= LEAST_SHARED_MEMORY, advice)
 
 
-def _disk(place: Path) -> Iterator[Finding]:
-    free = shutil.disk_usage(place).free
+def _disk(folder: Path) -> Iterator[Finding]:
+    free = shutil.disk_usage(folder).free
     advice = "; checkpoints need room: free some, or write the sweep elsewhere with --dir"
-    yield _judged("disk", f"{free / GIB:.1f} GiB free at {place}", free >= LEAST_DISK, advice)
+    yield _judged("disk", f"{free / GIB:.1f} GiB free at {folder}", free >= LEAST_DISK, advice)
 
 
-def _file_system(place: Path) -> Iterator[Finding]:
-    kind = filesystem_of(place)
+def _file_system(folder: Path) -> Iterator[Finding]:
+    kind = filesystem_of(folder)
     if is_network_kind(kind):
         text = (
-            f"{place} is on a network file system ({kind}): the journal goes without write-ahead log, which "
+            f"{folder} is on a network file system ({kind}): the journal goes without write-ahead log, which "
             "is slower; for many short trials, write the sweep to a local disk with --dir"
         )
         yield Finding("warning", "file system", text)

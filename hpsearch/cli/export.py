@@ -56,13 +56,13 @@ def _show(args: argparse.Namespace) -> int:
 
     if args.to is not None:
         raise HpsearchError("--to: must be left out with --observer, which writes where it does while a sweep runs")
-    place = StudyDirectory(directory_of(args))
+    study_dir = StudyDirectory(directory_of(args))
     for name in args.observer:
         check_observer(name, ("--observer",))
     check_once(args.observer, ("--observer",))
-    with storage_errors(place), place.running(process_name()):
+    with storage_errors(study_dir), study_dir.running(process_name()):
         for name in args.observer:
-            running = show_observer(place, name, (str(Path.cwd()),))
+            running = show_observer(study_dir, name, (str(Path.cwd()),))
             left = f"; {counted(running, 'trial')} that haven't ended come later" if running else ""
-            print(f"{place.path}: {name} has seen it{left}")
+            print(f"{study_dir.path}: {name} has seen it{left}")
     return 0

@@ -20,9 +20,9 @@ def tag_arguments(command: argparse.ArgumentParser) -> None:
 
 def tag(args: argparse.Namespace) -> int:
     """Add tags to a study, or remove them; print its tags."""
-    place = StudyDirectory(args.dir)
+    study_dir = StudyDirectory(args.dir)
     change = remove_tags if args.remove else add_tags
-    labels = change(place, args.tags) if args.tags else labels_of(place)
+    labels = change(study_dir, args.tags) if args.tags else labels_of(study_dir)
     print(" ".join(labels.tags) or "no tags")
     return 0
 
@@ -35,7 +35,7 @@ def note_arguments(command: argparse.ArgumentParser) -> None:
 
 def note(args: argparse.Namespace) -> int:
     """Write a study's note, or show it."""
-    place = StudyDirectory(args.dir)
-    labels = labels_of(place) if args.text is None else write_note(place, args.text)
+    study_dir = StudyDirectory(args.dir)
+    labels = labels_of(study_dir) if args.text is None else write_note(study_dir, args.text)
     print(labels.note or "no note")
     return 0

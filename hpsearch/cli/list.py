@@ -41,8 +41,8 @@ def list_studies(args: argparse.Namespace) -> int:
     now = time.time()
     with contextlib.redirect_stdout(sys.stderr):  # what a searcher of one's own prints is no part of the list
         known = summarize(list(find_studies(args.folder)), now)
-    known = [one for one in known if set(args.tag).issubset(one.labels.tags)]
-    known.sort(key=lambda one: one.changed, reverse=True)
+    known = [study for study in known if set(args.tag).issubset(study.labels.tags)]
+    known.sort(key=lambda study: study.changed, reverse=True)
     if args.sort is not None:
         known = _by_column(known, args.sort)
     if args.format == "csv":
@@ -58,15 +58,15 @@ def list_studies(args: argparse.Namespace) -> int:
 
 
 _KEYS: Mapping[str, Callable[[StudySummary], Any]] = {
-    "study": lambda one: str(one.directory),
-    "name": lambda one: one.name,
-    "state": lambda one: one.state,
-    "trials": lambda one: one.trials,
-    "best": lambda one: one.value,
-    "begun": lambda one: one.begun,
-    "changed": lambda one: one.changed,
-    "took": lambda one: one.seconds,
-    "size": lambda one: one.size,
+    "study": lambda study: str(study.directory),
+    "name": lambda study: study.name,
+    "state": lambda study: study.state,
+    "trials": lambda study: study.trials,
+    "best": lambda study: study.value,
+    "begun": lambda study: study.begun,
+    "changed": lambda study: study.changed,
+    "took": lambda study: study.seconds,
+    "size": lambda study: study.size,
 }
 
 
@@ -80,36 +80,38 @@ def _by_column(known: Sequence[StudySummary], sort: str) -> list[StudySummary]:
     if name not in _KEYS or order not in ("", "asc", "desc"):
         raise HpsearchError(f"--sort: must be NAME or NAME:desc of a column, got {sort!r}; {nearest(name, _KEYS)}")
     key = _KEYS[name]
-    having = [one for one in known if key(one) is not None and not one.problem]
+    having = [study for study in known if key(study) is not None and not study.problem]
     having.sort(key=key, reverse=order == "desc")
-    return having + [one for one in known if one not in having]
+    return having + [study for study in known if study not in having]
 
 
 def _to_table(known: Sequence[StudySummary], here: Path, screen: Screen) -> str:
     """Return the studies for a terminal: paths as seen from `here`, times on the local clock."""
-    problems = [one for one in known if one.problem]
+    problems = [study for study in known if study.problem]
     columns = [
-        Column("study", [shlex.quote(shown_path(one.directory, here)) for one in known], is_text=True, is_kept=True),
-        Column("state", [_state(one) for one in known], is_text=True, is_kept=True),
-        Column("trials", ["" if one.problem else _trials(one) for one in known]),
-        Column("best", [_best(one) for one in known], is_text=True),
-        Column("begun", [_clock(one.begun) for one in known]),
-        Column("took", ["" if one.problem else duration(one.seconds) for one in known]),
-        Column("size", [bytes_text(one.size) for one in known]),
+        Column(
+            "study", [shlex.quote(shown_path(study.directory, here)) for study in known], is_text=True, is_kept=True
+        ),
+        Column("state", [_state(study) for study in known], is_text=True, is_kept=True),
+        Column("trials", ["" if study.problem else _trials(study) for study in known]),
+        Column("best", [_best(study) for study in known], is_text=True),
+        Column("begun", [_clock(study.begun) for study in known]),
+        Column("took", ["" if study.problem else duration(study.seconds) for study in known]),
+        Column("size", [bytes_text(study.size) for study in known]),
     ]
-    if any(one.name not in one.directory.name for one in known):
-        columns.append(Column("name", [one.name for one in known], is_text=True))
-    if any(one.labels.tags for one in known):
-        columns.append(Column("tags", [" ".join(one.labels.tags) for one in known], is_text=True))
-    if any(one.labels.note for one in known):
-        columns.append(Column("note", [shortened(one.labels.note, _NOTE) for one in known], is_text=True))
-    unreadable = "".join(f"{shown_path(one.directory, here)} can't be read: {one.problem}\n" for one in problems)
+    if any(study.name not in study.directory.name for study in known):
+        columns.append(Column("name", [study.name for study in known], is_text=True))
+    if any(study.labels.tags for study in known):
+        columns.append(Column("tags", [" ".join(study.labels.tags) for study in known], is_text=True))
+    if any(study.labels.note for study in known):
+        columns.append(Column("note", [shortened(study.labels.note, _NOTE) for study in known], is_text=True))
+    unreadable = "".join(f"{shown_path(study.directory, here)} can't be read: {study.problem}\n" for study in problems)
     return table_text(columns, screen, "with --format csv") + unreadable
 
 
 def _to_csv(known: Sequence[StudySummary]) -> str:
     r"""Return the studies as CSV with `\n` line ends; tags are separated by spaces."""
-    records = [_record(one) for one in known]
+    records = [_record(study) for study in known]
     columns = list(_record(StudySummary(Path())))
     rows = [[" ".join(record[name]) if name == "tags" else record[name] for name in columns] for record in records]
     return csv_text(columns, rows)
@@ -120,25 +122,25 @@ def _to_json(known: Sequence[StudySummary]) -> str:
     return json_text(map(_record, known))
 
 
-def _record(one: StudySummary) -> dict[str, Any]:
+def _record(study: StudySummary) -> dict[str, Any]:
     return {
-        "directory": str(one.directory),
-        "name": one.name or None,
-        "state": one.state,
-        "process": one.holder,
-        "trials": None if one.problem else one.trials,
-        "total": one.total,
-        "metric": one.metric or None,
-        "value": one.value,
-        "best_trial": one.best_trial,
-        "front": one.front or None,
-        "begun": _stamp(one.begun),
-        "changed": _stamp(one.changed),
-        "seconds": None if one.problem else one.seconds,
-        "size": one.size,
-        "tags": list(one.labels.tags),
-        "note": one.labels.note or None,
-        "problem": one.problem or None,
+        "directory": str(study.directory),
+        "name": study.name or None,
+        "state": study.state,
+        "process": study.holder,
+        "trials": None if study.problem else study.trials,
+        "total": study.total,
+        "metric": study.metric or None,
+        "value": study.value,
+        "best_trial": study.best_trial,
+        "front": study.front or None,
+        "begun": _stamp(study.begun),
+        "changed": _stamp(study.changed),
+        "seconds": None if study.problem else study.seconds,
+        "size": study.size,
+        "tags": list(study.labels.tags),
+        "note": study.labels.note or None,
+        "problem": study.problem or None,
     }
 
 
@@ -150,17 +152,17 @@ def _clock(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
-def _state(one: StudySummary) -> str:
-    if one.state != "running" or one.holder is None:
-        return one.state
-    return f"running in {one.holder.rpartition(':')[2]}"
+def _state(study: StudySummary) -> str:
+    if study.state != "running" or study.holder is None:
+        return study.state
+    return f"running in {study.holder.rpartition(':')[2]}"
 
 
-def _trials(one: StudySummary) -> str:
-    return str(one.trials) if one.total in (None, one.trials) else f"{one.trials} of {one.total}"
+def _trials(study: StudySummary) -> str:
+    return str(study.trials) if study.total in (None, study.trials) else f"{study.trials} of {study.total}"
 
 
-def _best(one: StudySummary) -> str:
-    if one.front:
-        return f"{one.metric}: a front of {one.front}"
-    return "" if one.value is None else f"{one.metric} {number(one.value)}"
+def _best(study: StudySummary) -> str:
+    if study.front:
+        return f"{study.metric}: a front of {study.front}"
+    return "" if study.value is None else f"{study.metric} {number(study.value)}"

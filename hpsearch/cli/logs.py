@@ -32,26 +32,28 @@ def logs_arguments(command: argparse.ArgumentParser) -> None:
 def logs(args: argparse.Namespace) -> int:
     """Print the logs of a trial, or of all trials with a prefix per line; optionally follow them."""
     directory, trial = trial_of(args)
-    place = StudyDirectory(directory)
-    Journal.read(place.journal).close()  # there is a study here
-    if trial is not None and (count := _trials(place)) <= trial:
-        raise HpsearchError(f"{place.path}: expected the number of one of {count} trials, got {trial}")
+    study_dir = StudyDirectory(directory)
+    Journal.read(study_dir.journal).close()  # there is a study here
+    if trial is not None and (count := _trials(study_dir)) <= trial:
+        raise HpsearchError(f"{study_dir.path}: expected the number of one of {count} trials, got {trial}")
 
     def find() -> Sequence[LogFile]:
-        return list(logs_of_all(place.path)) if trial is None else logs_of(place.path, trial)
+        return list(logs_of_all(study_dir.path)) if trial is None else logs_of(study_dir.path, trial)
 
     tails = _Tails(prefixed=trial is None)
     first = find()
     for log in first:
         tails.begin(log, args.tail)
-    if trial is None and place.holder() is None:
-        for path in unfiled(place.path):
+    if trial is None and study_dir.holder() is None:
+        for path in unfiled(study_dir.path):
             tails.print_lines("unfiled", last_lines(path, args.tail or sys.maxsize))
     if args.follow:
-        _follow(place, find, tails)
+        _follow(study_dir, find, tails)
     elif not first:
         of = "no trial" if trial is None else f"trial {trial}"
-        print(f"{place.path}: {of} has printed {'anything' if trial is None else 'nothing'} so far", file=sys.stderr)
+        print(
+            f"{study_dir.path}: {of} has printed {'anything' if trial is None else 'nothing'} so far", file=sys.stderr
+        )
     tails.finish()
     return 0
 

@@ -34,12 +34,12 @@ def plan(args: argparse.Namespace) -> int:
     file = SweepFile.read(args.sweep, args.overrides)
     sweep = with_workers(file.sweep(runs=False), args.workers)
     print_notes([*file.notes(), *_missing(sweep, args.sweep), *notes_of_script(sweep)])
-    made = make_plan(sweep, sweep.resources.workers)
-    print(plan_text(made), end="", flush=True)
-    for line in shapes_lines(made, (str(Path.cwd()),)):
+    sweep_plan = make_plan(sweep, sweep.resources.workers)
+    print(plan_text(sweep_plan), end="", flush=True)
+    for line in shapes_lines(sweep_plan, (str(Path.cwd()),)):
         print(line)
     if (sweep.trainable or sweep.program or sweep.command) and not is_table(sweep.trainable):
-        sets = "".join(f" --set {shlex.quote(one)}" for one in args.overrides)
+        sets = "".join(f" --set {shlex.quote(override)}" for override in args.overrides)
         command = f"hpsearch check {shlex.quote(str(args.sweep))}{sets}"
         print(f"check        {command} tries a trial, and says what a sweep of it would get wrong")
     return 0
@@ -51,8 +51,8 @@ def _missing(sweep: Sweep, source: Path) -> list[str]:
         return []  # it is played back, or for ask/tell only
     folders = tuple(dict.fromkeys((str(Path.cwd()), str(source.resolve().parent))))
     check_end(sweep, None, folders)
-    told = missing_here(trainable_of(sweep, folders[0]), folders)
-    return [] if told is None else [f"it wouldn't run here: {told}"]
+    missing = missing_here(trainable_of(sweep, folders[0]), folders)
+    return [] if missing is None else [f"it wouldn't run here: {missing}"]
 
 
 DIFFERS = 1

@@ -30,23 +30,23 @@ def rm_arguments(command: argparse.ArgumentParser) -> None:
 
 def rm(args: argparse.Namespace) -> int:
     """Delete studies."""
-    places = list({place.path: place for place in map(StudyDirectory, args.dirs)}.values())
+    study_dirs = list({study_dir.path: study_dir for study_dir in map(StudyDirectory, args.dirs)}.values())
     with ExitStack() as held:
         studies: list[tuple[StudyDirectory, Parts]] = []
-        for place in places:
-            held.enter_context(place.running(process_name()))  # refuses a running study, and locks it
-            studies.append((place, parts_of(place)))
-        for place, parts in studies:
-            print(f"{place.path}: {bytes_text(size_of(parts.ours))}")
+        for study_dir in study_dirs:
+            held.enter_context(study_dir.running(process_name()))  # refuses a running study, and locks it
+            studies.append((study_dir, parts_of(study_dir)))
+        for study_dir, parts in studies:
+            print(f"{study_dir.path}: {bytes_text(size_of(parts.ours))}")
             if parts.others:
                 others = first_of([path.name for path in parts.others], _LISTED)
                 print(f"  what isn't the study's stays, and so does the folder: {others}")
         if not _agreed(args, "delete this study" if len(studies) == 1 else f"delete these {len(studies)} studies"):
             return 1
-        for place, parts in studies:
+        for study_dir, parts in studies:
             remove(parts.ours)
             if not parts.others:
-                _remove_folder(place.path)
+                _remove_folder(study_dir.path)
     return 0
 
 
@@ -68,14 +68,14 @@ def clean_arguments(command: argparse.ArgumentParser) -> None:
 
 def clean(args: argparse.Namespace) -> int:
     """Delete files that neither a resume of the study nor its best trials need."""
-    place = StudyDirectory(args.dir)
-    with place.running(process_name()):
-        parts_of(place)
-        gone = unneeded(place, args.logs)
+    study_dir = StudyDirectory(args.dir)
+    with study_dir.running(process_name()):
+        parts_of(study_dir)
+        gone = unneeded(study_dir, args.logs)
         if not gone:
-            print(f"{place.path}: nothing that isn't needed")
+            print(f"{study_dir.path}: nothing that isn't needed")
             return 0
-        for what, paths in _by_kind(place, gone):
+        for what, paths in _by_kind(study_dir, gone):
             print(f"{what:<30} {bytes_text(size_of(paths))}")
         if not _agreed(args, f"delete {bytes_text(size_of(gone))}"):
             return 1
@@ -87,11 +87,11 @@ def _by_kind(study_dir: StudyDirectory, gone: Sequence[Path]) -> list[tuple[str,
     """Describe the files to delete, by kind."""
     kinds = {path: _kind(study_dir, path) for path in gone}
     counts = Counter(kinds.values())
-    told = []
+    entries = []
     for kind, count in counts.items():
         words = "TensorBoard's event files" if kind == "event files" else counted(count, kind)
-        told.append((words, [path for path in gone if kinds[path] == kind]))
-    return told
+        entries.append((words, [path for path in gone if kinds[path] == kind]))
+    return entries
 
 
 def _kind(study_dir: StudyDirectory, path: Path) -> str:

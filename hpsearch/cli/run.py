@@ -59,23 +59,23 @@ def run(args: argparse.Namespace) -> int:
     file = SweepFile.read(args.sweep, args.overrides)
     sweep = with_workers(file.sweep(), args.workers)
     print_notes([*file.notes(), *_without_end(sweep), *_from_zero(sweep), *notes_of_script(sweep)])
-    place = None if args.dir is None else StudyDirectory(args.dir)
-    if place is None or not place.exists():
+    study_dir = None if args.dir is None else StudyDirectory(args.dir)
+    if study_dir is None or not study_dir.exists():
         with observers_located(args.sweep):
             check_runs_here(args, sweep, (str(args.sweep.resolve().parent),))
         begins_with = warm_start_of(args.warm_start, sweep, None)
         text = args.sweep.read_text(encoding="utf-8")
-        place = create_study(sweep, None if place is None else place.path, text, warm_start=begins_with)
+        study_dir = create_study(sweep, None if study_dir is None else study_dir.path, text, warm_start=begins_with)
     else:
-        warm_start_of(args.warm_start, sweep, place)
+        warm_start_of(args.warm_start, sweep, study_dir)
 
     def label() -> None:
         if args.tag:
-            add_tags(place, args.tag)
+            add_tags(study_dir, args.tag)
         if args.note is not None:
-            write_note(place, args.note)
+            write_note(study_dir, args.note)
 
-    return run_and_report(place, sweep, args, args.sweep, held=label)
+    return run_and_report(study_dir, sweep, args, args.sweep, held=label)
 
 
 def _without_end(sweep: Sweep) -> list[str]:
@@ -97,8 +97,8 @@ def _from_zero(sweep: Sweep) -> list[str]:
     plan = make_plan(sweep, max(sweep.resources.workers or 1, sweep.resources.workers_per_trial))
     if plan.iterations_from_zero == plan.iterations:
         return []
-    told = f"{plan.iterations_from_zero:,} iterations in all in place of {plan.iterations:,}"
-    return [f"a script that saves no checkpoint begins anew wherever its trial goes on: {told}"]
+    iterations = f"{plan.iterations_from_zero:,} iterations in all in place of {plan.iterations:,}"
+    return [f"a script that saves no checkpoint begins anew wherever its trial goes on: {iterations}"]
 
 
 def _text_of(program: str) -> str:
@@ -137,27 +137,27 @@ def retry(args: argparse.Namespace) -> int:
 def _resume(args: argparse.Namespace, failed: Sequence[int] | None) -> int:
     """Resume a study; these failed trials run again, all of them where none is named, and none if None."""
     check_launched_once("hpsearch resume" if failed is None else "hpsearch retry")
-    place = StudyDirectory(args.dir)
-    with Journal.read(place.journal) as journal:
+    study_dir = StudyDirectory(args.dir)
+    with Journal.read(study_dir.journal) as journal:
         record = journal.study()
-    study = load(place.path)
-    if place.holder() is not None and not study.is_told and study.state in ("running", "paused"):
+    study = load(study_dir.path)
+    if study_dir.holder() is not None and not study.is_told and study.state in ("running", "paused"):
         if study.state == "paused" and failed is None:
-            return _resume_there(place, args)
+            return _resume_there(study_dir, args)
         if failed is not None:
-            return left(place, "retry", {"trials": failed}, "they run again there, as soon as workers are free")
+            return left(study_dir, "retry", {"trials": failed}, "they run again there, as soon as workers are free")
     sweep = with_workers(change_sweep(study.sweep, args.overrides), args.workers)
     if study.is_told and failed is not None:
-        with AskTell(sweep, directory=place.path) as asking:
+        with AskTell(sweep, directory=study_dir.path) as asking:
             asking.retry(*failed)
         ended = f", once the sweep goes on: {asking.reason}" if asking.reason else ""
-        print(f"they will be asked for again{ended or f': hpsearch ask {pasted(place.path)}'}")
+        print(f"they will be asked for again{ended or f': hpsearch ask {pasted(study_dir.path)}'}")
         return 0
     call = "rerun(..., trainable=..., directory=...)" if "rerun" in record else "search(..., directory=...)"
-    check_importable(place.path, sweep, f"the same call of hpsearch.{call}")
+    check_importable(study_dir.path, sweep, f"the same call of hpsearch.{call}")
     folder = record.get("provenance", {}).get("directory", "")
     source = None if sweep.source is None else Path(folder, sweep.source)
-    return run_and_report(place, sweep, args, source, folder, failed=failed)
+    return run_and_report(study_dir, sweep, args, source, folder, failed=failed)
 
 
 def _resume_there(study_dir: StudyDirectory, args: argparse.Namespace) -> int:
@@ -190,11 +190,11 @@ def rerun(args: argparse.Namespace) -> int:
     """Run the best configurations of a study again, in a new directory, or resume this rerun in its own."""
     check_launched_once("hpsearch rerun")
     study = load(args.study)
-    asked = plan_rerun(study, args.top, args.seeds, args.iterations)
-    asked = replace(asked, sweep=with_workers(asked.sweep, args.workers))
-    check_importable(study.directory, asked.sweep, f"hpsearch.rerun({str(args.study)!r}, trainable=...)")
-    for note in () if args.quiet else asked.notes:
+    planned = plan_rerun(study, args.top, args.seeds, args.iterations)
+    planned = replace(planned, sweep=with_workers(planned.sweep, args.workers))
+    check_importable(study.directory, planned.sweep, f"hpsearch.rerun({str(args.study)!r}, trainable=...)")
+    for note in () if args.quiet else planned.notes:
         print(note, flush=True)
     if args.dir is None or not StudyDirectory(args.dir).exists():
-        check_runs_here(args, asked.sweep, asked.folders)
-    return run_and_report(asked.opened(args.dir), asked.sweep, args, asked.source, str(asked.folder))
+        check_runs_here(args, planned.sweep, planned.folders)
+    return run_and_report(planned.opened(args.dir), planned.sweep, args, planned.source, str(planned.folder))

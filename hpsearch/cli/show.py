@@ -43,24 +43,24 @@ def show(args: argparse.Namespace) -> int:
     directory, trial = trial_of(args)
     with contextlib.redirect_stdout(sys.stderr):  # what a searcher or trainable of one's own prints is no part of JSON
         study = load(directory)
-        found = trial_network(study, trial)
-        if found.weights is not None and found.architecture is not None:
-            found.module()  # refuses weights that don't match, before printing
-        written = None if args.output is None else _write(found, args.output)
-        record = _record(found)
+        network = trial_network(study, trial)
+        if network.weights is not None and network.architecture is not None:
+            network.module()  # refuses weights that don't match, before printing
+        written = None if args.output is None else _write(network, args.output)
+        record = _record(network)
     if args.format == "json":
         record["written"] = None if written is None else [str(path) for path in written]
         print(indented_json(record))
         return 0
-    print("".join(f"{line}\n" for line in _lines(found, record)), end="")
+    print("".join(f"{line}\n" for line in _lines(network, record)), end="")
     if written is not None:
-        print("".join(f"{line}\n" for line in _how_to_load(found, written)), end="")
+        print("".join(f"{line}\n" for line in _how_to_load(network, written)), end="")
     return 0
 
 
-def _record(found: TrialNetwork) -> dict[str, Any]:
+def _record(network: TrialNetwork) -> dict[str, Any]:
     """Return all that is known."""
-    study, row, step = found.study, found.row, found.step
+    study, row, step = network.study, network.row, network.step
     known: dict[str, Any] = {
         "trial": row.number,
         "state": row.state.value,
@@ -68,21 +68,21 @@ def _record(found: TrialNetwork) -> dict[str, Any]:
         **_values(study, row),
         "params": study.sweep.parameters.nest(row.params),
         "metrics": dict(study.metrics_of(row)),
-        "checkpoint": None if found.checkpoint is None else str(found.checkpoint),
-        "weights": found.weights_are or None,
-        "no_weights": found.no_weights or None,
-        "architecture": None if found.architecture is None else dict(found.architecture),
-        "built_again": found.built_again and found.architecture is not None,
-        "unknown": found.unknown or None,
+        "checkpoint": None if network.checkpoint is None else str(network.checkpoint),
+        "weights": network.weights_are or None,
+        "no_weights": network.no_weights or None,
+        "architecture": None if network.architecture is None else dict(network.architecture),
+        "built_again": network.built_again and network.architecture is not None,
+        "unknown": network.unknown or None,
     }
-    if found.architecture is not None:
-        costs = found.costs()
+    if network.architecture is not None:
+        costs = network.costs()
         known |= {
             "parameters": costs.parameters,
             "flops": costs.flops,
             "peak_memory_bytes": costs.peak_memory_bytes,
             "step": {"rows": step.rows, "optimizer": step.optimizer or None, "optimizer_copies": step.copies},
-            "layers": layer_record(found.layers()),
+            "layers": layer_record(network.layers()),
         }
     return known
 
@@ -94,12 +94,12 @@ def _values(study: Study, row: TrialRow) -> dict[str, Any]:
     return {"values": dict(zip(names, row.values, strict=False))}
 
 
-def _lines(found: TrialNetwork, record: dict[str, Any]) -> Iterator[str]:
+def _lines(network: TrialNetwork, record: dict[str, Any]) -> Iterator[str]:
     """Format it for people."""
     from hpsearch.tables.wording import bytes_text, counted
 
     screen = screen_of(sys.stdout)
-    row, step, objective = found.row, found.step, found.study.sweep.objective
+    row, step, objective = network.row, network.step, network.study.sweep.objective
     yield f"trial       {row.number}, {row.state.value}, {counted(row.iterations, 'iteration')}"
     if row.failure is not None:
         yield f"failure     {row.failure.message}"
@@ -111,16 +111,16 @@ def _lines(found: TrialNetwork, record: dict[str, Any]) -> Iterator[str]:
     others = {name: value for name, value in record["metrics"].items() if name not in names or not row.values}
     if others:
         yield "reported    " + ", ".join(f"{name} {value:.6g}" for name, value in others.items())
-    yield f"checkpoint  {found.checkpoint or 'none'}"
-    yield f"weights     {_which(found)}"
-    if found.architecture is None:
-        yield f"network     not known: {found.unknown}"
-        if found.weights is not None:
-            yield "\n" + weights_to_table(found.weights, screen).strip("\n")
+    yield f"checkpoint  {network.checkpoint or 'none'}"
+    yield f"weights     {_which(network)}"
+    if network.architecture is None:
+        yield f"network     not known: {network.unknown}"
+        if network.weights is not None:
+            yield "\n" + weights_to_table(network.weights, screen).strip("\n")
         return
-    if found.built_again:
-        yield f"network     as {found.study.sweep.trainable} builds it now: no checkpoint says what was built"
-    yield "\n" + network_to_table(found.layers(), screen).strip("\n") + "\n"
+    if network.built_again:
+        yield f"network     as {network.study.sweep.trainable} builds it now: no checkpoint says what was built"
+    yield "\n" + network_to_table(network.layers(), screen).strip("\n") + "\n"
     yield f"parameters  {record['parameters']:,}"
     yield f"FLOPs       {record['flops']:,} of a forward pass for one row"
     optimizer = step.optimizer or "an optimizer"
@@ -132,34 +132,34 @@ def _lines(found: TrialNetwork, record: dict[str, Any]) -> Iterator[str]:
     )
 
 
-def _which(found: TrialNetwork) -> str:
-    if found.no_weights:
-        return f"none: {found.no_weights}"
-    iteration = found.row.value_iteration
-    average = "the moving average, which was validated, " if found.weights_are == "average" else ""
+def _which(network: TrialNetwork) -> str:
+    if network.no_weights:
+        return f"none: {network.no_weights}"
+    iteration = network.row.value_iteration
+    average = "the moving average, which was validated, " if network.weights_are == "average" else ""
     return f"{average}after iteration {iteration}" if iteration else f"{average}as they were saved last"
 
 
-def _write(found: TrialNetwork, folder: Path) -> list[Path]:
+def _write(network: TrialNetwork, folder: Path) -> list[Path]:
     """Write the network's file, and its weights where there are some.
 
     Raises:
         HpsearchError: A file is there, or the folder can't be written to; or the network isn't known.
     """
-    if found.architecture is None:
-        raise HpsearchError(f"--output: {found.where} must have a network that is known, but {found.unknown}")
+    if network.architecture is None:
+        raise HpsearchError(f"--output: {network.where} must have a network that is known, but {network.unknown}")
     for name in (_NETWORK, _WEIGHTS):
         if (folder / name).exists():
             raise HpsearchError(f"--output: {folder / name} must not be there yet: name another folder, or delete it")
-    source = found.source()
+    source = network.source()
     written = [folder / _NETWORK]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if found.weights is not None:
+        if network.weights is not None:
             import torch
 
             with (folder / _WEIGHTS).open("xb") as file:
-                torch.save(dict(found.weights), file)
+                torch.save(dict(network.weights), file)
             written.append(folder / _WEIGHTS)
         with (folder / _NETWORK).open("x", encoding="utf-8") as text:
             text.write(source)
@@ -170,13 +170,13 @@ def _write(found: TrialNetwork, folder: Path) -> list[Path]:
     return written
 
 
-def _how_to_load(found: TrialNetwork, written: list[Path]) -> Iterator[str]:
+def _how_to_load(network: TrialNetwork, written: list[Path]) -> Iterator[str]:
     yield ""
     for path in written:
         yield f"wrote       {path}"
     folder = shlex.quote(str(written[0].parent))
-    if found.weights is None:
-        yield f"no weights are there ({found.no_weights}); `build()` of network.py makes new ones"
+    if network.weights is None:
+        yield f"no weights are there ({network.no_weights}); `build()` of network.py makes new ones"
     else:
         yield f"load it in {folder} with: from network import load; network = load({_WEIGHTS!r}).eval()"
 
@@ -236,9 +236,9 @@ def layer_record(layer: Layer) -> dict[str, Any]:
 
 def weights_to_table(weights: Mapping[str, Tensor], screen: Screen = WHOLE) -> str:
     """Return weights for a terminal, where nothing but their names is known of a network."""
-    tensors = {name: one for name, one in weights.items() if hasattr(one, "numel")}
-    names, sizes = [*tensors, "in all"], [int(one.numel()) for one in tensors.values()]
-    shapes: Sequence[str] = ["x".join(map(str, one.shape)) for one in tensors.values()]
+    tensors = {name: tensor for name, tensor in weights.items() if hasattr(tensor, "numel")}
+    names, sizes = [*tensors, "in all"], [int(tensor.numel()) for tensor in tensors.values()]
+    shapes: Sequence[str] = ["x".join(map(str, tensor.shape)) for tensor in tensors.values()]
     return table_text(
         [
             Column("weights", names, is_text=True, is_kept=True),

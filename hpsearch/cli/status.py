@@ -32,8 +32,8 @@ def status(args: argparse.Namespace) -> int:
     """Show a study's state."""
     from hpsearch.tables.status import status_record, status_text
 
-    place = StudyDirectory(directory_of(args))
-    study, holder = loaded(place.path), place.holder()
+    study_dir = StudyDirectory(directory_of(args))
+    study, holder = loaded(study_dir.path), study_dir.holder()
     if args.json:
         print(indented_json(status_record(study, holder), ensure_ascii=False))
     else:
@@ -48,8 +48,8 @@ def watch_arguments(command: argparse.ArgumentParser) -> None:
 
 def watch(args: argparse.Namespace) -> int:
     """Show it until the user has seen enough."""
-    place = StudyDirectory(directory_of(args))
-    shown = pasted(place.path)
+    study_dir = StudyDirectory(directory_of(args))
+    shown = pasted(study_dir.path)
     streams = (sys.stdin, sys.stdout, sys.stderr)
     if os.environ.get("TERM") == "dumb" or not all(stream is not None and stream.isatty() for stream in streams):
         raise HpsearchError(
@@ -58,11 +58,11 @@ def watch(args: argparse.Namespace) -> int:
         )
     from hpsearch.watch.live_study import LiveStudy, Tail
 
-    tail = Tail(place)
+    tail = Tail(study_dir)
     study = LiveStudy(tail.look())
     from hpsearch.watch.app import WatchApp  # textual takes half a second
 
-    app = WatchApp(place, shown, tail, study)
+    app = WatchApp(study_dir, shown, tail, study)
     app.run()
     return app.return_code or 0
 

@@ -77,10 +77,10 @@ def extend_arguments(command: argparse.ArgumentParser) -> None:
 def extend(args: argparse.Namespace) -> int:
     """Extend a study."""
     bounds = {name: getattr(args, name) for name in ("run_cap", "brackets", "max_iter")}
-    asked = {name: value for name, value in bounds.items() if value is not None}
-    if not asked:
+    changes = {name: value for name, value in bounds.items() if value is not None}
+    if not changes:
         raise SweepError("extend: by what? Name --run-cap, --brackets or --max-iter")
-    return _steer(args, "extend", asked, f"extended to {amounts(asked)}")
+    return _steer(args, "extend", changes, f"extended to {amounts(changes)}")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -137,9 +137,9 @@ def left(study_dir: StudyDirectory, verb: str, details: Mapping[str, Any], done:
 
 
 def _ask_process(args: argparse.Namespace, verb: str, done: str) -> int:
-    place = StudyDirectory(args.dir)
-    _holder(place, verb)
-    return left(place, verb, {}, done)
+    study_dir = StudyDirectory(args.dir)
+    _holder(study_dir, verb)
+    return left(study_dir, verb, {}, done)
 
 
 def _holder(study_dir: StudyDirectory, verb: str) -> str:
@@ -163,21 +163,21 @@ def _holder(study_dir: StudyDirectory, verb: str) -> str:
 
 
 def _steer(args: argparse.Namespace, verb: str, details: Mapping[str, Any], done: str) -> int:
-    place = StudyDirectory(args.dir)
-    study = load(place.path)
+    study_dir = StudyDirectory(args.dir)
+    study = load(study_dir.path)
     if study.is_told:
         from hpsearch.run.ask_tell import AskTell
 
-        with AskTell(directory=place.path) as asking:
+        with AskTell(directory=study_dir.path) as asking:
             asking.steer(verb, details)
-        print(f"{done}; go on with: hpsearch ask {pasted(place.path)}")
+        print(f"{done}; go on with: hpsearch ask {pasted(study_dir.path)}")
         return 0
-    if place.holder() is not None:
-        return left(place, verb, details, done)
+    if study_dir.holder() is not None:
+        return left(study_dir, verb, details, done)
     from hpsearch.run.turns import steer_idle
 
-    steer_idle(place, Request(time.time(), verb, process_name(), details), pasted(place.path))
-    print(f"{done}; go on with: hpsearch resume {pasted(place.path)}")
+    steer_idle(study_dir, Request(time.time(), verb, process_name(), details), pasted(study_dir.path))
+    print(f"{done}; go on with: hpsearch resume {pasted(study_dir.path)}")
     return 0
 
 

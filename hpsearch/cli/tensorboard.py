@@ -113,8 +113,8 @@ def _tell(view: View, server: str, args: argparse.Namespace) -> str:
         print(f"of more than {MOST_RUNS} runs TensorBoard ticks none by itself: choose some at the left")
     if (runs := len(view.study_runs)) > COLOURS:
         shared = any(len(folders) > 1 for folders in view.alike)
-        told = "; curves have one for all seeds of a sweep" if shared else ""
-        print(f"TensorBoard has {COLOURS} colours, which the {runs} studies and medians share{told}")
+        note = "; curves have one for all seeds of a sweep" if shared else ""
+        print(f"TensorBoard has {COLOURS} colours, which the {runs} studies and medians share{note}")
     print(f"curves   {address}")
     print(f"studies  {studies_address(server, view.study_runs)}")
     print("Ctrl-C ends it", flush=True)
@@ -122,7 +122,7 @@ def _tell(view: View, server: str, args: argparse.Namespace) -> str:
 
 
 def _follow(view: View) -> None:
-    told: set[str] = set()
+    reported: set[str] = set()
     pause = _SECONDS
     while True:
         time.sleep(pause)
@@ -130,26 +130,28 @@ def _follow(view: View) -> None:
         view.read()
         pause = max(_SECONDS, _SHARE * (time.monotonic() - began))
         for problem in view.problems:
-            if problem not in told:
-                told.add(problem)
+            if problem not in reported:
+                reported.add(problem)
                 print(f"hpsearch: {problem}", file=sys.stderr)
 
 
 @contextmanager
-def _folder(asked: Path | None) -> Iterator[Path]:
+def _folder(folder: Path | None) -> Iterator[Path]:
     """Yield a folder for the view: an empty permanent one, or a temporary one."""
-    if asked is None:
+    if folder is None:
         with tempfile.TemporaryDirectory(prefix="hpsearch-tensorboard-", ignore_cleanup_errors=True) as made:
             yield Path(made)
         return
     try:
-        asked.mkdir(parents=True, exist_ok=True)
-        taken = next(asked.iterdir(), None)
+        folder.mkdir(parents=True, exist_ok=True)
+        taken = next(folder.iterdir(), None)
     except OSError as error:
-        raise StorageError(f"--output {asked}: expected a folder that can be written, got: {error.strerror}") from error
+        raise StorageError(
+            f"--output {folder}: expected a folder that can be written, got: {error.strerror}"
+        ) from error
     if taken is not None:
-        raise StorageError(f"--output {asked}: expected an empty folder, or none, but {taken.name} is there")
-    yield asked
+        raise StorageError(f"--output {folder}: expected an empty folder, or none, but {taken.name} is there")
+    yield folder
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def trials(args: argparse.Namespace) -> int:
 
 def _check_together(args: argparse.Namespace) -> None:
     """Check that the options are compatible."""
-    asked = {
+    options = {
         "--front": args.front,
         "--weights": args.weights is not None,
         "--where": args.where is not None,
@@ -85,10 +85,10 @@ def _check_together(args: argparse.Namespace) -> None:
         "--metrics": args.metrics,
         "--by": args.by is not None,
     }
-    named = [option for option, is_there in asked.items() if is_there]
-    if args.segments and (others := [option for option in named if option != "--metrics"]):
+    used = [option for option, is_there in options.items() if is_there]
+    if args.segments and (others := [option for option in used if option != "--metrics"]):
         raise HpsearchError(f"--segments: lists those of all trials; leave {' and '.join(others)} out")
-    if args.by is not None and (others := [one for one in named if one not in ("--front", "--where", "--by")]):
+    if args.by is not None and (others := [option for option in used if option not in ("--front", "--where", "--by")]):
         raise HpsearchError(f"--by: lists groups, the one with the best trial first; leave {' and '.join(others)} out")
     if args.weights is not None and args.sort is not None:
         raise HpsearchError("--weights: sorts the trials by their worth; leave it or --sort out")

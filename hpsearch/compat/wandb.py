@@ -179,15 +179,15 @@ def agent(
         raise SweepError("agent: function is required; a sweep with a program is run by `hpsearch run SWEEP.yaml`")
     asked = dict(_sweeps[sweep_id])
     former, trials = _begun.get(sweep_id, (None, 0))
-    place = given.pop("directory", None) or former
-    if former is None or place is None or Path(place).absolute() != former.absolute():
+    folder = given.pop("directory", None) or former
+    if former is None or folder is None or Path(folder).absolute() != former.absolute():
         trials = 0
     most = None if count is None else trials + count
     bounds = [bound for bound in (asked.get("run_cap"), most) if bound is not None]
     if bounds:
         asked["run_cap"] = min(bounds)
     try:
-        study = hpsearch.search(_called(function), asked, backend=backend, directory=place, **given)
+        study = hpsearch.search(_called(function), asked, backend=backend, directory=folder, **given)
     except KeyboardInterrupt as error:
         if (directory := getattr(error, "directory", None)) is not None:
             _begun[sweep_id] = directory, hpsearch.load(directory).count  # the next call resumes it

@@ -125,12 +125,12 @@ class MLflowObserver(TrialLog):
         self._client = client = MlflowClient(given or f"sqlite:///{database}")
         name = self._directory.name
         # Else the location of artifacts, of which there are none, would be the current folder.
-        place = None if given else (self._directory / "mlartifacts").as_uri()
+        artifacts = None if given else (self._directory / "mlartifacts").as_uri()
         if (found := client.get_experiment_by_name(name)) is not None:
             self._experiment = found.experiment_id
             return client
         try:
-            self._experiment = client.create_experiment(name, place)
+            self._experiment = client.create_experiment(name, artifacts)
         except MlflowException:  # another process may have created it
             found = client.get_experiment_by_name(name)
             if found is None:
@@ -186,4 +186,4 @@ def _text(value: Value) -> str:
 
 
 def _parts(items: Sequence[T], most: int) -> Iterable[Sequence[Any]]:
-    return (items[place : place + most] for place in range(0, len(items), most))
+    return (items[index : index + most] for index in range(0, len(items), most))

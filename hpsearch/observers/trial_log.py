@@ -148,7 +148,7 @@ class TrialLog(Observer):
     def __init__(self, observed: Observed) -> None:
         directory = shlex.quote(str(observed.directory))
         self.remedy = f"`hpsearch export {directory} --observer {self.name}` gives it the rest"
-        self._place = StudyDirectory(observed.directory)
+        self._study_dir = StudyDirectory(observed.directory)
         self._trials = EndedTrials(observed.sweep)
         self._changed: dict[int, None] = {}
         self._there: dict[int, str] | None = None  # digests of the written trials, once they are read
@@ -167,7 +167,7 @@ class TrialLog(Observer):
 
     def labels(self) -> Sequence[str]:
         """Return the tags of the study, as they are now."""
-        return labels_of(self._place).tags if self._place.exists() else ()
+        return labels_of(self._study_dir).tags if self._study_dir.exists() else ()
 
     def observe(self, record: Record) -> None:
         """Receive a record."""

@@ -58,10 +58,10 @@ class WandbObserver(TrialLog):
         if self._mode == "online" and not wandb.api.api_key:  # it would ask for one at the terminal
             raise HpsearchError("WANDB_MODE=online needs an API key: run `wandb login`, or set WANDB_API_KEY")
         whole: dict[int, str] = {}
-        for place in (self._root / "wandb").glob(f"*run-*-{self._key}-*"):
-            mark = place / _WHOLE
+        for folder in (self._root / "wandb").glob(f"*run-*-{self._key}-*"):
+            mark = folder / _WHOLE
             if mark.is_file():
-                whole[int(place.name.rpartition("-")[2])] = mark.read_text()
+                whole[int(folder.name.rpartition("-")[2])] = mark.read_text()
         return whole
 
     def write(self, trial: EndedTrial) -> None:
@@ -70,10 +70,10 @@ class WandbObserver(TrialLog):
         for former in (self._root / "wandb").glob(f"*run-*-{name}"):
             shutil.rmtree(former)
         with _own_hooks():
-            place = self._write_run(trial, name)
-        if place.is_dir():  # WANDB_MODE=disabled leaves nothing
-            _wait_until_written(place)
-            (place / _WHOLE).write_text(trial.digest)
+            folder = self._write_run(trial, name)
+        if folder.is_dir():  # WANDB_MODE=disabled leaves nothing
+            _wait_until_written(folder)
+            (folder / _WHOLE).write_text(trial.digest)
 
     def _write_run(self, trial: EndedTrial, name: str) -> Path:
         import wandb
@@ -113,16 +113,16 @@ class WandbObserver(TrialLog):
         return Path(run.dir).parent
 
 
-def _wait_until_written(place: Path) -> None:
+def _wait_until_written(folder: Path) -> None:
     """Wait for W&B's process, which may write the last of a run a moment after the run was finished."""
-    size, former = _size(place), -1
+    size, former = _size(folder), -1
     while size != former:
         time.sleep(0.05)
-        size, former = _size(place), size
+        size, former = _size(folder), size
 
 
-def _size(place: Path) -> int:
-    return sum(path.stat().st_size for path in place.glob("*.wandb"))
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.wandb"))
 
 
 @contextmanager

@@ -190,31 +190,31 @@ class _Bars:
         if max(width_of(text, _SIZE) for text in texts) > self.wide:
             texts = ["the end" if until is None else f"{until:,}" for until in self.columns]
         every = math.ceil((max(width_of(text, _SIZE) for text in texts) + 6) / self.step)
-        for place in range(0, len(texts), every):
-            yield Words(_LEFT + self.step * (place + 0.5), y, texts[place], "middle", "muted", _SIZE)
+        for index in range(0, len(texts), every):
+            yield Words(_LEFT + self.step * (index + 0.5), y, texts[index], "middle", "muted", _SIZE)
 
     def trials(self, rung: RungView, y: float) -> Iterator[Shape]:
         """Draw the number of trials, centred vertically."""
-        place, begun = self.columns.index(rung.until), _begun(rung)
+        column, begun = self.columns.index(rung.until), _begun(rung)
         high = max(_LEAST, _TRIALS * rung.started / max(self.most, 1))
         tip = f"bracket {rung.bracket}, {rung_title(rung.rung, rung.until)}: {begun} begun, {rung.finished:,} finished"
-        yield Box(self._left(place), y + (_TRIALS - high) / 2, self.wide, high, self.inks[rung.until], tip)
+        yield Box(self._left(column), y + (_TRIALS - high) / 2, self.wide, high, self.inks[rung.until], tip)
         count = counted(rung.started, "trial") if begun == f"{rung.started:,}" else f"{begun} trials"
-        yield from self._label(place, y + _TRIALS, (f"rung {rung.rung}: {count}", f"rung {rung.rung}: {begun}", begun))
+        yield from self._label(column, y + _TRIALS, (f"rung {rung.rung}: {count}", f"rung {rung.rung}: {begun}", begun))
 
     def workers(self, rung: RungView, y: float) -> Iterator[Shape]:
         """Draw the average number of workers per trial, upward from the bottom."""
         shares = self.shares.get((rung.bracket, rung.rung))
         if not shares:
             return
-        place, mean = self.columns.index(rung.until), _mean(shares)
+        column, mean = self.columns.index(rung.until), _mean(shares)
         high = max(_LEAST, _WORKERS * mean / self.widest)
         shared = "" if all(share.lanes == 1 for share in shares) else f", {_lanes(shares)} on a worker"
-        yield Box(self._left(place), y + _WORKERS - high, self.wide, high, "muted", _widths(shares) + shared)
+        yield Box(self._left(column), y + _WORKERS - high, self.wide, high, "muted", _widths(shares) + shared)
         texts = [f"{mean:.3g} {'worker' if mean == 1 else 'workers'} each", f"{mean:.3g} each", f"{mean:.3g}"]
         if mean < 1:
             texts = [f"{1 / mean:.3g} on a worker", f"1/{1 / mean:.3g} each", f"1/{1 / mean:.3g}"]
-        yield from self._label(place, y + _WORKERS, texts)
+        yield from self._label(column, y + _WORKERS, texts)
 
     def _left(self, column: int) -> float:
         return _LEFT + self.step * column + (self.step - self.wide) / 2

@@ -117,8 +117,8 @@ def courses(compared: Comparison) -> dict[Axis, Picture]:
             far_off = f"what was worse, as far as {number(beyond[-1])}, lies on its edge"
             words.append(f"The scale is that of the good values; {far_off}.")
         chart = Chart(f"Best over {axis}", " ".join(words), across, up, (_ACROSS[axis], f"best {what}"))
-        for place, (side, best) in enumerate(zip(compared.sides, bests, strict=True)):
-            ink, dashed = series(place)
+        for index, (side, best) in enumerate(zip(compared.sides, bests, strict=True)):
+            ink, dashed = series(index)
             for part in _within(best):
                 chart.band(part, ink)
             chart.line([(x, median) for x, median, _, _ in best], ink, 2, dashed)
@@ -154,12 +154,12 @@ def _heights(bests: Sequence[Sequence[tuple[float, float, float, float]]]) -> li
     found = []
     for best in bests:
         first, last = (best[0][0], best[-1][0]) if best else (0.0, 0.0)
-        place = 0
+        index = 0
         for step in range(_HEIGHTS + 1):
             at = first + (last - first) * step / _HEIGHTS
-            while place + 1 < len(best) and best[place + 1][0] <= at:
-                place += 1
-            found += [value for value in best[place][1:] if math.isfinite(value)] if best else []
+            while index + 1 < len(best) and best[index + 1][0] <= at:
+                index += 1
+            found += [value for value in best[index][1:] if math.isfinite(value)] if best else []
     return found or [0.0]
 
 

@@ -36,7 +36,7 @@ def rung_inks(rungs: Iterable[RungView]) -> Mapping[int | None, Ink]:
     """
     untils = sorted({rung.until for rung in rungs}, key=lambda until: math.inf if until is None else until)
     each = max(len(untils), len(SERIES))
-    return {until: SERIES[place * len(SERIES) // each] for place, until in enumerate(untils)}
+    return {until: SERIES[index * len(SERIES) // each] for index, until in enumerate(untils)}
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def _remarks(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow]
 def _scattered(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow], description: str) -> Picture:
     """Draw a dot for each trial, and with two goals the Pareto front as a line."""
     goals = study.sweep.objective.goals
-    across, up = (scale_of([row.values[place] for row in rows]) for place in (0, 1))
+    across, up = (scale_of([row.values[index] for row in rows]) for index in (0, 1))
     chart = Chart("Front", description, across, up, (goals[0].name, goals[1].name))
     best = {row.number for row in leaders}
     others = [row for row in rows if row.number not in best]

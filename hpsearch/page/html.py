@@ -82,10 +82,10 @@ def page(title: str, parts: Sequence[tuple[str, Sequence[Section]]], footer: str
         if len(parts) > 1:
             links.append(f'<li><a href="#{name}">{_text(heading)}</a></li>')
             bodies.append(f'<h1 id="{name}">{_text(heading)}</h1>')
-        for place, section in enumerate(sections, 1):
+        for index, section in enumerate(sections, 1):
             if len(parts) == 1:
-                links.append(f'<li><a href="#{name}-{place}">{_text(section.title)}</a></li>')
-            bodies.append(_section(section, f"{name}-{place}", charts))
+                links.append(f'<li><a href="#{name}-{index}">{_text(section.title)}</a></li>')
+            bodies.append(_section(section, f"{name}-{index}", charts))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>

@@ -90,10 +90,10 @@ class _Drawing:
         for turn in range(_ROUNDS):
             down = turn % 2 == 0
             for row in self._rows if down else reversed(self._rows):
-                place = {one: number for other in self._rows for number, one in enumerate(other)}
+                position = {one: number for other in self._rows for number, one in enumerate(other)}
                 near = self._above if down else self._below
                 middle = {
-                    one: sum(place[other] for other in near[one]) / len(near[one]) if near[one] else place[one]
+                    one: sum(position[other] for other in near[one]) / len(near[one]) if near[one] else position[one]
                     for one in row
                 }
                 row.sort(key=lambda one: middle[one])
@@ -102,10 +102,10 @@ class _Drawing:
         self._rows = best
 
     def _crossings(self) -> int:
-        place = {one: number for row in self._rows for number, one in enumerate(row)}
+        position = {one: number for row in self._rows for number, one in enumerate(row)}
         total = 0
         for row in self._rows[:-1]:
-            ends = [(place[one], place[other]) for one in row for other in self._below[one]]
+            ends = [(position[one], position[other]) for one in row for other in self._below[one]]
             total += sum((a - c) * (b - d) < 0 for (a, b), (c, d) in itertools.combinations(ends, 2))
         return total
 
@@ -132,14 +132,14 @@ class _Drawing:
         for one, other in itertools.pairwise(row):
             offsets.append(offsets[-1] + (self._widths[one] + self._widths[other]) / 2 + _APART)
         pools: list[tuple[float, float, int]] = []
-        for (place, weight), offset in zip(wanted, offsets, strict=True):
-            pools.append((place - offset, weight, 1))
+        for (wish, weight), offset in zip(wanted, offsets, strict=True):
+            pools.append((wish - offset, weight, 1))
             while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
                 (last, more, many), (first, less, few) = pools.pop(), pools.pop()
                 pools.append(((first * less + last * more) / (less + more), less + more, few + many))
-        moved = [place for place, _, many in pools for _ in range(many)]
-        for one, place, offset in zip(row, moved, offsets, strict=True):
-            self._x[one] = place + offset
+        moved = [wish for wish, _, many in pools for _ in range(many)]
+        for one, wish, offset in zip(row, moved, offsets, strict=True):
+            self._x[one] = wish + offset
 
     def straighten(self) -> None:
         """Make lanes vertical where there is space."""
@@ -157,12 +157,12 @@ class _Drawing:
 
     def _room(self, one: int, row: Sequence[int]) -> tuple[float, float]:
         """Return the range in which a piece of a lane may move."""
-        place = row.index(one)
+        index = row.index(one)
         low, high = -math.inf, math.inf
-        if place:
-            low = self._x[row[place - 1]] + self._widths[row[place - 1]] / 2 + _APART
-        if place + 1 < len(row):
-            high = self._x[row[place + 1]] - self._widths[row[place + 1]] / 2 - _APART
+        if index:
+            low = self._x[row[index - 1]] + self._widths[row[index - 1]] / 2 + _APART
+        if index + 1 < len(row):
+            high = self._x[row[index + 1]] - self._widths[row[index + 1]] / 2 - _APART
         return low, max(low, high)  # apart from rounding there is always space
 
     def _align(self, run: Sequence[int], low: float, high: float) -> None:

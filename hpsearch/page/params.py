@@ -114,8 +114,8 @@ def _distribution(study: Study, name: str) -> Distribution | None:
 
 
 def _goals(study: Study, rows: Sequence[TrialRow]) -> Iterator[Axis]:
-    for place, goal in enumerate(study.sweep.objective.goals):
-        values = [row.values[place] for row in rows]
+    for index, goal in enumerate(study.sweep.objective.goals):
+        values = [row.values[index] for row in rows]
         yield Axis(goal.name, scale_of(values), values)
 
 
@@ -163,11 +163,11 @@ def _line(axes: Sequence[Axis], trial: int) -> list[Point]:
 def _axes(axes: Sequence[Axis]) -> Iterator[Shape]:
     places = _places(axes)
     apart = places[1] - places[0]
-    for place, (x, axis) in enumerate(zip(places, axes, strict=True)):
+    for index, (x, axis) in enumerate(zip(places, axes, strict=True)):
         yield Line([(x, _TOP), (x, _BOTTOM)], "text")
         # Names alternate between two rows, so that each has the width of two axes, or twice the margin at an edge.
         room = min(2 * apart, 2 * x, 2 * (_WIDTH - x)) - 6
-        yield Words(x, 24 if place % 2 == 0 else 12, fitted(axis.name, room, 12), "middle")
+        yield Words(x, 24 if index % 2 == 0 else 12, fitted(axis.name, room, 12), "middle")
         for value, text in axis.scale.ticks(5):
             y = _up(axis, value)
             yield Line([(x - 3, y), (x + 3, y)], "text")
@@ -175,7 +175,7 @@ def _axes(axes: Sequence[Axis]) -> Iterator[Shape]:
 
 
 def _places(axes: Sequence[Axis]) -> list[float]:
-    return [_LEFT + (_RIGHT - _LEFT) * place / (len(axes) - 1) for place in range(len(axes))]
+    return [_LEFT + (_RIGHT - _LEFT) * index / (len(axes) - 1) for index in range(len(axes))]
 
 
 def _up(axis: Axis, value: object) -> float:
@@ -203,8 +203,8 @@ def importance(study: Study, goals: Sequence[Metric] | None = None) -> list[Sect
     objective = study.sweep.objective
     several = objective.several
     return [
-        _importance(study, place, f"What mattered: {goal.name}" if several else "What mattered")
-        for place, goal in enumerate(objective.goals)
+        _importance(study, index, f"What mattered: {goal.name}" if several else "What mattered")
+        for index, goal in enumerate(objective.goals)
         if goals is None or goal in goals
     ]
 

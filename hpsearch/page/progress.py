@@ -108,13 +108,13 @@ def curves(study: Study, goals: Sequence[Metric] | None = None) -> list[Section]
     objective = study.sweep.objective
     scores, endings = study.scores(), endings_of(study)
     drawn = []
-    for place, goal in enumerate(objective.goals):
+    for index, goal in enumerate(objective.goals):
         if goals is None or goal in goals:
             values = {
-                trial: [(iteration, values_of(score)[place]) for iteration, score in curve]
+                trial: [(iteration, values_of(score)[index]) for iteration, score in curve]
                 for trial, curve in scores.items()
             }
-            drawn.append(_curves(study, place, values, endings))
+            drawn.append(_curves(study, index, values, endings))
     return [section for section in drawn if section is not None]
 
 
@@ -209,11 +209,11 @@ def _levels(study: Study, levels: Sequence[int]) -> list[int]:
     ends = {ink: until for until, ink in inks.items() if until is not None}
     if ends and None not in inks and max(ends.values()) >= levels[-1]:
         return list(ends.values())
-    return sorted({levels[(place + 1) * (len(levels) - 1) // len(SERIES)] for place in range(len(SERIES))})
+    return sorted({levels[(index + 1) * (len(levels) - 1) // len(SERIES)] for index in range(len(SERIES))})
 
 
 def _shade(iterations: int, shades: Sequence[int]) -> int:
-    return next((place for place, level in enumerate(shades) if iterations <= level), len(shades) - 1)
+    return next((index for index, level in enumerate(shades) if iterations <= level), len(shades) - 1)
 
 
 def _scale(values: Sequence[float], less_is_better: bool) -> tuple[Linear | Log, list[str]]:

@@ -55,8 +55,8 @@ def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) 
         ("state", [str(row.state) for row in rows]),
         ("iterations", [str(row.iterations) for row in rows]),
     ]
-    for place, goal in enumerate(goals):
-        columns.append((goal.name, numbers([row.values[place] if row.values else None for row in rows])))
+    for index, goal in enumerate(goals):
+        columns.append((goal.name, numbers([row.values[index] if row.values else None for row in rows])))
     columns += [(name, cells) for name, cells in params.items() if name not in same]
     if any(row.asynchronous for row in rows):
         columns.append(("asynchronous", ["yes" if row.asynchronous else "" for row in rows]))

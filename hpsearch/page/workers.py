@@ -79,10 +79,10 @@ def workers(study: Study) -> Section | None:
     rows_are = "worker" if len(lanes) <= count else "trials at once"
     picture.draw(Words(14, (top + bottom) / 2, rows_are, "middle", upright=True))
     every = math.ceil(sum(map(len, shown)) / _MOST_BOXES)
-    for place, lane in enumerate(shown):
-        y = top + row * place
-        if row > 10 or place % 8 == 0:
-            picture.draw(Words(left - 8, y + row / 2 + 4, str(place), "end", "muted", 11))
+    for index, lane in enumerate(shown):
+        y = top + row * index
+        if row > 10 or index % 8 == 0:
+            picture.draw(Words(left - 8, y + row / 2 + 4, str(index), "end", "muted", 11))
         for one in lane[::every]:
             x = left + wide * (one.began - first) / second / across.high
             width = wide * (one.ended - one.began) / second / across.high

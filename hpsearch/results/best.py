@@ -96,9 +96,9 @@ def weighted(rows: Sequence[TrialRow], objective: Objective, weights: Mapping[st
             raise HpsearchError(f"weights: expected a finite number of at least 0 for {name}, got {weight!r}")
     if not any(weights.values()):
         raise HpsearchError("weights: expected a weight of more than 0, got none")
-    worth = [(place, weights[goal.name], goal) for place, goal in enumerate(objective.goals) if weights.get(goal.name)]
+    worth = [(index, weights[goal.name], goal) for index, goal in enumerate(objective.goals) if weights.get(goal.name)]
     sums = {
-        row.number: 0.0 - sum(weight * goal.signed(row.values[place]) for place, weight, goal in worth)
+        row.number: 0.0 - sum(weight * goal.signed(row.values[index]) for index, weight, goal in worth)
         for row in rows
         if row.feasible
     }
@@ -152,8 +152,8 @@ def reference_point(
         if not math.isfinite(value):
             raise HpsearchError(f"reference: expected a finite number for {name}, got {value!r}")
     points = []
-    for place, goal in enumerate(goals):
-        seen = [value for score in scores if math.isfinite(value := goal.signed(values_of(score)[place]))]
+    for index, goal in enumerate(goals):
+        seen = [value for score in scores if math.isfinite(value := goal.signed(values_of(score)[index]))]
         told = references.get(goal.name, goal.reference)
         points.append(max(seen, default=0.0) if told is None else goal.signed(told))
     return tuple(points)

@@ -60,8 +60,8 @@ class ComparedRun:
 
     def at(self, axis: Axis, amount: float) -> float | None:
         """Return what was best when so much was spent."""
-        place = bisect_right(self.course.changes, amount, key=attrgetter(axis))
-        return None if not place or math.isnan(self.values[place - 1]) else self.values[place - 1]
+        count = bisect_right(self.course.changes, amount, key=attrgetter(axis))
+        return None if not count or math.isnan(self.values[count - 1]) else self.values[count - 1]
 
     @property
     def value(self) -> float | None:
@@ -212,8 +212,8 @@ def compare(*given: Study | str | Path) -> Comparison:
     if not studies:
         raise HpsearchError("compare: expected studies, or their directories, got none")
     first = studies[0]
-    for place, study in enumerate(studies):
-        if (twice := next((other for other in studies[:place] if _is_same(study, other)), None)) is not None:
+    for index, study in enumerate(studies):
+        if (twice := next((other for other in studies[:index] if _is_same(study, other)), None)) is not None:
             there = "" if twice.directory == study.directory else f", in {twice.directory} too"
             raise HpsearchError(
                 f"{study.directory}: expected different studies, got this one twice{there}; name it once"
@@ -237,7 +237,7 @@ def compare(*given: Study | str | Path) -> Comparison:
         ComparedRun(study, known, tuple(_value(moment, objective, reference) for moment in known.changes))
         for study, known in zip(studies, courses, strict=True)
     ]
-    groups = [[runs[place] for place in places] for places in same_but_for_seed([one.sweep for one in studies])]
+    groups = [[runs[index] for index in indices] for indices in same_but_for_seed([one.sweep for one in studies])]
     more = objective.several or objective.goals[0].goal == "maximize"
     labels = _labels([group[0].study for group in groups])
     sides = tuple(Side(label, tuple(group), more) for label, group in zip(labels, groups, strict=True))
@@ -247,12 +247,12 @@ def compare(*given: Study | str | Path) -> Comparison:
 def same_but_for_seed(sweeps: Sequence[Sweep]) -> list[list[int]]:
     """Group the indices of studies that differ only in their seed, in order."""
     groups: list[list[int]] = []
-    for place, sweep in enumerate(sweeps):
+    for index, sweep in enumerate(sweeps):
         same = next((group for group in groups if not _without_seed(sweeps[group[0]], sweep)), None)
         if same is None:
-            groups.append([place])
+            groups.append([index])
         else:
-            same.append(place)
+            same.append(index)
     return groups
 
 

@@ -120,8 +120,8 @@ def _shares_of(sweep: Sweep, rows: Sequence[TrialRow], values: Sequence[float]) 
             warnings.simplefilter("ignore")
             study = optuna.create_study()
             distributions = {name: one.distribution for name, one in known.items()}
-            for place, value in enumerate(_shares(values)):
-                params = {name: one.values[place] for name, one in known.items()}
+            for index, value in enumerate(_shares(values)):
+                params = {name: one.values[index] for name, one in known.items()}
                 study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=value))
             evaluator = FanovaImportanceEvaluator(n_trees=_TREES, seed=0)
             found = get_param_importances(study, evaluator=evaluator, params=list(known))

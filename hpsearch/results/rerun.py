@@ -119,11 +119,11 @@ class Rerun:
         return tuple(
             Configuration(
                 **{name: known[name] for name in OWN},
-                params=points[place],
+                params=points[index],
                 asked=self.origin["seeds"],
-                runs=tuple(runs.get(identity(points[place]), ())),
+                runs=tuple(runs.get(identity(points[index]), ())),
             )
-            for place, known in enumerate(told)
+            for index, known in enumerate(told)
         )
 
     @cached_property
@@ -132,8 +132,8 @@ class Rerun:
 
         Those whose means satisfy the constraints on outcomes come before the others.
         """
-        scores = {place: self._score(known) for place, known in enumerate(self.former)}
-        return tuple(self.former[place] for place in self.study.sweep.objective.rank(scores))
+        scores = {index: self._score(known) for index, known in enumerate(self.former)}
+        return tuple(self.former[index] for index in self.study.sweep.objective.rank(scores))
 
     def _score(self, known: Configuration) -> Score | None:
         """Return what the means of a configuration are worth."""

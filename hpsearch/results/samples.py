@@ -92,8 +92,8 @@ def _errors(pairs: Sequence[tuple[float, float]]) -> list[float]:
 
 def _quantile(ordered: Sequence[float | None], share: float) -> float | None:
     """Return a quantile between neighbours, linearly."""
-    place = share * (len(ordered) - 1)
-    at, rest = int(place), place - int(place)
+    position = share * (len(ordered) - 1)
+    at, rest = int(position), position - int(position)
     below, above = ordered[at], ordered[at + 1] if rest else ordered[at]
     if below == above:
         return below
@@ -107,11 +107,11 @@ def _quantile(ordered: Sequence[float | None], share: float) -> float | None:
 def _doubled_ranks(values: Sequence[float], errors: Sequence[float]) -> list[int]:
     """Return twice the rank of each value, 0 for possible zeros; possibly equal values share their mean rank."""
     ranks = [0] * len(values)
-    order = [place for place in sorted(range(len(values)), key=values.__getitem__) if values[place] > errors[place]]
+    order = [index for index in sorted(range(len(values)), key=values.__getitem__) if values[index] > errors[index]]
     first = 0
-    for last, place in enumerate(order):
+    for last, index in enumerate(order):
         following = order[last + 1] if last + 1 < len(order) else None
-        if following is None or values[following] - values[place] > errors[following] + errors[place]:
+        if following is None or values[following] - values[index] > errors[following] + errors[index]:
             for tied in order[first : last + 1]:
                 ranks[tied] = first + last + 2
             first = last + 1

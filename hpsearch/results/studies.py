@@ -165,18 +165,18 @@ def summarize(paths: Sequence[Path], now: float) -> list[StudySummary]:
 
 def _summary(path: Path, now: float) -> StudySummary:
     """Return the summary of a study, but for its size."""
-    place = StudyDirectory(path)
+    study_dir = StudyDirectory(path)
     try:
-        holder, stamp = place.holder(), _fingerprint(place)
+        holder, stamp = study_dir.holder(), _fingerprint(study_dir)
         if holder is None and (known := _kept(path, stamp)) is not None:
             return known
-        with Journal.read(place.journal) as journal:
+        with Journal.read(study_dir.journal) as journal:
             record = journal.study()
-            watch, is_live = _Watch(), lambda: (holder or place.holder()) is not None
+            watch, is_live = _Watch(), lambda: (holder or study_dir.holder()) is not None
             study = study_of(path, record, watch.over(journal.entries()), is_live, lambda: iter(()))
             labels = labels_in(journal.all_requests())
     except HpsearchError as error:
-        text = str(error).removeprefix(f"{place.path}: ").removeprefix(f"{place.journal}: ")
+        text = str(error).removeprefix(f"{study_dir.path}: ").removeprefix(f"{study_dir.journal}: ")
         return StudySummary(path, text, changed=_made(path), begun=_made(path))
     objective, leaders = study.sweep.objective, [row for row in study.leaders if row.feasible]
     single = leaders[0] if leaders and not objective.several else None
@@ -197,14 +197,14 @@ def _summary(path: Path, now: float) -> StudySummary:
         seconds=watch.seconds + running,
         labels=labels,
     )
-    if holder is None and study.state != "running" and stamp == _fingerprint(place):
+    if holder is None and study.state != "running" and stamp == _fingerprint(study_dir):
         _keep(summary, stamp)
     return summary
 
 
-def _fingerprint(place: StudyDirectory) -> list[tuple[int, int, int]]:
+def _fingerprint(study_dir: StudyDirectory) -> list[tuple[int, int, int]]:
     """Return (inode, bytes, time of the last change in ns) of the journal's files that hold something."""
-    paths = (place.journal, place.journal.with_name(f"{place.journal.name}-wal"))
+    paths = (study_dir.journal, study_dir.journal.with_name(f"{study_dir.journal.name}-wal"))
     found = [path.stat() for path in paths if path.exists()]
     return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in found if one.st_size]
 

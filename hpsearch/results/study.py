@@ -100,8 +100,8 @@ class Study:
     @property
     def labels(self) -> Labels:
         """Its `tags` and its `note`, as `hpsearch tag` and `hpsearch note` wrote them, up to now."""
-        place = StudyDirectory(self.directory)
-        return labels_of(place) if place.exists() else Labels()  # there is none where it was run in memory
+        study_dir = StudyDirectory(self.directory)
+        return labels_of(study_dir) if study_dir.exists() else Labels()  # there is none where it was run in memory
 
     @property
     def rungs(self) -> list[RungView]:
@@ -456,16 +456,18 @@ def load(directory: str | Path) -> Study:
     Raises:
         JournalError: There is none in this directory, or this version can't read it.
     """
-    place = StudyDirectory(Path(directory))
-    before = place.exists() and place.holder()
+    study_dir = StudyDirectory(Path(directory))
+    before = study_dir.exists() and study_dir.holder()
 
     def entries() -> Iterator[Entry]:
-        with Journal.read(place.journal) as journal:
+        with Journal.read(study_dir.journal) as journal:
             yield from journal.entries()
 
-    with Journal.read(place.journal) as journal:
+    with Journal.read(study_dir.journal) as journal:
         # Asked before and after, as a process may begin or end while this reads.
-        return study_of(place.path, journal.study(), journal.entries(), lambda: bool(before or place.holder()), entries)
+        return study_of(
+            study_dir.path, journal.study(), journal.entries(), lambda: bool(before or study_dir.holder()), entries
+        )
 
 
 def study_of(

@@ -150,7 +150,7 @@ def search(
         )
     if not in_memory:
         check_launched_once("search")
-    place = None if directory is None or in_memory else StudyDirectory(Path(directory).expanduser())
+    study_dir = None if directory is None or in_memory else StudyDirectory(Path(directory).expanduser())
     code = None if isinstance(trainable, Sweep) else trainable
     if isinstance(trainable, Sweep):
         if arguments["parameters"] is not None:
@@ -159,7 +159,7 @@ def search(
             )
         arguments["parameters"] = trainable
     path = None if code is None else _import_path(code)
-    sweep = sweep_of_search(arguments, path, None if place is None else place.path.name, progress)
+    sweep = sweep_of_search(arguments, path, None if study_dir is None else study_dir.path.name, progress)
     if in_memory and (callbacks or sweep.on_end is not None):
         named = "callbacks" if callbacks else "on_end"
         raise SweepError(f"search: {named} must not be given with directory={IN_MEMORY!r}, which nobody watches")
@@ -177,12 +177,12 @@ def search(
     if backend != "ray" or is_table(sweep.trainable):
         make_backend(backend, sweep, code, old.get("address"), folders)  # no study is created if it can't be run
     watching = checked_observers(observers, sweep, folders)
-    begins_with = warm_start_of(given, sweep, place)
-    if place is None or not place.exists():
-        place = create_study(sweep, None if place is None else place.path, warm_start=begins_with)
+    begins_with = warm_start_of(given, sweep, study_dir)
+    if study_dir is None or not study_dir.exists():
+        study_dir = create_study(sweep, None if study_dir is None else study_dir.path, warm_start=begins_with)
     display = choose_progress(sys.stdout, quiet=not progress)
     run = _settings(code, backend, folders, display, watching, callbacks, old)
-    return _run_called(place, sweep, run, "search")
+    return _run_called(study_dir, sweep, run, "search")
 
 
 def rerun(
@@ -258,9 +258,9 @@ def rerun(
     display = choose_progress(sys.stdout, quiet=not progress)
     for note in plan.notes:
         display.note(note)
-    place = plan.opened(None if directory is None else Path(directory).expanduser())
+    study_dir = plan.opened(None if directory is None else Path(directory).expanduser())
     run = _settings(trainable, backend, folders, display, watching, (), old)
-    made = _run_called(place, sweep, run, "rerun").rerun
+    made = _run_called(study_dir, sweep, run, "rerun").rerun
     assert made is not None
     return made
 

@@ -48,13 +48,13 @@ class AskTell:
     """
 
     def __init__(self, sweep: Sweep | str | Path | None = None, *, directory: str | Path) -> None:
-        self._place = StudyDirectory(Path(directory).expanduser())
+        self._study_dir = StudyDirectory(Path(directory).expanduser())
         text = None
         if isinstance(sweep, str | Path):
             path = Path(sweep).expanduser()
             sweep = load_sweep(path, runs=False)
             text = path.read_text(encoding="utf-8")
-        self._turns = Turns(self._place, sweep, text)
+        self._turns = Turns(self._study_dir, sweep, text)
         self._finished = False
         self._reason = ""
 
@@ -73,7 +73,7 @@ class AskTell:
     @property
     def directory(self) -> Path:
         """The study's, for `hpsearch.load`."""
-        return self._place.path
+        return self._study_dir.path
 
     @property
     def finished(self) -> bool:
@@ -207,7 +207,7 @@ class AskTell:
         """
         request = Request(time.time(), verb, process_name(), details)
         with self._turn() as turn:
-            steered, *events = answer(request, turn.sweep_state, shlex.quote(str(self._place.path)))
+            steered, *events = answer(request, turn.sweep_state, shlex.quote(str(self._study_dir.path)))
             if isinstance(steered, Steered) and steered.refused:
                 raise SweepError(steered.refused)
             if turn.finished:

@@ -37,16 +37,16 @@ _MAKING_SECONDS = 5.0
 """Seconds that a sweep waits for the creation of its observers, so that mistakes show before anything runs."""
 
 
-def observed_of(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any]) -> Observed:
+def observed_of(study_dir: StudyDirectory, sweep: Sweep, record: Mapping[str, Any]) -> Observed:
     """Return the view of a study that observers get.
 
     Args:
-        place: Its directory.
+        study_dir: Its directory.
         sweep: The sweep.
         record: The study's record.
     """
     created, provenance = record.get("created", 0.0), record.get("provenance", {})
-    return Observed(place.path, sweep, created, identity_of(sweep.name, created, provenance))
+    return Observed(study_dir.path, sweep, created, identity_of(sweep.name, created, provenance))
 
 
 def check_observers(requested: Sequence[str | Observer], search_path: Sequence[str] = ()) -> None:
@@ -80,8 +80,8 @@ def checked_observers(
     named = None
     if observers is not None:
         named = tuple(
-            observer if isinstance(observer, Observer) else check_observer(observer, ("observers", place))
-            for place, observer in enumerate(listed(observers, ("observers",)))
+            observer if isinstance(observer, Observer) else check_observer(observer, ("observers", index))
+            for index, observer in enumerate(listed(observers, ("observers",)))
         )
         check_once(named, ("observers",))
     check_observers(sweep.observers if named is None else named, folders)
@@ -146,7 +146,7 @@ def catch_up(threads: Iterable[ObserverThread], sweep: Sweep, history: Iterable[
     close_all(threads)
 
 
-def show_observer(place: StudyDirectory, name: str, search_path: Sequence[str] = ()) -> int:
+def show_observer(study_dir: StudyDirectory, name: str, search_path: Sequence[str] = ()) -> int:
     """Replay a study's journal to an observer; return the number of trials that haven't ended.
 
     Raises:
@@ -154,10 +154,10 @@ def show_observer(place: StudyDirectory, name: str, search_path: Sequence[str] =
         InvalidKey: There is no such observer, or it can't be created.
         HpsearchError: The observer raised, without effect on the study.
     """
-    with Journal.read(place.journal) as journal:
+    with Journal.read(study_dir.journal) as journal:
         record, history = journal.study(), list(journal.entries())
     sweep = Sweep.from_json(record["sweep"])
-    observer = make_observer(name, observed_of(place, sweep, record), search_path)
+    observer = make_observer(name, observed_of(study_dir, sweep, record), search_path)
     journaled = JournaledState(sweep)
     try:
         seen = observer.seen()
@@ -170,7 +170,7 @@ def show_observer(place: StudyDirectory, name: str, search_path: Sequence[str] =
         raise
     except Exception as error:  # any exception of another tool
         raise HpsearchError(
-            f"{place.path}: the observer {name} must take what the study tells, but raised {exception_line(error)}. "
-            "Mend that, and give the command again: what it holds by then stays"
+            f"{study_dir.path}: the observer {name} must take what the study tells, but raised "
+            f"{exception_line(error)}. Mend that, and give the command again: what it holds by then stays"
         ) from error
     return sum(row.state not in TERMINAL for row in journaled.rows())

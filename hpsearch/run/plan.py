@@ -141,7 +141,7 @@ def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, SweepState, _Counte
     endless = replace(unlearned(sweep), limits=Limits(), metric=without_targets(sweep.objective.goals) or None)
     sweep_state = simulate(endless, backend, counter)
     makespan = backend.now()
-    shown = {place: sorted(found) for place, found in counter.widths.items()}
+    shown = {rung: sorted(widths) for rung, widths in counter.widths.items()}
     return Schedule(makespan, counter.worked / (workers * makespan), shown), sweep_state, counter
 
 

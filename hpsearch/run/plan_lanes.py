@@ -77,7 +77,7 @@ def lanes_lines(lanes: int, shapes: Shapes) -> list[str]:
         lanes: Lanes of a worker.
         shapes: Shapes of the first trials.
     """
-    return [f"{'' if place else 'lanes':<13}{line}" for place, line in enumerate(_told(lanes, shapes))]
+    return [f"{'' if index else 'lanes':<13}{line}" for index, line in enumerate(_told(lanes, shapes))]
 
 
 def _told(lanes: int, shapes: Shapes) -> Iterator[str]:

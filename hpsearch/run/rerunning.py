@@ -72,17 +72,17 @@ class Rerunning:
                 f"{former}: expected a sweep that says what runs a trial, but its trials were asked for and told of. "
                 f"Say it in Python: hpsearch.rerun({former!r}, trainable=...)"
             ) from None
-        place = None if directory is None else StudyDirectory(directory)
-        if place is None or not place.exists():
+        study_dir = None if directory is None else StudyDirectory(directory)
+        if study_dir is None or not study_dir.exists():
             return create_study(self.sweep, directory, folder=self.folder, rerun=self.origin)
-        there = load(place.path).rerun
+        there = load(study_dir.path).rerun
         got = "no rerun" if there is None else f"of {_told(there.origin)}"
         if there is None or _told(there.origin) != _told(self.origin):
             raise JournalError(
-                f"{place.path}: expected no study, or a rerun of {_told(self.origin)}, but the one there is {got}. "
+                f"{study_dir.path}: expected no study, or a rerun of {_told(self.origin)}, but the one there is {got}. "
                 "Name another directory (--dir)."
             )
-        return place
+        return study_dir
 
 
 def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None) -> Rerunning:

@@ -110,8 +110,8 @@ def _added(points: Sequence[Mapping[str, Any]], sweep_state: SweepState, where: 
     known: dict[str | None, str] = {_key(point, space): "it waits already" for point in sweep_state.requested.points}
     known |= {space.key(row.params): f"trial {row.number} has it" for row in rows}
     added = []
-    for place, given in enumerate(points):
-        point = sweep.added_point(("params", place) if len(points) > 1 else ("params",), given, len(rows) + place)
+    for index, given in enumerate(points):
+        point = sweep.added_point(("params", index) if len(points) > 1 else ("params",), given, len(rows) + index)
         key = _key(point, space)
         if key is not None and (former := known.get(key)) is not None:
             raise SweepError(

@@ -126,22 +126,22 @@ def create_study(
         **({} if rerun is None else {"rerun": rerun}),
     }
     while True:
-        place = StudyDirectory(directory or next_directory(sweep.name))
+        study_dir = StudyDirectory(directory or next_directory(sweep.name))
         try:
-            place.create(record, sweep_text)
-            return place
+            study_dir.create(record, sweep_text)
+            return study_dir
         except JournalError:
-            if directory is not None or not os.path.lexists(place.path):
+            if directory is not None or not os.path.lexists(study_dir.path):
                 raise  # else another process took the name in between
 
 
-def warm_start_of(given: Sequence[Given], sweep: Sweep, place: StudyDirectory | None) -> WarmStart | None:
+def warm_start_of(given: Sequence[Given], sweep: Sweep, study_dir: StudyDirectory | None) -> WarmStart | None:
     """Return a new study's warm start; None: there is none, or an existing study has its own.
 
     Args:
         given: The requested sources.
         sweep: The sweep.
-        place: The study's directory, if requested.
+        study_dir: The study's directory, if requested.
 
     Raises:
         SweepError: It can't be read; or it differs from an existing study's.
@@ -149,13 +149,13 @@ def warm_start_of(given: Sequence[Given], sweep: Sweep, place: StudyDirectory | 
     """
     if not given:
         return None
-    if place is None or not place.exists():
+    if study_dir is None or not study_dir.exists():
         return read_warm_start(given, sweep)
-    with Journal.read(place.journal) as journal:
+    with Journal.read(study_dir.journal) as journal:
         began = stored_warm_start(journal.study()).sources
     if (asked := tuple(map(source_name, given))) != began:
         raise SweepError(
-            f"--from {', '.join(asked)}: expected what the study in {place.path} began with, which is "
+            f"--from {', '.join(asked)}: expected what the study in {study_dir.path} began with, which is "
             f"{', '.join(began) or 'nothing'}: what a search begins with can't change. Leave --from out to go on, or "
             "name another directory"
         )
@@ -163,12 +163,12 @@ def warm_start_of(given: Sequence[Given], sweep: Sweep, place: StudyDirectory | 
 
 
 def run_study(
-    place: StudyDirectory, sweep: Sweep | None, run: RunSettings, retry: Sequence[int] | None = None
+    study_dir: StudyDirectory, sweep: Sweep | None, run: RunSettings, retry: Sequence[int] | None = None
 ) -> Study:
     """Run a study until it is finished or stopped.
 
     Args:
-        place: Its directory.
+        study_dir: Its directory.
         sweep: The requested sweep: the same one, or an extension; None: the study's.
         run: How to run it.
         retry: Failed trials to retry; empty: all; None: none.
@@ -184,27 +184,29 @@ def run_study(
     state = "error"
     try:
         with (
-            storage_errors(place),
-            place.running(process_name()) as check,
-            Journal.open(place.journal, durable=run.durable, guard=check) as journal,
+            storage_errors(study_dir),
+            study_dir.running(process_name()) as check,
+            Journal.open(study_dir.journal, durable=run.durable, guard=check) as journal,
         ):
             history = list(journal.entries())
             sweep, more = sweep_to_run(Sweep.from_json(journal.study()["sweep"]), history, sweep)
             run.held()
             if more is None and retry is None and history and history[-1].event == Ended("finished"):
-                run.display.note(f"{place.path}: this sweep is finished")
+                run.display.note(f"{study_dir.path}: this sweep is finished")
                 record = journal.study()
-                with _observers(place, sweep, record, run) as threads:
+                with _observers(study_dir, sweep, record, run) as threads:
                     catch_up(threads, Sweep.from_json(record["sweep"]), history)
-                return load(place.path)
-            _check_workers_may(place, sweep, history)
+                return load(study_dir.path)
+            _check_workers_may(study_dir, sweep, history)
             limit = sweep.limits.max_time
             last = history[-1].event if history and more is None and retry is None else None
             if limit is not None and last == Ended("max_time") and seconds_spent(history) >= limit:
                 # Else it would start Ray, only to end at once.
-                run.display.note(f"{place.path}: limits.max_time, {duration(limit)}, is used up: resume it with more")
-                return load(place.path)
-            _go_on(place, journal, history, sweep, more, run, retry, begun.append)
+                run.display.note(
+                    f"{study_dir.path}: limits.max_time, {duration(limit)}, is used up: resume it with more"
+                )
+                return load(study_dir.path)
+            _go_on(study_dir, journal, history, sweep, more, run, retry, begun.append)
             state = ""
     except KeyboardInterrupt:
         state = "interrupted"
@@ -212,8 +214,8 @@ def run_study(
     finally:  # others may look at the study by now
         for ended in begun:
             if ended.on_end is not None:
-                run.interrupts.signals += run_on_end(ended.on_end, place.path, state)
-    return load(place.path)
+                run.interrupts.signals += run_on_end(ended.on_end, study_dir.path, state)
+    return load(study_dir.path)
 
 
 def sweep_to_run(stored: Sweep, history: Sequence[Entry], requested: Sweep | None) -> tuple[Sweep, Extended | None]:
@@ -246,7 +248,7 @@ def sweep_to_run(stored: Sweep, history: Sequence[Entry], requested: Sweep | Non
     ), more
 
 
-def _check_workers_may(place: StudyDirectory, sweep: Sweep, history: Sequence[Entry]) -> None:
+def _check_workers_may(study_dir: StudyDirectory, sweep: Sweep, history: Sequence[Entry]) -> None:
     """Check that workers may run a study.
 
     Raises:
@@ -255,15 +257,15 @@ def _check_workers_may(place: StudyDirectory, sweep: Sweep, history: Sequence[En
     """
     if any(isinstance(entry.event, Opened) and entry.event.backend == ASK_TELL for entry in history):
         raise JournalError(
-            f"{place.path}: the trials of this study are asked for and told of, and whoever asked may still run them, "
-            f"so no workers can go on with it. Go on with `hpsearch ask {shlex.quote(str(place.path))}` and "
+            f"{study_dir.path}: the trials of this study are asked for and told of, and whoever asked may still run "
+            f"them, so no workers can go on with it. Go on with `hpsearch ask {shlex.quote(str(study_dir.path))}` and "
             "`hpsearch tell`, or run the sweep in a directory of its own."
         )
     sweep.check_runs()
 
 
 def _go_on(
-    place: StudyDirectory,
+    study_dir: StudyDirectory,
     journal: Journal,
     history: Sequence[Entry],
     sweep: Sweep,
@@ -275,21 +277,21 @@ def _go_on(
     """Run or resume a study; `begins` is called once it is sure to run, after all checks."""
     record = journal.study()
     folder = record.get("provenance", {}).get("directory") or str(Path.cwd())
-    run.display.note(f"study: {place.path}")
+    run.display.note(f"study: {study_dir.path}")
     if not history and sweep.seed == 0:
         run.display.note("seed 0, the default: every sweep with it tries the same trials; give another for others")
     if (known_as := sweep.searcher.known_as) is not None:
         run.display.note(f"method {sweep.method} is {known_as} here")
     for words in (*parallel_notes(sweep), *gpu_notes(sweep), *_script_notes(sweep, folder), *bits_notes(record)):
         run.display.note(words)
-    place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
+    study_dir.outwait_workers(_WORKERS_PATIENCE, run.display.note)
     stored = Sweep.from_json(record["sweep"])
     warm_start = stored_warm_start(record)
     for words in warm_start.told:
         run.display.note(f"begins with results of {words}")
     calls_of = direct_calls if run.virtual else lambda sweep, _: ProcessCalls(sweep, warm_start.past)
     sweep_state = SweepState(stored, calls_of, warm_start.past, current=sweep)
-    with closing(sweep_state), _observers(place, sweep, record, run) as threads:
+    with closing(sweep_state), _observers(study_dir, sweep, record, run) as threads:
         replayed = list(records_of(sweep_state.resume(history)))
         with run.interrupts as interrupts:  # before Ray is imported, which takes seconds
             if run.starting:
@@ -311,7 +313,7 @@ def _go_on(
                     watching.observe(told)
                 resources = sweep.resources
                 trainable = run.trainable or trainable_of(sweep, folder)
-                job = job_of(sweep, str(place.path), trainable, run.search_path, record.get("mkl_cbwr"))
+                job = job_of(sweep, str(study_dir.path), trainable, run.search_path, record.get("mkl_cbwr"))
                 own_files = None if isinstance(backend, SimulatedBackend) else OwnFiles(job)
                 opened = Opened(
                     backend.name,
@@ -334,7 +336,7 @@ def _go_on(
                 for (seq, when), (event, followed) in zip(written, applied, strict=True):
                     watching.observe(Record(seq, when, event, followed.decisions))
                 keep_all = sweep.checkpoints.keep == "all"
-                place.remove_unnamed(_named_checkpoints(history) if keep_all else sweep_state.checkpoints())
+                study_dir.remove_unnamed(_named_checkpoints(history) if keep_all else sweep_state.checkpoints())
                 Orchestrator(
                     sweep_state,
                     journal,
@@ -342,22 +344,22 @@ def _go_on(
                     watching,
                     interrupts,
                     spent=spent,
-                    discard=place.discard,
+                    discard=study_dir.discard,
                     edited=own_files.edit_note if own_files is not None and backend.runs_edits else lambda: None,
                 ).run(job)
                 if not keep_all:
-                    settle(place, sweep_state, durable=run.durable)
+                    settle(study_dir, sweep_state, durable=run.durable)
             finally:
                 watching.close()
 
 
 def _observers(
-    place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: RunSettings
+    study_dir: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: RunSettings
 ) -> AbstractContextManager[list[ObserverThread]]:
     """Create the observers; mistakes show before anything runs."""
     asked = sweep.observers if run.observers is None else run.observers
     names = [name for name in asked if run.tensorboard or name != "tensorboard"]
-    return observers_of(names, observed_of(place, sweep, record), run.display, run.search_path)
+    return observers_of(names, observed_of(study_dir, sweep, record), run.display, run.search_path)
 
 
 def job_of(
@@ -418,14 +420,14 @@ def _named_checkpoints(history: Sequence[Entry]) -> set[str]:
 
 
 @contextmanager
-def storage_errors(place: StudyDirectory) -> Iterator[None]:
+def storage_errors(study_dir: StudyDirectory) -> Iterator[None]:
     """Add to errors of writing that the study isn't lost."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _STORAGE and identity(place.journal) is not None:
+        if error.errno not in _STORAGE and identity(study_dir.journal) is not None:
             raise
         raise StorageError(
-            f"{place.path}: expected a place that can be written, got: {error}. What counted is in the journal: make "
-            "room, or mend what else it is, then resume."
+            f"{study_dir.path}: expected a place that can be written, got: {error}. What counted is in the journal: "
+            "make room, or mend what else it is, then resume."
         ) from error

@@ -150,8 +150,8 @@ def taken(
     if end is not None and not (reaches or ends or goes_on):
         raise TellError(_too_few(number, known, last, end))
     reports = tuple(
-        Report(number, first + place, to_numbers(metrics, names), seconds / len(given))
-        for place, metrics in enumerate(given)
+        Report(number, first + index, to_numbers(metrics, names), seconds / len(given))
+        for index, metrics in enumerate(given)
     )
     return Told(reports, last, reaches or ends or (end is None and not goes_on))
 

@@ -77,7 +77,7 @@ class Turns:
     """Locks a study for one call after the other.
 
     Args:
-        place: The study's directory; created if missing.
+        study_dir: The study's directory; created if missing.
         sweep: The requested sweep; None: the study's.
         text: The sweep file.
 
@@ -86,7 +86,7 @@ class Turns:
         JournalError: There is neither a study nor a sweep; or workers have run the study's trials.
     """
 
-    def __init__(self, place: StudyDirectory, sweep: Sweep | None, text: str | None) -> None:
+    def __init__(self, study_dir: StudyDirectory, sweep: Sweep | None, text: str | None) -> None:
         self.since: dict[int, float] = {}
         """Time of the last `ask` or `report` of open trials, in seconds since the epoch."""
         if sweep is not None and sweep.early_terminate is not None and sweep.early_terminate.capabilities.live:
@@ -95,14 +95,14 @@ class Turns:
                 f"{sweep.early_terminate.kind}, which stops them while they run: who asks for trials tells of them "
                 "when they have ended"
             )
-        self._place = place
+        self._study_dir = study_dir
         self._lock = threading.Lock()
         self._state: Turn | None = None
         self._end: tuple[int, int] | None = None  # last entry of the journal that the state includes
         self._metric: Metric | tuple[Metric, ...] | None = None if sweep is None else sweep.metric
         self._limits: Limits | None = None if sweep is None else sweep.limits
-        if not place.exists():
-            make_study(place, sweep, text)
+        if not study_dir.exists():
+            make_study(study_dir, sweep, text)
         with self._held() as journal:
             turn, more = self._loaded(journal, sweep)
             if self._end == (0, 0) or (more is not None and turn.finished):
@@ -145,9 +145,9 @@ class Turns:
     def _held(self) -> Iterator[Journal]:
         with (
             self._lock,
-            storage_errors(self._place),
-            self._place.running(process_name(), _PATIENCE) as check,
-            Journal.open(self._place.journal, guard=check) as journal,
+            storage_errors(self._study_dir),
+            self._study_dir.running(process_name(), _PATIENCE) as check,
+            Journal.open(self._study_dir.journal, guard=check) as journal,
         ):
             yield journal
 
@@ -157,8 +157,8 @@ class Turns:
         opened = next((entry.event for entry in history if isinstance(entry.event, Opened)), None)
         if opened is not None and opened.backend != ASK_TELL:
             raise JournalError(
-                f"{self._place.path}: workers have run the trials of this study, so they can't be asked for. Go on "
-                f"with `hpsearch resume {shlex.quote(str(self._place.path))}`, or ask for those of a study in a "
+                f"{self._study_dir.path}: workers have run the trials of this study, so they can't be asked for. Go on "
+                f"with `hpsearch resume {shlex.quote(str(self._study_dir.path))}`, or ask for those of a study in a "
                 "directory of its own."
             )
         record = journal.study()
@@ -190,7 +190,7 @@ class Turns:
                 self.since[trial] = when
 
 
-def make_study(place: StudyDirectory, sweep: Sweep | None, text: str | None) -> None:
+def make_study(study_dir: StudyDirectory, sweep: Sweep | None, text: str | None) -> None:
     """Make a study where there is none, also while another process does the same.
 
     Raises:
@@ -198,20 +198,20 @@ def make_study(place: StudyDirectory, sweep: Sweep | None, text: str | None) -> 
     """
     if sweep is None:
         raise JournalError(
-            f"{place.path}: expected a study's directory, but there is none, and no sweep to make one of"
+            f"{study_dir.path}: expected a study's directory, but there is none, and no sweep to make one of"
         )
     try:
-        create_study(sweep, place.path, text)
+        create_study(sweep, study_dir.path, text)
     except JournalError:
-        if not place.exists():  # else another process has created it
+        if not study_dir.exists():  # else another process has created it
             raise
 
 
-def steer_idle(place: StudyDirectory, request: Request, where: str) -> None:
+def steer_idle(study_dir: StudyDirectory, request: Request, where: str) -> None:
     """Lock a study, and journal the events of a request.
 
     Args:
-        place: The study's directory.
+        study_dir: The study's directory.
         request: The request, which isn't in the journal.
         where: The directory, quoted for a shell.
 
@@ -221,9 +221,9 @@ def steer_idle(place: StudyDirectory, request: Request, where: str) -> None:
         JournalError: The journal can't be read or doesn't replay.
     """
     with (
-        storage_errors(place),
-        place.running(request.by) as check,
-        Journal.open(place.journal, guard=check) as journal,
+        storage_errors(study_dir),
+        study_dir.running(request.by) as check,
+        Journal.open(study_dir.journal, guard=check) as journal,
     ):
         record = journal.study()
         sweep_state = SweepState(Sweep.from_json(record["sweep"]), past=stored_warm_start(record).past)

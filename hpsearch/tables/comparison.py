@@ -228,7 +228,7 @@ def _shown(value: float | None) -> str:
 
 def _beside(compared: Comparison, head: str, rows: Rows) -> str:
     columns = [Column(head, [name for name, _ in rows], is_text=True)]
-    columns += [Column(side.label, [cells[place] for _, cells in rows]) for place, side in enumerate(compared.sides)]
+    columns += [Column(side.label, [cells[index] for _, cells in rows]) for index, side in enumerate(compared.sides)]
     return table_text(columns).strip("\n") + "\n"
 
 

@@ -95,9 +95,9 @@ def group_columns(groups: Sequence[Group], field: Field, objective: Objective, t
     ]
     if any(group.failed for group in groups):
         columns.append(Column("failed", [str(group.failed) for group in groups]))
-    for place, goal in enumerate(objective.goals):
-        columns.append(Column(f"best {goal.name}", numbers([group.best[place] for group in groups]), is_kept=True))
-        medians = [group.median[place] for group in groups]
+    for index, goal in enumerate(objective.goals):
+        columns.append(Column(f"best {goal.name}", numbers([group.best[index] for group in groups]), is_kept=True))
+        medians = [group.median[index] for group in groups]
         columns.append(Column("median", ["" if value is None else number(value) for value in medians]))
     if any(group.asynchronous for group in groups):
         cells = ["yes" if group.asynchronous else "" for group in groups]
@@ -125,8 +125,8 @@ def _entry(group: Group, field: Field, objective: Objective, times: bool) -> dic
         field.name: None if group.value is ABSENT else group.value,
         "trials": group.trials,
         "failed": group.failed,
-        **{f"best.{name}": group.best[place] for place, name in enumerate(goals)},
-        **{f"median.{name}": group.median[place] for place, name in enumerate(goals)},
+        **{f"best.{name}": group.best[index] for index, name in enumerate(goals)},
+        **{f"median.{name}": group.median[index] for index, name in enumerate(goals)},
         "asynchronous": group.asynchronous,
         **({"seconds": group.seconds} if times else {}),
     }

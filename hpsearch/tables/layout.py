@@ -122,11 +122,11 @@ def _fitted(columns: Sequence[Column], screen: Screen) -> tuple[list[tuple[Colum
     least = [(column, min(width, _LEAST_TEXT) if column.is_text else width) for column, width in wanted]
     left_out: list[str] = []
     while _total(least) > screen.width:
-        place = max((place for place, (column, _) in enumerate(least) if not column.is_kept), default=None)
-        if place is None:
+        index = max((index for index, (column, _) in enumerate(least) if not column.is_kept), default=None)
+        if index is None:
             break
-        left_out.append(least[place][0].head)
-        del least[place], wanted[place]
+        left_out.append(least[index][0].head)
+        del least[index], wanted[index]
     room = screen.width - _total(least)
     fitted = []
     for (column, width), (_, whole) in zip(least, wanted, strict=True):

@@ -68,8 +68,8 @@ class Fields:
         self.state = own["state"]
         goals = [goal.name for goal in objective.goals]
         values = {
-            column: Field(column, goal, _value(place), _value_or_nan(place, goal))
-            for place, (column, goal) in enumerate(zip(value_columns(goals) if goals else [], goals, strict=True))
+            column: Field(column, goal, _value(index), _value_or_nan(index, goal))
+            for index, (column, goal) in enumerate(zip(value_columns(goals) if goals else [], goals, strict=True))
         }
         if objective.constraints:
             own["feasible"] = Field("feasible", "feasible", lambda row: row.feasible if row.values else ABSENT)
@@ -204,14 +204,14 @@ def _given(read: _Read) -> _Read:
     return found
 
 
-def _value(place: int) -> _Read:
-    return lambda row: row.values[place] if row.values else ABSENT
+def _value(index: int) -> _Read:
+    return lambda row: row.values[index] if row.values else ABSENT
 
 
-def _value_or_nan(place: int, goal: str) -> _Read:
+def _value_or_nan(index: int, goal: str) -> _Read:
     def found(row: TrialRow) -> Value:
         if row.values:
-            return row.values[place]
+            return row.values[index]
         is_nan = row.failure is None and math.isnan(row.metrics.get(goal, 0.0))
         return math.nan if is_nan else ABSENT
 

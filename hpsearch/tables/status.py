@@ -110,8 +110,8 @@ def way_on(study: Study, directory: Path | str) -> str:
 def _target_key(study: Study) -> str:
     """Return the key of the target: with several metrics that of the first one with a target."""
     objective = study.sweep.objective
-    place = next((place for place, goal in enumerate(objective.goals) if goal.target is not None), 0)
-    return f"metric.{place}.target" if objective.several else "metric.target"
+    index = next((index for index, goal in enumerate(objective.goals) if goal.target is not None), 0)
+    return f"metric.{index}.target" if objective.several else "metric.target"
 
 
 def _state(study: Study, holder: str | None) -> str:

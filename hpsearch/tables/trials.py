@@ -101,7 +101,7 @@ def rows_to_json(
     """
     entries = []
     codes = code_cells(rows)
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         entry: dict[str, Value] = {
             "trial": row.number,
             "state": str(row.state),
@@ -116,7 +116,7 @@ def rows_to_json(
             entry["parent"] = row.parent
             entry["inherited"] = row.inherited
         if codes is not None:
-            entry["code"] = codes[place]
+            entry["code"] = codes[index]
         if row.asynchronous:
             entry["asynchronous"] = True
         if row.reverted:
@@ -163,8 +163,8 @@ def _columns(
         "state": [str(row.state) for row in rows],
         "iterations": [row.iterations for row in rows],
         **{
-            column: [row.values[place] if row.values else None for row in rows]
-            for place, column in enumerate(value_columns([goal.name for goal in objective.goals]))
+            column: [row.values[index] if row.values else None for row in rows]
+            for index, column in enumerate(value_columns([goal.name for goal in objective.goals]))
         },
         **({"feasible": [row.feasible if row.values else absent for row in rows]} if objective.constraints else {}),
         **{f"params.{name}": [row.params.get(name, absent) for row in rows] for name in names},
@@ -268,8 +268,8 @@ def rows_to_table(
         Column("state", [str(row.state) for row in rows], is_text=True, is_kept=True),
         Column("iterations", [str(row.iterations) for row in rows]),
     ]
-    for place, goal in enumerate(objective.goals):
-        values = [row.values[place] if row.values else None for row in rows]
+    for index, goal in enumerate(objective.goals):
+        values = [row.values[index] if row.values else None for row in rows]
         columns.append(Column(goal.name, numbers(values), is_kept=True))
     for name in objective.names[len(objective.goals) :]:
         columns.append(_metric_column(name, rows))

@@ -161,8 +161,8 @@ class HParams:
         itself would take another of the few visible columns.
         """
         columns, plain = [_discrete(self._study, self._studies)] if self._studies else [], []
-        place = {name: number for number, name in enumerate(first)}
-        for name in sorted(self._distributions, key=lambda name: place.get(name, len(place))):
+        rank = {name: number for number, name in enumerate(first)}
+        for name in sorted(self._distributions, key=lambda name: rank.get(name, len(rank))):
             known = self._distributions[name]
             column = _parameter(name, self._kinds[name], known)
             if name in self._logs:

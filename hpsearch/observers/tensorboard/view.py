@@ -257,13 +257,13 @@ def _go_on(followed: _Followed) -> None:
     Raises:
         JournalError: It can't be read any more, or was replaced.
     """
-    place, runs = StudyDirectory(followed.study.directory), followed.runs
-    with Journal.read(place.journal) as journal:
+    study_dir, runs = StudyDirectory(followed.study.directory), followed.runs
+    with Journal.read(study_dir.journal) as journal:
         found = journal.added(followed.position)
     if found is None:
         raise JournalError(
-            f"{place.path}: another study lies here than when it was opened, or its journal was written anew, so it is "
-            "followed no further. Open it again."
+            f"{study_dir.path}: another study lies here than when it was opened, or its journal was written anew, so "
+            "it is followed no further. Open it again."
         )
     entries, followed.position = found
     for entry in entries:
@@ -272,7 +272,7 @@ def _go_on(followed: _Followed) -> None:
             runs.rungs(runs.journaled.rungs())
     if entries:
         runs.rungs(runs.journaled.rungs())
-    if place.holder() is None and not runs.journaled.is_ask_tell:
+    if study_dir.holder() is None and not runs.journaled.is_ask_tell:
         runs.settle()
 
 
@@ -282,12 +282,12 @@ def study_names(directories: Sequence[Path]) -> list[str]:
     Raises:
         HpsearchError: A study appears twice.
     """
-    places = [directory.resolve() for directory in directories]
-    for directory, (place, count) in zip(directories, ((place, places.count(place)) for place in places), strict=True):
+    paths = [directory.resolve() for directory in directories]
+    for directory, (path, count) in zip(directories, ((path, paths.count(path)) for path in paths), strict=True):
         if count > 1:
-            raise HpsearchError(f"{directory}: expected different studies, got {place} {count} times; name it once")
-    parts = [place.parts[1:] or ("study",) for place in places]
-    lengths = [1] * len(places)
+            raise HpsearchError(f"{directory}: expected different studies, got {path} {count} times; name it once")
+    parts = [path.parts[1:] or ("study",) for path in paths]
+    lengths = [1] * len(paths)
     while True:
         names = ["/".join(own[-length:]) for own, length in zip(parts, lengths, strict=True)]
         counts = Counter(names)
@@ -352,10 +352,10 @@ def _steps(course: CourseSoFar, axis: Axis, end: int) -> set[int]:
 
 def _thinned(steps: Sequence[int]) -> Sequence[int]:
     apart = math.ceil(len(steps) / _MOST_POINTS)
-    return [step for place, step in enumerate(steps) if place % apart == 0 or place == len(steps) - 1] if steps else []
+    return [step for index, step in enumerate(steps) if index % apart == 0 or index == len(steps) - 1] if steps else []
 
 
 def _at(changes: Sequence[Moment], axis: Axis, step: int) -> Moment | None:
     """Return what was found when so much was spent; None: nothing."""
-    place = bisect_right(changes, step, key=lambda moment: amount_of(moment, axis))
-    return changes[place - 1] if place else None
+    count = bisect_right(changes, step, key=lambda moment: amount_of(moment, axis))
+    return changes[count - 1] if count else None

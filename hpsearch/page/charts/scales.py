@@ -63,7 +63,7 @@ class Linear:
         step = next(step * power for step in _STEPS if step * power >= least * (1 - 1e-9))
         step = max(1.0, math.ceil(step)) if self.whole else step
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        return [(place * step, _text(place * step, step)) for place in range(first, last + 1)]
+        return [(index * step, _text(index * step, step)) for index in range(first, last + 1)]
 
 
 @dataclass(frozen=True, slots=True)
