@@ -219,25 +219,6 @@ def _write(directory: Path, state: bytes) -> None:
 class _Attempt:
     """An attempt on virtual workers."""
 
-    __slots__ = (
-        "_checkpoint_seconds",
-        "_ends",
-        "_more",
-        "_reached",
-        "_speed",
-        "began",
-        "deadline",
-        "due",
-        "ended",
-        "failure",
-        "is_cut",
-        "last",
-        "number",
-        "reports",
-        "steps",
-        "task",
-    )
-
     def __init__(
         self,
         task: Task,

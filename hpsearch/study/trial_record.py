@@ -49,90 +49,65 @@ DECIDED = frozenset({TrialState.COMPLETE, TrialState.STOPPED})
 """Trials that never run again."""
 
 
+@dataclass(slots=True, eq=False)  # a sweep holds one for every trial that it ever made
 class TrialRecord:
-    """One trial's record. Slots, because a sweep holds one for every trial that it ever made."""
+    """One trial's record."""
 
-    __slots__ = (
-        "_saved",
-        "asynchronous",
-        "attempts",
-        "bracket",
-        "checkpoint",
-        "checkpoint_iteration",
-        "code",
-        "company",
-        "excused",
-        "failure",
-        "failures",
-        "former_result",
-        "lanes",
-        "losses",
-        "narrowest",
-        "pruned",
-        "reason",
-        "result",
-        "reverted",
-        "rollback_point",
-        "rung",
-        "seconds",
-        "segment",
-        "state",
-        "sure_width",
-        "trial",
-        "until",
-        "widest",
-        "width",
-    )
+    trial: Trial
+    asynchronous: bool = False
+    """Its ranks don't wait for each other: run once more it gives other numbers."""
+    state: TrialState = TrialState.WAITING
+    result: TrialResult = _NOTHING
+    checkpoint: str | None = field(init=False)
+    """The newest; a fork's first is its parent's."""
+    checkpoint_iteration: int = field(init=False)
+    code: tuple[int, ...] = ()
+    """Versions of the trainable's code that its reports are of."""
+    attempts: int = 0
+    failures: int = 0
+    """Attempts that failed by the trial's own fault, since it was last retried."""
+    losses: int = 0
+    """Attempts lost in a row, without a checkpoint or a finished segment between them."""
+    seconds: float = 0.0
+    """Wall time in workers, of all attempts that reported it."""
+    bracket: int = 0
+    rung: int = 0
+    excused: float = 0.0
+    """Those of `seconds` that don't count towards its timeout: lost with a worker, or before it was retried."""
+    former_result: TrialResult = _NOTHING
+    """Where it stood before the reports of the attempt by which it failed."""
+    until: int | None = None
+    segment: Segment | None = None
+    """What runs now."""
+    failure: Failure | None = None
+    reason: str = ""
+    pruned: str = ""
+    """Why it is to go no further once nothing of it runs; empty: nobody pruned it."""
+    width: int = 1
+    """Workers of the segment that was started last."""
+    lanes: int = 1
+    """Trials of which it was trained as one computation, at most."""
+    sure_width: int | None = None
+    """Workers of the last rung that it reached in good order; None before the first."""
+    rollback_point: RollbackPoint | None = None
+    """Where it stood before it went beyond `sure_width`; None where it hasn't."""
+    company: Company = ()
+    """Those that it may share a worker with until its segment has come to its end, itself among them; if it is the only
+    one, it has a worker for itself. Empty: any."""
+    narrowest: int = 1
+    """Workers that it needs, as there wasn't memory enough on fewer."""
+    widest: int | None = None
+    """Workers that it may have at most, since it went wrong on more."""
+    reverted: str = ""
+    """Why it was taken back from more workers."""
+    _saved: tuple[tuple[int, str], ...] = ()
+    """Checkpoints with their iterations, in the order of writing, except those returned as superseded."""
 
-    def __init__(self, trial: Trial, asynchronous: bool = False) -> None:
-        self.trial = trial
-        self.asynchronous = asynchronous
-        """Its ranks don't wait for each other: run once more it gives other numbers."""
-        self.state = TrialState.WAITING
-        self.result = TrialResult(trial.start) if trial.start else _NOTHING
-        self.checkpoint = self.source
-        """The newest; a fork's first is its parent's."""
-        self.checkpoint_iteration = trial.start
-        self.code: tuple[int, ...] = ()
-        """Versions of the trainable's code that its reports are of."""
-        self.attempts = 0
-        self.failures = 0
-        """Attempts that failed by the trial's own fault, since it was last retried."""
-        self.losses = 0
-        """Attempts lost in a row, without a checkpoint or a finished segment between them."""
-        self.seconds = 0.0
-        """Wall time in workers, of all attempts that told it."""
-        self.bracket = self.rung = 0
-        self.excused = 0.0
-        """Those of `seconds` that don't count towards its timeout: lost with a worker, or before it was retried."""
-        self.former_result = _NOTHING
-        """Where it stood before the reports of the attempt by which it failed."""
-        self.until: int | None = None
-        self.segment: Segment | None = None
-        """What runs now."""
-        self.failure: Failure | None = None
-        self.reason = ""
-        self.pruned = ""
-        """Why it is to go no further once nothing of it runs; empty: nobody said so."""
-        self.width = 1
-        """Workers of the segment that was started last."""
-        self.lanes = 1
-        """Trials of which it was trained as one computation, at most."""
-        self.sure_width: int | None = None
-        """Workers of the last rung that it reached in good order; None before the first."""
-        self.rollback_point: RollbackPoint | None = None
-        """Where it stood before it went beyond `sure_width`; None where it hasn't."""
-        self.company: Company = ()
-        """Those that it may share a worker with until its segment has come to its end, itself among them; by itself it
-        has one for itself. Empty: with whoever."""
-        self.narrowest = 1
-        """Workers that it needs, as there wasn't memory enough on fewer."""
-        self.widest: int | None = None
-        """Workers that it may have at most, since it went wrong on more."""
-        self.reverted = ""
-        """Why it was taken back from more workers."""
-        self._saved: tuple[tuple[int, str], ...] = ()
-        """Checkpoints with their iterations, in the order of writing, but for those that were given as superseded."""
+    def __post_init__(self) -> None:
+        start = self.trial.start
+        if start:
+            self.result = TrialResult(start)
+        self.checkpoint, self.checkpoint_iteration = self.source, start
 
     @property
     def alone(self) -> bool:

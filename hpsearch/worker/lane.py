@@ -7,6 +7,7 @@ import copy
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -28,16 +29,16 @@ if TYPE_CHECKING:
 __all__ = ["BuiltTrainer", "Lane", "Parked", "state_bytes", "with_own_memory", "write_checkpoint", "write_kept"]
 
 
+@dataclass(eq=False)
 class BuiltTrainer:
     """A trial's object, and the checkpoint that it corresponds to."""
 
-    def __init__(self, made: Any, trial: RunningTrial, settings: Mapping[str, Any]) -> None:
-        self.object = made
-        self.trial = trial
-        self.settings = settings
-        """Settings of the process that its build changed."""
-        self.at: str | None = None
-        """Absolute path of that checkpoint; None if there is none."""
+    object: Any
+    trial: RunningTrial
+    settings: Mapping[str, Any]
+    """Settings of the process that its build changed."""
+    at: str | None = None
+    """Absolute path of that checkpoint; None if there is none."""
 
 
 class Lane:

@@ -1,12 +1,26 @@
-"""Which workers are to run nothing more, and why: told of slots, without any worker."""
+"""Which workers are to run nothing more, or are given back, and when a node fails: without any worker."""
 
 from __future__ import annotations
 
+import random
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpsearch.backends.gangs import CLOSE_SECONDS, GRACE_SECONDS, Gang
-from hpsearch.backends.ray.replacing import Overdue, overdue, why_replaced
+from hpsearch.backends.ray.replacing import (
+    FIRST_SECONDS,
+    MOST_FAILURES,
+    MOST_SECONDS,
+    Backoff,
+    FailingNodes,
+    Overdue,
+    overdue,
+    why_replaced,
+)
 from hpsearch.backends.slots import Flight, Slot, Slots
+from hpsearch.errors import BackendError
 from hpsearch.task import Result, Task, WorkerShare
 from hpsearch.trial import Failure, Segment, Trial
 
@@ -116,3 +130,117 @@ def test_a_worker_is_replaced_after_what_may_have_harmed_it(ran, memory, scripts
 def test_what_ran_over_its_timeout_is_why_the_next_one_has_a_new_worker():
     slot = Slot(0, "worker", timed_out=flight_of(0, 1.0))
     assert "ran over its timeout" in (why_replaced(slot, result(), 0, False) or "")
+
+
+def fail(nodes: FailingNodes, node: str, times: int) -> None:
+    for _ in range(times):
+        nodes.failed(node, f"node {node}", "OSError: no room")
+
+
+def test_the_error_names_the_node_and_what_its_last_worker_failed_with() -> None:
+    nodes = FailingNodes("before they began")
+    fail(nodes, "10.0.0.1", MOST_FAILURES - 1)
+    with pytest.raises(
+        BackendError, match=r"3 workers in a row failed on node 10\.0\.0\.1 before they began; .*no room"
+    ):
+        fail(nodes, "10.0.0.1", 1)
+
+
+def test_a_node_has_another_go_whenever_a_worker_does_well_there() -> None:
+    nodes = FailingNodes("")
+    for _ in range(5):
+        fail(nodes, "a", MOST_FAILURES - 1)
+        nodes.did_well("a")
+
+
+def test_what_goes_well_elsewhere_doesnt_count() -> None:
+    nodes = FailingNodes("")
+    fail(nodes, "a", MOST_FAILURES - 1)
+    fail(nodes, "b", MOST_FAILURES - 1)
+    nodes.did_well("b")
+    with pytest.raises(BackendError, match="node a"):
+        fail(nodes, "a", 1)
+
+
+def middle(low: float, high: float) -> float:
+    return (low + high) / 2
+
+
+def test_it_is_due_when_too_little_was_held_for_some_time_without_getting_more():
+    backoff = Backoff(middle)
+    assert not backoff.is_due(0.0, True, 1)
+    assert not backoff.is_due(FIRST_SECONDS - 0.1, True, 1)
+    assert backoff.is_due(FIRST_SECONDS, True, 1)
+    assert not backoff.is_due(FIRST_SECONDS, True, 2)  # it got one more
+    assert backoff.is_due(2 * FIRST_SECONDS, True, 2)
+    assert not backoff.is_due(2 * FIRST_SECONDS, False, 2)
+    assert not backoff.is_due(3 * FIRST_SECONDS - 0.1, True, 2)
+
+
+def test_what_was_given_back_is_asked_for_again_once_after_a_while():
+    backoff = Backoff(middle)
+    assert backoff.ask(0.0) == 0
+    backoff.give_way(10.0, 3)
+    assert backoff.given_back == 3
+    assert backoff.ask(10.0 + FIRST_SECONDS - 0.1) == 0
+    assert backoff.ask(10.0 + FIRST_SECONDS) == 3
+    assert backoff.given_back == 0
+    assert backoff.ask(1000.0) == 0
+
+
+def test_the_whiles_grow_to_a_bound_until_there_are_workers_enough():
+    backoff = Backoff(middle)
+    now, waits = 0.0, []
+    for _ in range(6):
+        began = now
+        while not backoff.is_due(now, True, 1):
+            now += 0.25
+        waits.append(now - began)
+        backoff.give_way(now, 1)
+    assert waits == [FIRST_SECONDS, 2 * FIRST_SECONDS, 4 * FIRST_SECONDS, MOST_SECONDS, MOST_SECONDS, MOST_SECONDS]
+    backoff.settle()
+    assert not backoff.is_due(now, True, 1)
+    assert backoff.is_due(now + FIRST_SECONDS, True, 1)
+
+
+def test_where_nobody_else_wants_the_room_it_goes_on_waiting():
+    backoff = Backoff(middle)
+    backoff.is_due(0.0, True, 1)
+    assert backoff.is_due(FIRST_SECONDS, True, 1)
+    backoff.wait_on()
+    assert not backoff.is_due(FIRST_SECONDS, True, 1)
+    assert backoff.is_due(2 * FIRST_SECONDS, True, 1)
+
+
+class Sweep:
+    """Needs `need` workers at once, and asks for as many."""
+
+    def __init__(self, need: int, draw: random.Random) -> None:
+        self.need = need
+        self.held = 0
+        self.asked = need
+        self.backoff = Backoff(draw.uniform)
+
+
+@given(st.integers(1, 8), st.lists(st.integers(2, 8), min_size=2, max_size=4), st.integers(0, 2**32 - 1))
+def test_of_sweeps_in_each_others_way_one_gets_all_that_it_needs(spare, needs, seed):
+    """A cluster whose room fits the largest need, and less than all; it gives each place to whoever asked first."""
+    draw = random.Random(seed)
+    sweeps = [Sweep(need, draw) for need in needs]
+    room = min(max(needs) + spare - 1, sum(needs) - 1)
+    queue = [sweep for sweep in sweeps for _ in range(sweep.need)]
+    draw.shuffle(queue)
+    now = 0.0
+    while not any(sweep.held == sweep.need for sweep in sweeps):
+        now += 0.25
+        assert now < 600.0, "they stand in each other's way for ever"
+        for sweep in sweeps:
+            queue += [sweep] * sweep.backoff.ask(now)
+            stuck = 0 < sweep.held < sweep.need
+            if sweep.backoff.is_due(now, stuck, sweep.held) and stuck:
+                given = sweep.held + queue.count(sweep)
+                queue = [other for other in queue if other is not sweep]
+                sweep.held = 0
+                sweep.backoff.give_way(now, given)
+            while queue and sum(one.held for one in sweeps) < room:
+                queue.pop(0).held += 1
