@@ -12,7 +12,7 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -39,6 +39,13 @@ _WORDS = frozenset({"and", "or", "not", "in", "if", "else", "True", "False", "No
 
 
 _YAML_WORDS = {"true": "True", "false": "False", "null": "None"}
+
+
+_Read = Callable[[str], Value]
+"""Returns the value of a name, or `ABSENT`."""
+
+_Compute = Callable[[_Read], Value]
+"""Returns the value of an expression, or of a part of it."""
 
 
 class _Absent:
@@ -76,7 +83,7 @@ class Expression:
         if len(self.text) > _LONGEST:
             raise InvalidKey((), f"must be an expression of at most {_LONGEST} letters, got {len(self.text)}")
         object.__setattr__(self, "text", re.sub(r"\s*\n\s*", " ", self.text.strip()))
-        _check(self._parsed[0], 0)
+        _ = self._compute
 
     def __str__(self) -> str:
         return self.text
@@ -118,7 +125,11 @@ class Expression:
             raise InvalidKey((), f"must be an expression, got {shown(self.text)}: {reason}") from None
         return tree, tuple(names)
 
-    def value(self, read: Callable[[str], Value]) -> Value:
+    @cached_property
+    def _compute(self) -> _Compute:
+        return _compiled(*self._parsed)
+
+    def value(self, read: _Read) -> Value:
         """Return the value of the expression.
 
         Args:
@@ -131,9 +142,8 @@ class Expression:
             Uncomputable: There is no value: division by zero, a number that is too large, or a parameter that is NaN.
             InvalidKey: An operation is not defined for values of these types.
         """
-        tree, names = self._parsed
         try:
-            return _finite(_Evaluation(names, read).value(tree))
+            return _finite(self._compute(read))
         except _IsAbsent:
             return ABSENT
         except (ArithmeticError, Uncomputable) as error:
@@ -143,7 +153,7 @@ class Expression:
                 (), f"must make sense for the values that there are, but in {self.text}: {error}"
             ) from None
 
-    def holds(self, read: Callable[[str], Value]) -> bool | None:
+    def holds(self, read: _Read) -> bool | None:
         """Return whether the expression is true; None if it reads an inactive parameter.
 
         Raises:
@@ -283,114 +293,94 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 
 _SIGNS: Mapping[type[ast.unaryop], Callable[[Any], Value]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
 
-_ALLOWED = (ast.BoolOp, ast.IfExp, ast.List, ast.Tuple)
 
-
-def _check(node: ast.expr, depth: int) -> None:
-    """Raise an InvalidKey if a syntax tree uses what expressions do not have."""
-    if depth > _DEEPEST:
-        raise InvalidKey((), f"must not be nested deeper than {_DEEPEST} levels")
-    for child in _children(node):
-        _check(child, depth + 1)
-
-
-def _children(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the operands of an expression.
+def _compiled(node: ast.expr, names: tuple[str, ...], depth: int = 0) -> _Compute:
+    """Return a function that computes the value of a syntax tree.
 
     Raises:
         InvalidKey: Expressions do not have this syntax.
     """
+    if depth > _DEEPEST:
+        raise InvalidKey((), f"must not be nested deeper than {_DEEPEST} levels")
+
+    def operands(*nodes: ast.expr) -> list[_Compute]:
+        return [_compiled(operand, names, depth + 1) for operand in nodes]
+
     match node:
-        case ast.Constant(value=bool() | int() | float() | str() | None) | ast.Name():
-            pass
-        case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.UAdd(), operand=operand):
-            yield operand
+        case ast.Constant(value=bool() | int() | float() | str() | None as constant):
+            return lambda read: constant
+        case ast.Name(id=placeholder):
+            name = names[int(placeholder[1:])]
+            return lambda read: _known(read(name))
+        case ast.List(elts=elements) | ast.Tuple(elts=elements):
+            items = operands(*elements)
+            return lambda read: [item(read) for item in items]
+        case ast.BoolOp(op=op, values=values):
+            conditions, joined = operands(*values), all if isinstance(op, ast.And) else any
+            return lambda read: joined(_truth(condition(read)) for condition in conditions)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            (negated,) = operands(operand)
+            return lambda read: not _truth(negated(read))
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in _SIGNS:
+            sign, (number,) = _SIGNS[type(op)], operands(operand)
+            return lambda read: sign(_number(number(read)))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-            yield from (left, right)
+            operate, (first, second) = _ARITHMETIC[type(op)], operands(left, right)
+            return lambda read: operate(_number(first(read)), _number(second(read)))
         case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _COMPARISONS for op in ops):
-            yield from (left, *others)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if not _PLACEHOLDER.fullmatch(name):
-            _check_call(name, args)
-            yield from args
-        case _ if isinstance(node, _ALLOWED):
-            yield from (child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
-        case _:
-            kind = type(node).__name__
-            problem = f"must hold numbers, texts, names, arithmetic, comparisons, and, or, not, if; got a {kind}"
-            raise InvalidKey((), problem, "quote names with other signs than letters in backquotes: `drop-out`")
+            comparisons, (side, *sides) = [_COMPARISONS[type(op)] for op in ops], operands(left, *others)
+            return lambda read: _compared(read, side, comparisons, sides)
+        case ast.IfExp(test=test, body=body, orelse=other):
+            condition, then, otherwise = operands(test, body, other)
+            return lambda read: then(read) if _truth(condition(read)) else otherwise(read)
+        case ast.Call(func=ast.Name(id=called), args=[ast.Name(id=placeholder)], keywords=[]) if called in _OF_NAMES:
+            of_name, name = _OF_NAMES[called], names[int(placeholder[1:])]
+            return lambda read: of_name(read(name))
+        case ast.Call(func=ast.Name(id=called), args=args, keywords=[]) if not _PLACEHOLDER.fullmatch(called):
+            _check_call(called, len(args))
+            function, arguments = _FUNCTIONS[called][0], operands(*args)
+            return lambda read: function(*[argument(read) for argument in arguments])
+    kind = type(node).__name__
+    problem = f"must hold numbers, texts, names, arithmetic, comparisons, and, or, not, if; got a {kind}"
+    raise InvalidKey((), problem, "quote names with other signs than letters in backquotes: `drop-out`")
 
 
-def _check_call(name: str, args: list[ast.expr]) -> None:
+def _known(value: Value) -> Value:
+    """Return the value of a parameter that is active and not NaN."""
+    if value is ABSENT:
+        raise _IsAbsent
+    if isinstance(value, float) and math.isnan(value):  # else `x != 3` would hold, and `not x < 3`
+        raise Uncomputable("it reads NaN")
+    return value
+
+
+def _truth(value: Value) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"true or false is needed, got {shown(value)}")
+    return value
+
+
+def _compared(
+    read: _Read, side: _Compute, comparisons: Sequence[Callable[[Any, Any], bool]], sides: Sequence[_Compute]
+) -> bool:
+    """Return the result of a chain of comparisons, with short-circuit evaluation."""
+    first = side(read)
+    for comparison, other in zip(comparisons, sides, strict=True):
+        second = other(read)
+        if not comparison(first, second):
+            return False
+        first = second
+    return True
+
+
+def _check_call(name: str, arguments: int) -> None:
+    """Raise an InvalidKey if this isn't a function of so many values."""
     if name in _OF_NAMES:
-        if len(args) != 1 or not isinstance(args[0], ast.Name):
-            raise InvalidKey((), f"must give {name} the name of a parameter, as in {name}(optimizer.momentum)")
-        return
+        raise InvalidKey((), f"must give {name} the name of a parameter, as in {name}(optimizer.momentum)")
     if name not in _FUNCTIONS:
         problem = f"must call a known function, got {name}"
         raise InvalidKey((), problem, nearest(name, [*_FUNCTIONS, *_OF_NAMES]))
     count = _FUNCTIONS[name][1]
-    if not args or (count is not None and len(args) != count):
+    if not arguments or (count is not None and arguments != count):
         wanted = "at least one" if count is None else "one"
-        raise InvalidKey((), f"must give {name} {wanted} argument, got {len(args)}")
-
-
-class _Evaluation:
-    """Evaluates a syntax tree."""
-
-    def __init__(self, names: tuple[str, ...], read: Callable[[str], Value]) -> None:
-        self._names = names
-        self._read = read
-
-    def value(self, node: ast.expr) -> Value:
-        match node:
-            case ast.Constant(value=value):
-                return value
-            case ast.Name():
-                value = self._named(node)
-                if value is ABSENT:
-                    raise _IsAbsent
-                if isinstance(value, float) and math.isnan(value):  # else `x != 3` would hold, and `not x < 3`
-                    raise Uncomputable("it reads NaN")
-                return value
-            case ast.List(elts=items) | ast.Tuple(elts=items):
-                return [self.value(item) for item in items]
-            case ast.BoolOp(op=op, values=operands):
-                return self._joined(isinstance(op, ast.And), operands)
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return not self._truth(operand)
-            case ast.UnaryOp(op=op, operand=operand):
-                return _SIGNS[type(op)](_number(self.value(operand)))
-            case ast.BinOp(left=left, op=op, right=right):
-                return _ARITHMETIC[type(op)](_number(self.value(left)), _number(self.value(right)))
-            case ast.Compare(left=left, ops=ops, comparators=others):
-                return self._compared(left, ops, others)
-            case ast.IfExp(test=test, body=body, orelse=other):
-                return self.value(body if self._truth(test) else other)
-            case ast.Call(func=ast.Name(id=name), args=args):
-                if name in _OF_NAMES:
-                    return _OF_NAMES[name](self._named(args[0]))
-                return _FUNCTIONS[name][0](*map(self.value, args))
-        raise TypeError(f"{type(node).__name__} isn't of the language")  # refused when it was built
-
-    def _named(self, node: ast.expr) -> Value:
-        assert isinstance(node, ast.Name)
-        return self._read(self._names[int(node.id[1:])])
-
-    def _truth(self, node: ast.expr) -> bool:
-        value = self.value(node)
-        if not isinstance(value, bool):
-            raise TypeError(f"true or false is needed, got {shown(value)}")
-        return value
-
-    def _joined(self, both: bool, operands: list[ast.expr]) -> bool:
-        """Return the result of `and` or `or`, with short-circuit evaluation."""
-        return all(map(self._truth, operands)) if both else any(map(self._truth, operands))
-
-    def _compared(self, left: ast.expr, ops: list[ast.cmpop], others: list[ast.expr]) -> bool:
-        first = self.value(left)
-        for op, other in zip(ops, others, strict=True):
-            second = self.value(other)
-            if not _COMPARISONS[type(op)](first, second):
-                return False
-            first = second
-        return True
+        raise InvalidKey((), f"must give {name} {wanted} argument, got {arguments}")
