@@ -29,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # a user's texts may hold what the terminal can't show
                 stream.reconfigure(errors="backslashreplace")
-        parser = build_parser(next((word for word in words if not word.startswith("-")), ""))
+        word = next((word for word in words if not word.startswith("-")), "")
+        parser = build_parser(word, first=word in words[:1])
         if not words:
             parser.print_help(sys.stderr)
             return USAGE
