@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ def _environment() -> dict[str, str]:
     return {name: os.environ[name] for name in sorted(_RECORDED) if name in os.environ}
 
 
+@cache  # of what this process has imported, or would
 def _version(package: str) -> str | None:
     import importlib.metadata  # takes a while, and who looks at a study doesn't need it
 
