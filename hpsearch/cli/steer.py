@@ -151,13 +151,13 @@ def _holder(study_dir: StudyDirectory, verb: str) -> str:
     with Journal.read(study_dir.journal):
         holder = study_dir.holder()
     study = load(study_dir.path)
-    told = study.is_told
-    if holder is not None and not told:
+    is_told = study.is_told
+    if holder is not None and not is_told:
         return holder
     instead = "" if verb in ("stop", "cancel") else f"; it goes on with: hpsearch resume {pasted(study_dir.path)}"
     if study.state == "finished":
         instead = ": it is finished"
-    elif told:
+    elif is_told:
         instead = ": its trials run elsewhere, and what is asked for stays open"
     raise JournalError(f"{study_dir.path}: no process runs this study now; there is nothing to {verb}{instead}")
 

@@ -160,8 +160,8 @@ def _ends_in_good_order() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    former = {number: signal.getsignal(number) for number in asked if signal.getsignal(number) is not signal.SIG_IGN}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    former = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
 
     ends = False
 

@@ -136,11 +136,11 @@ def sweep(sweep: Mapping[str, Any] | str | Path, entity: str | None = None, proj
         entity: Without effect.
         project: Without effect.
     """
-    given = sweep if isinstance(sweep, Mapping) else read_document(Path(sweep)).value
-    if not isinstance(given, Mapping):
-        raise SweepError(f"sweep must be a mapping, or a file that holds one, got a {type(given).__name__}")
+    content = sweep if isinstance(sweep, Mapping) else read_document(Path(sweep)).value
+    if not isinstance(content, Mapping):
+        raise SweepError(f"sweep must be a mapping, or a file that holds one, got a {type(content).__name__}")
     name = f"sweep-{next(_numbers)}"
-    _sweeps[name] = dict(given)
+    _sweeps[name] = dict(content)
     return name
 
 
@@ -177,17 +177,17 @@ def agent(
         raise SweepError(f"agent: sweep_id must be what wandb.sweep gave in this process, got {sweep_id!r}")
     if function is None:
         raise SweepError("agent: function is required; a sweep with a program is run by `hpsearch run SWEEP.yaml`")
-    asked = dict(_sweeps[sweep_id])
+    content = dict(_sweeps[sweep_id])
     former, trials = _begun.get(sweep_id, (None, 0))
     folder = given.pop("directory", None) or former
     if former is None or folder is None or Path(folder).absolute() != former.absolute():
         trials = 0
     most = None if count is None else trials + count
-    bounds = [bound for bound in (asked.get("run_cap"), most) if bound is not None]
+    bounds = [bound for bound in (content.get("run_cap"), most) if bound is not None]
     if bounds:
-        asked["run_cap"] = min(bounds)
+        content["run_cap"] = min(bounds)
     try:
-        study = hpsearch.search(_called(function), asked, backend=backend, directory=folder, **given)
+        study = hpsearch.search(_called(function), content, backend=backend, directory=folder, **given)
     except KeyboardInterrupt as error:
         if (directory := getattr(error, "directory", None)) is not None:
             _begun[sweep_id] = directory, hpsearch.load(directory).count  # the next call resumes it
@@ -220,11 +220,11 @@ class _Module(types.ModuleType):
         if name != "config" or isinstance(value, Config):
             super().__setattr__(name, value)
             return
-        given = mapping_of(value)
+        defaults = mapping_of(value)
         if run is None:
             _assigned.clear()
-            _assigned.update(given)
-        config.update(given)
+            _assigned.update(defaults)
+        config.update(defaults)
 
 
 sys.modules[__name__].__class__ = _Module

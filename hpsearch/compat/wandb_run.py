@@ -185,17 +185,17 @@ class Run:
         """
         if self._trial is None:
             return
-        given, names = _numbers(data), self._trial.metric_names
-        self._named.update(given.keys())
+        logged, names = _numbers(data), self._trial.metric_names
+        self._named.update(logged.keys())
         if self.step == 0:
             self._check_names(names)
         if step is not None and step == self._committed:
             say_once(f"step {step} is reported already: what is logged to it later is not kept")
             return
-        if self._is_whole and self._begins_row(given, step):
+        if self._is_whole and self._begins_row(logged, step):
             self._report()
         self._row_step = step if step is not None else self._row_step
-        self._row.update(given)
+        self._row.update(logged)
         self._row_time = time.perf_counter()
         if self._is_whole and not self._leading:
             self._leading = frozenset(self._row)
@@ -221,9 +221,9 @@ class Run:
         if self._exit_code:
             return
         names = () if self._trial is None else self._trial.metric_names
-        given = _numbers(self.summary)
-        if names and all(name in given for name in names):
-            self._row.update(given)
+        numbers = _numbers(self.summary)
+        if names and all(name in numbers for name in names):
+            self._row.update(numbers)
         if self._is_whole:
             self._report()
         elif self.step == 0 and self._named and (lacked := [name for name in names if name not in self._named]):

@@ -68,9 +68,9 @@ def _check(args: Any, trial: RunningTrial) -> None:
         "save_strategy='best'": (args.save_strategy == "best", "the sweep says what is kept: write 'no'"),
         "save_only_model=True": (args.save_only_model, "a trial goes on with its optimizer: leave it out"),
     }
-    for given, (is_given, advice) in wrong.items():
-        if is_given:
-            raise TrainableError(f"TrainingArguments({given}) can't be used in a sweep, as {advice}")
+    for option, (is_wrong, advice) in wrong.items():
+        if is_wrong:
+            raise TrainableError(f"TrainingArguments({option}) can't be used in a sweep, as {advice}")
     epochs, end = args.num_train_epochs, trial.end
     if args.eval_strategy == "epoch" and args.max_steps <= 0 and end is not None and epochs < end:
         raise TrainableError(
@@ -124,8 +124,8 @@ class _Reporting:
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         """Keep the metrics of each data set, and request a checkpoint."""
         if state.global_step > self._began:
-            told = numbers(metrics or {})
-            self._metrics |= {name: value for name, value in told.items() if not name.endswith(_TIMES)}
+            reported = numbers(metrics or {})
+            self._metrics |= {name: value for name, value in reported.items() if not name.endswith(_TIMES)}
             control.should_save = True
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

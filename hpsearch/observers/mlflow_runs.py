@@ -118,14 +118,14 @@ class MLflowObserver(TrialLog):
 
         for noisy in ("mlflow.store.db.utils", "mlflow.store.db.base_sql_model", "alembic"):
             logging.getLogger(noisy).setLevel(logging.WARNING)  # they print how a new database is made
-        given = os.environ.get("MLFLOW_TRACKING_URI")
+        address = os.environ.get("MLFLOW_TRACKING_URI")
         database = self._directory / "mlflow.db"
-        if not given and not database.exists():
+        if not address and not database.exists():
             _make(database)
-        self._client = client = MlflowClient(given or f"sqlite:///{database}")
+        self._client = client = MlflowClient(address or f"sqlite:///{database}")
         name = self._directory.name
         # Else the location of artifacts, of which there are none, would be the current folder.
-        artifacts = None if given else (self._directory / "mlartifacts").as_uri()
+        artifacts = None if address else (self._directory / "mlartifacts").as_uri()
         if (found := client.get_experiment_by_name(name)) is not None:
             self._experiment = found.experiment_id
             return client
@@ -143,8 +143,8 @@ class MLflowObserver(TrialLog):
         if labels := self.labels():
             tags["hpsearch.tags"] = ", ".join(labels)
         if (failure := trial.row.failure) is not None:
-            told = failure.traceback or failure.message
-            tags["mlflow.note.content"] = f"```\n{told[-_LONGEST_TAG + 10 :]}\n```"
+            traceback = failure.traceback or failure.message
+            tags["mlflow.note.content"] = f"```\n{traceback[-_LONGEST_TAG + 10 :]}\n```"
         return tags
 
 

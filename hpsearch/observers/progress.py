@@ -239,8 +239,8 @@ def _best(snapshot: Snapshot) -> list[RenderableType]:
     if not best.feasible:
         head.append(f", which breaks {' and '.join(objective.broken(best.score))}")
     # Of a former iteration, as `metric.scope: best` has it, nothing else is known here.
-    told = best.metrics if at == best.iterations else {}
-    others = {name: value for name, value in told.items() if name != objective.title}
+    metrics = best.metrics if at == best.iterations else {}
+    others = {name: value for name, value in metrics.items() if name != objective.title}
     reported = [Text(shortened(f"  reports {params_line(others)}", 400), "dim")] if others else []
     return [head, Text(shortened(f"  {params_line(best.params)}", 400)), *reported]
 

@@ -232,5 +232,5 @@ def facts_of(trial: EndedTrial) -> dict[str, str | int | float]:
 
 def key_of(observed: Observed) -> str:
     """Return this study's identity, independent of its path, as 16 hexadecimal digits."""
-    told = observed.identity or str(observed.directory.resolve())
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    identity = observed.identity or str(observed.directory.resolve())
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]

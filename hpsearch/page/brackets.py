@@ -56,24 +56,24 @@ def brackets(study: Study) -> Section | None:
     numbers = sorted({rung.bracket for rung in every})
     rungs = [rung for rung in every if rung.bracket in numbers[:_MOST_BRACKETS]]
     had = {share for counts in shares.values() for share in counts}
-    told = f"{counted(len(numbers), 'bracket')}, the largest rung with {counted(max(map(_size, every)), 'trial')}."
+    summary = f"{counted(len(numbers), 'bracket')}, the largest rung with {counted(max(map(_size, every)), 'trial')}."
     words = ["A trial goes from left to right until it is stopped."]
     is_told = any(share != _Share(1) for share in had)
     if is_told:
-        told += _told(had)
+        summary += _told(had)
         words.append(
             "The higher a grey bar, the more workers trained a trial at a time, on average, each as many as last in "
             "this rung."
         )
         if any(share.lanes > 1 for share in had):
             words.append("One of four that a worker trained as one computation had a fourth of it.")
-    words[0] = f"{told} {words[0]}"
+    words[0] = f"{summary} {words[0]}"
     if len(numbers) > _MOST_BRACKETS:
         words.append(f"The first {_MOST_BRACKETS} brackets are drawn, and are in the table.")
     drawn = {(rung.bracket, rung.rung) for rung in rungs} & shares.keys() if is_told else ()
     ends = {rung.until for rung in rungs}
     inks = {until: ink for until, ink in rung_inks(every).items() if until in ends}
-    picture = _picture(rungs, inks, {rung: shares[rung] for rung in drawn}, told)
+    picture = _picture(rungs, inks, {rung: shares[rung] for rung in drawn}, summary)
     return Section("Brackets", words, picture, _table(rungs, shares, had), folded=True)
 
 
@@ -98,9 +98,9 @@ def _told(shares: Collection[_Share]) -> str:
     """Return what shares trials had at least and at most."""
     workers = [share.workers for share in shares]
     least, most, lanes = min(workers), max(workers), max(share.lanes for share in shares)
-    told = f" A trial had {counted(most, 'worker') if least == most else f'{least} to {most} workers'}."
+    text = f" A trial had {counted(most, 'worker') if least == most else f'{least} to {most} workers'}."
     shared = f" Up to {lanes} trials were trained together on a worker."
-    return shared if most == 1 else told if lanes == 1 else told + shared
+    return shared if most == 1 else text if lanes == 1 else text + shared
 
 
 def _table(rungs: Sequence[RungView], shares: _Shares, had: Collection[_Share]) -> SectionTable:

@@ -90,7 +90,7 @@ def _differences(compared: Comparison) -> Section:
     words = [f"By how much each side is better than {first}: above 0 where it is."]
     if any(one.mean is not None and one.interval is None for one in compared.differences):
         words.append("A side of one study says nothing of chance, so it has no interval: run both with more seeds.")
-    words += [f"{told}." for told in pairing_lines(compared)]
+    words += [f"{line}." for line in pairing_lines(compared)]
     head = ("side", "when", "mean", "95 % interval", "seeds paired", *(["Wilcoxon p"] if has_p else []))
     return Section(title, words, table=SectionTable(head, rows))
 
@@ -99,8 +99,8 @@ def courses(compared: Comparison) -> dict[Axis, Picture]:
     """Draw each side's best over what it had cost, in steps, as far as all of its runs went."""
     objective = compared.objective
     what = "hypervolume" if objective.several else objective.goals[0].name
-    told = f"Median of each side's best {what}"
-    told += ", within its quartiles." if len(compared.runs) > len(compared.sides) else "."
+    summary = f"Median of each side's best {what}"
+    summary += ", within its quartiles." if len(compared.runs) > len(compared.sides) else "."
     pictures: dict[Axis, Picture] = {}
     for axis in AXES:
         far = [min(float(getattr(run.course.end, axis)) for run in side.runs) for side in compared.sides]
@@ -112,7 +112,7 @@ def courses(compared: Comparison) -> dict[Axis, Picture]:
             for side, best, end in zip(compared.sides, bests, far, strict=True)
             if best and not math.isnan(best[-1][1])
         )
-        words = [told, *([f"{ends}."] if ends else [])]
+        words = [summary, *([f"{ends}."] if ends else [])]
         if beyond:
             far_off = f"what was worse, as far as {number(beyond[-1])}, lies on its edge"
             words.append(f"The scale is that of the good values; {far_off}.")

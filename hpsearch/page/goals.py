@@ -36,14 +36,14 @@ def front(study: Study) -> Section | None:
     one = objective.goals[0]
     # From the best of the first goal on: a trial's second value can be had wherever the first one may be worse.
     leaders = sorted((row for row in study.leaders if row.feasible), key=lambda row: one.signed(row.values[0]))
-    told = f"{len(leaders):,} of {len(rows):,} trials are on the front: none is better than another in all."
+    summary = f"{len(leaders):,} of {len(rows):,} trials are on the front: none is better than another in all."
     if not leaders:
         least = study.leaders[0]
-        told = (
+        summary = (
             f"No trial is on the front, as all break constraints; trial {least.number} least: {_broken(study, least)}."
         )
-    words = [told, *_remarks(study, rows, leaders)]
-    picture = _scattered(study, rows, leaders, told)
+    words = [summary, *_remarks(study, rows, leaders)]
+    picture = _scattered(study, rows, leaders, summary)
     if not leaders:
         return Section("Front", words, picture)
     table, same = table_of(study, leaders[:_MOST_ROWS], checkpoints=True)
@@ -105,8 +105,8 @@ def growth(study: Study) -> Section | None:
     size, goals = len(moments[-1].front), len(objective.goals)
     most = min(_MOST_MEASURED, _MOST_STEPS // max(len(moment.front) for moment in moments) ** (goals - 1))
     if most < 2:
-        told = f"{size:,} trials are on the front. With {goals} goals, measuring its hypervolume would take too long."
-        return Section("How it got there", [told])
+        too_long = f"With {goals} goals, measuring its hypervolume would take too long."
+        return Section("How it got there", [f"{size:,} trials are on the front. {too_long}"])
     reference = reference_point(objective.goals, {}, [score for moment in moments for score in moment.front])
     grown = [
         (float(moment.trials - 1), hypervolume([objective.point(score) for score in moment.front], reference))
@@ -114,10 +114,10 @@ def growth(study: Study) -> Section | None:
     ]
     count = len(study.trials)
     last = grown[-1][1]
-    told = f"The front's hypervolume is {number(last)} after {counted(count, 'trial')}, with {size} on it."
+    summary = f"The front's hypervolume is {number(last)} after {counted(count, 'trial')}, with {size} on it."
     chart = Chart(
         "Hypervolume of the front",
-        told,
+        summary,
         Linear(-0.5, max(count - 0.5, 0.5), whole=True),
         scale_of([0.0, *(value for _, value in grown)]),
         ("trial", "hypervolume"),
@@ -126,7 +126,7 @@ def growth(study: Study) -> Section | None:
     for point in grown:
         chart.dot(point, "s0", 2.5, tip=f"{number(point[1])} when trial {point[0]:.0f} was the newest")
     chart.key("s0", "hypervolume of the front")
-    words = [told, _measured(study, reference)]
+    words = [summary, _measured(study, reference)]
     if last == 0:
         words.append("It is 0 as no trial is better than that in every goal.")
     words.append("The line is what was known by the time the next trial began. More is better.")

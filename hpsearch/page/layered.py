@@ -183,18 +183,18 @@ class _Drawing:
             bands.append((y, y + high))
             y += high
         self._x = [x - left for x in self._x]
-        places = [(x, sum(bands[layer]) / 2) for x, layer in zip(self._x, self._layer, strict=True)]
-        routes = [self._route(self._path(first, last), places, bands) for first, last in self._edges]
-        return Layout(right - left, y, places[: len(self._boxes)], routes)
+        middles = [(x, sum(bands[layer]) / 2) for x, layer in zip(self._x, self._layer, strict=True)]
+        routes = [self._route(self._path(first, last), middles, bands) for first, last in self._edges]
+        return Layout(right - left, y, middles[: len(self._boxes)], routes)
 
-    def _route(self, path: Sequence[int], places: Sequence[Point], bands: Sequence[Point]) -> list[Point]:
+    def _route(self, path: Sequence[int], middles: Sequence[Point], bands: Sequence[Point]) -> list[Point]:
         first, last = path[0], path[-1]
-        points = [(places[first][0], places[first][1] + self._boxes[first][1] / 2)]
+        points = [(middles[first][0], middles[first][1] + self._boxes[first][1] / 2)]
         for one, other in itertools.pairwise(path):
             points += _bend(
-                (places[one][0], bands[self._layer[one]][1]), (places[other][0], bands[self._layer[other]][0])
+                (middles[one][0], bands[self._layer[one]][1]), (middles[other][0], bands[self._layer[other]][0])
             )
-        return [*points, (places[last][0], places[last][1] - self._boxes[last][1] / 2)]
+        return [*points, (middles[last][0], middles[last][1] - self._boxes[last][1] / 2)]
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:

@@ -142,22 +142,22 @@ def _chain(graph: Graph, layers: Sequence[Value], before: int) -> int:
 def _edges(graph: Graph, cell: Mapping[str, Value], before: int, last_is: str = "") -> int:
     """Add a cell with operations on edges: each node is the sum of what its edges bring."""
     pairs = {edge: (int(edge.split("-")[0]), int(edge.split("-")[1])) for edge in cell}
-    places = {0: before}
+    indices = {0: before}
     last = max(end for _, end in pairs.values())
     for node in range(1, last + 1):
         edges = sorted((start, edge) for edge, (start, end) in pairs.items() if end == node)
-        ends = [_part(graph, cell[edge], places[start]) for start, edge in edges]
+        ends = [_part(graph, cell[edge], indices[start]) for start, edge in edges]
         name = f"{node}: {last_is}" if node == last and last_is else str(node)
-        places[node] = graph.add(Node(name, is_place=True), *ends)
-    return places[last]
+        indices[node] = graph.add(Node(name, is_place=True), *ends)
+    return indices[last]
 
 
 def _nodes(graph: Graph, cell: Mapping[str, Sequence[Mapping[str, Value]]], inputs: Sequence[int]) -> dict[int, int]:
     """Add a cell with operations on nodes; return their indices, by number."""
-    places, nodes = dict(enumerate(inputs)), {}
+    indices, nodes = dict(enumerate(inputs)), {}
     for number in sorted(map(int, cell)):
-        ends = [_part(graph, side["operation"], places[side["from"]]) for side in cell[str(number)]]
-        nodes[number] = places[number] = graph.add(Node(str(number), is_place=True), *ends)
+        ends = [_part(graph, side["operation"], indices[side["from"]]) for side in cell[str(number)]]
+        nodes[number] = indices[number] = graph.add(Node(str(number), is_place=True), *ends)
     return nodes
 
 

@@ -213,13 +213,13 @@ def overview(study: Study) -> Section:
     goal = objective.goals[0].name
     broken = "" if best.feasible else f" It breaks {' and '.join(objective.broken(best.score))}, as all do."
     value = f"{goal} {number(best.values[0])} at iteration {best.value_iteration}"
-    told = f"Trial {best.number} is best, with {value}.{broken}"
+    summary = f"Trial {best.number} is best, with {value}.{broken}"
     params = [(name, param_cell(value)) for name, value in outline(best.params, study.sweep.parameters).items()]
     checkpoint = study.checkpoint_path(best)
     if checkpoint is not None:
         params.append(("checkpoint", str(checkpoint)))
     return Section(
-        "What was found", [told, *words], table=SectionTable(("parameter", "value"), params, "The best trial")
+        "What was found", [summary, *words], table=SectionTable(("parameter", "value"), params, "The best trial")
     )
 
 
@@ -228,26 +228,28 @@ def _stopped(rows: list[TrialRow]) -> list[str]:
     counts = Counter(row.iterations for row in rows if row.state is TrialState.STOPPED)
     if not counts:
         return []
-    told = ", ".join(f"{count:,} at {iterations:,}" for iterations, count in sorted(counts.items()))
-    return [f"Stopped before their end, by how many iterations they had: {told}. Each trial's reason is in the table."]
+    stopped = ", ".join(f"{count:,} at {iterations:,}" for iterations, count in sorted(counts.items()))
+    return [
+        f"Stopped before their end, by how many iterations they had: {stopped}. Each trial's reason is in the table."
+    ]
 
 
 def again(study: Study) -> Section:
     """Return the command to run the sweep again, and its origin."""
-    told = study.provenance
+    provenance = study.provenance
     words, rows = [], [("directory", str(study.directory)), ("seed", str(study.sweep.seed))]
-    git = told.get("git")
+    git = provenance.get("git")
     if isinstance(git, dict):
         rows += [(f"git {name}", str(value)) for name, value in git.items() if value not in (None, "", [])]
     elif git:
         rows.append(("git", str(git)))
-    rows += [(name, str(told[name])) for name in ("python", "platform") if name in told]
-    rows += [(name, str(version)) for name, version in list(told.get("packages", {}).items())[:_MOST_PACKAGES]]
+    rows += [(name, str(provenance[name])) for name in ("python", "platform") if name in provenance]
+    rows += [(name, str(version)) for name, version in list(provenance.get("packages", {}).items())[:_MOST_PACKAGES]]
     lines = []
-    if folder := told.get("directory"):
+    if folder := provenance.get("directory"):
         lines.append(f"cd {shlex.quote(str(folder))}")
-    lines += [f"{name}={shlex.quote(str(value))} \\" for name, value in told.get("environment", {}).items()]
-    if command := told.get("command"):
+    lines += [f"{name}={shlex.quote(str(value))} \\" for name, value in provenance.get("environment", {}).items()]
+    if command := provenance.get("command"):
         lines.append(str(command))
     words.append("The command as it was given. Equal seeds draw equal trials; hpsearch rerun tries the best ones anew.")
     if MASK in str(command):

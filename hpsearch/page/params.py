@@ -83,12 +83,13 @@ def parallel(study: Study) -> Section | None:
     axes = params[:_MOST_AXES]
     if trials.ranked or len(axes) == 1:  # a goal without values has no axis
         axes += _goals(study, trials.shown)
-    told = _told(trials, axes)
-    words = [*told, "A line is a trial; axes of parameters span the search space, on its scales.", *_left_out(trials)]
+    sentences = _told(trials, axes)
+    scales = "A line is a trial; axes of parameters span the search space, on its scales."
+    words = [*sentences, scales, *_left_out(trials)]
     if more := [axis.name for axis in params[_MOST_AXES:]]:
         words.append(f"Not drawn for want of room: {', '.join(more)}.")
     words += lacks
-    picture = Picture(_WIDTH, _HEIGHT, "Parallel coordinates", " ".join(told))
+    picture = Picture(_WIDTH, _HEIGHT, "Parallel coordinates", " ".join(sentences))
     picture.draw(*_lines(axes, trials), *_axes(axes), *legend(_keys(trials), _LEFT, _WIDTH, 340)[0])
     return Section("Parameters", words, picture)
 
@@ -121,17 +122,17 @@ def _goals(study: Study, rows: Sequence[TrialRow]) -> Iterator[Axis]:
 
 def _told(trials: _Trials, axes: Sequence[Axis]) -> list[str]:
     """Describe the ranges of the best trials, and trials without values on the goals' axes."""
-    told = ["No trial has a finite value."]
+    sentences = ["No trial has a finite value."]
     if trials.ranked:
         tenth = "tenth " if trials.good == len(trials.ranked) // 10 else ""
         ranges = "; ".join(told_of(axis, trials.good) for axis in axes)
-        told = [f"The best {tenth}({trials.good:,} of {len(trials.ranked):,}) in green: {ranges}."]
+        sentences = [f"The best {tenth}({trials.good:,} of {len(trials.ranked):,}) in green: {ranges}."]
     if trials.without:
         parts = [f"{trials.failed:,} failed"] if trials.failed else []
         if trials.failed < len(trials.without):
             parts.append(f"{len(trials.without) - trials.failed:,} ended without a finite value")
-        told.append(f"In red, dashed, as far as the parameters: {' and '.join(parts)}.")
-    return told
+        sentences.append(f"In red, dashed, as far as the parameters: {' and '.join(parts)}.")
+    return sentences
 
 
 def _left_out(trials: _Trials) -> Iterator[str]:
@@ -161,9 +162,9 @@ def _line(axes: Sequence[Axis], trial: int) -> list[Point]:
 
 
 def _axes(axes: Sequence[Axis]) -> Iterator[Shape]:
-    places = _places(axes)
-    apart = places[1] - places[0]
-    for index, (x, axis) in enumerate(zip(places, axes, strict=True)):
+    positions = _places(axes)
+    apart = positions[1] - positions[0]
+    for index, (x, axis) in enumerate(zip(positions, axes, strict=True)):
         yield Line([(x, _TOP), (x, _BOTTOM)], "text")
         # Names alternate between two rows, so that each has the width of two axes, or twice the margin at an edge.
         room = min(2 * apart, 2 * x, 2 * (_WIDTH - x)) - 6
@@ -215,13 +216,13 @@ def _importance(study: Study, index: int, title: str) -> Section:
         return Section(title, [found.missing])
     shares = found.shares
     of_them = f", by {found.fitted} of them" if found.fitted < found.reached else ""
-    told = f"By {goal} at iteration {found.iteration}, the last one that {found.reached} trials reached{of_them}: "
-    told += ", ".join(f"{told_name(name, study)} {share:.0%}" for name, share in list(shares.items())[:3])
+    summary = f"By {goal} at iteration {found.iteration}, the last one that {found.reached} trials reached{of_them}: "
+    summary += ", ".join(f"{told_name(name, study)} {share:.0%}" for name, share in list(shares.items())[:3])
     row = 24
     names = {name: fitted(told_name(name, study), _LONGEST_NAME, 12) for name in shares}
     left = 28 + max(width_of(text, 12) for text in names.values())
     all_of_it = _SHARES_WIDTH - left - 60
-    picture = Picture(_SHARES_WIDTH, 20 + row * len(shares), title, told)
+    picture = Picture(_SHARES_WIDTH, 20 + row * len(shares), title, summary)
     for line, (name, share) in enumerate(shares.items()):
         y = 10 + row * line
         picture.draw(Words(left - 8, y + 15, names[name], "end"))
@@ -230,7 +231,7 @@ def _importance(study: Study, index: int, title: str) -> Section:
         )
         picture.draw(Words(left + all_of_it * share + 8, y + 15, f"{share:.1%}", "start", "muted"))
     words = [
-        f"{told}.",
+        f"{summary}.",
         "Shares of the variance that the parameters explain together, each alone and with others (fANOVA), of those "
         "that all of these trials have. With few trials they are rough.",
     ]

@@ -40,9 +40,9 @@ def history(study: Study) -> Section | None:
     if not rows:
         return None
     goal, last, best = objective.goals[0], len(study.trials) - 1.0, _best(study)
-    told = _found(study, rows)
+    summary = _found(study, rows)
     up, beyond = _scale([row.values[0] for row in rows] + [value for _, value in best], goal.goal == "minimize")
-    chart = Chart("Best so far", told, Linear(-0.5, last + 0.5, whole=True), up, ("trial", goal.name))
+    chart = Chart("Best so far", summary, Linear(-0.5, last + 0.5, whole=True), up, ("trial", goal.name))
     for name, (ink, hollow) in _KINDS.items():
         chosen = [row for row in rows if _kind(row) == name]
         for row in chosen:
@@ -55,7 +55,7 @@ def history(study: Study) -> Section | None:
         chart.key("s0", "best so far")
     table = [(f"{newest:.0f}", number(value)) for newest, value in best][-_MOST_ROWS:]
     head = ("newest trial", f"best {goal.name}")
-    words = [told, *_said(best, last), *beyond]
+    words = [summary, *_said(best, last), *beyond]
     return Section("How it got there", words, chart.picture, SectionTable(head, table), folded=True)
 
 
@@ -71,12 +71,12 @@ def _best(study: Study) -> list[tuple[float, float]]:
 def _found(study: Study, rows: Sequence[TrialRow]) -> str:
     """Return which values there are, and which is the best."""
     values, leader, goal = [row.values[0] for row in rows], study.leaders[0], study.sweep.objective.goals[0]
-    told = f"{counted(len(rows), 'trial')} with {goal.name} from {number(min(values))} to {number(max(values))}; "
+    summary = f"{counted(len(rows), 'trial')} with {goal.name} from {number(min(values))} to {number(max(values))}; "
     value = f"{number(leader.values[0])}, is trial {leader.number} of {len(study.trials):,}."
     if leader.feasible:
-        return f"{told}the best, {value}"
+        return f"{summary}the best, {value}"
     broken = " and ".join(study.sweep.objective.broken(leader.score))
-    return f"{told}all break constraints, and the one that breaks {broken} least, {value}"
+    return f"{summary}all break constraints, and the one that breaks {broken} least, {value}"
 
 
 def _said(best: Sequence[tuple[float, float]], last: float) -> Iterator[str]:
@@ -144,9 +144,9 @@ def _curves(
     scale = Log(1, last) if last >= 30 else Linear(1, max(last, 2), whole=True)
     across = Marked(scale, (float(last), 1.0, *reversed(shades)))
     thick = {row.number for row in study.leaders}
-    told = _told(shown, known, rows, study, index)
+    summary = _told(shown, known, rows, study, index)
     title = f"Learning curves: {goal.name}" if objective.several else "Learning curves"
-    chart = Chart(title, told, across, up, ("iteration", goal.name))
+    chart = Chart(title, summary, across, up, ("iteration", goal.name))
     for trial in reversed(shown):
         row = rows[trial]
         ink = SERIES[_shade(row.iterations, shades)]
@@ -157,7 +157,7 @@ def _curves(
     for step, level in enumerate(shades):
         exact = {one for one in levels if _shade(one, shades) == step} <= {level}
         chart.key(SERIES[step], f"{'' if exact else '<= '}{counted(level, 'iteration')}")
-    words = [told, *beyond]
+    words = [summary, *beyond]
     if len(known) > len(shown):
         words.append(f"The {len(shown)} best of {len(known):,} are drawn.")
     table = [
@@ -180,23 +180,25 @@ def _told(
     if objective.several and leaders and leaders[0].feasible:
         goal = objective.goals[index]
         best = min(leaders, key=lambda row: goal.signed(row.values[index])).number
-        told = f"Of the front, whose curves are thicker, trial {best} has the best {goal.name}: it"
+        summary = f"Of the front, whose curves are thicker, trial {best} has the best {goal.name}: it"
     elif leaders:
         best = leaders[0].number
-        told = (
+        summary = (
             f"Trial {best}, the best,"
             if leaders[0].feasible
             else f"All break constraints; trial {best}, which does so least,"
         )
     else:
         best = shown[0]
-        told = f"No trial has a value; trial {best}"
+        summary = f"No trial has a value; trial {best}"
         if study.leaders:
-            told = f"Of the trials with a finite curve the best, trial {best},"
+            summary = f"Of the trials with a finite curve the best, trial {best},"
     first, last = _ends(known[best])
-    told += f" went from {first} to {last} at iteration {known[best][-1][0]}."
+    summary += f" went from {first} to {last} at iteration {known[best][-1][0]}."
     stopped = sum(row.state is TrialState.STOPPED for row in rows.values())
-    return told + (f" {counted(stopped, 'trial')} of {len(rows):,} were stopped before their end." if stopped else "")
+    if stopped:
+        summary += f" {counted(stopped, 'trial')} of {len(rows):,} were stopped before their end."
+    return summary
 
 
 def _ends(curve: Sequence[tuple[int, float]]) -> tuple[str, str]:

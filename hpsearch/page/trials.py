@@ -29,12 +29,13 @@ def trials(study: Study) -> Section | None:
         return None
     table, same = table_of(study, ranked)
     if not any(row.values for row in ranked):
-        told = (
+        summary = (
             f"The first {len(ranked)} of {len(rows):,}; none has a value." if len(rows) > len(ranked) else "All trials."
         )
     else:
-        told = f"The {len(ranked)} best of {len(rows):,}." if len(rows) > len(ranked) else "All trials, the best first."
-    return Section("Trials", [told, *same], table=table)
+        is_part = len(rows) > len(ranked)
+        summary = f"The {len(ranked)} best of {len(rows):,}." if is_part else "All trials, the best first."
+    return Section("Trials", [summary, *same], table=table)
 
 
 def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) -> tuple[SectionTable, list[str]]:
@@ -63,14 +64,14 @@ def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) 
     if endings.brackets:
         columns.append(("bracket", [endings.bracket(row) for row in rows]))
     columns.append(("why it ended", [endings.why(row) for row in rows]))
-    told = [f"The same in all of these: {', '.join(f'{name} = {params[name][0]}' for name in same)}."] if same else []
+    notes = [f"The same in all of these: {', '.join(f'{name} = {params[name][0]}' for name in same)}."] if same else []
     if checkpoints:
         paths = [study.checkpoint_path(row) for row in rows]
         kept = ["" if path is None else str(path.relative_to(study.directory)) for path in paths]
         columns.append(("checkpoint", kept))
-        told.append(f"Checkpoints lie in {study.directory}." if any(kept) else "None of these has a checkpoint.")
+        notes.append(f"Checkpoints lie in {study.directory}." if any(kept) else "None of these has a checkpoint.")
     head, cells = zip(*columns, strict=True)
-    return SectionTable(head, list(zip(*cells, strict=True))), told
+    return SectionTable(head, list(zip(*cells, strict=True))), notes
 
 
 def _is_same(name: str, points: Sequence[Params]) -> bool:
@@ -83,11 +84,11 @@ def strategies(study: Study) -> Section | None:
     columns = by_strategy(study)
     if not columns or not columns[0].cells:
         return None
-    told = ["How the workers of a trial trained it together; the strategy of the best trial comes first."]
+    words = ["How the workers of a trial trained it together; the strategy of the best trial comes first."]
     if study.sweep.strategies.asynchronous:
-        told.append("A trial of an asynchronous one gives other numbers when it runs once more.")
+        words.append("A trial of an asynchronous one gives other numbers when it runs once more.")
     rows = list(zip(*(column.cells for column in columns), strict=True))
-    return Section("Strategies", told, table=SectionTable([column.head for column in columns], rows))
+    return Section("Strategies", words, table=SectionTable([column.head for column in columns], rows))
 
 
 def failures(study: Study) -> Section | None:

@@ -55,7 +55,7 @@ def workers(study: Study) -> Section | None:
     there = sum((ended - began) * workers for began, ended, workers in spans)
     idle = max(0.0, there - busy)
     share = f"{idle / there:.0%}" if there else "none"
-    told = f"{counted(count, 'worker')}: idle for {duration(idle)} of {duration(there)} ({share})."
+    summary = f"{counted(count, 'worker')}: idle for {duration(idle)} of {duration(there)} ({share})."
     shown = lanes[:_MOST_LANES]
     first, last = spans[0][0], max(spans[-1][1], max(one.ended for one in segments))
     begun = min(one.began for one in segments)
@@ -68,7 +68,7 @@ def workers(study: Study) -> Section | None:
     above, rows = legend(keys, left, left + wide, 16)
     top = 14 + ROW * rows
     bottom = top + row * len(shown)
-    picture = Picture(760, bottom + 46, "Workers", told)
+    picture = Picture(760, bottom + 46, "Workers", summary)
     picture.draw(*above)
     for value, text in across.ticks(8):
         x = left + wide * across.share(value)
@@ -93,8 +93,10 @@ def workers(study: Study) -> Section | None:
             picture.draw(Box(x, y + 2, max(width - gap, 0.6), row - 4, ink, tip))
     starting = sum(_before_the_first(segments, *span) for span in spans)
     if starting > 0.05 * there:
-        told += f" Of that, {duration(starting)} passed before the first trial began: workers were started meanwhile."
-    words = [told, f"A bar is a segment of a trial{', in the colour of its rung' if inks else ''}."]
+        summary += (
+            f" Of that, {duration(starting)} passed before the first trial began: workers were started meanwhile."
+        )
+    words = [summary, f"A bar is a segment of a trial{', in the colour of its rung' if inks else ''}."]
     if is_late:
         words.append("Drawn is what came after that: it is less than half of the time.")
     if any(one.kind in _BAD for one in segments):

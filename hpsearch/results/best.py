@@ -62,9 +62,9 @@ def no_best(
         )
     if not leaders:
         failed = sum(row.state is TrialState.FAILED for row in rows)
-        told = " and ".join(repr(goal.name) for goal in objective.goals)
+        metrics = " and ".join(repr(goal.name) for goal in objective.goals)
         return HpsearchError(
-            f"{directory}: no trial has a value of {told} yet ({failed} failed). `{look}` shows what became of each."
+            f"{directory}: no trial has a value of {metrics} yet ({failed} failed). `{look}` shows what became of each."
         )
     broken = " and ".join(objective.broken(leaders[0].score))
     return HpsearchError(
@@ -154,6 +154,6 @@ def reference_point(
     points = []
     for index, goal in enumerate(goals):
         seen = [value for score in scores if math.isfinite(value := goal.signed(values_of(score)[index]))]
-        told = references.get(goal.name, goal.reference)
-        points.append(max(seen, default=0.0) if told is None else goal.signed(told))
+        reference = references.get(goal.name, goal.reference)
+        points.append(max(seen, default=0.0) if reference is None else goal.signed(reference))
     return tuple(points)

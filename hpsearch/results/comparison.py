@@ -289,8 +289,8 @@ def _aims(objective: Objective) -> tuple[list[tuple[str, str, str]], set[Outcome
 def _aim(objective: Objective) -> str:
     """Describe an objective, to compare it with others."""
     best = [goal.name for goal in objective.goals if goal.scope == "best"]
-    told = objective.aim + (f", of all reports of a trial the best {' and '.join(best)}" if best else "")
-    return told + (f", where {' and '.join(map(str, objective.constraints))}" if objective.constraints else "")
+    aim = objective.aim + (f", of all reports of a trial the best {' and '.join(best)}" if best else "")
+    return aim + (f", where {' and '.join(map(str, objective.constraints))}" if objective.constraints else "")
 
 
 def _references(objectives: Iterable[Objective]) -> dict[str, float]:

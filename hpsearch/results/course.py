@@ -77,7 +77,7 @@ class CourseSoFar:
         if changed:
             self.changes.append(self.now)
 
-    def _time(self, entry: Entry, told: bool) -> tuple[float, float]:
+    def _time(self, entry: Entry, is_told: bool) -> tuple[float, float]:
         """Return (running seconds, start-up seconds) so far."""
         before = self._running.seconds
         self._running.take(entry)
@@ -86,7 +86,7 @@ class CourseSoFar:
         self._starts = isinstance(entry.event, Opened) or (starts and not began)
         if began and self._began is None:
             self._began = entry.time
-        if told:  # by unknown processes, so their running time is unknown
+        if is_told:  # by unknown processes, so their running time is unknown
             return max(self.now.seconds, entry.time - self._began) if self._began is not None else 0.0, 0.0
         return self.now.seconds + passed * (not starts), self.now.starting + passed * starts
 

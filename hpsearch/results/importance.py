@@ -158,8 +158,8 @@ def _known(parameter: OptunaParameter, values: Sequence[Value]) -> _Known:
     if isinstance(distribution, FloatDistribution | IntDistribution):
         step = distribution.step or 1
         last = round((distribution.high - distribution.low) / step)
-        places = [min(max(round((value - distribution.low) / step), 0), last) for value in values]
-        return _Known(IntDistribution(0, last), places)
+        steps = [min(max(round((value - distribution.low) / step), 0), last) for value in values]
+        return _Known(IntDistribution(0, last), steps)
     return _Known(parameter.distribution, [parameter.value(value) for value in values])
 
 

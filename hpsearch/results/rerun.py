@@ -111,7 +111,7 @@ class Rerun:
     @cached_property
     def former(self) -> tuple[Configuration, ...]:
         """The configurations as the former study ranked them: the first has its best trial."""
-        told, points = self.origin["configurations"], self.study.sweep.points_to_try
+        origins, points = self.origin["configurations"], self.study.sweep.points_to_try
         runs: dict[str, list[TrialRow]] = {}
         for row in self.study.trials:
             if row.origin == "points_to_try":  # not an added configuration, which comes before the remaining ones
@@ -123,7 +123,7 @@ class Rerun:
                 asked=self.origin["seeds"],
                 runs=tuple(runs.get(identity(points[index]), ())),
             )
-            for index, known in enumerate(told)
+            for index, known in enumerate(origins)
         )
 
     @cached_property
@@ -140,8 +140,8 @@ class Rerun:
         objective = self.study.sweep.objective
         if known.mean is None:
             return None
-        told = [self.study.metrics_of(row) for row in known.ended] if objective.constraints else []
-        means = {name: statistics.mean(metrics[name] for metrics in told) for name in objective.names[1:]}
+        reported = [self.study.metrics_of(row) for row in known.ended] if objective.constraints else []
+        means = {name: statistics.mean(metrics[name] for metrics in reported) for name in objective.names[1:]}
         return objective.reported({**means, self.metric: known.mean})
 
     @property

@@ -45,10 +45,10 @@ def result_warnings(study: Study) -> list[str]:
 def without_value(study: Study) -> str:
     """Describe how trials ended if none has a value."""
     counts = Counter(row.state for row in study.trials)
-    told = ", ".join(f"{count} {state}" for state, count in counts.items())
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
     # Every report has the metrics as numbers: a missing value is NaN.
     reported = sum(bool(row.metrics) for row in study.trials if row.state is not TrialState.FAILED)
-    return f"no trial has a value ({told})" + (f"; {reported} reported NaN" if reported else "")
+    return f"no trial has a value ({states})" + (f"; {reported} reported NaN" if reported else "")
 
 
 def _first_failure(study: Study) -> str:

@@ -69,8 +69,8 @@ class Study:
 
     def __repr__(self) -> str:
         counts = self._journaled.counts()
-        told = ", ".join(f"{counts[state]} {state}" for state in TrialState if counts.get(state))
-        return f"<Study {self.sweep.name} in {self.directory}: {self.state}; {told or 'no trials'}>"
+        trials = ", ".join(f"{counts[state]} {state}" for state in TrialState if counts.get(state))
+        return f"<Study {self.sweep.name} in {self.directory}: {self.state}; {trials or 'no trials'}>"
 
     @property
     def identity(self) -> str:

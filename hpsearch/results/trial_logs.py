@@ -38,11 +38,11 @@ def logs_of(study: Path, trial: int) -> list[LogFile]:
     found = []
     for attempt in _numbered(study / "trials" / f"{trial:05d}"):
         folder = study / "trials" / f"{trial:05d}" / str(attempt)
-        places = {0: folder / _LOG}
+        paths = {0: folder / _LOG}
         for name in _names(folder):
             if (rank := _RANK.fullmatch(name)) is not None:
-                places[int(rank[1])] = folder / name / _LOG
-        found += [LogFile(trial, attempt, rank, path) for rank, path in sorted(places.items()) if path.is_file()]
+                paths[int(rank[1])] = folder / name / _LOG
+        found += [LogFile(trial, attempt, rank, path) for rank, path in sorted(paths.items()) if path.is_file()]
     return found
 
 

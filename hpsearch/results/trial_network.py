@@ -131,11 +131,11 @@ class TrialNetwork:
         try:
             made.load_state_dict(dict(self.weights))
         except RuntimeError as error:
-            told = " ".join(line.strip() for line in str(error).splitlines()[1:3]) or str(error)
+            problem = " ".join(line.strip() for line in str(error).splitlines()[1:3]) or str(error)
             raise HpsearchError(
                 f"{self.checkpoint}: the weights of trial {self.row.number} must fit the network that its architecture "
-                f"builds now, but: {told} Has an operation of your own changed since it was trained? Put it back as it "
-                "was then."
+                f"builds now, but: {problem} Has an operation of your own changed since it was trained? Put it back as "
+                "it was then."
             ) from error
         return made.eval()
 

@@ -166,18 +166,18 @@ def search(
     sweep.check_runs()
     folders = _search_path(code)
     past = () if warm_start is None else warm_start
-    given = tuple(past) if isinstance(past, list | tuple) else (cast("Given", past),)
+    sources = tuple(past) if isinstance(past, list | tuple) else (cast("Given", past),)
     if in_memory:
         made = make_backend(backend, sweep, code, folders=folders)
         assert isinstance(made, SimulatedBackend)
-        return run_in_memory(sweep, made, warm_start_of(given, sweep, None))
+        return run_in_memory(sweep, made, warm_start_of(sources, sweep, None))
     assert not isinstance(code, Simulation)
     if backend != "simulated" and not is_table(sweep.trainable):
         check_end(sweep, code, folders)
     if backend != "ray" or is_table(sweep.trainable):
         make_backend(backend, sweep, code, old.get("address"), folders)  # no study is created if it can't be run
     watching = checked_observers(observers, sweep, folders)
-    begins_with = warm_start_of(given, sweep, study_dir)
+    begins_with = warm_start_of(sources, sweep, study_dir)
     if study_dir is None or not study_dir.exists():
         study_dir = create_study(sweep, None if study_dir is None else study_dir.path, warm_start=begins_with)
     display = choose_progress(sys.stdout, quiet=not progress)

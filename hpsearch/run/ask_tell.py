@@ -106,8 +106,8 @@ class AskTell:
             if not isinstance(answer, Started):
                 return None
             turn.note(answer)
-            given = asked_trial(turn.sweep_state.record(answer.segment.trial), turn.sweep_state.sweep.parameters)
-        return given
+            opened = asked_trial(turn.sweep_state.record(answer.segment.trial), turn.sweep_state.sweep.parameters)
+        return opened
 
     def tell(
         self,
@@ -138,13 +138,13 @@ class AskTell:
         """
         with self._turn() as turn:
             names = turn.sweep_state.sweep.objective.names
-            given = reports_of(reports, names)
-            if failed is not None and (given or ended or iteration is not None):
+            normalized = reports_of(reports, names)
+            if failed is not None and (normalized or ended or iteration is not None):
                 raise TellError("why a trial failed is told alone, got reports, too; report(...) what came before it")
             record = _open(turn, trial, attempt)
             seconds = self._seconds(record)
             if failed is None:
-                _take(turn, record, taken(record, names, given, iteration, seconds, ends=ended), seconds)
+                _take(turn, record, taken(record, names, normalized, iteration, seconds, ends=ended), seconds)
             else:
                 _fail(turn, record, failed, seconds)
             turn.settle()
@@ -165,9 +165,9 @@ class AskTell:
         with self._turn() as turn:
             record = _open(turn, trial, attempt)
             names, seconds = turn.sweep_state.sweep.objective.names, self._seconds(record)
-            given = [metrics] if isinstance(metrics, list | tuple) else reports_of(metrics, names)
-            told = taken(record, names, given, iteration, seconds, ends=False, goes_on=True)
-            _take(turn, record, told, seconds)
+            normalized = [metrics] if isinstance(metrics, list | tuple) else reports_of(metrics, names)
+            results = taken(record, names, normalized, iteration, seconds, ends=False, goes_on=True)
+            _take(turn, record, results, seconds)
             turn.settle()
         return record.state
 

@@ -138,9 +138,9 @@ def catch_up(threads: Iterable[ObserverThread], sweep: Sweep, history: Iterable[
     if not threads:
         return
     journaled = JournaledState(sweep)
-    for told in records_of(journaled.read(history)):
+    for event_record in records_of(journaled.read(history)):
         for thread in threads:
-            thread.observe(told)
+            thread.observe(event_record)
     for thread in threads:
         thread.rungs(journaled.rungs())
     close_all(threads)
@@ -161,9 +161,9 @@ def show_observer(study_dir: StudyDirectory, name: str, search_path: Sequence[st
     journaled = JournaledState(sweep)
     try:
         seen = observer.seen()
-        for told in records_of(journaled.read(history)):
-            if told.seq > seen:
-                observer.observe(told)
+        for event_record in records_of(journaled.read(history)):
+            if event_record.seq > seen:
+                observer.observe(event_record)
         observer.rungs(journaled.rungs())
         observer.close()
     except (HpsearchError, OSError):

@@ -86,15 +86,15 @@ def _outcome(process: subprocess.Popen[bytes], interrupts: Interrupts, seconds: 
 
 def _told(directory: Path, state: str) -> Mapping[str, str]:
     """Return the environment variables with the results, for the command."""
-    told = {"HPSEARCH_STUDY": str(directory.absolute()), "HPSEARCH_STATE": state}
+    variables = {"HPSEARCH_STUDY": str(directory.absolute()), "HPSEARCH_STATE": state}
     with suppress(HpsearchError, OSError):
         study = load(directory)
-        told |= {"HPSEARCH_NAME": study.sweep.name, "HPSEARCH_TRIALS": str(len(study.trials))}
+        variables |= {"HPSEARCH_NAME": study.sweep.name, "HPSEARCH_TRIALS": str(len(study.trials))}
         # "killed": the run could write no word of its end, as on a disk that is full.
         state = state if state and study.state == "killed" else study.state
-        told |= {"HPSEARCH_STATE": state, "HPSEARCH_MESSAGE": study.message}
-        told |= _best(study)
-    return told
+        variables |= {"HPSEARCH_STATE": state, "HPSEARCH_MESSAGE": study.message}
+        variables |= _best(study)
+    return variables
 
 
 def _best(study: Study) -> Mapping[str, str]:

@@ -325,8 +325,8 @@ class Orchestrator:
         """Write what was noted in one transaction, and only then act on it."""
         if not self._events:
             return
-        places = self._journal.append(self._events, self._followed, self._backend.wall())
-        committed = list(zip(places, self._events, self._followed, strict=True))
+        written = self._journal.append(self._events, self._followed, self._backend.wall())
+        committed = list(zip(written, self._events, self._followed, strict=True))
         self._events.clear()
         self._followed.clear()
         self._is_settled = True
@@ -439,8 +439,8 @@ class Orchestrator:
         if request.verb == "cancel" and not steered.refused:
             self._note(Ended("cancelled", f"by {who}"))
         self._commit()  # also in the middle of a segment, where it runs in this thread
-        asked = f"{request.verb}, asked by {who}"
-        self._observers.say(asked if not steered.refused else f"refused: {asked}: {steered.refused}")
+        text = f"{request.verb}, asked by {who}"
+        self._observers.say(text if not steered.refused else f"refused: {text}: {steered.refused}")
         if steered.refused:
             return
         match request.verb:

@@ -156,8 +156,8 @@ def plan_text(plan: Plan) -> str:
     """Return the plan as a person reads it."""
     lines = [f"{plan.sweep.name}: {_method(plan.sweep)}", *_lag(plan.sweep), ""]
     if plan.sweep.unbounded:
-        told = [*_goals(plan.sweep.objective), *_space_lines(plan.sweep), *_parallel(plan.sweep), *_gpu(plan.sweep)]
-        return "\n".join([*lines, *told, *_unbounded(plan)]) + "\n"
+        sections = [*_goals(plan.sweep.objective), *_space_lines(plan.sweep), *_parallel(plan.sweep), *_gpu(plan.sweep)]
+        return "\n".join([*lines, *sections, *_unbounded(plan)]) + "\n"
     brackets: dict[int, list[RungView]] = {}
     for rung in plan.rungs:
         brackets.setdefault(rung.bracket, []).append(rung)

@@ -34,8 +34,10 @@ def shapes_lines(plan: Plan, search_path: Sequence[str]) -> list[str]:
     if lanes == 1:
         return []
     if sweep.trainable is None or is_table(sweep.trainable):
-        told = "a script has a process of its own" if sweep.trainable is None else "recorded trainings are played back"
-        return lanes_lines(lanes, Shapes(whole=told))
+        reason = (
+            "a script has a process of its own" if sweep.trainable is None else "recorded trainings are played back"
+        )
+        return lanes_lines(lanes, Shapes(whole=reason))
     job = job_of(sweep, "", sweep.trainable, search_path, os.environ.get("MKL_CBWR", "AUTO"))
     job = replace(job, save_every=None, widest=1, packs=True)
     try:

@@ -24,10 +24,10 @@ def bits_notes(record: Mapping[str, Any]) -> Iterator[str]:
     Args:
         record: The study's record.
     """
-    kept, asked = record.get("mkl_cbwr"), os.environ.get("MKL_CBWR")
-    if kept is not None and asked not in (None, kept):
+    kept, here = record.get("mkl_cbwr"), os.environ.get("MKL_CBWR")
+    if kept is not None and here not in (None, kept):
         yield (
-            f"MKL_CBWR={kept} stays as the study began with, though the environment has {asked}: trials would go on to "
+            f"MKL_CBWR={kept} stays as the study began with, though the environment has {here}: trials would go on to "
             "other last digits with another one; for that, begin a new study"
         )
 

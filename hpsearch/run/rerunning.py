@@ -99,7 +99,7 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
         HpsearchError: No trial has a value.
         SweepError: The params of a trial don't match the study's parameters.
     """
-    top, seeds = (at_least(1, integer, given, (name,)) for name, given in (("top", top), ("seeds", seeds)))
+    top, seeds = (at_least(1, integer, value, (name,)) for name, value in (("top", top), ("seeds", seeds)))
     if iterations is not None:
         iterations = at_least(1, integer, iterations, ("iterations",))
     holder = StudyDirectory(study.directory).holder()
@@ -151,14 +151,14 @@ def _best(study: Study, top: int) -> list[TrialRow]:
 
 def _fitting(study: Study, space: Space, row: TrialRow) -> dict[str, Value]:
     """Return a trial's params for an exact repetition: nothing is sampled, rounded or completed."""
-    told = f"{study.directory}: trial {row.number} must have params that the study's parameters allow, to be run again"
+    rule = f"{study.directory}: trial {row.number} must have params that the study's parameters allow, to be run again"
     advice = "Run them in a sweep whose parameters hold them, as points_to_try, or take fewer trials (top)."
     try:
         checked = space.check(row.params)
     except InvalidKey as error:
-        raise SweepError(f"{told}, but {error}. {advice}") from None
+        raise SweepError(f"{rule}, but {error}. {advice}") from None
     if identity(checked) != identity(row.params):
-        raise SweepError(f"{told}, but {identity(row.params)} would run as {identity(checked)}. {advice}")
+        raise SweepError(f"{rule}, but {identity(row.params)} would run as {identity(checked)}. {advice}")
     return checked
 
 

@@ -85,7 +85,7 @@ def _extended(details: Mapping[str, Any], sweep_state: SweepState) -> Extended:
     early = sweep.early_terminate
     inside = () if early is None else early.raisable
     raisable = {"run_cap": "run_cap", **{name: f"early_terminate.{name}" for name in inside}}
-    asked = sweep
+    extended_sweep = sweep
     for name, value in details.items():
         if name not in raisable:
             raise SweepError(
@@ -93,8 +93,8 @@ def _extended(details: Mapping[str, Any], sweep_state: SweepState) -> Extended:
                 f"{' or '.join(map(_flag, raisable))}, and by nothing else: its trials were judged by what they are. "
                 "Run another sweep in a directory of its own"
             )
-        asked = change_sweep(asked, [f"{raisable[name]}={value}"])
-    more = extension(sweep, asked)
+        extended_sweep = change_sweep(extended_sweep, [f"{raisable[name]}={value}"])
+    more = extension(sweep, extended_sweep)
     if more is None:
         raise SweepError("the sweep has as much to do already: ask for more than that")
     try:
@@ -110,8 +110,8 @@ def _added(points: Sequence[Mapping[str, Any]], sweep_state: SweepState, where: 
     known: dict[str | None, str] = {_key(point, space): "it waits already" for point in sweep_state.requested.points}
     known |= {space.key(row.params): f"trial {row.number} has it" for row in rows}
     added = []
-    for index, given in enumerate(points):
-        point = sweep.added_point(("params", index) if len(points) > 1 else ("params",), given, len(rows) + index)
+    for index, values in enumerate(points):
+        point = sweep.added_point(("params", index) if len(points) > 1 else ("params",), values, len(rows) + index)
         key = _key(point, space)
         if key is not None and (former := known.get(key)) is not None:
             raise SweepError(

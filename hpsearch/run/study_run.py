@@ -135,11 +135,11 @@ def create_study(
                 raise  # else another process took the name in between
 
 
-def warm_start_of(given: Sequence[Given], sweep: Sweep, study_dir: StudyDirectory | None) -> WarmStart | None:
+def warm_start_of(sources: Sequence[Given], sweep: Sweep, study_dir: StudyDirectory | None) -> WarmStart | None:
     """Return a new study's warm start; None: there is none, or an existing study has its own.
 
     Args:
-        given: The requested sources.
+        sources: The requested ones.
         sweep: The sweep.
         study_dir: The study's directory, if requested.
 
@@ -147,15 +147,15 @@ def warm_start_of(given: Sequence[Given], sweep: Sweep, study_dir: StudyDirector
         SweepError: It can't be read; or it differs from an existing study's.
         JournalError: The existing study's can't be read.
     """
-    if not given:
+    if not sources:
         return None
     if study_dir is None or not study_dir.exists():
-        return read_warm_start(given, sweep)
+        return read_warm_start(sources, sweep)
     with Journal.read(study_dir.journal) as journal:
         began = stored_warm_start(journal.study()).sources
-    if (asked := tuple(map(source_name, given))) != began:
+    if (requested := tuple(map(source_name, sources))) != began:
         raise SweepError(
-            f"--from {', '.join(asked)}: expected what the study in {study_dir.path} began with, which is "
+            f"--from {', '.join(requested)}: expected what the study in {study_dir.path} began with, which is "
             f"{', '.join(began) or 'nothing'}: what a search begins with can't change. Leave --from out to go on, or "
             "name another directory"
         )
@@ -309,8 +309,8 @@ def _go_on(
             watching = ObserverHub(sweep, threads, run.display, spent, run.times, run.verbose, callbacks)
             try:
                 sweep_state.prepare()  # while workers start
-                for told in replayed:
-                    watching.observe(told)
+                for event_record in replayed:
+                    watching.observe(event_record)
                 resources = sweep.resources
                 trainable = run.trainable or trainable_of(sweep, folder)
                 job = job_of(sweep, str(study_dir.path), trainable, run.search_path, record.get("mkl_cbwr"))
@@ -357,8 +357,8 @@ def _observers(
     study_dir: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: RunSettings
 ) -> AbstractContextManager[list[ObserverThread]]:
     """Create the observers; mistakes show before anything runs."""
-    asked = sweep.observers if run.observers is None else run.observers
-    names = [name for name in asked if run.tensorboard or name != "tensorboard"]
+    requested = sweep.observers if run.observers is None else run.observers
+    names = [name for name in requested if run.tensorboard or name != "tensorboard"]
     return observers_of(names, observed_of(study_dir, sweep, record), run.display, run.search_path)
 
 

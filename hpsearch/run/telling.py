@@ -113,7 +113,7 @@ def open_segment(record: TrialRecord, attempt: int | None) -> Segment:
 def taken(
     record: TrialRecord,
     names: tuple[str, ...],
-    given: Sequence[Metrics],
+    reported: Sequence[Metrics],
     iteration: int | None,
     seconds: float,
     *,
@@ -125,7 +125,7 @@ def taken(
     Args:
         record: The trial's.
         names: The sweep's metrics, which each report must hold.
-        given: One report per iteration, from the one after the last told.
+        reported: One report per iteration, from the one after the last told.
         iteration: Iteration of the only report; it may be the segment's last, even if earlier ones were never told.
         seconds: Running time of all of them.
         ends: The trial ended, perhaps before its segment's end.
@@ -138,20 +138,20 @@ def taken(
     number, segment, known = record.trial.number, record.segment, record.result.iterations
     assert segment is not None, "only an open trial is told of"
     end = segment.end
-    first = _first(record, segment, given, iteration)
-    last = first + len(given) - 1 if given else known
+    first = _first(record, segment, reported, iteration)
+    last = first + len(reported) - 1 if reported else known
     if end is not None and last > end:
         raise TellError(f"trial {number} is to run to iteration {end}, got a report of iteration {last}")
-    if not given and not ends:
+    if not reported and not ends:
         raise TellError(f"trial {number}: at least one report is to be told, got none{_HINT_FAILED}")
-    if not given and known == record.trial.start:
+    if not reported and known == record.trial.start:
         raise TellError(f"trial {number}: a trial that ended must have told a report, but told none{_HINT_FAILED}")
     reaches = end is not None and last == end
     if end is not None and not (reaches or ends or goes_on):
         raise TellError(_too_few(number, known, last, end))
     reports = tuple(
-        Report(number, first + index, to_numbers(metrics, names), seconds / len(given))
-        for index, metrics in enumerate(given)
+        Report(number, first + index, to_numbers(metrics, names), seconds / len(reported))
+        for index, metrics in enumerate(reported)
     )
     return Told(reports, last, reaches or ends or (end is None and not goes_on))
 
@@ -159,13 +159,13 @@ def taken(
 _HINT_FAILED = "; one that gave nothing is told with failed='why'"
 
 
-def _first(record: TrialRecord, segment: Segment, given: Sequence[Metrics], iteration: int | None) -> int:
+def _first(record: TrialRecord, segment: Segment, reported: Sequence[Metrics], iteration: int | None) -> int:
     """Return the iteration of the first report."""
     number, known = record.trial.number, record.result.iterations
     if iteration is None:
         return known + 1
-    if len(given) != 1:
-        raise TellError(f"trial {number}: `iteration` belongs to one report, got {len(given)} of them")
+    if len(reported) != 1:
+        raise TellError(f"trial {number}: `iteration` belongs to one report, got {len(reported)} of them")
     if iteration <= known:
         raise TellError(f"trial {number}: iteration {iteration} was told already; the next one is {known + 1}")
     alone = known == segment.start and iteration == segment.end

@@ -59,8 +59,8 @@ def comparison_title(compared: Comparison) -> str:
     point = _reference(compared)
     if point is None:
         return compared.objective.aim
-    told = ", ".join(f"{name} {number(value)}" for name, value in point.items())
-    return f"{compared.objective.aim}: hypervolume from {told}"
+    values = ", ".join(f"{name} {number(value)}" for name, value in point.items())
+    return f"{compared.objective.aim}: hypervolume from {values}"
 
 
 def _reference(compared: Comparison) -> dict[str, float] | None:
@@ -93,8 +93,8 @@ def cost_rows(compared: Comparison) -> Rows:
         ("time from then on", lambda run: run.course.end.seconds, duration),
         ("time in workers", lambda run: run.worker_seconds, duration),
     )
-    for name, cost, told in costs:
-        rows.append((name, [told(statistics.median(map(cost, side.runs))) for side in compared.sides]))
+    for name, cost, format_cost in costs:
+        rows.append((name, [format_cost(statistics.median(map(cost, side.runs))) for side in compared.sides]))
     return rows
 
 
@@ -156,7 +156,7 @@ def _differences(compared: Comparison) -> str:
         return "" if alone else "One side: these studies differ in their seed alone.\n"
     lines = [f"better than {compared.sides[0].label} by (mean, 95 % interval)"]
     lines += [f"  {_difference(one)}" for one in compared.differences]
-    return "".join(f"{line}\n" for line in [*lines, *(f"  {told}" for told in pairing_lines(compared))])
+    return "".join(f"{line}\n" for line in [*lines, *(f"  {pairing}" for pairing in pairing_lines(compared))])
 
 
 def pairing_lines(compared: Comparison) -> list[str]:
@@ -164,10 +164,10 @@ def pairing_lines(compared: Comparison) -> list[str]:
     lines = []
     for side in compared.sides[1:]:
         left_out = next((one.left_out for one in compared.differences if one.side == side.label), ())
-        told = [_seeds(one, left_out) for one in (compared.sides[0], side) if {*one.runs} & {*left_out}]
-        if told:
-            lines.append(f"{side.label}, left out, as the other side has no such seed: {' and '.join(told)}")
-    return lines + [told for told in map(_repeated, compared.sides) if told]
+        seeds = [_seeds(one, left_out) for one in (compared.sides[0], side) if {*one.runs} & {*left_out}]
+        if seeds:
+            lines.append(f"{side.label}, left out, as the other side has no such seed: {' and '.join(seeds)}")
+    return lines + [seeds for seeds in map(_repeated, compared.sides) if seeds]
 
 
 def _seeds(side: Side, left_out: Sequence[ComparedRun]) -> str:
@@ -178,8 +178,8 @@ def _seeds(side: Side, left_out: Sequence[ComparedRun]) -> str:
 def _repeated(side: Side) -> str:
     """Return which seeds several studies of a side have; empty where none."""
     seeds = Counter(run.seed for run in side.runs)
-    told = ", ".join(f"{count} with seed {seed}" for seed, count in seeds.items() if count > 1)
-    return f"{side.label}: studies with the same seed count as one, by their mean: {told}" if told else ""
+    repeated = ", ".join(f"{count} with seed {seed}" for seed, count in seeds.items() if count > 1)
+    return f"{side.label}: studies with the same seed count as one, by their mean: {repeated}" if repeated else ""
 
 
 def difference_time(one: SideDifference) -> str:
@@ -196,12 +196,12 @@ def _difference(one: SideDifference) -> str:
     when = difference_time(one)
     if one.mean is None:
         return f"{one.side}, {when}: {difference_unknown(one)}"
-    told = f"{one.side}, {when}: {one.mean:+.4g}"
+    text = f"{one.side}, {when}: {one.mean:+.4g}"
     if one.interval is None:
-        return f"{told}; a side with one seed says nothing of chance: run both with more seeds"
-    told += f" [{one.interval[0]:+.4g}, {one.interval[1]:+.4g}]"
-    told += f", {one.pairs} seeds paired" if one.pairs else ", seeds not paired"
-    return told if one.p_value is None else f"{told}, Wilcoxon p = {one.p_value:.2g}"
+        return f"{text}; a side with one seed says nothing of chance: run both with more seeds"
+    text += f" [{one.interval[0]:+.4g}, {one.interval[1]:+.4g}]"
+    text += f", {one.pairs} seeds paired" if one.pairs else ", seeds not paired"
+    return text if one.p_value is None else f"{text}, Wilcoxon p = {one.p_value:.2g}"
 
 
 def amount_told(axis: str, amount: float) -> str:
@@ -248,14 +248,14 @@ def _course_rows(compared: Comparison) -> Iterable[Sequence[Value]]:
 
 def comparison_json(compared: Comparison) -> dict[str, Any]:
     """Return all of it as JSON."""
-    told = {
+    record = {
         "goals": [{"name": goal.name, "goal": goal.goal} for goal in compared.objective.goals],
         "reference": _reference(compared),
         "sides": [_side_json(compared, side) for side in compared.sides],
         "differences": [_difference_json(one) for one in compared.differences],
     }
-    found: dict[str, Any] = strict_json(told)
-    return found
+    plain: dict[str, Any] = strict_json(record)
+    return plain
 
 
 def _side_json(compared: Comparison, side: Side) -> dict[str, Any]:

@@ -81,10 +81,10 @@ def _verdict(rerun: Rerun) -> Sequence[str]:
     line += f", but the means break {broken}, as all do" if broken else ""
     if best is first:
         return [line, "              which was the best trial there, too"]
-    place = rerun.configurations.index(first) + 1
+    rank = rerun.configurations.index(first) + 1
     return [
         line,
-        f"              not trial {first.trial}, the best there: place {place} by mean, {_told(rerun.metric, first)}",
+        f"              not trial {first.trial}, the best there: place {rank} by mean, {_told(rerun.metric, first)}",
     ]
 
 

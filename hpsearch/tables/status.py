@@ -53,9 +53,9 @@ def status_text(study: Study, holder: str | None) -> str:
         lines.append(
             f"rerun of    {study.rerun.directory}: {counted(count, 'configuration')}, {counted(seeds, 'run')} each"
         )
-    told = by_state(Counter(row.state for row in rows))
+    states = by_state(Counter(row.state for row in rows))
     total = study.total
-    lines.append(f"trials      {told or 'none yet'}" + ("" if total is None else f"; {total[0]:,} in all"))
+    lines.append(f"trials      {states or 'none yet'}" + ("" if total is None else f"; {total[0]:,} in all"))
     iterations = amount_of(study.iterations, None if total is None else total[1])
     where = "from ask to tell" if study.is_told else "in workers"
     lines.append(f"iterations  {iterations}, {duration(sum(row.seconds for row in rows))} {where}")
@@ -157,10 +157,10 @@ def _widths(study: Study) -> list[str]:
     if study.sweep.resources.widest == 1 and all(row.width == 1 for row in study.trials):
         return []
     segments = study.segments()
-    told = by_width(Counter(segment.width for segment in segments), "segment")
+    widths = by_width(Counter(segment.width for segment in segments), "segment")
     running = Counter(segment.width for segment in segments if segment.ended == "running")
     now = f"; running now: {by_width(running, 'trial')}" if running else ""
-    return [f"widths      {told or 'no segment yet'}{now}"]
+    return [f"widths      {widths or 'no segment yet'}{now}"]
 
 
 def _reverted(study: Study) -> list[str]:

@@ -187,7 +187,7 @@ def page_lines(page: TrialPage, pasted: str, log_lines: int, screen: Screen) -> 
         yield f"  {name:<20} {value!r}"
     if row.metrics:
         yield f"reported    at iteration {row.iterations}"
-        yield from (f"  {name:<20} {told!r}" for name, told in row.metrics.items())
+        yield from (f"  {name:<20} {last!r}" for name, last in row.metrics.items())
     yield f"ran         {counted(row.iterations, 'iteration')} in {duration(row.seconds)}"
     yield segments_to_table(page.segments, screen, "with --format json").strip("\n")
     yield from _curves(page, screen)

@@ -204,8 +204,8 @@ def _values_json(row: TrialRow, objective: Objective) -> dict[str, Value]:
     failed = row.state is TrialState.FAILED
     nans = {name: math.nan for name in names if math.isnan(row.metrics.get(name, 0.0)) and not failed}
     values = dict(zip(names, row.values, strict=True)) if row.values else nans
-    told: dict[str, Value] = {"values": values} if objective.several else {"value": next(iter(values.values()), None)}
-    return told | ({"feasible": row.feasible if row.values else None} if objective.constraints else {})
+    entry: dict[str, Value] = {"values": values} if objective.several else {"value": next(iter(values.values()), None)}
+    return entry | ({"feasible": row.feasible if row.values else None} if objective.constraints else {})
 
 
 def trials_csv(rows: Sequence[TrialRow], sweep: Sweep) -> str:

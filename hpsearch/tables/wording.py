@@ -60,10 +60,10 @@ def numbers(values: Sequence[float | None]) -> list[str]:
     None is an empty cell.
     """
     different = {value for value in values if value is not None and value == value}
-    told = next(
+    enough = next(
         (digits for digits in (4, 5) if len({number(value, digits) for value in different}) == len(different)), 6
     )
-    return ["" if value is None else number(value, told) for value in values]
+    return ["" if value is None else number(value, enough) for value in values]
 
 
 def bytes_text(count: int) -> str:
@@ -110,11 +110,11 @@ def front_line(leaders: Sequence[TrialRow], objective: Objective) -> str:
     if not leaders[0].feasible:
         broken = " and ".join(objective.broken(leaders[0].score))
         return f"none: trial {leaders[0].number} breaks {broken} least"
-    told = [counted(len(leaders), "trial")]
+    parts = [counted(len(leaders), "trial")]
     for goal, values in zip(objective.goals, zip(*(row.values for row in leaders), strict=True), strict=True):
         low, high = number(min(values)), number(max(values))
-        told.append(f"{goal.name} {low}" if low == high else f"{goal.name} {low} to {high}")
-    return ", ".join(told)
+        parts.append(f"{goal.name} {low}" if low == high else f"{goal.name} {low} to {high}")
+    return ", ".join(parts)
 
 
 def by_state(counts: Mapping[TrialState, int]) -> str:

@@ -79,9 +79,9 @@ class View:
         self._files = EventFiles(folder)
         self._ranked = [study.ranked for study in self._studies]
         self._sides = [
-            places
-            for places in same_but_for_seed([study.sweep for study in self._studies])
-            if len(places) > 1 and self._studies[places[0]].sweep.objective.goals
+            indices
+            for indices in same_but_for_seed([study.sweep for study in self._studies])
+            if len(indices) > 1 and self._studies[indices[0]].sweep.objective.goals
         ]
         left = MOST_RUNS - len(self._studies) - len(self._sides)
         self.left_out = 0 if every_trial else max(0, sum(study.count for study in self._studies) - left)
@@ -108,8 +108,8 @@ class View:
             for study, name, numbers in zip(self._studies, self.names, self._best(left), strict=True)
         ]
         self._repeats: list[tuple[str, Repeats]] = []
-        for places in self._sides:
-            self._repeats.append(self._repeated(places))
+        for indices in self._sides:
+            self._repeats.append(self._repeated(indices))
         self._begin()
 
     @property
@@ -137,11 +137,11 @@ class View:
             return []
         if len(self.study_runs) <= COLOURS:
             return [[_folder(run)] for run in self.study_runs]
-        medians = {places[0]: run for places, (run, _) in zip(self._sides, self._repeats, strict=True)}
+        medians = {indices[0]: run for indices, (run, _) in zip(self._sides, self._repeats, strict=True)}
         found = []
-        for places in same_but_for_seed([study.sweep for study in self._studies]):
-            runs = [self._followed[at].runs.name for at in places]
-            found.append([_folder(run) for run in [*runs, *filter(None, [medians.get(places[0])])]])
+        for indices in same_but_for_seed([study.sweep for study in self._studies]):
+            runs = [self._followed[at].runs.name for at in indices]
+            found.append([_folder(run) for run in [*runs, *filter(None, [medians.get(indices[0])])]])
         return found
 
     @property
@@ -201,20 +201,20 @@ class View:
 
     def _best(self, count: int) -> list[list[int]]:
         """Return the numbers of the best trials of each study: in all so many, and of each study one at least."""
-        places = [(rank, at) for at, rows in enumerate(self._ranked) for rank in range(len(rows))]
-        taken = sorted(places)[: max(count, len(self._ranked))]
+        ranks = [(rank, at) for at, rows in enumerate(self._ranked) for rank in range(len(rows))]
+        taken = sorted(ranks)[: max(count, len(self._ranked))]
         return [
             [self._ranked[at][rank].number for rank, study in taken if study == at] for at in range(len(self._ranked))
         ]
 
-    def _repeated(self, places: Sequence[int]) -> tuple[str, Repeats]:
+    def _repeated(self, indices: Sequence[int]) -> tuple[str, Repeats]:
         """Return the run of studies that differ in their seed alone, and what writes it."""
-        study, taken, number = self._studies[places[0]], set(self.study_runs), 1
-        run = f"{study.sweep.name}, {len(places)} seeds/{STUDY_RUN}"
+        study, taken, number = self._studies[indices[0]], set(self.study_runs), 1
+        run = f"{study.sweep.name}, {len(indices)} seeds/{STUDY_RUN}"
         while run in taken:
             number += 1
-            run = f"{study.sweep.name} ({number}), {len(places)} seeds/{STUDY_RUN}"
-        courses = [self._followed[at].runs.whole.course for at in places]
+            run = f"{study.sweep.name} ({number}), {len(indices)} seeds/{STUDY_RUN}"
+        courses = [self._followed[at].runs.whole.course for at in indices]
         return run, Repeats(self._files, run, study.sweep.objective, courses)
 
     def _begin(self) -> None:
