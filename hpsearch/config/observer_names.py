@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hpsearch.config.checks import InvalidKey, KeyPath, nearest, shown
+from hpsearch.config.import_paths import is_import_path
 
 __all__ = ["KNOWN_OBSERVERS", "OPTIONAL", "check_observer", "check_once"]
 
@@ -29,7 +30,7 @@ def check_observer(name: object, key: KeyPath) -> str:
     Raises:
         InvalidKey: The value is neither.
     """
-    if isinstance(name, str) and (name in KNOWN_OBSERVERS or _is_path(name)):
+    if isinstance(name, str) and (name in KNOWN_OBSERVERS or is_import_path(name)):
         return name
     advice = nearest(name, KNOWN_OBSERVERS) if isinstance(name, str) else ""
     if isinstance(name, type):
@@ -48,8 +49,3 @@ def check_once(names: Sequence[object], key: KeyPath) -> None:
             raise InvalidKey(
                 (*key, index), f"must differ from those before it, but {name} is one of them", "once is enough"
             )
-
-
-def _is_path(name: str) -> bool:
-    module, _, attribute = name.partition(":")
-    return all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")])

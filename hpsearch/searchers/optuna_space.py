@@ -217,21 +217,13 @@ class _Share(_Codec):
         return FloatDistribution(0.0, 1.0)
 
     def encode(self, value: Value) -> float:
-        return min(max(self._share(value), 0.0), 1.0)
-
-    def _share(self, value: Value) -> float:
         """Return the middle of the shares that decode to a value."""
-        match self.distribution:
-            case IntUniform():
-                steps = _steps_of(self.distribution)
-                middle: float = (2 * (value // steps.size - steps.first) + 1) / (2 * steps.count)
-                return middle
-            case LogIntUniform():
-                steps = _steps_of(self.distribution)
-                above = 2 * (value // steps.size - steps.first) + 1
-                share: float = math.log1p(above / (2 * steps.first)) / math.log1p(steps.count / steps.first)
-                return share
-        return self.distribution.position(value)
+        share = self.distribution.share(value)
+        if isinstance(self.distribution, LogIntUniform):
+            steps = _steps_of(self.distribution)
+            above = 2 * (value // steps.size - steps.first) + 1
+            share = math.log1p(above / (2 * steps.first)) / math.log1p(steps.count / steps.first)
+        return min(max(share, 0.0), 1.0)
 
     def decode(self, value: Any) -> Value:
         return self.distribution.quantile(value)

@@ -47,9 +47,12 @@ class Categorical(Distribution):
 
     def weight(self, value: Value) -> float:
         """Return the relative weight of a value; 0 if it is not listed."""
+        return sum(share for item, share in self._weighted() if _identity(item) == _identity(value))
+
+    def _weighted(self) -> Iterator[tuple[Value, float]]:
+        """Yield each value with its relative weight."""
         shares = [1.0] * len(self.values) if self.probabilities is None else self.probabilities
-        pairs = zip(shares, self.values, strict=True)
-        return sum(share for share, item in pairs if _identity(item) == _identity(value))
+        return zip(self.values, shares, strict=True)
 
     def _check_probabilities(self, shares: Sequence[float]) -> None:
         if len(shares) != len(self.values):
@@ -95,8 +98,7 @@ class Categorical(Distribution):
         """Return the values whose probability is not 0, without duplicates."""
         if self.probabilities is None:
             return self.grid()
-        possible = [value for value, share in zip(self.values, self.probabilities, strict=True) if share > 0]
-        return Categorical(possible).grid()
+        return Categorical([value for value, share in self._weighted() if share > 0]).grid()
 
     @cached_property
     def _indices(self) -> Mapping[object, int]:
@@ -130,9 +132,7 @@ class Categorical(Distribution):
     def _others(self, value: Value) -> list[tuple[Value, float]]:
         """Return the other values whose probability is not 0, with their probabilities."""
         own = _identity(value)
-        shares = self.probabilities or [1.0] * len(self.values)
-        pairs = zip(self.values, shares, strict=True)
-        return [(item, share) for item, share in pairs if share > 0 and _identity(item) != own]
+        return [(item, share) for item, share in self._weighted() if share > 0 and _identity(item) != own]
 
     def accept(self, value: object) -> Value:
         """Return the listed value that equals this value."""

@@ -221,11 +221,7 @@ def _unknown(top: yaml.MappingNode, text: str) -> Iterator[Change]:
             continue  # a mistake, which is reported as an error
         following = top.value[index + 1 :]
         last = following[0][0].start_mark.line if following else value.end_mark.line + (value.end_mark.column > 0)
-        for line in range(key.start_mark.line, last):
-            start = _start_of(text, line)
-            if text[start:].split("\n", 1)[0].strip():
-                why = f"{word} isn't a key of a sweep" if line == key.start_mark.line else f"(of {word})"
-                yield Change(start, start, "# ", line + 1, why)
+        yield from _comments(text, key.start_mark.line, last, f"{word} isn't a key of a sweep", f"(of {word})")
 
 
 def _repeated(node: yaml.Node, text: str) -> Iterator[Change]:
@@ -239,17 +235,18 @@ def _repeated(node: yaml.Node, text: str) -> Iterator[Change]:
             yield from _repeated(value, text)
         elif not node.flow_style:
             below = node.value[again][0].start_mark.line + 1
-            following = node.value[index + 1][0].start_mark
-            for line in range(key.start_mark.line, following.line):
-                start = _start_of(text, line)
-                why = f"{key.value} is repeated below, and the last one counts" if line == key.start_mark.line else ""
-                if text[start:].split("\n", 1)[0].strip():
-                    yield Change(start, start, "# ", line + 1, why or f"(line {below})")
+            end = node.value[index + 1][0].start_mark.line
+            why = f"{key.value} is repeated below, and the last one counts"
+            yield from _comments(text, key.start_mark.line, end, why, f"(line {below})")
 
 
-def _start_of(text: str, line: int) -> int:
-    """Return the offset of the start of a line, counted from 0."""
-    return sum(len(before) + 1 for before in text.split("\n")[:line])
+def _comments(text: str, first: int, end: int, why: str, why_more: str) -> Iterator[Change]:
+    """Yield changes that comment out the lines from `first` to before `end`, counted from 0, except for empty ones."""
+    lines = text.split("\n")
+    for line, content in enumerate(lines[first:end], first):
+        if content.strip():
+            start = sum(len(before) + 1 for before in lines[:line])
+            yield Change(start, start, "# ", line + 1, why if line == first else why_more)
 
 
 def _written(node: yaml.Node, text: str, why: str) -> Change:
