@@ -363,5 +363,5 @@ def test_a_gpu_that_only_emulates_bfloat16_is_refused(monkeypatch):
     check_precision(torch.device("cuda"), None)
     check_precision(torch.device("cpu"), torch.bfloat16)
     check_precision(torch.device("cuda"), torch.float16)
-    with pytest.raises(ConfigurationError, match=r"must be torch.float16 or None .* on Tesla T4"):
+    with pytest.raises(ConfigurationError, match=r"must be fp16 or None .* on Tesla T4"):
         check_precision(torch.device("cuda"), torch.bfloat16)

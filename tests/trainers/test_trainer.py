@@ -195,7 +195,7 @@ def test_a_trial_that_changes_its_width_twice_has_the_same_curve():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"model": "cnn"}, {"average": 0.9}, {"clip_norm": 0.5}, {"autocast": torch.float16}], ids=str
+    "options", [{}, {"model": "cnn"}, {"average": 0.9}, {"clip_norm": 0.5}, {"precision": "fp16"}], ids=str
 )
 def test_a_saved_state_continues_to_the_bit(options):
     whole = of(curve(4, **options), "validation_loss")
@@ -316,7 +316,7 @@ def test_averaged_weights_are_what_is_validated():
 
 
 def test_bfloat16_trains_too():
-    found = of(curve(3, autocast=torch.bfloat16), "loss")
+    found = of(curve(3, precision="bf16"), "loss")
     assert found == pytest.approx(of(curve(3), "loss"), abs=0.05)
     assert found != of(curve(3), "loss")
 
@@ -346,7 +346,7 @@ def test_float16_does_as_a_plain_loop_with_a_scaled_loss():
             total += float(loss.detach()) * len(rows)
         losses.append(total / ROWS)
         scales.append(scaler.get_scale())
-    options: dict[str, Any] = {"autocast": torch.float16, "loss": large_loss, "lr": 5e-4, "clip_norm": 50.0}
+    options: dict[str, Any] = {"precision": "fp16", "loss": large_loss, "lr": 5e-4, "clip_norm": 50.0}
     assert of(curve(**options), "loss") == pytest.approx(losses, rel=1e-6)
     assert scales[-1] < 65536.0  # steps were left out
     assert losses[-1] < losses[0]
@@ -428,7 +428,8 @@ def test_without_validation_data_there_is_no_validation():
         ({"accumulate": 1.5}, "accumulate must be a whole number from 1, got 1.5"),
         ({"average": 1.0}, "average must be a decay below 1, got 1.0"),
         ({"batch_norm": "global"}, "batch_norm must be one of local, sync, got 'global'"),
-        ({"autocast": torch.float64}, "autocast must be torch.bfloat16, torch.float16 or None, got torch.float64"),
+        ({"precision": "fp64"}, "precision must be bf16, fp16 or None, got 'fp64'"),
+        ({"compile": 1}, "compile must be True, False or the name of a backend, got 1"),
         ({"train": (torch.ones(3), torch.ones(2))}, r"must be equally long, got \[3, 2\]"),
         ({"metrics": {"odd": lambda output, target: output}}, "metric odd must give one value for each"),
     ],

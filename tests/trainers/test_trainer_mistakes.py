@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Parts
@@ -26,7 +26,6 @@ INPUTS, TARGETS = data(20)
         ([(INPUTS[0], TARGETS[0])], "list of tuple"),
         (iter(()), "tuple_iterator"),
         (TensorDataset(INPUTS), "tuple of Tensor$"),
-        (DataLoader(TensorDataset(INPUTS, TARGETS)), "DataLoader"),
     ],
 )
 def test_data_that_is_no_input_and_target(train, got):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import closing
@@ -11,12 +12,12 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler, TensorDataset, default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Data
-from hpsearch_trainers.row_randomness import SeededRows, generators_kept
+from hpsearch_trainers.row_randomness import SeededRows, generators_kept, seeded
 
 __all__ = ["Batches"]
 
@@ -31,7 +32,7 @@ class Batches:
     read ahead, so that the device is busy; what is random in a row doesn't depend on who reads it.
 
     Args:
-        data: Pairs of input and target.
+        data: Pairs of input and target, or a DataLoader of them.
         device: Where batches go.
         loaders: Processes that read, but no more than torch has threads here; 0: this one does. None: as many as torch
             has threads for a GPU, and none on the CPU, where they would take the training's cores.
@@ -40,6 +41,7 @@ class Batches:
         device: Where batches go.
         waited: Seconds for which the training has waited for data so far.
         tensors: Inputs and targets of all rows, on the device; None where the data set gives its rows one by one.
+        rows: How many rows an epoch has.
 
     Raises:
         ConfigurationError: The data is no pair of tensors and no map-style data set, or its tensors have different
@@ -52,12 +54,51 @@ class Batches:
         most = torch.get_num_threads()
         self._loaders = min(most, loaders) if loaders is not None else most if device.type == "cuda" else 0
         self.tensors: Sequence[Tensor] | None = None
+        self._loader: DataLoader[Any] | None = None
+        self._collate: Callable[[list[Any]], Any] = _collate
+        if isinstance(data, DataLoader):
+            self._loader, data = data, data.dataset
+            if loaders is None:
+                self._loaders = min(most, self._loader.num_workers)
+            if self._loader.collate_fn is not default_collate:
+                self._collate = functools.partial(_collated_by, self._loader.collate_fn)
         self._data: Any = data
-        if isinstance(data, TensorDataset) or not isinstance(data, Dataset):
+        of_tensors = isinstance(data, TensorDataset) or not isinstance(data, Dataset)
+        if of_tensors and self._collate is _collate:
             pair = _pair(data.tensors if isinstance(data, TensorDataset) else data)
             self.tensors = [tensor.to(device) for tensor in pair]
             self._copied = [made is not tensor for made, tensor in zip(self.tensors, pair, strict=True)]
         self.rows = self._count()
+        if self._loader is not None:
+            self.rows = len(self._loader.sampler)  # type: ignore[arg-type]
+            if self._loader.drop_last:
+                assert self._loader.batch_size is not None
+                self.rows -= self.rows % self._loader.batch_size
+
+    def order(self, seed: int) -> Tensor | None:
+        """Return the row numbers of an epoch, if a DataLoader's sampler says which; else None.
+
+        Args:
+            seed: What is random in it follows from this alone, so that it is the same on every worker.
+
+        Raises:
+            ConfigurationError: The sampler gives fewer than its length.
+        """
+        sampler: Any = None if self._loader is None else self._loader.sampler
+        if self._loader is None or (_shuffles_all(sampler) and not self._loader.drop_last):
+            return None
+        if type(sampler) is SequentialSampler:
+            return torch.arange(self.rows)
+        with seeded(seed):
+            if getattr(sampler, "generator", None) is not None:
+                sampler.generator.manual_seed(seed)
+            numbers = torch.tensor(list(sampler)[: self.rows], dtype=torch.int64)
+        if len(numbers) < self.rows:
+            raise ConfigurationError(
+                f"a sampler must give as many rows as its length says in every epoch, got {len(numbers)} of "
+                f"{self.rows} from {type(sampler).__name__}"
+            )
+        return numbers
 
     def read(self, indices: Iterable[Tensor], seed: int = 0) -> Generator[Any, None, None]:
         """Give the batch of each set of row numbers.
@@ -79,7 +120,7 @@ class Batches:
                 yield tuple(tensor.index_select(0, chosen) for tensor in self.tensors)
             return
         rows_of = SeededRows(self._data, seed)
-        source = self._in_processes(rows_of, indices) if self._loaders else _here(rows_of, indices)
+        source = self._in_processes(rows_of, indices) if self._loaders else self._here(rows_of, indices)
         with closing(source) as batches:
             while True:
                 began = time.perf_counter()
@@ -127,14 +168,40 @@ class Batches:
         yield from DataLoader(
             data,
             batch_sampler=full(),
-            collate_fn=_collate,
+            collate_fn=self._collate,
             num_workers=self._loaders,
+            worker_init_fn=None if self._loader is None else self._loader.worker_init_fn,
             prefetch_factor=_AHEAD,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # else it would draw from the one that the training draws from
         )
         for _ in range(empty):
-            yield _fetch(data, [])
+            yield self._fetch(data, [])
+
+    def _here(self, data: SeededRows, indices: Iterable[Tensor]) -> Generator[Any, None, None]:
+        for rows in indices:
+            yield self._fetch(data, rows.tolist())
+
+    def _fetch(self, data: SeededRows, rows: Sequence[int]) -> Any:
+        with generators_kept():
+            if not rows:
+                return _map(self._collate([data[0]]), lambda tensor: tensor[:0])
+            return self._collate([data[row] for row in rows])
+
+
+def _shuffles_all(sampler: Any) -> bool:
+    """Return whether a sampler is what a Trainer does itself: all rows, in an order of its own for each epoch."""
+    return type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None
+
+
+def _collated_by(collate_fn: Callable[[list[Any]], Any], rows: list[Any]) -> Any:
+    batch = collate_fn(rows)
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise ConfigurationError(
+            f"a DataLoader's collate_fn must return a pair of inputs and targets, got {type(batch).__name__}: put what "
+            "the model takes first and what the loss takes second"
+        )
+    return batch
 
 
 def _pair(data: Any) -> Sequence[Tensor]:
@@ -146,18 +213,6 @@ def _pair(data: Any) -> Sequence[Tensor]:
         f"data must be two tensors, inputs and targets, or a map-style torch.utils.data.Dataset, got "
         f"{type(data).__name__}{kinds}"
     )
-
-
-def _here(data: SeededRows, indices: Iterable[Tensor]) -> Generator[Any, None, None]:
-    for rows in indices:
-        yield _fetch(data, rows.tolist())
-
-
-def _fetch(data: SeededRows, rows: Sequence[int]) -> Any:
-    with generators_kept():
-        if not rows:
-            return _map(_collate([data[0]]), lambda tensor: tensor[:0])
-        return _collate([data[row] for row in rows])
 
 
 @runtime_checkable

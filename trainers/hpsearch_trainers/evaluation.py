@@ -45,7 +45,8 @@ def evaluate(
     model.eval()
     totals = Totals(loss, metrics, data.device)
     part = rows_of_rank(data.rows, width, rank)  # a run, so that they are read in order
-    mine = torch.arange(part.start, part.stop)
+    order = data.order(0)
+    mine = torch.arange(part.start, part.stop) if order is None else order[part.start : part.stop]
     batches = torch.split(mine, batch_size) if len(mine) else ()
     for rows, (inputs, targets) in zip(batches, data.read(batches), strict=True):
         with autocast():

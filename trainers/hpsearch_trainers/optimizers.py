@@ -11,7 +11,7 @@ from hpsearch_comm.data_parallel.optimizer_state import load_exactly
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Parts
 
-__all__ = ["check_parameters", "clippable", "optimizer_of", "parameters_of"]
+__all__ = ["check_parameters", "clippable", "optimizer_of", "other_optimizers", "parameters_of"]
 
 
 def optimizer_of(parts: Parts, model: nn.Module) -> Optimizer:
@@ -83,3 +83,9 @@ def _with_values(parameter: Tensor) -> Tensor:
     holder = values.new_empty(values.shape)
     holder.grad = values
     return holder
+
+
+def other_optimizers(owner: object, optimizer: Optimizer) -> dict[str, Optimizer]:
+    """Return the optimizers that are attributes of a trainer beside its own one, by name."""
+    found = {name: value for name, value in vars(owner).items() if isinstance(value, Optimizer)}
+    return {name: value for name, value in found.items() if value is not optimizer}

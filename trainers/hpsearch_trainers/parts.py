@@ -9,16 +9,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
 
 from hpsearch_comm.errors import ConfigurationError
 
 __all__ = ["Data", "Parts"]
 
-Data = Dataset[Any] | Sequence[Tensor]
-"""Pairs of input and target: tensors whose first dimension counts the rows, or a map-style data set of pairs."""
+Data = DataLoader[Any] | Dataset[Any] | Sequence[Tensor]
+"""Pairs of input and target: tensors whose first dimension counts the rows, a map-style data set of pairs, or a
+DataLoader of one, whose batch size, sampler, collate function, drop_last and workers are used."""
 
 _BATCH_NORMS = ("local", "sync")
+_PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _REPORTED = ("loss", "validation_loss", "learning_rate", "global_batch", "data_wait", "bytes_per_rank")
 
 
@@ -39,19 +41,22 @@ class Parts:
     validation: Data | None = None
     metrics: Mapping[str, Callable[[Any, Any], Tensor]] = field(default_factory=dict)
     """By name, for validation: `metric(output, target)` returns a value for each row, or their mean."""
-    batch_size: int = 32
-    """Rows of an optimizer step on one worker; see `Scaling` for several."""
-    validation_batch_size: int = 512
+    batch_size: int = None  # type: ignore[assignment]
+    """Rows of an optimizer step on one worker; see `Scaling` for several. None: that of a DataLoader, else 32."""
+    validation_batch_size: int = None  # type: ignore[assignment]
+    """None: that of a DataLoader, else 512."""
     schedule: Callable[[float], float] | None = None
     """Factor of the rate as a function of the epoch, which may be a fraction; see `schedules`."""
     accumulate: int = 1
     """Backward passes into which a step's rows are divided, to save memory."""
     clip_norm: float | None = None
     """Maximum norm of the gradient of a step."""
-    autocast: torch.dtype | None = None
-    """Dtype of matrix products. torch.bfloat16 needs a GPU of compute capability 8.0 or above, or a CPU. torch.float16,
-    for older GPUs, scales the loss (torch.amp.GradScaler) and skips steps whose gradients overflow.
+    precision: str | None = None
+    """Mixed precision, by torch.autocast. `bf16` needs a GPU of compute capability 8.0 or above, or a CPU. `fp16`, for
+    older GPUs, scales the loss (torch.amp.GradScaler) and skips steps whose gradients overflow.
     """
+    compile: bool | str = False
+    """Whether the model is compiled by torch.compile; or the name of a backend of it."""
     average: float | None = None
     """Decay of an exponential moving average of the weights, which is then validated, such as 0.999."""
     batch_norm: str = "local"
@@ -61,7 +66,7 @@ class Parts:
     """Epochs after which batch normalization keeps its statistics as they are."""
     loaders: int | None = None
     """Processes that read a map-style data set ahead, at most the worker's number of cores; 0: the worker reads.
-    None: that number if it trains on a GPU, and 0 if it trains on the cores."""
+    None: a DataLoader's; else that number if it trains on a GPU, and 0 if it trains on the cores."""
     measures: Mapping[str, Callable[[nn.Module], float]] = field(default_factory=dict)
     """By name, measurements of the model after each validation, in eval mode, such as `measures.latency`. With several
     workers the mean is reported."""
@@ -87,6 +92,8 @@ class Parts:
             isinstance(optimizer, torch.optim.Optimizer) or makes_one,
         )
         _check_made("loss", self.loss, "a function of output and target", callable(self.loss))
+        for name, data, default in (("batch_size", self.train, 32), ("validation_batch_size", self.validation, 512)):
+            object.__setattr__(self, name, _batch_size(name, getattr(self, name), data, default))
         for name in ("batch_size", "validation_batch_size", "accumulate"):
             _check(name, getattr(self, name), least=1, whole=True)
         for name in ("loaders", "seed"):
@@ -97,8 +104,10 @@ class Parts:
                 _check(name, getattr(self, name), least=0, whole=False)
         if self.average is not None and self.average >= 1:
             raise ConfigurationError(f"average must be a decay below 1, got {self.average!r}")
-        if self.autocast not in (None, torch.bfloat16, torch.float16):
-            raise ConfigurationError(f"autocast must be torch.bfloat16, torch.float16 or None, got {self.autocast!r}")
+        if self.precision is not None and self.precision not in _PRECISIONS:
+            raise ConfigurationError(f"precision must be bf16, fp16 or None, got {self.precision!r}")
+        if not isinstance(self.compile, bool | str):
+            raise ConfigurationError(f"compile must be True, False or the name of a backend, got {self.compile!r}")
         if self.batch_norm not in _BATCH_NORMS:
             raise ConfigurationError(f"batch_norm must be one of {', '.join(_BATCH_NORMS)}, got {self.batch_norm!r}")
         for kind, given in (("metrics", self.metrics), ("measures", self.measures)):
@@ -117,11 +126,37 @@ class Parts:
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ConfigurationError("model must have a parameter to train, got none that requires a gradient")
 
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The dtype of matrix products; None for that of the weights."""
+        return None if self.precision is None else _PRECISIONS[self.precision]
+
     def to(self, device: torch.device) -> None:
         """Move the model and other modules to a device: a loss may have weights of classes."""
         for part in (self.model, self.loss, *self.metrics.values(), *(self.pipeline or ())):
             if isinstance(part, nn.Module):
                 part.to(device)
+
+
+def _batch_size(name: str, size: int | None, data: Any, default: int) -> int:
+    """Return the batch size of data; see that a DataLoader can be taken apart, to be divided among workers.
+
+    Raises:
+        ConfigurationError: It can't, or its batches have another size.
+    """
+    if not isinstance(data, DataLoader):
+        return default if size is None else size
+    if isinstance(data.dataset, IterableDataset):
+        what = "a map-style data set, as its rows are divided among workers by their numbers, got an IterableDataset"
+    elif isinstance(data.sampler, DistributedSampler):
+        what = "another sampler than DistributedSampler, as a Trainer divides the rows among workers itself"
+    elif data.batch_size is None or type(data.batch_sampler) is not BatchSampler:
+        what = "batch_size and a sampler, got a batch_sampler of its own or batch_size=None"
+    elif size is not None and size != data.batch_size:
+        what = f"the batch size that Parts says: leave {name} out, or make it {data.batch_size}, got {size}"
+    else:
+        return data.batch_size
+    raise ConfigurationError(f"a DataLoader must have {what}")
 
 
 def _check_made(name: str, value: Any, wanted: str, able: bool) -> None:

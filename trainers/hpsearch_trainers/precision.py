@@ -25,7 +25,7 @@ def check_precision(device: torch.device, dtype: torch.dtype | None) -> None:
     if dtype is not torch.bfloat16 or device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False):
         return
     raise ConfigurationError(
-        f"autocast must be torch.float16 or None on a GPU that doesn't compute in bfloat16, got {dtype} on "
+        "precision must be fp16 or None on a GPU that doesn't compute in bfloat16, got bf16 on "
         f"{torch.cuda.get_device_name(device)}: bfloat16 takes a GPU of compute capability 8.0 or above"
     )
 

@@ -10,12 +10,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.optimizers import other_optimizers
 
 __all__ = ["load_schedulers", "replay", "save_schedulers"]
 
 
 def save_schedulers(owner: object, optimizer: Optimizer, *, alone: bool) -> dict[str, Any]:
-    """Return the states of an optimizer's schedulers, by the names of the attributes that they are.
+    """Return the states of the schedulers of a trainer's optimizers, by the names of the attributes that they are.
 
     Args:
         owner: The trainer.
@@ -77,10 +78,11 @@ def replay(scheduler: LRScheduler, state: Mapping[str, Any]) -> None:
 
 
 def _schedulers_of(owner: object, optimizer: Optimizer) -> dict[str, LRScheduler]:
+    optimizers = {id(optimizer), *map(id, other_optimizers(owner, optimizer).values())}
     mine = {
         name: value
         for name, value in vars(owner).items()
-        if isinstance(value, LRScheduler) and value.optimizer is optimizer
+        if isinstance(value, LRScheduler) and id(value.optimizer) in optimizers
     }
     parts = {id(part) for value in mine.values() for part in _parts(value)}
     return {name: value for name, value in mine.items() if id(value) not in parts}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-__all__ = ["SeededRows", "generators_kept"]
+__all__ = ["SeededRows", "generators_kept", "seeded"]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 """2**64 by the golden ratio: neighbouring numbers come to lie far apart."""
@@ -33,12 +33,23 @@ class SeededRows(Dataset[Any]):
 
     def __getitem__(self, row: int) -> Any:
         """Give a row; leaves the generators as the row left them."""
-        seed = (self._seed + (row + 1) * _GOLDEN) % 2**63
-        random.seed(seed)
-        torch.default_generator.manual_seed(seed)
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(seed % 2**32)
+        _seed((self._seed + (row + 1) * _GOLDEN) % 2**63)
         return self._data[row]
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the generators, and put them back afterwards."""
+    with generators_kept():
+        _seed(seed)
+        yield
 
 
 @contextlib.contextmanager

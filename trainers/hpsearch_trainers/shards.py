@@ -13,7 +13,7 @@ on with from any of its steps at another width.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -56,7 +56,7 @@ class Shard:
     """
 
     rows: int
-    """Of the data set."""
+    """Of an epoch."""
     batch: int
     """Rows of a global batch; an epoch's last one may be shorter."""
     seed: int
@@ -65,6 +65,8 @@ class Shard:
     """This worker."""
     width: int = 1
     """Number of workers."""
+    order: Callable[[int], torch.Tensor] | None = None
+    """Returns the row numbers of an epoch; None: all, shuffled."""
 
     def __post_init__(self) -> None:
         if self.rows < 1:
@@ -90,7 +92,7 @@ class Shard:
         Yields:
             Row numbers, int64 and 1-D; none where the last batch has fewer rows than there are workers.
         """
-        order = epoch_order(self.seed, number, self.rows)
+        order = self._order(number)
         for step in range(start, self.steps):
             part = self._part(step)
             first = step * self.batch
@@ -102,12 +104,15 @@ class Shard:
         Args:
             number: Of the epoch, from 0.
         """
-        order = epoch_order(self.seed, number, self.rows)
+        order = self._order(number)
         for step in range(self.steps):
             batch = order[step * self.batch : step * self.batch + self.rows_of(step)]
             for worker in range(min(self.width, len(batch))):
                 part = rows_of_rank(len(batch), self.width, worker)
                 yield step, batch[part.start : part.stop]
+
+    def _order(self, number: int) -> torch.Tensor:
+        return epoch_order(self.seed, number, self.rows) if self.order is None else self.order(number)
 
     def rows_of(self, step: int) -> int:
         """Give how many rows the global batch of a step has, over all workers."""

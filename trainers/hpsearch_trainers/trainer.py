@@ -24,12 +24,13 @@ import itertools
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
@@ -42,7 +43,7 @@ from hpsearch_trainers.inheritance import Inherited, inherit
 from hpsearch_trainers.losses import loss_of
 from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.normalization import hold_statistics, synchronize
-from hpsearch_trainers.optimizers import optimizer_of
+from hpsearch_trainers.optimizers import optimizer_of, other_optimizers
 from hpsearch_trainers.own_methods import METHODS, checked
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.precision import check_precision, precision
@@ -115,19 +116,26 @@ class Trainer(ABC):
         self._average = None if parts.average is None else MovingAverage(self.model, parts.average)
         self._scaler = torch.amp.GradScaler(self.device.type) if parts.autocast is torch.float16 else None
         self._strategy.bind(self._trained())
+        if parts.compile:
+            self.model.compile(**({} if parts.compile is True else {"backend": parts.compile}))
         self._train = Batches(parts.train, self.device, parts.loaders)
         held_back = parts.validation
         self._validation = None if held_back is None else Batches(held_back, self.device, parts.loaders)
         if self._validation is not None and self._validation.rows < 1:
             raise ConfigurationError("validation data must have at least one row, got 0: leave `validation` out")
         batch = self._scaling.global_batch(parts.batch_size, width)
-        self._shard = Shard(self._train.rows, batch, self._seed, rank, width)
+        rows, order = self._train.rows, None
+        if isinstance(parts.train, DataLoader):
+            rows -= rows % batch if parts.train.drop_last else 0
+            if self._train.order(0) is not None:
+                order = partial(_order_of, self._train, self._seed)
+        self._shard = Shard(rows, batch, self._seed, rank, width, order)
         rule = self._strategy.rate_rule or rule_for(self.optimizer)
         self._target = self._scaling.target(parts.batch_size, width, rule)
         self._stages = [Stage(0.0, self._target)]
         if self._strategy.tells and self._scaling.lr is None and self._target != 1.0:
-            rows = f"{width} workers: a step has {self._shard.batch} rows in place of {parts.batch_size}"
-            print(f"{rows}, and the rate {describe_target(self._target, rule, self.optimizer)}")
+            grown = f"{width} workers: a step has {self._shard.batch} rows in place of {parts.batch_size}"
+            print(f"{grown}, and the rate {describe_target(self._target, rule, self.optimizer)}")
         inherited = None if getattr(trial, "start", 0) else getattr(trial, "parent_checkpoint", None)
         if inherited is not None:
             self.inherit(inherited)
@@ -165,6 +173,41 @@ class Trainer(ABC):
             self._strategy.break_off(error)
             raise
 
+    def train_batches(self) -> Generator[tuple[Any, Any], None, None]:
+        """Yield the batches of an epoch, for a `step` with a loop of its own; then count the epoch.
+
+        The model trains with the randomness of the epoch, and `optimizer` has the rate of each step. The rest is the
+        loop's: `zero_grad`, forward and backward passes, clipping, and the steps of all optimizers.
+
+        Yields:
+            A pair of inputs and targets, on the device.
+
+        Raises:
+            ConfigurationError: The trial has several workers, for which a loop must say what they exchange.
+        """
+        if self._strategy.group is not None:
+            raise ConfigurationError(
+                "a step with a loop of its own takes one worker, got several: call super().step() in it, or write the "
+                "loop in a class that isn't a Trainer and says what ranks exchange"
+            )
+        self._take_note()
+        self._begin_epoch()
+        with contextlib.closing(self._train.read(self._shard.epoch(self.epoch), self._drawn("rows"))) as batches:
+            try:
+                for step, batch in enumerate(batches):
+                    self._set_rate(self.epoch + step / self._shard.steps)
+                    yield batch
+            finally:
+                self._rates.restore()
+        self.epoch += 1
+
+    def _begin_epoch(self) -> None:
+        self._seed_epoch()
+        self.model.train()
+        frozen = self.parts.freeze_batch_norm
+        if frozen is not None and self.epoch >= frozen:
+            hold_statistics(self.model)
+
     def _take_note(self) -> None:
         """Take note of what the user has put in place of something else since the last epoch."""
         self._rates = self._rates.of(self.optimizer)
@@ -179,11 +222,7 @@ class Trainer(ABC):
 
     def _train_epoch(self) -> dict[str, float]:
         began, waited = time.perf_counter(), self._train.waited
-        self._seed_epoch()
-        self.model.train()
-        frozen = self.parts.freeze_batch_norm
-        if frozen is not None and self.epoch >= frozen:
-            hold_statistics(self.model)
+        self._begin_epoch()
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         shares, read_ahead = itertools.tee(self._shares())
         read = self._train.read((rows for *_, passes in read_ahead for rows in passes), self._drawn("rows"))
@@ -260,6 +299,11 @@ class Trainer(ABC):
             state["average"] = self._average.state_dict()
         if self._scaler is not None:
             state["scaler"] = self._scaler.state_dict()
+        if others := other_optimizers(self, self.optimizer):
+            state["optimizers"] = {
+                name: {"optimizer": other.state_dict(), "optimizer_class": type(other).__qualname__}
+                for name, other in others.items()
+            }
         if schedulers := save_schedulers(self, self.optimizer, alone=type(self).state_dict is Trainer.state_dict):
             state["schedulers"] = schedulers
         state |= self._strategy.entry()
@@ -275,6 +319,7 @@ class Trainer(ABC):
         self._strategy.calls["load_state_dict"] += 1
         self.model.load_state_dict(state["model"])
         load_optimizer(self.optimizer, state, forked=self._forked, tells=self._strategy.tells)
+        self._load_other_optimizers(state.get("optimizers", {}))
         load_schedulers(self, self.optimizer, state.get("schedulers", {}), forked=self._forked)
         if self._average is not None:
             load_average(self._average, state, forked=self._forked)
@@ -286,6 +331,17 @@ class Trainer(ABC):
         self._stages = [Stage(float(epoch), float(target)) for epoch, target in state["stages"]]
         if self._stages[-1].target != self._target:
             self._stages.append(Stage(float(self.epoch), self._target))
+
+    def _load_other_optimizers(self, states: Mapping[str, Any]) -> None:
+        others = other_optimizers(self, self.optimizer)
+        if not self._forked and others.keys() != states.keys():
+            saved, present = (", ".join(sorted(names)) or "none" for names in (states, others))
+            raise ConfigurationError(
+                f"a trainer must have the optimizers that its state was saved with, {saved}, got {present}: make them "
+                "in build or in __init__, and keep the entry `optimizers` of super().state_dict()"
+            )
+        for name in others.keys() & states.keys():
+            load_optimizer(others[name], states[name], forked=self._forked, tells=self._strategy.tells)
 
     def inherit(self, state: Mapping[str, Any]) -> None:
         """Copy a parent's weights as far as they match; called for a child that starts at epoch 0.
@@ -389,9 +445,7 @@ class Trainer(ABC):
         return self._drawn(f"rank {self._strategy.stream}")
 
     def _drawn(self, what: str) -> int:
-        """Give the seed of something in this epoch, from 0 to 2**63 - 1."""
-        digest = hashlib.sha256(f"{what} in epoch {self.epoch} of {self._seed}".encode()).digest()
-        return int.from_bytes(digest[:8], "little") & 0x7FFF_FFFF_FFFF_FFFF
+        return _drawn(what, self.epoch, self._seed)
 
     def _sum(self, value: Tensor) -> float:
         """Add up over all workers."""
@@ -401,3 +455,15 @@ class Trainer(ABC):
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         return precision(self.device.type, self.parts.autocast)
+
+
+def _drawn(what: str, epoch: int, seed: int) -> int:
+    """Return the seed of something in an epoch of a trial, from 0 to 2**63 - 1."""
+    digest = hashlib.sha256(f"{what} in epoch {epoch} of {seed}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") & 0x7FFF_FFFF_FFFF_FFFF
+
+
+def _order_of(data: Batches, seed: int, epoch: int) -> Tensor:
+    order = data.order(_drawn("sampler", epoch, seed))
+    assert order is not None
+    return order

@@ -210,7 +210,7 @@ class Drawn(Trainer):
         model = nn.Sequential(*layers)
         given = {
             name: params[name]
-            for name in ("clip_norm", "average", "accumulate", "batch_size", "autocast")
+            for name in ("clip_norm", "average", "accumulate", "batch_size", "precision")
             if name in params
         }
         if "warmup" in params:

@@ -145,7 +145,7 @@ WITH: dict[str, tuple[Callable[[Parts], Parts], str]] = {
     "hook of a gradient": (with_gradient_hook, "0.weight has hooks"),
     "hook of an accumulated gradient": (with_accumulation_hook, "0.weight has hooks"),
     "hook of a loss": (with_hooked_loss, "its loss has hooks"),
-    "a scaled loss": (lambda parts: dataclasses.replace(parts, autocast=torch.float16), "it scales its loss"),
+    "a scaled loss": (lambda parts: dataclasses.replace(parts, precision="fp16"), "it scales its loss"),
 }
 
 

@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
@@ -78,7 +77,7 @@ def test_images(lanes):
 
 
 @pytest.mark.exhaustive
-@given(packs(LAYERS, autocast=torch.bfloat16))
+@given(packs(LAYERS, precision="bf16"))
 @settings(max_examples=15)
 def test_in_bfloat16_those_are_fused_whose_bits_are_the_same_and_the_others_train_alone(lanes):
     """What rounds to eight bits depends on more than float32 does: a try decides, of each shape."""
@@ -105,7 +104,7 @@ def test_lanes_of_adam_with_betas_of_their_own_are_fused(layers):
 
 @pytest.mark.parametrize("layers", [["relu"], ["exponential"], ["powers"]])
 def test_lanes_in_bfloat16_are_fused_or_say_why_they_arent(layers):
-    lanes = [{"layers": layers, "lr": 0.1 * (1 + n), "autocast": torch.bfloat16} for n in range(4)]
+    lanes = [{"layers": layers, "lr": 0.1 * (1 + n), "precision": "bf16"} for n in range(4)]
     ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
     fuser = Fuser(fewest=2)
     for _ in range(3):

@@ -143,8 +143,8 @@ ODD = {
     "accumulate": Odd("accumulate", lambda model: {"accumulate": 3}),
     "clip_norm": Odd("clip_norm", lambda model: {"clip_norm": 0.05}),
     "average": Odd("average", lambda model: {"average": 0.9}),
-    "autocast": Odd("autocast", lambda model: {"autocast": torch.bfloat16}, rounding=0.05),
-    "float16": Odd("float16", lambda model: {"autocast": torch.float16}, rounding=0.05),
+    "autocast": Odd("autocast", lambda model: {"precision": "bf16"}, rounding=0.05),
+    "float16": Odd("float16", lambda model: {"precision": "fp16"}, rounding=0.05),
     "batch_norm": Odd("batch normalization", model=_normalized, rows=200, alike=False),
     "sync_batch_norm": Odd("batch_norm", lambda model: {"batch_norm": "sync"}, model=_normalized),
     "freeze_batch_norm": Odd(

@@ -118,7 +118,7 @@ CASES: dict[str, dict[str, Any]] = {
     "clipped where not all is split": {"model": "deep", "clip_norm": 0.05},
     "accumulated": {"accumulate": 2, "batch_size": 24},
     "scheduled": {"schedule": lambda epoch: 1 / (1 + epoch)},
-    "half": {"autocast": torch.bfloat16},
+    "half": {"precision": "bf16"},
     "continued": {"model": "deep", "optimizer": OPTIMIZERS["adamw"], "clip_norm": 1.0, "average": 0.9},
     "elementwise": {"optimizer": lambda model: Elementwise(model.parameters(), lr=0.1, momentum=0.9)},
     "custom": {"optimizer": lambda model: Custom(model.parameters(), lr=0.1, momentum=0.9)},

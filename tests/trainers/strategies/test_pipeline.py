@@ -114,7 +114,7 @@ def test_one_micro_batch_is_normalized_as_in_one_process():
 
 
 def test_half_precision():
-    params = {"autocast": torch.bfloat16}
+    params = {"precision": "bf16"}
     assert_alike(train(params, 2), train(params), 0.02)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.optim import optimizer as torch_optimizer
+from torch.utils.data import DataLoader
 
 from hpsearch_trainers.lamb import LAMB
 from hpsearch_trainers.lanes.errors import NotFusible
@@ -49,6 +50,10 @@ def check_contract(trainer: Trainer, *, rounded: bool) -> None:
         raise NotFusible("there are hooks of all modules (torch.nn.modules.module.register_module_...)")
     if isinstance(trainer.parts.loss, nn.Module) and any(map(has_hooks, modules_of(trainer.parts.loss))):
         raise NotFusible("its loss has hooks")
+    if trainer.parts.compile:
+        raise NotFusible("its model is compiled")
+    if isinstance(trainer.parts.train, DataLoader) or isinstance(trainer.parts.validation, DataLoader):
+        raise NotFusible("its data come from a DataLoader")
     if trainer.parts.autocast is torch.float16:
         raise NotFusible("it scales its loss, as float16 needs")
 

@@ -69,6 +69,7 @@ class Pipeline(Strategy):
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             **NO_FLOAT16,
+            "compile": "each rank runs a part of the model. Leave it out",
             "batch_norm": "layers see one micro-batch at a time. Leave it at `local`, or take another normalization",
             "shared parameters": "copies in two stages would go apart. Untie the layers that share it",
         }

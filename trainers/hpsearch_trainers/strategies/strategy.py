@@ -30,7 +30,7 @@ from hpsearch_trainers.strategies.options import Options
 
 __all__ = ["NO_FLOAT16", "Strategy", "Trained"]
 
-NO_FLOAT16 = {"float16": "it doesn't scale losses. Take autocast=torch.bfloat16, or the strategy allreduce"}
+NO_FLOAT16 = {"float16": 'it doesn\'t scale losses. Take precision="bf16", or the strategy allreduce'}
 """A part of `refuses`: ranks that step by themselves would each leave out steps of their own."""
 
 

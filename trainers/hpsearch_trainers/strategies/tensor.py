@@ -61,6 +61,7 @@ class TensorParallel(Strategy):
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             **NO_FLOAT16,
+            "compile": "each rank runs a part of each layer. Leave it out",
             "batch_norm": "every rank normalizes by all rows already. Leave it at `local`",
             "LARS": _WHOLE,
             "LAMB": _WHOLE,
