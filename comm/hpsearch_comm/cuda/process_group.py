@@ -118,6 +118,11 @@ class GatheredStore(dist.Store):  # type: ignore[name-defined,misc]
             if self._closed:
                 raise NcclError("the start of the process group was given up")
 
+    def check(self, keys: Sequence[str]) -> bool:
+        """Return whether all of these are set."""
+        with self._changed:
+            return all(key in self._values for key in keys)
+
     def new_values(self) -> dict[str, str]:
         """Return what this rank has set since the last call, in hexadecimal."""
         with self._changed:
