@@ -84,18 +84,18 @@ class RunResponse:
     """A worker's result of a segment."""
 
     result: Result
-    saves: tuple[Saved, ...]
-    """All checkpoints inside the segment; the driver may have received some of them."""
-    packed: bytes | None
-    """The newest checkpoint, from a worker that doesn't see the study's directory."""
-    log: bytes | None
-    """Its output, from such a worker."""
-    log_of_lanes: bytes | None
-    """Output of trials that trained together since the last response, from such a worker."""
     memory: int
     """Resident bytes of the worker."""
     address: str
     """Address for the other ranks of its next gang."""
+    saves: tuple[Saved, ...] = ()
+    """All checkpoints inside the segment; the driver may have received some of them."""
+    packed: bytes | None = None
+    """The newest checkpoint, from a worker that doesn't see the study's directory."""
+    log: bytes | None = None
+    """Its output, from such a worker."""
+    log_of_lanes: bytes | None = None
+    """Output of trials that trained together since the last response, from such a worker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,7 @@ class RayWorker:
         """Return a segment's result, with the files that the driver can't see."""
         saves = tuple(channel.saves)
         if self._sees:
-            return self._response(result, saves)
+            return replace(self._response(result), saves=saves)
         newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
         try:
             packed = None if newest is None else pack(self._root / newest)
@@ -230,23 +230,16 @@ class RayWorker:
         shutil.rmtree(self._root / attempt_directory(segment), ignore_errors=True)
         log_of_lanes = _end_of_log(self._root / PACKS)
         (self._root / PACKS / LOG).unlink(missing_ok=True)
-        return self._response(result, saves, packed, log, log_of_lanes)
+        return replace(self._response(result), saves=saves, packed=packed, log=log, log_of_lanes=log_of_lanes)
 
     def _undone(self, segment: Segment, error: HpsearchError) -> RunResponse:
         """Return a segment whose checkpoint couldn't be written here or read."""
         failure = failure_of(error)
         return self._response(Result(segment.trial, segment.attempt, segment.start, None, (), False, 0.0, failure))
 
-    def _response(
-        self,
-        result: Result,
-        saves: tuple[Saved, ...] = (),
-        packed: bytes | None = None,
-        log: bytes | None = None,
-        log_of_lanes: bytes | None = None,
-    ) -> RunResponse:
+    def _response(self, result: Result) -> RunResponse:
         assert self._worker is not None
-        return RunResponse(result, saves, packed, log, log_of_lanes, self._weigh(), self._worker.address)
+        return RunResponse(result, self._weigh(), self._worker.address)
 
     def _weigh(self) -> int:
         now = time.monotonic()
