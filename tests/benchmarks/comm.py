@@ -1,6 +1,6 @@
 """The collective layer: allreduce beside Gloo and Open MPI, bare memory, TCP between two namespaces, training steps.
 
-`python -m hpsearch_comm.benchmark` measures one of these at a time, with more to choose.
+`python -m tests.benchmarks.collectives` measures one of these at a time, with more to choose.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import sys
 from collections.abc import Sequence
 from statistics import median
 
-from hpsearch_comm.benchmark.bare_memory import BARE
-from hpsearch_comm.benchmark.block import MeasuredTurn
-from hpsearch_comm.benchmark.contenders import require
-from hpsearch_comm.benchmark.launch import measure as run
-from hpsearch_comm.benchmark.plan import Plan
-from hpsearch_comm.benchmark.report import geometric_mean
-from hpsearch_comm.benchmark.training import (
+from hpsearch_comm.errors import ConfigurationError
+from tests.benchmarks.collectives.bare_memory import BARE
+from tests.benchmarks.collectives.block import MeasuredTurn
+from tests.benchmarks.collectives.contenders import require
+from tests.benchmarks.collectives.launch import measure as run
+from tests.benchmarks.collectives.plan import Plan
+from tests.benchmarks.collectives.report import geometric_mean
+from tests.benchmarks.collectives.training import (
     DDP_OVER_GLOO,
     DDP_OVER_OURS,
     FSDP_OVER_GLOO,
     FSDP_OVER_OURS,
     NO_AVERAGING,
 )
-from hpsearch_comm.errors import ConfigurationError
 from tests.benchmarks.figures import Figure
 
 __all__ = ["measure"]

@@ -24,12 +24,12 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from hpsearch_comm import Group, new_secret
-from hpsearch_comm.benchmark.collective import in_turn
-from hpsearch_comm.benchmark.contenders import Gloo
-from hpsearch_comm.benchmark.meeting import Blackboard
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.shards import Shard
 from hpsearch_trainers.trainer import Trainer
+from tests.benchmarks.collectives.collective import in_turn
+from tests.benchmarks.collectives.contenders import Gloo
+from tests.benchmarks.collectives.meeting import Blackboard
 from tests.benchmarks.figures import Figure
 
 __all__ = ["measure"]

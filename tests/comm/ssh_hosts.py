@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch_comm.benchmark.namespaces import INTERFACE, Namespaces
 from hpsearch_comm.errors import ConfigurationError
+from tests.benchmarks.collectives.namespaces import INTERFACE, Namespaces
 from tests.comm.forming import wait_until
 from tests.comm.launching import Launch, launching
 

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 from torch import nn
 
-from hpsearch_comm.benchmark import __main__ as command_line
-from hpsearch_comm.benchmark import training
-from hpsearch_comm.benchmark.block import Block, MeasuredTurn, combine, repetitions, take
-from hpsearch_comm.benchmark.collective import in_turn
-from hpsearch_comm.benchmark.launch import Outcome, RankFailed, measure
-from hpsearch_comm.benchmark.meeting import Blackboard, Meeting
-from hpsearch_comm.benchmark.namespaces import Namespaces
-from hpsearch_comm.benchmark.plan import Plan
-from hpsearch_comm.benchmark.report import geometric_mean, ratios, render, table
-from hpsearch_comm.benchmark.sizes import format_size, parse_sizes
-from hpsearch_comm.benchmark.stage import Stage
 from hpsearch_comm.bootstrap.handshake import Credentials
 from hpsearch_comm.bootstrap.secret import new_secret
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
+from tests.benchmarks.collectives import __main__ as command_line
+from tests.benchmarks.collectives import training
+from tests.benchmarks.collectives.block import Block, MeasuredTurn, combine, repetitions, take
+from tests.benchmarks.collectives.collective import in_turn
+from tests.benchmarks.collectives.launch import Outcome, RankFailed, measure
+from tests.benchmarks.collectives.meeting import Blackboard, Meeting
+from tests.benchmarks.collectives.namespaces import Namespaces
+from tests.benchmarks.collectives.plan import Plan
+from tests.benchmarks.collectives.report import geometric_mean, ratios, render, table
+from tests.benchmarks.collectives.sizes import format_size, parse_sizes
+from tests.benchmarks.collectives.stage import Stage
 from tests.comm.other_user import as_nobody
 
 CREDENTIALS = Credentials(bytes(32), "test", 0)
@@ -319,7 +319,7 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
 def test_a_rank_that_fails_ends_the_others_and_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
     script = "import sys, time; sys.exit('rank 1 has seen enough') if sys.argv[1] == '1' else time.sleep(600)"
     monkeypatch.setattr(
-        "hpsearch_comm.benchmark.launch._commands",
+        "tests.benchmarks.collectives.launch._commands",
         lambda plan, directory, namespaces: [["python3", "-c", script, str(rank)] for rank in range(plan.ranks)],
     )
     with pytest.raises(RankFailed, match=r"exit code 1(.|\n)*rank 1 has seen enough"):

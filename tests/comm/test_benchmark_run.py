@@ -17,17 +17,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpsearch_comm.benchmark.bare_memory import BARE
-from hpsearch_comm.benchmark.launch import measure
-from hpsearch_comm.benchmark.lifeline import hold
-from hpsearch_comm.benchmark.plan import Plan
+from tests.benchmarks.collectives.bare_memory import BARE
+from tests.benchmarks.collectives.launch import measure
+from tests.benchmarks.collectives.lifeline import hold
+from tests.benchmarks.collectives.plan import Plan
 
 _TOOLS = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 _HAS_NAMESPACES = os.geteuid() == 0 and all(shutil.which(tool, path=_TOOLS) for tool in ("ip", "unshare", "nsenter"))
 
 
 def _run(*words: str) -> str:
-    command = [sys.executable, "-m", "hpsearch_comm.benchmark", "--rounds", "1", *words]
+    command = [sys.executable, "-m", "tests.benchmarks.collectives", "--rounds", "1", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -73,7 +73,7 @@ def test_open_mpi_lives_in_the_same_processes() -> None:
 @contextmanager
 def _endless(directory: Path, *words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
     """A benchmark in its second round of very many, whose temporary files lie in the directory."""
-    command = [sys.executable, "-m", "hpsearch_comm.benchmark", "--sizes", "1K", "--rounds", "1000000", *words]
+    command = [sys.executable, "-m", "tests.benchmarks.collectives", "--sizes", "1K", "--rounds", "1000000", *words]
     environment = os.environ | {"TMPDIR": str(directory)} | more
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -142,7 +142,7 @@ def test_a_rank_that_finds_nobody_ends_and_clears_up(tmp_path: Path) -> None:
     directory.mkdir()
     with hold(directory):
         pass  # its socket's file is there, but nobody listens
-    code = "import sys, time; from pathlib import Path; from hpsearch_comm.benchmark.lifeline import follow; "
+    code = "import sys, time; from pathlib import Path; from tests.benchmarks.collectives.lifeline import follow; "
     code += "follow(Path(sys.argv[1])); time.sleep(600)"
     done = subprocess.run([sys.executable, "-c", code, str(directory)], check=False, timeout=150)
     assert done.returncode == 1

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from hpsearch_comm.benchmark.meeting import Blackboard
 from hpsearch_comm.errors import ConfigurationError, MismatchError
 from hpsearch_comm.group import Group
 from hpsearch_comm.timeline.merging import merge
+from tests.benchmarks.collectives.meeting import Blackboard
 
 
 @pytest.mark.parametrize("hosts", [("a", "a"), ("a", "b")])

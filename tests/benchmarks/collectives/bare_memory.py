@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from hpsearch_comm.benchmark.block import Block, take
-from hpsearch_comm.benchmark.collective import turn
-from hpsearch_comm.benchmark.contenders import ZeroCopy
-from hpsearch_comm.benchmark.sizes import format_size
-from hpsearch_comm.benchmark.stage import Stage
+from tests.benchmarks.collectives.block import Block, take
+from tests.benchmarks.collectives.collective import turn
+from tests.benchmarks.collectives.contenders import ZeroCopy
+from tests.benchmarks.collectives.sizes import format_size
+from tests.benchmarks.collectives.stage import Stage
 
 __all__ = ["BARE", "NBYTES", "measure"]
 

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from hpsearch_comm.benchmark.block import Block, repeat
-from hpsearch_comm.benchmark.collective import in_turn
-from hpsearch_comm.benchmark.stage import Stage
 from hpsearch_comm.errors import CommError
+from tests.benchmarks.collectives.block import Block, repeat
+from tests.benchmarks.collectives.collective import in_turn
+from tests.benchmarks.collectives.stage import Stage
 
 __all__ = [
     "DDP_OVER_GLOO",

@@ -16,17 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpsearch_comm.benchmark.block import MeasuredTurn, combine
-from hpsearch_comm.benchmark.contenders import require
-from hpsearch_comm.benchmark.lifeline import hold, segments
-from hpsearch_comm.benchmark.namespaces import INTERFACE, Namespaces
-from hpsearch_comm.benchmark.plan import Plan
 from hpsearch_comm.bootstrap.secret import new_secret
 from hpsearch_comm.errors import CommError, ConfigurationError
 from hpsearch_comm.launch.version import search_path
+from tests.benchmarks.collectives.block import MeasuredTurn, combine
+from tests.benchmarks.collectives.contenders import require
+from tests.benchmarks.collectives.lifeline import hold, segments
+from tests.benchmarks.collectives.namespaces import INTERFACE, Namespaces
+from tests.benchmarks.collectives.plan import Plan
 
 __all__ = ["Outcome", "RankFailed", "measure"]
 
+_ROOT = Path(__file__).parents[3]
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 2.0
 """For the others to say what they saw, once a rank has failed; and to end, once they were told to."""
@@ -72,7 +73,7 @@ def measure(plan: Plan) -> Outcome:
 
 
 def _commands(plan: Plan, directory: Path, namespaces: Namespaces | None) -> list[list[str]]:
-    rank = [sys.executable, "-m", "hpsearch_comm.benchmark.rank", str(directory)]
+    rank = [sys.executable, "-m", "tests.benchmarks.collectives.rank", str(directory)]
     if "mpi" in plan.against:
         return [[*_mpirun(plan, directory), *rank]]
     commands = [[*rank, str(number)] for number in range(plan.ranks)]
@@ -104,7 +105,7 @@ def _environment(plan: Plan, directory: Path) -> dict[str, str]:
         "MKL_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": INTERFACE if plan.namespaces else "lo",
         "TMPDIR": str(directory),  # where mpirun keeps its session
-        "PYTHONPATH": search_path(),
+        "PYTHONPATH": os.pathsep.join([str(_ROOT), search_path()]),
     }
 
 

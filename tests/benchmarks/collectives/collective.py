@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from hpsearch_comm.benchmark.block import Block, take
-from hpsearch_comm.benchmark.contenders import Contender, Copies, Mpi, ZeroCopy
-from hpsearch_comm.benchmark.sizes import format_size
-from hpsearch_comm.benchmark.stage import Stage
 from hpsearch_comm.errors import CommError
+from tests.benchmarks.collectives.block import Block, take
+from tests.benchmarks.collectives.contenders import Contender, Copies, Mpi, ZeroCopy
+from tests.benchmarks.collectives.sizes import format_size
+from tests.benchmarks.collectives.stage import Stage
 
 __all__ = ["in_turn", "measure", "turn"]
 

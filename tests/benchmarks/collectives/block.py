@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpsearch_comm.benchmark.meeting import Meeting
+from tests.benchmarks.collectives.meeting import Meeting
 
 __all__ = ["Block", "MeasuredTurn", "combine", "repeat", "repetitions", "take"]
 

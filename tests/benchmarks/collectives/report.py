@@ -18,12 +18,12 @@ from statistics import median
 
 import torch
 
-from hpsearch_comm.benchmark.bare_memory import BARE
-from hpsearch_comm.benchmark.block import MeasuredTurn
-from hpsearch_comm.benchmark.launch import Outcome
-from hpsearch_comm.benchmark.sizes import parse_sizes
-from hpsearch_comm.benchmark.training import NO_AVERAGING
 from hpsearch_comm.timeline.bandwidth import algorithm_bandwidth, bus_bandwidth
+from tests.benchmarks.collectives.bare_memory import BARE
+from tests.benchmarks.collectives.block import MeasuredTurn
+from tests.benchmarks.collectives.launch import Outcome
+from tests.benchmarks.collectives.sizes import parse_sizes
+from tests.benchmarks.collectives.training import NO_AVERAGING
 
 __all__ = ["geometric_mean", "machine", "ratios", "render", "summary", "table"]
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpsearch_comm.benchmark.contenders import Gloo
-from hpsearch_comm.benchmark.meeting import Blackboard, Meeting
-from hpsearch_comm.benchmark.namespaces import INTERFACE
-from hpsearch_comm.benchmark.plan import Plan
+from tests.benchmarks.collectives.contenders import Gloo
+from tests.benchmarks.collectives.meeting import Blackboard, Meeting
+from tests.benchmarks.collectives.namespaces import INTERFACE
+from tests.benchmarks.collectives.plan import Plan
 
 if TYPE_CHECKING:
     from hpsearch_comm.group import Group

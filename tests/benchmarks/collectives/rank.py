@@ -1,4 +1,4 @@
-"""One rank of a benchmark: `python -m hpsearch_comm.benchmark.rank DIRECTORY [RANK]`, started by `launch`."""
+"""One rank of a benchmark: `python -m tests.benchmarks.collectives.rank DIRECTORY [RANK]`, started by `launch`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
 
-from hpsearch_comm.benchmark.lifeline import follow
+from tests.benchmarks.collectives.lifeline import follow
 
 
 def main() -> int:
@@ -25,11 +25,11 @@ def main() -> int:
 
     import torch
 
-    from hpsearch_comm.benchmark import bare_memory, collective, training
-    from hpsearch_comm.benchmark.meeting import Meeting
-    from hpsearch_comm.benchmark.plan import Plan
-    from hpsearch_comm.benchmark.stage import Stage
     from hpsearch_comm.errors import CommError
+    from tests.benchmarks.collectives import bare_memory, collective, training
+    from tests.benchmarks.collectives.meeting import Meeting
+    from tests.benchmarks.collectives.plan import Plan
+    from tests.benchmarks.collectives.stage import Stage
 
     torch.set_num_threads(1)
     plan = Plan.from_json((directory / "plan.json").read_text())

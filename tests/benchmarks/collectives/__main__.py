@@ -12,12 +12,12 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from hpsearch_comm.benchmark.contenders import require
-from hpsearch_comm.benchmark.launch import measure
-from hpsearch_comm.benchmark.plan import ALGORITHMS, PEERS, Kind, Plan
-from hpsearch_comm.benchmark.report import render
-from hpsearch_comm.benchmark.sizes import parse_sizes
 from hpsearch_comm.errors import CommError, ConfigurationError
+from tests.benchmarks.collectives.contenders import require
+from tests.benchmarks.collectives.launch import measure
+from tests.benchmarks.collectives.plan import ALGORITHMS, PEERS, Kind, Plan
+from tests.benchmarks.collectives.report import render
+from tests.benchmarks.collectives.sizes import parse_sizes
 
 __all__ = ["main", "parse"]
 
@@ -75,7 +75,7 @@ def parse(arguments: argparse.Namespace) -> Plan:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m hpsearch_comm.benchmark",
+        prog="python -m tests.benchmarks.collectives",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
