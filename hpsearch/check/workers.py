@@ -34,8 +34,6 @@ __all__ = [
     "FindShapes",
     "Open",
     "Refused",
-    "Request",
-    "Response",
     "RunSegment",
     "Scratch",
     "SegmentRun",
@@ -111,7 +109,6 @@ class Refused:
     """As `TrainableError` has it."""
 
 
-Request = Open | RunSegment | FindShapes
 Response = WorkerOpened | SegmentRun | Shapes | Refused
 
 

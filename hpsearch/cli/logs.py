@@ -33,9 +33,9 @@ def logs(args: argparse.Namespace) -> int:
     """Print the logs of a trial, or of all trials with a prefix per line; optionally follow them."""
     directory, trial = trial_of(args)
     study_dir = StudyDirectory(directory)
-    Journal.read(study_dir.journal).close()  # there is a study here
-    if trial is not None and (count := _trials(study_dir)) <= trial:
-        raise HpsearchError(f"{study_dir.path}: expected the number of one of {count} trials, got {trial}")
+    with Journal.read(study_dir.journal) as journal:
+        if trial is not None and (count := journal.trials()) <= trial:
+            raise HpsearchError(f"{study_dir.path}: expected the number of one of {count} trials, got {trial}")
 
     def find() -> Sequence[LogFile]:
         return list(logs_of_all(study_dir.path)) if trial is None else logs_of(study_dir.path, trial)
@@ -56,11 +56,6 @@ def logs(args: argparse.Namespace) -> int:
         )
     tails.finish()
     return 0
-
-
-def _trials(study_dir: StudyDirectory) -> int:
-    with Journal.read(study_dir.journal) as journal:
-        return journal.trials()
 
 
 def _follow(study_dir: StudyDirectory, find: Callable[[], Sequence[LogFile]], tails: _Tails) -> None:

@@ -137,27 +137,21 @@ def left(study_dir: StudyDirectory, verb: str, details: Mapping[str, Any], done:
 
 
 def _ask_process(args: argparse.Namespace, verb: str, done: str) -> int:
-    study_dir = StudyDirectory(args.dir)
-    _holder(study_dir, verb)
-    return left(study_dir, verb, {}, done)
-
-
-def _holder(study_dir: StudyDirectory, verb: str) -> str:
-    """Return the process that runs a study.
+    """Send a request to the process that runs a study.
 
     Raises:
         JournalError: There is none to ask.
     """
+    study_dir = StudyDirectory(args.dir)
     with Journal.read(study_dir.journal):
         holder = study_dir.holder()
     study = load(study_dir.path)
-    is_told = study.is_told
-    if holder is not None and not is_told:
-        return holder
+    if holder is not None and not study.is_told:
+        return left(study_dir, verb, {}, done)
     instead = "" if verb in ("stop", "cancel") else f"; it goes on with: hpsearch resume {pasted(study_dir.path)}"
     if study.state == "finished":
         instead = ": it is finished"
-    elif is_told:
+    elif study.is_told:
         instead = ": its trials run elsewhere, and what is asked for stays open"
     raise JournalError(f"{study_dir.path}: no process runs this study now; there is nothing to {verb}{instead}")
 

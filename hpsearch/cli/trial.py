@@ -9,7 +9,7 @@ from typing import Any
 
 from hpsearch.cli.arguments import add_format, add_trial, loaded, number, pasted, trial_of
 from hpsearch.results.over_time import Stage
-from hpsearch.tables.formats import csv_text, indented_json, json_text, param_cell
+from hpsearch.tables.formats import csv_text, indented_json, json_text, param_cells
 from hpsearch.tables.layout import WHOLE, Column, Screen, screen_of, table_text
 from hpsearch.tables.outline import constants_of
 from hpsearch.tables.trial_page import page_lines, page_record, trial_page
@@ -104,7 +104,7 @@ def lineage_to_table(
         *(Column(name, numbers([stage.values.get(name) for stage in stages]), is_kept=True) for name in metrics),
     ]
     for name in names:
-        cells = [param_cell(stage.params[name]) if name in stage.params else "" for stage in stages]
+        cells = param_cells(name, (stage.params for stage in stages))
         columns.append(Column(name, cells, is_text=True, is_constant=name in constants))
     return table_text(columns, screen, "with --format csv")
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
 
 from hpsearch.page.charts import Chart, Linear, Picture, scale_of_good
+from hpsearch.page.charts.chart import finite_parts
 from hpsearch.page.charts.picture import save_pictures, series
 from hpsearch.page.section import Section, SectionTable
 from hpsearch.results.comparison import AXES, Axis, Comparison, Side
@@ -119,7 +120,7 @@ def courses(compared: Comparison) -> dict[Axis, Picture]:
         chart = Chart(f"Best over {axis}", " ".join(words), across, up, (_ACROSS[axis], f"best {what}"))
         for index, (side, best) in enumerate(zip(compared.sides, bests, strict=True)):
             ink, dashed = series(index)
-            for part in _within(best):
+            for part in finite_parts((x, low, high) for x, _, low, high in best):
                 chart.band(part, ink)
             chart.line([(x, median) for x, median, _, _ in best], ink, 2, dashed)
             chart.key(ink, side.label, "dashed" if dashed else "line")
@@ -161,16 +162,3 @@ def _heights(bests: Sequence[Sequence[tuple[float, float, float, float]]]) -> li
                 index += 1
             found += [value for value in best[index][1:] if math.isfinite(value)] if best else []
     return found or [0.0]
-
-
-def _within(best: Sequence[tuple[float, float, float, float]]) -> Iterator[list[tuple[float, float, float]]]:
-    """Return (amount, lower quartile, upper quartile), split into parts without missing values."""
-    part: list[tuple[float, float, float]] = []
-    for x, _, low, high in best:
-        if math.isfinite(low) and math.isfinite(high):
-            part.append((x, low, high))
-        elif part:
-            yield part
-            part = []
-    if part:
-        yield part

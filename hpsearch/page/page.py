@@ -36,9 +36,7 @@ from hpsearch.trial import TrialRow, TrialState
 __all__ = [
     "Page",
     "Picture",
-    "again",
     "notebook_html",
-    "overview",
     "page_of",
     "plot_brackets",
     "plot_curves",
@@ -102,7 +100,7 @@ def page_of(studies: Sequence[Study]) -> Page:
 def _sections(study: Study, looks: Mapping[str, Look]) -> list[Section]:
     with study.entries_in_memory():
         made = [
-            overview(study),
+            _overview(study),
             front(study),
             history(study),
             *curves(study),
@@ -114,7 +112,7 @@ def _sections(study: Study, looks: Mapping[str, Look]) -> list[Section]:
             trials(study),
             workers(study),
             failures(study),
-            again(study),
+            _again(study),
         ]
     return [section for section in made if section is not None]
 
@@ -157,7 +155,7 @@ def plot_workers(study: Study) -> Picture:
 
 def notebook_html(study: Study) -> str:
     """Return what a notebook shows of a study: an overview, how the search went, and its trials."""
-    sections = (overview(study), history(study), trials(study))
+    sections = (_overview(study), history(study), trials(study))
     return fragment([section for section in sections if section is not None])
 
 
@@ -187,7 +185,7 @@ def _picture(study: Study, sections: Sequence[Section | None], needed: str) -> P
     return section.picture
 
 
-def overview(study: Study) -> Section:
+def _overview(study: Study) -> Section:
     """Return the best trial, the number of trials, their cost, and where the others ended."""
     rows, objective = study.trials, study.sweep.objective
     end = study.course().end
@@ -234,7 +232,7 @@ def _stopped(rows: list[TrialRow]) -> list[str]:
     ]
 
 
-def again(study: Study) -> Section:
+def _again(study: Study) -> Section:
     """Return the command to run the sweep again, and its origin."""
     provenance = study.provenance
     words, rows = [], [("directory", str(study.directory)), ("seed", str(study.sweep.seed))]

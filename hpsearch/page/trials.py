@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hpsearch.page.endings import endings_of
 from hpsearch.page.section import Section, SectionTable
 from hpsearch.results.study import Study
-from hpsearch.tables.formats import param_cell
+from hpsearch.tables.formats import param_cells
 from hpsearch.tables.groups import by_strategy
 from hpsearch.tables.outline import outline
 from hpsearch.tables.status import failures_by_kind
@@ -49,7 +49,7 @@ def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) 
     goals, endings = study.sweep.objective.goals, endings_of(study)
     points = [outline(row.params, study.sweep.parameters) for row in rows]
     names = list(dict.fromkeys(name for point in points for name in point))
-    params = {name: [param_cell(point[name]) if name in point else "" for point in points] for name in names}
+    params = {name: param_cells(name, points) for name in names}
     same = [name for name in names if len(rows) > 1 and _is_same(name, points)]
     columns: list[tuple[str, Sequence[str]]] = [
         ("trial", [str(row.number) for row in rows]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -182,9 +183,8 @@ def _before_the_first(segments: list[_Busy], began: float, ended: float, workers
 
 def _busy_seconds(segments: list[_Busy], began: float, ended: float, workers: int) -> float:
     """Add up the seconds in which workers had something to do: trials spread over all before any has two."""
-    changes = sorted([(one.began, 1) for one in segments] + [(one.ended, -1) for one in segments])
     seconds, last, running = 0.0, began, 0
-    for when, change in [*changes, (ended, 0)]:
+    for when, change in [*_changes(segments), (ended, 0)]:
         here = min(max(when, began), ended)
         seconds += (here - last) * min(running, workers)
         last, running = here, running + change
@@ -192,12 +192,12 @@ def _busy_seconds(segments: list[_Busy], began: float, ended: float, workers: in
 
 
 def _most_at_once(segments: list[_Busy]) -> int:
-    changes = sorted([(one.began, 1) for one in segments] + [(one.ended, -1) for one in segments])
-    most = now = 0
-    for _, change in changes:
-        now += change
-        most = max(most, now)
-    return most
+    return max(itertools.accumulate(change for _, change in _changes(segments)), default=0)
+
+
+def _changes(segments: list[_Busy]) -> list[tuple[float, int]]:
+    """Return by how much the number of running segments changes when, in order."""
+    return sorted([(one.began, 1) for one in segments] + [(one.ended, -1) for one in segments])
 
 
 def _lanes(segments: list[_Busy], most: int) -> list[list[_Busy]]:

@@ -13,12 +13,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpsearch.tables.wording import number
-from hpsearch.trial import Value
+from hpsearch.trial import Params, Value
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["csv_field", "csv_text", "frame_of", "indented_json", "json_text", "param_cell", "strict_json"]
+__all__ = [
+    "csv_field",
+    "csv_text",
+    "frame_of",
+    "indented_json",
+    "json_text",
+    "param_cell",
+    "param_cells",
+    "strict_json",
+]
 
 
 def csv_text(columns: Iterable[str], rows: Iterable[Sequence[Value]]) -> str:
@@ -70,6 +79,11 @@ def param_cell(value: Value) -> str:
     if value is None:
         return "null"
     return number(value) if isinstance(value, float) else csv_field(value)
+
+
+def param_cells(name: str, points: Iterable[Params]) -> list[str]:
+    """Format a param of some trials for a terminal's table; one that lacks it has an empty cell."""
+    return [param_cell(params[name]) if name in params else "" for params in points]
 
 
 def frame_of(columns: Mapping[str, list[Any]]) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpsearch.objective import is_valid
 from hpsearch.results.rerun import OWN, SPREAD, Configuration, Rerun, result_of
-from hpsearch.tables.formats import frame_of, param_cell
+from hpsearch.tables.formats import frame_of, param_cells
 from hpsearch.tables.layout import WHOLE, Column, Screen, table_text
 from hpsearch.tables.wording import LONGEST_CELL, counted, numbers, shortened
 from hpsearch.trial import TrialState
@@ -38,11 +38,12 @@ def rerun_dataframe(rerun: Rerun) -> pd.DataFrame:
 def rerun_text(rerun: Rerun, screen: Screen | None = None) -> str:
     """Return the table for a terminal, what isn't in it, and which configuration is best."""
     known, metric = rerun.configurations, rerun.metric
+    points = [one.params for one in known]
     columns = [
         Column("trial", [str(one.trial) for one in known], is_kept=True),
         Column(f"its {metric}", numbers([one.value for one in known])),
         Column("iterations", [str(one.iterations) for one in known]),
-        *(Column(name, [_cell(one, name) for one in known], is_text=True) for name in rerun.varying),
+        *(Column(name, param_cells(name, points), is_text=True) for name in rerun.varying),
         *(Column(name, numbers([getattr(one, name) for one in known]), is_kept=True) for name in SPREAD),
         Column("runs", [f"{one.succeeded} of {one.asked}" for one in known], is_kept=True),
     ]
@@ -93,10 +94,6 @@ def _told(metric: str, one: Configuration) -> str:
         return f"none of {counted(one.asked, 'run')} has a value"
     spread = "" if one.std is None else f" ± {_shown(one.std)}"
     return f"{metric} {_shown(one.mean)}{spread} over {one.succeeded} of {one.asked} runs"
-
-
-def _cell(one: Configuration, name: str) -> str:
-    return param_cell(one.params[name]) if name in one.params else ""
 
 
 def _shown(value: float | None) -> str:

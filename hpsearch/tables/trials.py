@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hpsearch.objective import Metric, Objective
 from hpsearch.results.segments import SegmentRow
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.tables.formats import csv_text, frame_of, json_text, param_cell
+from hpsearch.tables.formats import csv_text, frame_of, json_text, param_cells
 from hpsearch.tables.layout import WHOLE, Column, Screen, table_text
 from hpsearch.tables.wording import LONGEST_CELL, duration, numbers, shortened
 from hpsearch.trial import Report, TrialRow, TrialState, Value
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REPORTS_NAME",
-    "SEE_ALL",
     "TRIALS_NAME",
-    "code_cells",
     "metric_names",
     "reports_csv",
     "rows_to_csv",
@@ -46,7 +44,7 @@ __all__ = [
 TRIALS_NAME = "trials.csv"
 REPORTS_NAME = "reports.csv"
 
-SEE_ALL = "with --columns NAME,... or --format csv"
+_SEE_ALL = "with --columns NAME,... or --format csv"
 """How to see columns of a table that don't fit."""
 
 _AGAIN = {
@@ -100,7 +98,7 @@ def rows_to_json(
         objective: The objective. If it is NaN, and so no score, `value` is NaN.
     """
     entries = []
-    codes = code_cells(rows)
+    codes = _code_cells(rows)
     for index, row in enumerate(rows):
         entry: dict[str, Value] = {
             "trial": row.number,
@@ -172,7 +170,7 @@ def _columns(
     }
     if any(row.lanes != 1 for row in rows):
         columns["lanes"] = [row.lanes for row in rows]
-    if (codes := code_cells(rows)) is not None:
+    if (codes := _code_cells(rows)) is not None:
         columns["code"] = [*codes]
     if any(row.asynchronous for row in rows):
         columns["asynchronous"] = [row.asynchronous for row in rows]
@@ -186,7 +184,7 @@ def _columns(
     return columns
 
 
-def code_cells(rows: Sequence[TrialRow]) -> list[str] | None:
+def _code_cells(rows: Sequence[TrialRow]) -> list[str] | None:
     """Return the version of the code that each trial ran, or `"1+2"`; None if all ran the same one."""
     if len({code for row in rows for code in row.code}) < 2:
         return None
@@ -246,7 +244,7 @@ def rows_to_table(
     worth: Mapping[int, float] | None = None,
     constants: Sequence[str] = (),
     screen: Screen = WHOLE,
-    see: str = SEE_ALL,
+    see: str = _SEE_ALL,
 ) -> str:
     """Return the trials for a terminal, with messages of failed trials and reasons of reverted ones in one line.
 
@@ -278,7 +276,7 @@ def rows_to_table(
     if objective.constraints:
         columns.append(Column("breaks", [", ".join(objective.broken(row.score)) for row in rows], is_text=True))
     for name in names:
-        cells = [param_cell(row.params[name]) if name in row.params else "" for row in rows]
+        cells = param_cells(name, (row.params for row in rows))
         columns.append(Column(name, cells, is_text=True, is_constant=name in constants))
     for name in metric_names(rows) if metrics or not objective.goals else []:
         if name not in objective.names:
@@ -289,7 +287,7 @@ def rows_to_table(
         columns.append(Column("width", [str(row.width) for row in rows]))
     if any(row.lanes != 1 for row in rows):
         columns.append(Column("lanes", [str(row.lanes) for row in rows]))
-    if (codes := code_cells(rows)) is not None:
+    if (codes := _code_cells(rows)) is not None:
         columns.append(Column("code", codes, is_kept=True))
     if any(row.asynchronous for row in rows):
         columns.append(Column("asynchronous", ["yes" if row.asynchronous else "" for row in rows], is_text=True))

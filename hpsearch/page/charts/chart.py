@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from hpsearch.page.charts.picture import (
     Area,
@@ -23,7 +23,9 @@ from hpsearch.page.charts.picture import (
 )
 from hpsearch.page.charts.scales import Scale
 
-__all__ = ["ROW", "Chart", "Key", "Mark", "legend"]
+__all__ = ["ROW", "Chart", "Key", "finite_parts", "legend"]
+
+T = TypeVar("T", bound=tuple[float, ...])
 
 Mark = Literal["line", "dashed", "dot", "ring", "box"]
 
@@ -103,7 +105,7 @@ class Chart:
         tip: str = "",
     ) -> None:
         """Draw a line through points; a point that isn't finite interrupts it."""
-        for part in _parts(points):
+        for part in finite_parts(points):
             placed = [self._place(point) for point in part]
             if len(placed) == 1:
                 self._draw(Dot(*placed[0], ink, 1.5, tip=tip))
@@ -157,8 +159,9 @@ def _clipped(share: float) -> float:
     return min(max(share, 0.0), 1.0)
 
 
-def _parts(points: Iterable[Point]) -> Iterable[list[Point]]:
-    part: list[Point] = []
+def finite_parts(points: Iterable[T]) -> Iterator[list[T]]:
+    """Return the points in parts, without those that hold a number that isn't finite."""
+    part: list[T] = []
     for point in points:
         if all(map(math.isfinite, point)):
             part.append(point)
