@@ -27,7 +27,7 @@ from hpsearch.errors import DesignError, HpsearchError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.history import seconds_spent
 from hpsearch.journal.journal import Journal
-from hpsearch.observers.display import Display, Silent
+from hpsearch.observers.display import Display, SilentDisplay
 from hpsearch.results.study import Study, load
 from hpsearch.run.study_run import RunSettings, create_study, run_study
 from hpsearch.sweep.file import load_sweep, locate
@@ -54,7 +54,7 @@ class Surroundings:
     """How a design is run, without effect on the request."""
 
     say: Callable[[str], None] = print
-    display: Callable[[], Display] = Silent
+    display: Callable[[], Display] = SilentDisplay
     backend: BackendName = "ray"
     began: float | None = None
     """Start of the requested time, by `time.time()`; None: at the call."""

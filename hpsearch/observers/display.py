@@ -19,10 +19,10 @@ __all__ = [
     "MOST_FAILURES",
     "Display",
     "Running",
-    "Silent",
+    "SilentDisplay",
     "Snapshot",
-    "Unfailing",
-    "Waiting",
+    "UnfailingDisplay",
+    "WaitReporter",
     "line_of",
     "trials_of",
     "work_of",
@@ -94,7 +94,7 @@ class Display:
     most_running = 0
     """Most running trials in a snapshot: the first ones."""
 
-    waiting: Waiting | None = None
+    waiting: WaitReporter | None = None
     """Shows what blocks the caller's thread."""
 
     def show(self, snapshot: Snapshot) -> None:
@@ -116,11 +116,11 @@ class Display:
         """Leave what was shown last, and let go of the terminal."""
 
 
-class Silent(Display):
+class SilentDisplay(Display):
     """Shows nothing."""
 
 
-class Unfailing(Display):
+class UnfailingDisplay(Display):
     """Shows on another display until that fails: a screen that is gone (`| head`) is no reason to end a sweep."""
 
     def __init__(self, display: Display) -> None:
@@ -147,10 +147,10 @@ class Unfailing(Display):
         try:
             call(self._display)
         except (OSError, ValueError):  # ValueError: the stream was closed
-            self._display = Silent()
+            self._display = SilentDisplay()
 
 
-class Waiting:
+class WaitReporter:
     """Reports each second until its end, from its own thread; a wait of less than a second isn't reported."""
 
     def __init__(self, say: Callable[[float], object], pause: float = _WAIT_PAUSE) -> None:

@@ -19,7 +19,7 @@ from hpsearch.observers.display import (
     Display,
     Running,
     Snapshot,
-    Waiting,
+    WaitReporter,
     line_of,
     trials_of,
     work_of,
@@ -94,7 +94,7 @@ class NotebookTable(Display):
     def wait(self, what: str) -> None:
         """Count the seconds below the table."""
         self.end_wait()
-        self.waiting = Waiting(lambda seconds: self._put(self._last, f"{what}  {duration(seconds)}"))
+        self.waiting = WaitReporter(lambda seconds: self._put(self._last, f"{what}  {duration(seconds)}"))
 
     def close(self) -> None:
         """Show the final result."""

@@ -20,9 +20,9 @@ from hpsearch.observers.display import (
     LONG_WAIT,
     MOST_FAILURES,
     Display,
-    Silent,
+    SilentDisplay,
     Snapshot,
-    Waiting,
+    WaitReporter,
     line_of,
     trials_of,
     work_of,
@@ -46,7 +46,7 @@ _LEAST_PAUSE = 1.0
 def choose_progress(stream: TextIO | None, quiet: bool = False) -> Display:
     """Return a live table for terminals that can redraw and notebooks, plain lines for files, nothing otherwise."""
     if stream is None or quiet:  # Python's streams are None if the descriptor is closed
-        return Silent()
+        return SilentDisplay()
     if (publish := publisher(stream)) is not None:
         return NotebookTable(publish, stream)
     live = stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -91,7 +91,7 @@ class LiveTable(Display):
     def wait(self, what: str) -> None:
         """Count the seconds below the table."""
         self.end_wait()
-        self.waiting = Waiting(lambda seconds: self._draw_wait(f"{what}  {duration(seconds)}"))
+        self.waiting = WaitReporter(lambda seconds: self._draw_wait(f"{what}  {duration(seconds)}"))
 
     def _draw_wait(self, line: str) -> None:
         self._live.start()
@@ -143,7 +143,7 @@ class PlainLines(Display):
     def wait(self, what: str) -> None:
         """Print a line, if it takes a while."""
         self.end_wait()
-        self.waiting = Waiting(lambda _: self._tell_wait(what))
+        self.waiting = WaitReporter(lambda _: self._tell_wait(what))
 
     def _tell_wait(self, what: str) -> Literal[False]:
         """Print once what it waits for."""

@@ -23,14 +23,14 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.formats import strict_json
 from hpsearch.trial import Report, TrialRow
 
-__all__ = ["EndedTrial", "EndedTrials", "Reported", "TrialLog", "facts_of", "key_of"]
+__all__ = ["EndedTrial", "EndedTrials", "TimedReport", "TrialLog", "facts_of", "key_of"]
 
 _BURST_SECONDS = 5.0
 """Seconds of one call while the sweep runs; the rest waits for the next call."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class TimedReport:
     """A report that counts."""
 
     time: float
@@ -43,7 +43,7 @@ class EndedTrial:
     """A trial that has ended: complete, stopped or failed."""
 
     row: TrialRow
-    reported: tuple[Reported, ...]
+    reported: tuple[TimedReport, ...]
     """All that counts, by iteration."""
     began: float
     """When its first segment was started, in seconds since the epoch."""
@@ -123,13 +123,13 @@ class EndedTrials:
         """Return every trial's current data, by number, also of trials that haven't ended."""
         return self._journaled.rows()
 
-    def reported(self, trial: int) -> tuple[Reported, ...]:
+    def reported(self, trial: int) -> tuple[TimedReport, ...]:
         """Return what a trial has reported that counts, by iteration."""
         return tuple(reported for _, reported in self._curves.of(trial))
 
-    def _timed(self, report: Report) -> Reported:
+    def _timed(self, report: Report) -> TimedReport:
         self._clocks[report.trial] += report.seconds
-        return Reported(self._clocks[report.trial], report)
+        return TimedReport(self._clocks[report.trial], report)
 
 
 class TrialLog(Observer):

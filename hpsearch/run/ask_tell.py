@@ -17,7 +17,7 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Request
 from hpsearch.journal.provenance import process_name
 from hpsearch.run.steering import answer
-from hpsearch.run.telling import AskedTrial, Metrics, Told, asked_trial, open_segment, reports_of, taken
+from hpsearch.run.telling import AskedTrial, CheckedReports, Metrics, asked_trial, open_segment, reports_of, taken
 from hpsearch.run.turns import Turn, Turns
 from hpsearch.run.verdicts import Rules, verdict
 from hpsearch.study.stopping import too_many
@@ -119,7 +119,7 @@ class AskTell:
         failed: str | None = None,
         attempt: int | None = None,
     ) -> TrialState:
-        """Tell the results of an open trial, which closes it; return the trial's row.
+        """Tell the results of an open trial, which closes it; return the trial's state.
 
         Args:
             trial: A trial of `ask`, or its number.
@@ -274,7 +274,7 @@ def _open(turn: Turn, trial: AskedTrial | int, attempt: int | None) -> TrialReco
     return record
 
 
-def _take(turn: Turn, record: TrialRecord, results: Told, seconds: float) -> None:
+def _take(turn: Turn, record: TrialRecord, results: CheckedReports, seconds: float) -> None:
     assert record.segment is not None
     number, attempt = record.trial.number, record.segment.attempt
     if results.ends:

@@ -22,7 +22,7 @@ from hpsearch.journal.history import seconds_spent
 from hpsearch.journal.journal import Journal
 from hpsearch.journal.provenance import command_line, process_name, provenance
 from hpsearch.observers.base import Observer, Record
-from hpsearch.observers.display import Display, Unfailing
+from hpsearch.observers.display import Display, UnfailingDisplay
 from hpsearch.observers.observer_hub import Callback, Callbacks, ObserverHub, Times
 from hpsearch.observers.thread import ObserverThread
 from hpsearch.results.study import Study, load
@@ -179,7 +179,7 @@ def run_study(
         JournalError: The journal can't be read or doesn't replay.
         BackendError, TrainableError: It can't be run here.
     """
-    run = replace(run, display=Unfailing(run.display))
+    run = replace(run, display=UnfailingDisplay(run.display))
     begun: list[Sweep] = []
     state = "error"
     try:

@@ -12,7 +12,7 @@ from hpsearch.study.trial_record import TrialRecord
 from hpsearch.trainable.metrics import to_numbers
 from hpsearch.trial import Params, Parent, Report, Segment, TrialState
 
-__all__ = ["AskedTrial", "Metrics", "Told", "asked_trial", "open_segment", "reports_of", "taken"]
+__all__ = ["AskedTrial", "CheckedReports", "Metrics", "asked_trial", "open_segment", "reports_of", "taken"]
 
 Metrics = Mapping[str, Any]
 """Names to numbers, NumPy's and torch's scalars included."""
@@ -55,8 +55,8 @@ class AskedTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Checked results."""
+class CheckedReports:
+    """Reports that were checked, and how far they take the trial."""
 
     reports: tuple[Report, ...]
     iteration: int
@@ -119,7 +119,7 @@ def taken(
     *,
     ends: bool,
     goes_on: bool = False,
-) -> Told:
+) -> CheckedReports:
     """Check reports of a trial's open segment.
 
     Args:
@@ -153,7 +153,7 @@ def taken(
         Report(number, first + index, to_numbers(metrics, names), seconds / len(reported))
         for index, metrics in enumerate(reported)
     )
-    return Told(reports, last, reaches or ends or (end is None and not goes_on))
+    return CheckedReports(reports, last, reaches or ends or (end is None and not goes_on))
 
 
 _HINT_FAILED = "; one that gave nothing is told with failed='why'"

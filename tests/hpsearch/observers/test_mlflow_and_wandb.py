@@ -17,7 +17,7 @@ import hpsearch
 from hpsearch.backends import make_backend
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.labels import add_tags
-from hpsearch.observers.display import Silent
+from hpsearch.observers.display import SilentDisplay
 from hpsearch.observers.mlflow_runs import fit_names
 from hpsearch.run.observing import show_observer
 from hpsearch.run.study_run import RunSettings, run_study
@@ -141,7 +141,7 @@ def test_both_get_each_trial_whole_and_again_where_it_goes_on(tmp_path, monkeypa
     assert {path: path.stat().st_mtime_ns for path in place.glob("wandb/offline-run-*/*.wandb")} == files
 
     monkeypatch.setattr(sys.modules[__name__], "DIVERGING", set())
-    run = RunSettings(train, lambda sweep: make_backend("inline", sweep, train, None, ()), Silent())
+    run = RunSettings(train, lambda sweep: make_backend("inline", sweep, train, None, ()), SilentDisplay())
     resumed = run_study(StudyDirectory(place), None, run, retry=[2])
     assert "failed" not in {row.state for row in resumed.trials}
     for name in ("mlflow", "wandb"):

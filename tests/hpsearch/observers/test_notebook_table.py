@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpsearch.objective import Objective
-from hpsearch.observers.display import Running, Snapshot, Unfailing
+from hpsearch.observers.display import Running, Snapshot, UnfailingDisplay
 from hpsearch.observers.notebook import NotebookTable, publisher, snapshot_html
 from hpsearch.sweep.sweep import Metric
 from hpsearch.task import Workers
@@ -114,7 +114,7 @@ def test_a_notebook_that_shows_nothing_more_is_left_alone():
     def gone(shown: dict[str, str], again: bool) -> None:
         raise OSError("the front end is gone")
 
-    display = Unfailing(NotebookTable(gone, io.StringIO()))
+    display = UnfailingDisplay(NotebookTable(gone, io.StringIO()))
     assert display.most_running > 0
     display.show(SNAPSHOT)
     display.wait("waiting")

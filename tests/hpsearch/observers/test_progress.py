@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.objective import Metric, Objective
-from hpsearch.observers.display import Silent, Snapshot
+from hpsearch.observers.display import SilentDisplay, Snapshot
 from hpsearch.observers.progress import LiveTable, PlainLines, choose_progress, rung_rows
 from hpsearch.schedulers.base import RungView
 from hpsearch.task import Workers
@@ -229,7 +229,7 @@ def test_terminal_gets_the_table_and_everything_else_lines(monkeypatch):
 
 
 def test_silent_says_nothing(capsys):
-    silent = Silent()
+    silent = SilentDisplay()
     silent.show(START)
     silent.note("careful")
     silent.close()

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from hpsearch.events import Finished, Lost, Started
 from hpsearch.objective import Metric, Objective
-from hpsearch.observers.display import Snapshot, Waiting
+from hpsearch.observers.display import Snapshot, WaitReporter
 from hpsearch.observers.observer_hub import Times
 from hpsearch.observers.progress import LiveTable, PlainLines
 from hpsearch.task import Workers
@@ -56,7 +56,7 @@ def test_seconds_are_said_until_the_wait_ends():
         if len(said) == 3:
             enough.set()
 
-    waiting = Waiting(say, pause=0.001)
+    waiting = WaitReporter(say, pause=0.001)
     assert enough.wait(60)
     waiting.end()
     count = len(said)
@@ -69,7 +69,7 @@ def test_a_screen_that_is_gone_ends_the_saying():
     def say(seconds: float) -> None:
         raise BrokenPipeError
 
-    Waiting(say, pause=0.001)._thread.join(60)
+    WaitReporter(say, pause=0.001)._thread.join(60)
 
 
 def test_plain_lines_say_once_what_holds_them_up():

@@ -12,7 +12,7 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import BackendError, Interrupted
 from hpsearch.events import Ended, Event, Finished
 from hpsearch.journal.journal import Journal
-from hpsearch.observers.display import Silent
+from hpsearch.observers.display import SilentDisplay
 from hpsearch.observers.observer_hub import Times
 from hpsearch.results.study import load
 from hpsearch.run.simulate import simulate
@@ -176,7 +176,7 @@ def test_a_signal_after_the_sweep_has_ended_takes_nothing_from_that(tmp_path):
 
     place = create_study(sweep_of(**FLAT, run_cap=2), tmp_path / "s")
     backend = ScriptedBackend(lambda task: [done(task)])
-    run = RunSettings("package.module:function", lambda _: backend, Silent(), tensorboard=False, times=Struck())
+    run = RunSettings("package.module:function", lambda _: backend, SilentDisplay(), tensorboard=False, times=Struck())
     assert run_study(place, None, run).state == "finished"
     assert of_kind(place.path, Ended) == [Ended("finished")]
 

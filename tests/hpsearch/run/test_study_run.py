@@ -17,7 +17,7 @@ from hpsearch.errors import JournalError, StorageError, StudyInUseError
 from hpsearch.events import Ended, Entry, Exhausted, Opened
 from hpsearch.journal.history import seconds_spent
 from hpsearch.journal.journal import Journal
-from hpsearch.observers.display import Silent
+from hpsearch.observers.display import SilentDisplay
 from hpsearch.results.study import Study, load
 from hpsearch.run.study_run import RunSettings, create_study, run_study
 from hpsearch.sweep.sweep import Sweep
@@ -109,7 +109,7 @@ def test_a_stop_that_comes_before_anything_is_started_counts(tmp_path):
             journal.request("stop")
         return backend()
 
-    run = RunSettings("package.module:function", asked_to_stop, Silent(), tensorboard=False)
+    run = RunSettings("package.module:function", asked_to_stop, SilentDisplay(), tensorboard=False)
     assert run_study(place, None, run).state == "stopped"
     assert run_scripted(place.path, None, backend()).state == "finished"
 

@@ -12,7 +12,7 @@ from hpsearch.backends.base import Backend, tasks_on
 from hpsearch.events import Event, Saved
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
-from hpsearch.observers.display import Silent
+from hpsearch.observers.display import SilentDisplay
 from hpsearch.results.study import Study
 from hpsearch.run.study_run import RunSettings, create_study, run_study
 from hpsearch.schedulers.halving import Hyperband
@@ -66,7 +66,7 @@ def run_scripted(path: Path, sweep: Sweep | None, backend: Backend, retry: Seque
     if not place.exists():
         assert sweep is not None
         create_study(sweep, path)
-    run = RunSettings("package.module:function", lambda _: backend, Silent(), tensorboard=False)
+    run = RunSettings("package.module:function", lambda _: backend, SilentDisplay(), tensorboard=False)
     return run_study(place, sweep, run, retry)
 
 
