@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -119,10 +119,6 @@ class Space(Mutations):
     def conditional(self) -> bool:
         """Whether there are conditional parameters."""
         return self._tree.conditional
-
-    def everything(self) -> Iterator[Declared]:
-        """Yield all declarations, nested ones included, each block once."""
-        return self._tree.everything()
 
     def find(self, name: str) -> Parameter | None:
         """Return the parameter of a flat name; None if there is none."""
@@ -269,7 +265,7 @@ class Space(Mutations):
 
     @cached_property
     def _has_cells(self) -> bool:
-        return any(isinstance(item.holds, Cell) and item.holds.each == "node" for item in self.everything())
+        return any(isinstance(item.holds, Cell) and item.holds.each == "node" for item in self._tree.everything())
 
     def nest(self, flat: Params) -> dict[str, Value]:
         """Return a copy of params as the trainable gets them: groups are mappings, copies are lists.

@@ -116,9 +116,13 @@ class Tree:
         """Whether a parameter has a prior."""
         return any(not isinstance(item.holds, Structure) and item.holds.prior is not None for item in self.everything())
 
-    def everything(self) -> Iterator[Declared]:
-        """Yield all declarations, nested ones included, each block once."""
-        return _everything(self.declared)
+    def everything(self, declared: Sequence[Declared] | None = None) -> Iterator[Declared]:
+        """Yield all declarations, or those of a group, nested ones included, each block once."""
+        for item in self.declared if declared is None else declared:
+            yield item
+            if isinstance(item.holds, Structure):
+                for inside in {id(inside): inside for _, inside in item.holds.every_group()}.values():
+                    yield from self.everything(inside)
 
     def some_names(self) -> list[str]:
         """Return the flat names of the first parameters, up to 1,000."""
@@ -316,15 +320,6 @@ class Tree:
             texts = [known for known in choices.grid() if isinstance(known, str)]
             advice = nearest(value, texts) if isinstance(value, str) and texts else ""
             raise InvalidKey(key, f"must compare {name} with what it may be: it {error.problem}", advice) from None
-
-
-def _everything(declared: Sequence[Declared]) -> Iterator[Declared]:
-    """Yield all declarations, nested ones included, each block once."""
-    for item in declared:
-        yield item
-        if isinstance(item.holds, Structure):
-            for inside in {id(inside): inside for _, inside in item.holds.every_group()}.values():
-                yield from _everything(inside)
 
 
 def _count(declared: Sequence[Declared], known: dict[int, int]) -> int:

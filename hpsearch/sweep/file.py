@@ -24,7 +24,7 @@ from hpsearch.space import Space
 from hpsearch.sweep.document import Document, read_document
 from hpsearch.sweep.overrides import Override, apply_overrides, dotted_path
 from hpsearch.sweep.parameters import read_constraints, read_parameters
-from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Resources, Scaling, Search
+from hpsearch.sweep.parts import SECTIONS, Metric
 from hpsearch.sweep.reader import KeyReader, Kind, command_or_line, listed, observer_names, or_none, section, words
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.wandb import BAND_KEYS, HINTS, IGNORED, METRIC_IGNORED, as_bands, wandb_notes
@@ -322,12 +322,10 @@ _READERS: Mapping[str, Kind[Any]] = {
     "max_iter": or_none(integer),
     "run_cap": or_none(integer),
     "points_to_try": _points_to_try,
-    "resources": functools.partial(section, Resources),
-    "search": functools.partial(section, Search),
-    "scaling": functools.partial(section, Scaling),
-    "parallel": functools.partial(section, Parallel),
-    "limits": functools.partial(section, Limits),
-    "checkpoints": functools.partial(section, Checkpoints),
+    **{
+        name: functools.partial(section, SECTIONS[name])
+        for name in ("resources", "search", "scaling", "parallel", "limits", "checkpoints")
+    },
     "seed": integer,
     "observers": observer_names,
     "loggers": observer_names,
