@@ -57,7 +57,8 @@ if TYPE_CHECKING:
         When,
     )
     from hpsearch.sweep.file import load_sweep
-    from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Parallel, Resources, Scaling, Search, Sweep
+    from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Resources, Scaling, Search
+    from hpsearch.sweep.sweep import Sweep
     from hpsearch.trainable.current import current_trial
     from hpsearch.trainable.restoring import restore
     from hpsearch.trainable.running_trial import RunningTrial
@@ -156,7 +157,8 @@ _PLACES = {
         "Ordinal Repeat Space Uniform When"
     ),
     "hpsearch.sweep.file": "load_sweep",
-    "hpsearch.sweep.sweep": "Checkpoints Limits Metric Parallel Resources Scaling Search Sweep",
+    "hpsearch.sweep.parts": "Checkpoints Limits Metric Parallel Resources Scaling Search",
+    "hpsearch.sweep.sweep": "Sweep",
     "hpsearch.trainable.current": "current_trial",
     "hpsearch.trainable.restoring": "restore",
     "hpsearch.trainable.running_trial": "RunningTrial",

@@ -31,8 +31,9 @@ from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.simulation.table_file import table_digest
 from hpsearch.sweep.document import read_document
 from hpsearch.sweep.file import sweep_from_mapping
+from hpsearch.sweep.parts import Limits, Resources
 from hpsearch.sweep.reader import KeyReader, Kind, listed
-from hpsearch.sweep.sweep import Limits, Resources, Sweep
+from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["Suite", "load_suite"]
 

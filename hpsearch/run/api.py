@@ -32,8 +32,9 @@ from hpsearch.run.study_run import RunSettings, create_study, run_study, warm_st
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
 from hpsearch.space import Space
+from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Resources, Scaling, Search
 from hpsearch.sweep.reader import section
-from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Parallel, Resources, Scaling, Search, Sweep
+from hpsearch.sweep.sweep import Method, Sweep
 from hpsearch.trainable.trainables import unwrapped
 from hpsearch.warm_start.read import Given
 from hpsearch.worker.preflight import check_end

@@ -20,7 +20,8 @@ from hpsearch.searchers import KNOWN, GridSearcher, RandomSearcher, refusals
 from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import EFFICIENCY
 from hpsearch.study.state import SweepState
-from hpsearch.sweep.sweep import Limits, Search, Sweep
+from hpsearch.sweep.parts import Limits, Search
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import counted, up_to
 from hpsearch.trial import Segment, Trial
 

@@ -20,7 +20,8 @@ from hpsearch.results.study import Study, load
 from hpsearch.run.study_run import create_study
 from hpsearch.seeds import SEED_LIMIT, trial_seed
 from hpsearch.space import Space
-from hpsearch.sweep.sweep import Search, Sweep
+from hpsearch.sweep.parts import Search
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import counted
 from hpsearch.trial import TrialRow, Value
 

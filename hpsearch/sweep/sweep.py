@@ -26,17 +26,7 @@ from hpsearch.sweep.reader import command_or_line
 from hpsearch.trainable.macros import check_command
 from hpsearch.trial import Params, Value
 
-__all__ = [
-    "Checkpoints",
-    "Limits",
-    "Method",
-    "Metric",
-    "Parallel",
-    "Resources",
-    "Scaling",
-    "Search",
-    "Sweep",
-]
+__all__ = ["Method", "Sweep"]
 
 DRAWS = 2
 """Version of samples and grids. A study with another version cannot be resumed."""

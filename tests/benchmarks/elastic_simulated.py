@@ -10,7 +10,8 @@ from hpsearch.run.simulate import simulate
 from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.simulation.simulation import relative_time
 from hpsearch.space import Space, Uniform
-from hpsearch.sweep.sweep import Metric, Resources, Sweep
+from hpsearch.sweep.parts import Metric, Resources
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Segment, Trial
 from tests.benchmarks.asha import asha_makespan
 from tests.benchmarks.figures import Figure

@@ -16,7 +16,8 @@ import torch
 
 import hpsearch
 from hpsearch.backends.ray.local_ray import NICENESS
-from hpsearch.sweep.sweep import Resources, Sweep
+from hpsearch.sweep.parts import Resources
+from hpsearch.sweep.sweep import Sweep
 from tests.benchmarks.bare_compute import bare_seconds
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.plain_loop import PlainLoop

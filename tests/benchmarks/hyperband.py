@@ -5,7 +5,8 @@ from __future__ import annotations
 from ray import tune
 
 import hpsearch
-from hpsearch.sweep.sweep import Resources, Sweep
+from hpsearch.sweep.parts import Resources
+from hpsearch.sweep.sweep import Sweep
 from tests.benchmarks.bare_compute import bare_seconds
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.ray_tune import tune_hyperband

@@ -20,7 +20,8 @@ from hpsearch.backends.ray.local_ray import NICENESS
 from hpsearch.backends.ray.session import connect, shut_down
 from hpsearch.events import Event, Finished, Started
 from hpsearch.journal.journal import Journal
-from hpsearch.sweep.sweep import Resources, Sweep
+from hpsearch.sweep.parts import Resources
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Params
 
 __all__ = ["WORKERS", "Timing", "free_workers", "local_ray", "run_noop", "run_sweep"]

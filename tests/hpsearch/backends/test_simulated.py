@@ -21,7 +21,8 @@ from hpsearch.run.simulate import simulate
 from hpsearch.schedulers.halving import Hyperband
 from hpsearch.simulation.simulation import RecordedFailure, Step
 from hpsearch.study.state import SweepState
-from hpsearch.sweep.sweep import Limits, Sweep
+from hpsearch.sweep.parts import Limits
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Progress, Result, Task, TimedOut, Workers
 from hpsearch.trial import Report, Segment, Trial

@@ -14,7 +14,7 @@ from hpsearch.observers.observer_hub import ObserverHub
 from hpsearch.observers.thread import Making, ObserverThread
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.state import SweepState
-from hpsearch.sweep.sweep import Resources
+from hpsearch.sweep.parts import Resources
 from hpsearch.task import Workers
 from hpsearch.trial import Failure, Report
 from tests.hpsearch.support.lives import OPENED

@@ -11,7 +11,8 @@ from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pbt import PBT
 from hpsearch.study.state import SweepState
-from hpsearch.sweep.sweep import Limits, Metric, Sweep
+from hpsearch.sweep.parts import Limits, Metric
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
 from hpsearch.trial import Failure, Report
 from tests.hpsearch.support.lives import OPENED

@@ -22,7 +22,7 @@ from hpsearch.run.study_run import create_study
 from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
 from hpsearch.study.state import SweepState
-from hpsearch.sweep.sweep import Metric
+from hpsearch.sweep.parts import Metric
 from hpsearch.tables.status import status_text
 from hpsearch.task import Message, Task
 from hpsearch.trainable.running_trial import RunningTrial

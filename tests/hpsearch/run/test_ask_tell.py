@@ -16,7 +16,7 @@ from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.study_run import create_study
 from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
-from hpsearch.sweep.sweep import Limits, Metric
+from hpsearch.sweep.parts import Limits, Metric
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.asking import ask, asked_sweep, by_x, finish, halving, refused, reports
 from tests.hpsearch.support.scripted import ScriptedBackend, done, events_of, of_kind, run_scripted, sweep_of

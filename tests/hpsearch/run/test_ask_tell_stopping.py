@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hpsearch.objective import Metric
 from hpsearch.run.ask_tell import AskTell
-from hpsearch.sweep.sweep import Limits
+from hpsearch.sweep.parts import Limits
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.scripted import sweep_of
 

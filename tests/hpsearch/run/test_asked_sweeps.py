@@ -16,7 +16,7 @@ from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pbt import PBT
 from hpsearch.searchers import KNOWN, Search
 from hpsearch.space import Space, Uniform
-from hpsearch.sweep.sweep import Limits
+from hpsearch.sweep.parts import Limits
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.asking import ask, asked_sweep, by_x, finish, reports, table
 from tests.hpsearch.support.family import Family

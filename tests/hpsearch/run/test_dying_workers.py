@@ -14,7 +14,8 @@ import hpsearch
 from hpsearch.events import Finished, Lost
 from hpsearch.results.study import Study
 from hpsearch.run import verdicts
-from hpsearch.sweep.sweep import Resources, Sweep
+from hpsearch.sweep.parts import Resources
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Message, Task
 from hpsearch.trial import Trial
 from tests.hpsearch.support.lives import sweeps

@@ -13,7 +13,8 @@ from hpsearch.errors import SweepError, TrainableError
 from hpsearch.events import Ended, Failed, Retried, Started
 from hpsearch.results.study import Study, load
 from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
-from hpsearch.sweep.sweep import Limits, Sweep
+from hpsearch.sweep.parts import Limits
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Gone, Message, Task
 from hpsearch.trial import TrialState

@@ -15,7 +15,8 @@ from hpsearch.events import Event, Failed, Finished, Lost, Reverted, Started
 from hpsearch.results.study import Study
 from hpsearch.run import verdicts
 from hpsearch.schedulers.halving import SuccessiveHalving
-from hpsearch.sweep.sweep import Limits, Resources, Sweep
+from hpsearch.sweep.parts import Limits, Resources
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Message, Task
 from tests.hpsearch.support.lives import sweeps
 from tests.hpsearch.support.packing import PackingBackend

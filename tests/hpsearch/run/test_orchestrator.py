@@ -21,7 +21,8 @@ from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.verdicts import MOST_LOSSES
 from hpsearch.schedulers.halving import Hyperband
 from hpsearch.study.state import SweepState
-from hpsearch.sweep.sweep import Checkpoints, Limits, Sweep
+from hpsearch.sweep.parts import Checkpoints, Limits
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Message, Notice, Progress, Task, Workers
 from hpsearch.trial import Report, TrialState

@@ -17,7 +17,7 @@ from hpsearch.observers.observer_hub import Times
 from hpsearch.results.study import load
 from hpsearch.run.simulate import simulate
 from hpsearch.run.study_run import RunSettings, create_study, run_study
-from hpsearch.sweep.sweep import Limits
+from hpsearch.sweep.parts import Limits
 from hpsearch.task import WHOLE_WORKER, Allocation, Message, Task
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.functions import Functions

@@ -20,7 +20,8 @@ from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.simulation.simulation import relative_time
 from hpsearch.space import Space, Uniform
 from hpsearch.study.state import SweepState
-from hpsearch.sweep.sweep import Limits, Resources, Scaling, Sweep
+from hpsearch.sweep.parts import Limits, Resources, Scaling
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Message, Task
 from hpsearch.trial import Segment, Trial, TrialState
 from tests.hpsearch.run.test_orchestrator import direct

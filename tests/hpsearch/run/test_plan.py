@@ -13,7 +13,7 @@ from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.simulation.simulation import relative_time
 from hpsearch.space import Space, Uniform
-from hpsearch.sweep.sweep import Limits, Metric, Resources
+from hpsearch.sweep.parts import Limits, Metric, Resources
 from hpsearch.trainable.running_trial import RunningTrial
 from tests.hpsearch.support.lives import sweeps
 from tests.hpsearch.support.scripted import sweep_of

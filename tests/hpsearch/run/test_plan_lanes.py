@@ -9,7 +9,7 @@ import pytest
 from hpsearch.run.plan import Plan, make_plan
 from hpsearch.run.plan_lanes import lanes_lines, lanes_makespan
 from hpsearch.schedulers.halving import SuccessiveHalving
-from hpsearch.sweep.sweep import Resources
+from hpsearch.sweep.parts import Resources
 from hpsearch.worker.shapes import Shapes
 from tests.hpsearch.support.scripted import sweep_of
 

@@ -17,7 +17,8 @@ from hpsearch.journal.history import seconds_spent
 from hpsearch.journal.journal import Journal
 from hpsearch.results.study import Study
 from hpsearch.schedulers.halving import Hyperband
-from hpsearch.sweep.sweep import Limits, Sweep
+from hpsearch.sweep.parts import Limits
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.status import status_text
 from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Message, Task

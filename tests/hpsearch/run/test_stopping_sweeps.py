@@ -12,7 +12,7 @@ import hpsearch
 from hpsearch.events import Ended, Failed, Finished, Lost
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.halving import Hyperband
-from hpsearch.sweep.sweep import Limits, Metric
+from hpsearch.sweep.parts import Limits, Metric
 from hpsearch.tables.status import status_text
 from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Message, Progress, Task

@@ -11,7 +11,7 @@ from hpsearch.errors import StorageError
 from hpsearch.events import Dropped, Failed, Finished, Lost, Reverted
 from hpsearch.run.verdicts import MOST_LOSSES, Rules, Verdict, verdict
 from hpsearch.study.trial_record import RollbackPoint, TrialRecord, TrialResult
-from hpsearch.sweep.sweep import Limits, Metric, Resources, Scaling
+from hpsearch.sweep.parts import Limits, Metric, Resources, Scaling
 from hpsearch.task import Gone, Result, TimedOut
 from hpsearch.trial import Failure, Parent, Report, Segment, Trial
 from tests.hpsearch.support.scripted import sweep_of

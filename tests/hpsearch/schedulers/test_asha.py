@@ -23,7 +23,7 @@ from hpsearch.schedulers.brackets import hyperband_brackets
 from hpsearch.space import Space, Uniform
 from hpsearch.study.extension import extended
 from hpsearch.study.state import SweepState
-from hpsearch.sweep.sweep import Resources
+from hpsearch.sweep.parts import Resources
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.functions import simulated_backend
 from tests.hpsearch.support.lives import Life

@@ -11,7 +11,8 @@ from hpsearch.schedulers.full import FullLength
 from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.space import Declared, Space, Uniform
 from hpsearch.study.build import build_scheduler
-from hpsearch.sweep.sweep import Metric, Sweep
+from hpsearch.sweep.parts import Metric
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Goal
 
 

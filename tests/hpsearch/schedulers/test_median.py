@@ -17,7 +17,7 @@ from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wait
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.study.state import SweepState
-from hpsearch.sweep.sweep import Resources
+from hpsearch.sweep.parts import Resources
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.lives import Life
 from tests.hpsearch.support.scripted import sweep_of

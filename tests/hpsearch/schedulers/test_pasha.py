@@ -21,7 +21,7 @@ from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wa
 from hpsearch.schedulers.pasha import PASHA
 from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import SegmentReports
-from hpsearch.sweep.sweep import Limits
+from hpsearch.sweep.parts import Limits
 from hpsearch.trial import Report, TrialState
 from tests.hpsearch.support.functions import simulated_backend
 from tests.hpsearch.support.lives import Life

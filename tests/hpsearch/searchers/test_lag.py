@@ -18,7 +18,8 @@ from hpsearch.schedulers.pasha import PASHA
 from hpsearch.searchers import Search, Searcher
 from hpsearch.searchers.calls import DirectCalls
 from hpsearch.study.state import SweepState
-from hpsearch.sweep.sweep import Resources, Sweep
+from hpsearch.sweep.parts import Resources
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Failure, Report
 from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.family import Family

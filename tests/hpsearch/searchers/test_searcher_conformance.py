@@ -16,7 +16,8 @@ from hpsearch.searchers.pbt import PBTSearcher
 from hpsearch.searchers.qmc import QMC
 from hpsearch.space import Categorical, IntUniform, LogNormal, LogUniform, Space, Uniform
 from hpsearch.study.build import build_searcher
-from hpsearch.sweep.sweep import Metric, Sweep
+from hpsearch.sweep.parts import Metric
+from hpsearch.sweep.sweep import Sweep
 from tests.hpsearch.support.any_life import problem_of
 from tests.hpsearch.support.documented import HillClimbing
 from tests.hpsearch.support.first_then import FirstThen

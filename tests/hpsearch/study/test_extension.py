@@ -13,7 +13,8 @@ from hpsearch.events import Ended, Extended, Opened, Started
 from hpsearch.results.study import Study, load
 from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.space import Space, Uniform
-from hpsearch.sweep.sweep import Limits, Resources, Sweep
+from hpsearch.sweep.parts import Limits, Resources
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Message, Task
 from tests.hpsearch.support.scripted import ScriptedBackend, done, events_of, run_scripted, sweep_of

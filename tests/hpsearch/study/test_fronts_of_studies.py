@@ -17,7 +17,7 @@ from hpsearch.objective import Metric, Objective
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.stopping import Patience, StoppingCriteria, Target
 from hpsearch.study.trial_records import owner_of
-from hpsearch.sweep.sweep import Limits
+from hpsearch.sweep.parts import Limits
 from hpsearch.trial import Failure, JointScore, Report, Score, Segment, TrialRow, TrialState
 from tests.hpsearch.support.lives import Life, sweeps
 from tests.hpsearch.support.scripted import sweep_of

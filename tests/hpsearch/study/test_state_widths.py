@@ -16,7 +16,7 @@ from hpsearch.events import Dropped, Event, Finished, Retried, Reverted, Saved, 
 from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import owner_of
-from hpsearch.sweep.sweep import Metric, Resources
+from hpsearch.sweep.parts import Metric, Resources
 from hpsearch.trial import Report, Segment, TrialState
 from tests.hpsearch.support.lives import OPENED, Life
 from tests.hpsearch.support.scripted import sweep_of

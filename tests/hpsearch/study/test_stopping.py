@@ -10,7 +10,7 @@ from hpsearch.decision import Decision
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Reverted, Saved, Started
 from hpsearch.objective import Metric
 from hpsearch.study.stopping import StoppingCriteria, Tally, mistake_of, too_many
-from hpsearch.sweep.sweep import Limits
+from hpsearch.sweep.parts import Limits
 from hpsearch.trial import Failure, Report, Segment
 from tests.hpsearch.support.scripted import sweep_of
 

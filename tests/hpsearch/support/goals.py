@@ -8,7 +8,7 @@ from typing import Any
 
 import hpsearch
 from hpsearch.schedulers.halving import SuccessiveHalving
-from hpsearch.sweep.sweep import Metric
+from hpsearch.sweep.parts import Metric
 from hpsearch.trainable.running_trial import RunningTrial
 from tests.hpsearch.support.merged import merged
 

@@ -21,7 +21,8 @@ from hpsearch.schedulers.pasha import PASHA
 from hpsearch.schedulers.pbt import PBT
 from hpsearch.space import Space, Uniform
 from hpsearch.study.state import SweepState
-from hpsearch.sweep.sweep import Checkpoints, Metric, Sweep
+from hpsearch.sweep.parts import Checkpoints, Metric
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Result
 from hpsearch.trainable.addresses import in_pack, pack_of, pack_of_all
 from hpsearch.trial import Failure, Report, Segment

@@ -17,7 +17,8 @@ from hpsearch.results.study import Study
 from hpsearch.run.study_run import RunSettings, create_study, run_study
 from hpsearch.schedulers.halving import Hyperband
 from hpsearch.space import Space, Uniform
-from hpsearch.sweep.sweep import Metric, Sweep
+from hpsearch.sweep.parts import Metric
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import (
     WHOLE_WORKER,
     Allocation,

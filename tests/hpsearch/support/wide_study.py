@@ -12,7 +12,7 @@ from hpsearch.journal.journal import Journal
 from hpsearch.run.study_run import create_study
 from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.study.state import SweepState
-from hpsearch.sweep.sweep import Resources
+from hpsearch.sweep.parts import Resources
 from hpsearch.trial import Report
 from tests.hpsearch.support.lives import OPENED
 from tests.hpsearch.support.scripted import sweep_of

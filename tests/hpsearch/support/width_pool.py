@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hpsearch.decision import Decision
 from hpsearch.events import Finished, Saved, Started
-from hpsearch.sweep.sweep import Resources
+from hpsearch.sweep.parts import Resources
 from hpsearch.trial import Report, Segment
 from hpsearch.widths.widths import Widths
 

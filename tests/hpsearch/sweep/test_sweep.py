@@ -17,7 +17,8 @@ from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.space import Categorical, Constant, LogUniform, Space, Uniform
 from hpsearch.study.extension import extension as extension_of
 from hpsearch.sweep.parameters import space_of
-from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Search, Sweep
+from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling, Search
+from hpsearch.sweep.sweep import Sweep
 
 SPACE = Space.from_parameters({"lr": LogUniform(1e-4, 1.0, points=3), "opt": {"name": ["adam", "sgd"]}})
 

@@ -13,7 +13,8 @@ from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.space import Categorical, Constant, IntUniform, LogIntUniform, LogUniform, Normal, Uniform
 from hpsearch.sweep.file import load_sweep, locate, sweep_from_mapping
 from hpsearch.sweep.overrides import change_sweep
-from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Sweep
+from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling
+from hpsearch.sweep.sweep import Sweep
 
 BASE = """\
 trainable: package.module:function

@@ -10,7 +10,7 @@ import pytest
 
 from hpsearch.errors import SweepError
 from hpsearch.sweep.file import load_sweep
-from hpsearch.sweep.sweep import Scaling
+from hpsearch.sweep.parts import Scaling
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.scaling import Scaling as TrainersScaling
 

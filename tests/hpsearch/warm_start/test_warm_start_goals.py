@@ -17,7 +17,7 @@ from hpsearch.objective import is_valid
 from hpsearch.searchers import Past
 from hpsearch.space import Space
 from hpsearch.study.warm_start import WarmStart, stored_warm_start
-from hpsearch.sweep.sweep import Metric
+from hpsearch.sweep.parts import Metric
 from hpsearch.trial import Goal, JointScore, TrialRow
 from hpsearch.warm_start.read import Given, read_warm_start
 from tests.hpsearch.support.goals import CONSTRAINED, JOINT, SPACE, TWO_GOALS, study_of_goals

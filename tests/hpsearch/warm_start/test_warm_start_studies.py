@@ -17,7 +17,7 @@ from hpsearch.errors import HpsearchError, SweepError
 from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.space import Categorical, Space, Uniform
 from hpsearch.study.warm_start import WarmStart, stored_warm_start
-from hpsearch.sweep.sweep import Metric
+from hpsearch.sweep.parts import Metric
 from hpsearch.trial import Goal
 from hpsearch.warm_start.read import Given, read_warm_start
 from tests.hpsearch.old_studies.test_old_studies import STUDIES, unpacked

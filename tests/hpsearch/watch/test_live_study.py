@@ -12,7 +12,7 @@ from hpsearch.decision import Followed
 from hpsearch.errors import JournalError
 from hpsearch.events import ASK_TELL, Ended, Entry, Event, Opened, Pruned, Steered
 from hpsearch.study.journaled_state import JournaledState
-from hpsearch.sweep.sweep import Resources
+from hpsearch.sweep.parts import Resources
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.watch.header import header_lines
 from hpsearch.watch.live_study import LiveStudy, Looked

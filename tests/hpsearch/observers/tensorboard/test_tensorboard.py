@@ -49,7 +49,7 @@ from hpsearch.space import (
     Space,
     Uniform,
 )
-from hpsearch.sweep.sweep import Resources
+from hpsearch.sweep.parts import Resources
 from hpsearch.trial import Failure, Params, Parent, Report, Segment, Trial
 from tests.hpsearch.support.scripted import sweep_of
 from tests.hpsearch.support.tensorboards import Board
