@@ -2,8 +2,9 @@
 
 Much of their time tests wait for other processes: with two parts for each core, a core is seldom idle. All parts at
 once would have tests wait ten times as long as each alone. The longest come first. Their lines come as they are
-written, each with its part's name. One process forks what the tests of all parts run in processes of their own. A mark
-in the environment shows at the end which processes they have left.
+written, each with its part's name. One process forks what the tests of all parts run in processes of their own. Their
+temporary files are in memory, where that has room. A mark in the environment shows at the end which processes they have
+left.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,7 +27,7 @@ from pathlib import Path
 
 from tests.forking import SHARED, start_forking
 
-__all__ = ["PARTS", "Counts", "count", "left_behind", "run", "summary"]
+__all__ = ["PARTS", "PREFIX", "Counts", "count", "left_behind", "run", "summary"]
 
 _ROOT = Path(__file__).parents[1]
 
@@ -36,20 +38,20 @@ _JOBS = tuple(
 )
 
 PLACES: dict[str, tuple[str, ...]] = {
+    "rooms": ("tests/hpsearch",),
     "comm": ("tests/comm",),
     "jobs": _JOBS,
-    "strategies": ("tests/trainers/strategies",),
     "ray": ("tests/hpsearch/backends",),
-    "cli": ("tests/hpsearch/cli",),
-    "rooms": ("tests/hpsearch",),
+    "strategies": ("tests/trainers/strategies",),
     "trainers": ("tests/trainers",),
-    "run": ("tests/hpsearch/run",),
     "results": (
         *(f"tests/hpsearch/{room}" for room in ("results", "tables", "page", "export")),
         "tests/hpsearch/worker",
         "tests/hpsearch/design",
+        "tests/hpsearch/searchers",
     ),
-    "searchers": ("tests/hpsearch/searchers",),
+    "run": ("tests/hpsearch/run",),
+    "cli": ("tests/hpsearch/cli",),
     "rest": ("tests",),
 }
 """Where the tests of each part are. What lies within, and is of a part of its own, is left out."""
@@ -66,6 +68,13 @@ NO_TESTS = 5
 """How pytest ends where nothing was left to run."""
 
 _MARK = "HPSEARCH_TEST_RUN"
+PREFIX = "hp-tests-"
+"""Begins the name of the folder of temporary files. The paths of sockets in it must be short."""
+
+_MEMORY = Path("/dev/shm")
+_MEMORY_BYTES = 4 << 30
+"""What must be free there for temporary files: they take a fraction of it, but Ray's objects lie there too."""
+
 _LEAVING_SECONDS = 20.0
 """How long processes that have been told to end may take."""
 _TELLING_SECONDS = 1.0
@@ -145,7 +154,6 @@ def run(
     """
     mark = f"{_MARK}={secrets.token_hex(8)}"
     env = _environment() | dict([mark.split("=")])
-    forking = start_forking(env) if forks else None
     running: dict[str, subprocess.Popen[str]] = {}
     stopped = threading.Event()
 
@@ -169,7 +177,10 @@ def run(
         return code
 
     former = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    with tempfile.TemporaryDirectory(prefix="hpsearch-tests-") as folder:
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=_memory(), ignore_cleanup_errors=True) as folder:
+        env["TMPDIR"] = str(Path(folder) / "t")
+        Path(env["TMPDIR"]).mkdir()
+        forking = start_forking(env) if forks else None
         outcomes = {name: Path(folder) / name for name in parts}
         for path in outcomes.values():
             path.touch()
@@ -211,6 +222,15 @@ def _start(words: Sequence[str], env: dict[str, str], forking: socket.socket | N
 def _environment() -> dict[str, str]:
     """Let the first process that compiles a module write it down: hundreds come after it and would do it again."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def _memory() -> Path | None:
+    """Return where files are in memory; None: there is no such place, or too little room in it."""
+    try:
+        free = shutil.disk_usage(_MEMORY).free
+    except OSError:
+        return None
+    return _MEMORY if free >= _MEMORY_BYTES and os.access(_MEMORY, os.W_OK) else None
 
 
 def _tell(name: str, process: subprocess.Popen[str]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_OF_RAY = ("plasma", "ray", "sem.")
+from tests.run_parts import PREFIX
+
+_OF_OTHERS = ("plasma", "ray", "sem.", PREFIX)
 
 
 def shared_memory_files() -> set[Path]:
-    """Give the files in /dev/shm that aren't Ray's."""
-    return {file for file in Path("/dev/shm").iterdir() if not file.name.startswith(_OF_RAY)}
+    """Return the files in /dev/shm, except those of Ray, and the folders of other runs of the tests."""
+    return {file for file in Path("/dev/shm").iterdir() if not file.name.startswith(_OF_OTHERS)}
