@@ -102,7 +102,7 @@ def runs_of(compared: object) -> list[dict[str, str]]:
     return [one for value in compared for one in runs_of(value)] if isinstance(compared, list) else []
 
 
-@pytest.mark.some_cases(4)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("state", STUDIES)
 def test_all_have_the_same_word(finished, hpsearch_command, state):
     with standing(finished, *STUDIES[state]):
