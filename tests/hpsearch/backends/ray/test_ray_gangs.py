@@ -100,6 +100,7 @@ def test_a_rank_that_is_killed_ends_the_attempt_and_leaves_the_other_worker_warm
     assert ended(pair.outcome(2))["size"] == 2
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_raises_fails_the_attempt_and_leaves_the_other_worker_warm(pair, monkeypatch):
     pair.start(0, {"x": X}, width=2)
     known = ended(pair.outcome(0))

@@ -115,6 +115,7 @@ def test_inline_refuses_a_fresh_process(tmp_path):
         )
 
 
+@pytest.mark.exhaustive
 def test_the_table_doesnt_depend_on_which_worker_ran_a_trial_that_changed_its_process(ray_cluster, tmp_path):
     options = {"early_terminate": None, "run_cap": 6, "max_iter": 1}
     one = search(trainables.sets_a_dtype, tmp_path / "one", resources={"workers": 1}, **options)
@@ -122,6 +123,7 @@ def test_the_table_doesnt_depend_on_which_worker_ran_a_trial_that_changed_its_pr
     assert csv(search(trainables.sets_a_dtype, tmp_path / "two", resources={"workers": 2}, **options)) == csv(one)
 
 
+@pytest.mark.exhaustive
 def test_no_trial_finds_what_another_one_changed_in_its_modules(ray_cluster, tmp_path, capsys):
     """The second reports its own parameter, though its module keeps that of the first one that it sees."""
     options = {"early_terminate": None, "run_cap": 2, "max_iter": 1, "resources": {"workers": 1}, "progress": True}
@@ -131,6 +133,7 @@ def test_no_trial_finds_what_another_one_changed_in_its_modules(ray_cluster, tmp
     assert " ".join(capsys.readouterr().out.split()).count(name) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_keyboard_interrupt_of_the_trainables_own_fails_its_trial(ray_cluster, tmp_path):
     options = {"early_terminate": None, "run_cap": 1, "max_iter": 1, "resources": {"workers": 1}}
     study = search(trainables.interrupts_itself, tmp_path / "ray", **options)
