@@ -139,7 +139,7 @@ def chosen_cases(way: str, size: int) -> list[Row]:
     return [row for row in CHOSEN if (row["way"], row["size"]) == (way, size)]
 
 
-@pytest.mark.some_cases(16)
+@pytest.mark.some_cases(8)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("cases", [chosen_cases, pytest.param(every_case, marks=pytest.mark.exhaustive)])
@@ -263,7 +263,7 @@ def test_eight_ranks(way):
     assert_same_bits(results)
 
 
-@pytest.mark.some_cases(6)
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize(
     ("way", "size"),
     [  # all sizes with the first way, and of the others three

@@ -56,7 +56,7 @@ def way(request, monkeypatch):
 SIZES_AND_WAYS = [(2, "at the end"), (2, "large gradients"), (3, "overlapping")]
 
 
-@pytest.mark.some_cases(4)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("name", "size", "way"),
     [
@@ -76,7 +76,7 @@ def test_ranks_match_one_rank_with_the_global_batch(name, size, way):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.some_cases(4)
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize("name", ["sgd", "adam", "accumulated", "unused parameters", "unequal shards", "all at once"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_match_one_rank_to_float32_rounding(name, size):

@@ -118,7 +118,7 @@ def reducible() -> list[tuple[str, torch.dtype]]:
     return pairs
 
 
-@pytest.mark.some_cases(24)
+@pytest.mark.some_cases(12)
 @pytest.mark.parametrize(("op", "dtype"), reducible())
 def test_every_operator_of_every_dtype_on_three_ranks(three, op, dtype):
     for nbytes, place in ((1000, in_own_memory), (4 * CHUNK, in_own_memory), (500_000, in_shared_memory)):

@@ -47,7 +47,7 @@ USUAL = ("direct", "tcp-ring", "hierarchical")
 """Ways that stand for the others where all pairs are too many."""
 
 
-@pytest.mark.some_cases(4)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("way", "victim"),
     [(way, 2) for way in WAYS]
@@ -63,7 +63,7 @@ def test_a_rank_killed_in_any_phase_of_an_allreduce_wakes_the_others(ranks, way,
     assert [outcome.result for outcome in outcomes] == [True] * 3
 
 
-@pytest.mark.some_cases(6)
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize("name", [*OPERATIONS[1:], "zero_copy", "allreduce_async"])
 @pytest.mark.parametrize("way", ["direct", "tcp-ring"])
 def test_a_rank_killed_in_any_phase_of_an_operation_wakes_the_others(ranks, name, way):
@@ -203,7 +203,7 @@ def test_nothing_is_left_of_killed_groups(ranks):
     assert shared_memory_files() <= before
 
 
-@pytest.mark.some_cases(6)
+@pytest.mark.some_cases(4)
 @pytest.mark.parametrize("role", ["sends", "receives", "receives a part", "receives from any"])
 @pytest.mark.parametrize("options", [{}, {"transport": "tcp"}, {"hosts": ["a", "b", "a"]}], ids=["shm", "tcp", "hosts"])
 def test_a_rank_killed_among_messages_wakes_the_others(ranks, role, options):

@@ -428,6 +428,7 @@ def test_modules_and_directories(tmp_path):
     assert launch(tmp_path, *words)[:2] == (0, "[0] __main__ ['-np', '--more']\n")
 
 
+@pytest.mark.some_cases(4)
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

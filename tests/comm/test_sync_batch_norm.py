@@ -57,7 +57,7 @@ KINDS: dict[str, tuple[list[int], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.some_cases(12)
+@pytest.mark.some_cases(6)
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(
     ("kind", "shape"),

@@ -28,7 +28,7 @@ failing = served("tests.comm.torch_failures")
 trainings = served("tests.comm.torch_trainings")
 
 
-@pytest.mark.some_cases(3)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("how", ["blocking", "async", "future"])
 def test_every_collective_gives_what_it_gives_on_the_cpu(ranks, size, how):
@@ -44,7 +44,7 @@ def test_functional_and_coalesced_collectives_too(functional, size, function, ar
     assert functional.call(size, function, *arguments, device="stand-in") == expected
 
 
-@pytest.mark.some_cases(3)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("size", "function", "arguments"),
     [(2, "messages", [3]), (2, "groups", []), (2, "objects", []), (3, "messages", [400_000]), (3, "groups", [])],
@@ -62,7 +62,7 @@ def test_what_goes_beyond_gloo_too(ranks, function):
     assert ranks.call(2, function, device="stand-in") == ranks.call(2, function)
 
 
-@pytest.mark.some_cases(3)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("size", "function", "arguments"),
     [

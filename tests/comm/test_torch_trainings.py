@@ -68,6 +68,7 @@ def test_checkpoints_of_sharded_models(ranks, tmp_path):
     assert found[0][:6] == found[0][6:]
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b"])
 def test_pipelines(ranks, size, kind):

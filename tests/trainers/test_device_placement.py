@@ -260,6 +260,7 @@ def test_a_chain_is_measured_where_it_is(device):
     assert device.run(measured_chain) == pytest.approx(on_the_cpu(measured_chain), rel=0.02, abs=0.03)
 
 
+@pytest.mark.some_cases(4)
 @pytest.mark.parametrize("delivered", [False, True])
 @pytest.mark.parametrize("targets", [DESIGNED_CLASSES, NUMBERS])
 def test_a_designed_network_predicts_where_it_is(device, tmp_path, targets, delivered):

@@ -137,7 +137,7 @@ def spread(make: Callable[..., torch.optim.Optimizer], lr: float, rows: int, ste
     return math.sqrt(sum(squares[steps // 2 :]) / (steps - steps // 2))
 
 
-@pytest.mark.some_cases(3)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("make", "lr"),
     [

@@ -180,7 +180,7 @@ def test_a_scheduler_sets_the_rates_that_it_sets_in_a_plain_loop(name: str, wher
         assert all(map(torch.equal, ended, weights))
 
 
-@pytest.mark.some_cases(4)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("by", ["epoch", "batch"])
 @pytest.mark.parametrize("where", ["build", "__init__"])
 @pytest.mark.parametrize("name", SCHEDULERS)

@@ -194,6 +194,7 @@ def test_a_trial_that_changes_its_width_twice_has_the_same_curve():
     assert losses == pytest.approx(alone, abs=1e-4)
 
 
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize(
     "options", [{}, {"model": "cnn"}, {"average": 0.9}, {"clip_norm": 0.5}, {"precision": "fp16"}], ids=str
 )

@@ -74,7 +74,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
     del sys.modules["users_own"]
 
 
-@pytest.mark.some_cases(5)
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize(
     ("statement", "name"),
     [

@@ -38,7 +38,7 @@ SCHEDULERS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.some_cases(3)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("method", "scheduler"),
     [

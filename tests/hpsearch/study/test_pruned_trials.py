@@ -107,7 +107,7 @@ def check(life: Steering) -> None:
     assert life.sweep_state.checkpoints() <= life.on_disk
 
 
-@pytest.mark.some_cases(3)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("early", SCHEDULERS, ids=lambda early: "full" if early is None else early.kind)
 def test_pruning_at_any_moment_never_blocks_a_sweep_and_replays(early):
     for seed in range(25):

@@ -105,7 +105,7 @@ def test_defaults_and_the_name_of_the_file(write):
     assert (sweep.seed, sweep.max_iter, sweep.early_terminate) == (0, None, None)
 
 
-@pytest.mark.some_cases(10)
+@pytest.mark.some_cases(5)
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
 def test_the_configs_load_and_survive_the_journal(path):
     sweep = load_sweep(path)
@@ -381,7 +381,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_its_lines(write
     ]
 
 
-@pytest.mark.some_cases(10)
+@pytest.mark.some_cases(5)
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

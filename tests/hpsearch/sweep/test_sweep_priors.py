@@ -48,7 +48,7 @@ def problem_of(read, parameters: str, *overrides: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.some_cases(5)
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize(
     ("written", "distribution"),
     [

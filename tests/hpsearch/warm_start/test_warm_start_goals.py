@@ -73,7 +73,7 @@ def by_params(past: WarmStart, rows: list[TrialRow]) -> dict[int, Past]:
     return {numbers[repr(dict(one.params))]: one for one in past.past}
 
 
-@pytest.mark.some_cases(10)
+@pytest.mark.some_cases(5)
 @pytest.mark.parametrize("name", SOURCES)
 @pytest.mark.parametrize("max_iter", [9, 27])
 def test_every_trial_with_a_score_is_taken_with_it(name: str, max_iter: int, study: hpsearch.Study, kind: str) -> None:

@@ -172,6 +172,7 @@ def test_a_study_that_was_exported_is_read_from_parquet_as_from_csv(tmp_path, ca
         warm(tmp_path / "twice", tmp_path / "cut.parquet")
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("method", ["random", "grid", "qmc"])
 def test_a_method_that_doesnt_learn_says_which_do(source, tmp_path, method):
     parameters = {"lr": [0.1, 0.01], "width": [1, 2]}

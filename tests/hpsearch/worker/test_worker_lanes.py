@@ -228,6 +228,7 @@ def test_objects_are_kept_for_as_long_as_there_is_room_for_their_data(tmp_path, 
     many.close()
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("fault", ["", "nan", "build", "step"])
 def test_objects_of_trials_that_are_over_are_gone_before_pythons_collector_comes_by(tmp_path, fault):
     many = worker(tmp_path, 3)

@@ -16,7 +16,7 @@ from tests.trainers.lanes.networks import Drawn, made
 from tests.trainers.lanes.ways import ALL_WAYS
 
 
-@pytest.mark.some_cases(8)
+@pytest.mark.some_cases(5)
 @ALL_WAYS
 @pytest.mark.parametrize(
     "lane", [{"clip_norm": 0.05}, {"clip_norm": 1e9}, {"average": 0.9}, {"clip_norm": 0.1, "accumulate": 2}]

@@ -158,7 +158,7 @@ class Changed(Drawn):
         return WITH[params["with"]][0](parts) if "with" in params else parts
 
 
-@pytest.mark.some_cases(10)
+@pytest.mark.some_cases(5)
 @pytest.mark.parametrize("first", ["plain", "it"])
 @pytest.mark.parametrize("name", WITH)
 def test_optimizers_and_hooks_of_ones_own_run_alone_whoever_comes_first(name, first):
@@ -257,7 +257,7 @@ REASONS = {
 }
 
 
-@pytest.mark.some_cases(3)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(
     "pair", [(decaying, counting), (decaying, clipping), (smoothed, drawing), (smoothed, penalized)]

@@ -91,6 +91,7 @@ def test_in_bfloat16_those_are_fused_whose_bits_are_the_same_and_the_others_trai
         assert_same([one.metrics for one in fuser.step(ours)], expected, ours, theirs)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("layers", [["relu"], ["exponential", "linear"], ["powers"]])
 def test_lanes_of_adam_with_betas_of_their_own_are_fused(layers):
     betas = [(0.5, 0.9), (0.8, 0.99), (0.9, 0.999), (0.95, 0.9999)]
@@ -102,6 +103,7 @@ def test_lanes_of_adam_with_betas_of_their_own_are_fused(layers):
     assert [(one.lanes, one.alone_because) for one in Fuser(fewest=2).step(trainers)] == [(4, None)] * 4
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("layers", [["relu"], ["exponential"], ["powers"]])
 def test_lanes_in_bfloat16_are_fused_or_say_why_they_arent(layers):
     lanes = [{"layers": layers, "lr": 0.1 * (1 + n), "precision": "bf16"} for n in range(4)]

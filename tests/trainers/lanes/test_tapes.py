@@ -224,7 +224,7 @@ def of_one_of_two(output: Any, target: Tensor) -> Tensor:
     return functional.cross_entropy(output["scores"], target)
 
 
-@pytest.mark.some_cases(6)
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("clip_norm", [None, 0.05])
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def check(ours: list[Trainer], theirs: list[Trainer], epochs: int = 3) -> None:
         assert_same([one.metrics for one in stepped], [one.step() for one in theirs], ours, theirs)
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_plain_optimizers_step_together_but_for_those_first_steps_that_make_their_state(optimizer, together):
     lanes = [
@@ -84,6 +85,7 @@ def test_lanes_with_optimizers_of_several_kinds_step_with_their_like(together):
     assert together
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("optimizer", ["nesterov", "fused adam", "fused adamw", "adam as adamw"])
 def test_fused_optimizers_have_the_bits_of_their_own_steps(optimizer):
     betas = [(0.5, 0.9), (0.8, 0.99), (0.95, 0.9999)]

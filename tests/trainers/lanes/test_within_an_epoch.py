@@ -137,7 +137,7 @@ def trained_alike(kind: type[Trainer], lanes: list[dict[str, Any]], epochs: int 
     return stepped
 
 
-@pytest.mark.some_cases(8)
+@pytest.mark.some_cases(4)
 @pytest.mark.parametrize("meddle", MEDDLE, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("by", ["loss", "schedule"])
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ class Looking(Drawn):
         return 1 / (1 + norm(one.grad for one in self.model.parameters()) + norm(kept))
 
 
-@pytest.mark.some_cases(5)
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "fused sgd", "rmsprop"])
 @pytest.mark.parametrize("looks", [True, False])
 @pytest.mark.parametrize("head_alone", [False, True])
@@ -215,6 +215,7 @@ class Growing(Drawn):
         return dataclasses.replace(parts, schedule=lambda epoch: params["rate"] if epoch >= 3.5 else 1.0)
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
 def test_a_rate_that_torch_refuses_fails_its_trial_alone(optimizer: str):
     common = {"layers": ["relu"], "optimizer": optimizer, "lr": 0.5}
@@ -244,6 +245,7 @@ class Repeated(Drawn):
         return dataclasses.replace(parts, optimizer=own)
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [

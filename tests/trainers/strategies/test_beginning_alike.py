@@ -99,7 +99,7 @@ UNLIKE: dict[str, tuple[Callable[[Any], None], str, str]] = {
 """What one rank alone changes between two epochs; what rank 0 has, and what that one."""
 
 
-@pytest.mark.some_cases(14)
+@pytest.mark.some_cases(7)
 @pytest.mark.parametrize(
     ("strategy", "how"),
     # Where each rank steps when it is ready, a rate may be that of a step of its own.

@@ -47,7 +47,7 @@ def expected(width: int, epochs: int, period: int, momentum: str) -> list[Tensor
     return copies.weights()[0]
 
 
-@pytest.mark.some_cases(4)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("momentum", ["keep", "average"])
 @pytest.mark.parametrize(("width", "period"), [(2, 3), (3, 1), (3, 4), (4, 100), (4, 11)])
 def test_weights_are_the_mean_of_what_workers_have_become(width, period, momentum):

@@ -65,7 +65,7 @@ def device():
     process.close()
 
 
-@pytest.mark.some_cases(3)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("clips", [False, True])
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_ranks_train_on_their_device_as_on_the_cpu(device, name, clips):

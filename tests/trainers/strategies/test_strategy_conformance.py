@@ -146,7 +146,7 @@ def test_a_state_of_one_rank_goes_on(use, tmp_path):
         assert [epoch["loss"] for epoch in more] == pytest.approx([epoch["loss"] for epoch in ended], abs=1e-4)
 
 
-@pytest.mark.some_cases(6)
+@pytest.mark.some_cases(5)
 @pytest.mark.parametrize(("use", "name"), some_of(ODD), indirect=["use"])
 def test_what_it_may_not_have_thought_of(use, name, tmp_path):
     """It is trained, to the same metrics everywhere, and saved as validated; or all ranks refuse it and say why."""
@@ -178,7 +178,7 @@ def test_every_rank_validates_to_the_same(use, name):
         assert again == pytest.approx({name: metrics[name] for name in again}, rel=1e-5)
 
 
-@pytest.mark.some_cases(6)
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize(
     ("use", "change"),
     some_of([*((how, False) for how in CHANGES), ("replaces the model", True), ("draws a layer anew", True)]),

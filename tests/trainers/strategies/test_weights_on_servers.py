@@ -73,6 +73,7 @@ USES = [
 ]
 
 
+@pytest.mark.some_cases(5)
 @pytest.mark.parametrize("parallel", USES, ids=lambda parallel: " ".join(map(str, parallel.values())))
 @pytest.mark.parametrize("change", [in_place, unseen, anew])
 def test_a_model_that_changes_them_is_refused(parallel, change):
