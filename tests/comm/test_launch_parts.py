@@ -23,7 +23,7 @@ from hpsearch_comm.launch.lines import MOST_BYTES, Lines, Page
 from hpsearch_comm.launch.place import hold_port, meeting_address
 from hpsearch_comm.launch.ssh import Ssh, remote_command, trouble
 from hpsearch_comm.launch.variables import for_rank, going_along, parse_exports, without_other_launchers
-from hpsearch_comm.launch.verdict import Death, Tracebacks, Verdict, is_failing, is_witness
+from hpsearch_comm.launch.verdict import Death, Verdict, is_witness, last_traceback
 from hpsearch_comm.launch.version import source_digest
 
 NAMES = st.from_regex(r"\A([a-z]{1,5}@)?[a-z0-9][a-z0-9.-]{0,10}\Z")
@@ -192,9 +192,6 @@ def test_witnesses_are_told_from_those_that_fail_by_themselves():
     assert not any(is_witness(text) for text in (b"", REASON, b'raise PeerLost("x")\n', b"log: PeerLost: rank 1\n"))
     # As torch.distributed's own hook writes it.
     assert is_witness(b"[rank2]: torch.distributed.DistBackendError: PeerLost: rank 1 died\n")
-    assert is_failing(b"".join(b"[rank2]: " + line for line in REASON.splitlines(keepends=True)))
-    assert is_failing(b"warning\n" + REASON)
-    assert not any(is_failing(text) for text in (b"", b"warning\n", WITNESS))
 
 
 @given(st.lists(st.builds(Death, st.integers(0, 9), st.sampled_from([1, -9]), st.booleans())))
@@ -204,26 +201,17 @@ def test_the_first_to_fail_is_the_first_that_is_no_witness(deaths):
         verdict.hear(death)
     own = [death for death in deaths if not death.witness]
     assert verdict.first == next(iter([*own, *deaths]), None)
-    assert verdict.certain == bool(own)
 
 
 def test_exit_codes_are_those_of_a_shell():
     assert [Death(0, code, False).exit_code for code in (1, 255, -9, -15)] == [1, 255, 137, 143]
 
 
-def test_what_follows_a_traceback_is_held_with_it():
-    tracebacks = Tracebacks()
-    assert not tracebacks.hold(b"a warning\n", 1.0)
-    for line in REASON.splitlines(keepends=True):
-        assert tracebacks.hold(line, 2.0)
-    assert tracebacks.since == 2.0
-    assert b"".join(tracebacks.release()) == REASON
-    assert tracebacks.since is None
-    assert not tracebacks.hold(b"a warning\n", 3.0)
-    assert tracebacks.hold(REASON, 4.0)
-    while tracebacks.hold(b"x" * 10_000, 4.0):
-        pass
-    assert sum(map(len, tracebacks.release())) < 1 << 21
+def test_the_last_traceback_is_found_with_what_follows_it():
+    assert last_traceback(b"a warning\n" + WITNESS + b"a warning\n" + REASON + b"more\n") == REASON + b"more\n"
+    of_torch = b"".join(b"[rank2]: " + line for line in REASON.splitlines(keepends=True))
+    assert last_traceback(b"a warning\n" + of_torch) == of_torch
+    assert last_traceback(b"a warning\n") == b""
 
 
 # The command line, and what becomes of it.

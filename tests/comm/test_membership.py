@@ -62,11 +62,8 @@ def test_the_last_call_of_a_rank_counts_and_the_first_comer_says_since_when():
     membership.come(0, coming(0, 0), now=1.0)
     membership.come(0, coming(0, 1), now=2.0)
     assert membership.waiting_since == 1.0
-    membership.forgive(5.0)
-    assert membership.waiting_since == 6.0
     membership.come(1, coming(1), now=3.0)
     assert membership.meet()[0] == Roster(1, 0, 0, ("address of 0, 1", "address of 1, 0"), 0, 2)
-    membership.forgive(5.0)
     assert membership.waiting_since is None
 
 

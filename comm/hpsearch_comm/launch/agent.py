@@ -1,7 +1,8 @@
 """The launcher's hand on a host: starts its ranks, sends what they write, says how they end, and leaves nothing behind.
 
 It hears the launcher on its standard input. Where that ends, or the launcher is silent for too long, the ranks are
-ended: with SIGTERM, and after a while with SIGKILL. A parent process of its own does so if the agent itself is killed.
+ended: with SIGTERM, and after a while with SIGKILL. If the agent itself is killed, the kernel kills the ranks, and on
+the launcher's own host the launcher what they have started.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.launch.channel import Channel
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import GREETING, Frame, FrameKind, FrameReader, pack, pack_value
-from hpsearch_comm.launch.keeper import adopt_orphans, descendants, in_group, keep
+from hpsearch_comm.launch.orphans import adopt_orphans, descendants, end_descendants, in_group
 from hpsearch_comm.launch.place import hold_port, meeting_address
 from hpsearch_comm.launch.ranks import RankProcess, reap
 from hpsearch_comm.launch.signals import Signals
@@ -42,7 +43,7 @@ _GRACE_SECONDS = 5.0
 _LEAVING_SECONDS = 1.0
 """For what ranks have started to end by itself behind them, as helpers that clear up do; and again when it was told."""
 _LAST_SECONDS = 30.0
-"""After which what can't be killed is left to the keeper, which says so."""
+"""After which what can't be killed is left, and named."""
 _TICK_SECONDS = 0.05
 _CAN_NOT_RUN, _NOT_FOUND = 126, 127  # as in shells
 _KINDS = {"stdout": FrameKind.STDOUT, "stderr": FrameKind.STDERR}
@@ -71,7 +72,7 @@ class Agent:
         self._ended: list[RankProcess] = []
         """Those that have, whose children may still write."""
         self._input = memoryview(b"")
-        self._started = self._gone = self._told_to_end = self._paused = False
+        self._started = self._gone = self._told_to_end = False
         self._kill_at: float | None = None
         self._bereft: dict[int, float] = {}
         """When what a rank has left that has died, in its process group, is told to end, where the others go on."""
@@ -134,7 +135,6 @@ class Agent:
         elif frame.kind is FrameKind.INPUT:
             self._take_input(frame.payload)
         elif frame.kind is FrameKind.SIGNAL:
-            self._paused = frame.number == signal.SIGSTOP
             for rank in self._ranks.values():
                 rank.signal(frame.number)
         elif frame.kind is FrameKind.TELL:
@@ -341,7 +341,7 @@ class Agent:
 
     def _look_at_the_time(self) -> None:
         now = time.monotonic()
-        if self._silence and not self._paused and not self._gone and now - self._heard > self._silence:
+        if self._silence and not self._gone and now - self._heard > self._silence:
             print("the launcher was silent for too long", file=sys.stderr, flush=True)
             self._lose()
         if self._kill_at is not None and now >= self._kill_at:
@@ -379,18 +379,16 @@ class Agent:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the agent under its keeper. The one argument is the silence, in seconds, that it bears."""
+    """Run an agent. The one argument is the silence, in seconds, that it bears."""
     words = sys.argv[1:] if words is None else words
-    silence = float(words[0]) if words else 0.0
-
-    def serve() -> int:
-        try:
-            return Agent(silence).run()
-        except LaunchError as error:
-            print(error, file=sys.stderr)
-            return 1
-
-    return keep(serve)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, nobody would learn how a rank has ended
+    try:
+        return Agent(float(words[0]) if words else 0.0).run()
+    except LaunchError as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        end_descendants()
 
 
 if __name__ == "__main__":

@@ -88,14 +88,6 @@ class Fleet:
             if connection.is_open and connection.greeting is not None:
                 connection.send(message)
 
-    def flush(self, seconds: float) -> None:
-        """Wait until all that was told is on its way, for so many seconds at most."""
-        deadline = time.monotonic() + seconds
-        while any(connection.is_sending for connection in self.connections) and time.monotonic() < deadline:
-            time.sleep(0.01)
-            for connection in self.connections:
-                connection.flush()
-
     def give_up(self) -> None:
         """Wait no longer for the agents that haven't ended."""
         for connection in self.connections:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import selectors
 import signal
 import time
@@ -16,12 +15,13 @@ from hpsearch_comm.launch.fleet import LAST_SECONDS, Fleet
 from hpsearch_comm.launch.frames import Frame, FrameKind, pack, pack_value
 from hpsearch_comm.launch.job import LaunchJob
 from hpsearch_comm.launch.membership import Membership, name_ranks
+from hpsearch_comm.launch.orphans import adopt_orphans, end_descendants
 from hpsearch_comm.launch.output import STDERR, STDOUT, Output
 from hpsearch_comm.launch.signals import Signals
 from hpsearch_comm.launch.ssh import trouble
 from hpsearch_comm.launch.standard_input import StandardInput
 from hpsearch_comm.launch.startup import agent_process, compare_hosts, start_order, where_to_meet
-from hpsearch_comm.launch.verdict import Death, Verdict, is_witness
+from hpsearch_comm.launch.verdict import Death, Verdict, is_witness, last_traceback
 from hpsearch_comm.launch.writer import Writer
 from hpsearch_comm.roster import DONE, Coming, read_word
 
@@ -31,8 +31,6 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)
 _GRACE_SECONDS = 5.0
 """For the others to end by themselves once a rank has failed, and again once they were told to."""
-_LONG_GRACE_SECONDS = 30.0
-"""The same, where a rank has written a traceback that is likely to be the reason, and hasn't ended yet."""
 _UNDONE = "; the others have ended without meeting again: what it alone was to do, such as saving, isn't done"
 """Of a loss that has hindered nobody: whoever is rank 0 of those that meet again does what the one before did."""
 _QUIET_SECONDS = 10.0
@@ -70,7 +68,7 @@ class Launcher:
         self._writer = writer
         self._output = Output(writer, range(job.size), job.prefix, job.output)
         self._fleet = Fleet(self._take, self._part, self._explain)
-        self._signals = Signals((*_PASSED_ON, signal.SIGTSTP))
+        self._signals = Signals(_PASSED_ON)
         self._input = StandardInput(self._fleet.selector, self._to_rank_0)
         self._place: dict[str, Any] | None = None
         self._running = False
@@ -79,7 +77,6 @@ class Launcher:
         self._given_up: set[int] = set()
         """Ranks that were killed because others waited for them in vain."""
         self._verdict = Verdict()
-        self._decided = False
         self._lost: list[str] = []
         """What there is to say of hosts that were lost, since ranks last met."""
         self._failed_at: float | None = None
@@ -89,6 +86,7 @@ class Launcher:
         self._next_word = 0.0
 
     def __enter__(self) -> Launcher:
+        adopt_orphans()  # of an agent here that is killed by force
         self._signals.__enter__()
         self._fleet.selector.register(self._signals, selectors.EVENT_READ, lambda: None)
         return self
@@ -98,6 +96,7 @@ class Launcher:
     ) -> None:
         try:
             self._fleet.dismiss()
+            end_descendants()
         finally:
             self._signals.__exit__(kind, error, trace)
             self._output.close()
@@ -114,7 +113,6 @@ class Launcher:
         while self._fleet.is_open:
             self._step()
             if self._writer.error is not None:
-                self._decide()
                 self._end(_GRACE_SECONDS)
         return self._close_the_case()
 
@@ -183,29 +181,16 @@ class Launcher:
     def _take_end(self, rank: int, code: int) -> None:
         self._output.finish(rank)
         self._membership.end(rank, well=code == 0)
-        if code == 0 or self._killed_at is not None or rank in self._given_up:
-            self._output.release(rank)
-        else:
+        if code != 0 and self._killed_at is None and rank not in self._given_up:
             self._take_death(Death(rank, code, is_witness(self._output.tail(rank))))
         self._meet()
 
     def _take_death(self, death: Death) -> None:
         self._verdict.hear(death)
         if self._goes_on():
-            if not death.witness:
-                self._output.release(death.rank)
             self._tell_of_loss(self._describe(death))
             return
         self._failed_at = self._failed_at or time.monotonic()
-        if self._verdict.certain:
-            self._decide()
-
-    def _decide(self) -> None:
-        """Show what was held back until it is known which rank failed first."""
-        if not self._decided:
-            self._decided = True
-            first = self._verdict.first
-            self._output.decide(None if first is None else first.rank)
 
     def _part(self, connection: Connection) -> None:
         """Take note that nothing more comes from an agent."""
@@ -267,8 +252,6 @@ class Launcher:
                 connection.send(pack(FrameKind.TELL, rank, rosters[rank].to_line()))
         if rosters:
             # What has been lost before is no reason for what fails from now on.
-            for death in self._verdict.deaths:
-                self._output.release(death.rank)
             self._verdict, self._lost = Verdict(), []
             if len(rosters) < self._job.size:
                 go = "goes" if len(rosters) == 1 else "go"
@@ -301,9 +284,7 @@ class Launcher:
         return self._job.start_timeout, "--start-timeout"
 
     def _take_signal(self, number: int) -> None:
-        if number == signal.SIGTSTP:
-            self._pause()
-        elif not self._running:
+        if not self._running:
             if number in _ENDING:
                 raise Interrupted(number)
         elif number == signal.SIGINT and self._interrupted:
@@ -314,15 +295,6 @@ class Launcher:
             self._stopping = self._stopping or number in _ENDING
             self._fleet.tell_all(pack(FrameKind.SIGNAL, number))
 
-    def _pause(self) -> None:
-        """Stop the ranks, then this process, as the terminal asks; go on when it has the launcher go on."""
-        self._fleet.tell_all(pack(FrameKind.SIGNAL, signal.SIGSTOP))
-        self._fleet.flush(1.0)
-        stopped_at = time.monotonic()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        self._membership.forgive(time.monotonic() - stopped_at)
-        self._fleet.tell_all(pack(FrameKind.SIGNAL, signal.SIGCONT))
-
     def _look_at_the_time(self) -> None:
         now = time.monotonic()
         self._output.look_at_the_time()
@@ -330,16 +302,10 @@ class Launcher:
             self._next_word = now + self._job.silence / _ALIVE_PER_SILENCE
             self._fleet.tell_all(pack(FrameKind.ALIVE))
         self._look_at_the_awaited(now)
-        if self._failed_at is not None and now - self._failed_at > self._grace():
-            self._decide()
+        if self._failed_at is not None and now - self._failed_at > _GRACE_SECONDS:
             self._end(_GRACE_SECONDS)
         if self._killed_at is not None and now > self._killed_at + LAST_SECONDS:
             self._fleet.give_up()
-
-    def _grace(self) -> float:
-        """Give how long the ranks may go on once one has failed: longer where the first to fail has yet to end."""
-        waiting = not self._verdict.certain and any(self._output.is_failing(rank) for rank in self._fleet.living)
-        return _LONG_GRACE_SECONDS if waiting else _GRACE_SECONDS
 
     def _end(self, seconds: float) -> None:
         """Have all agents end their ranks, and kill them after so many seconds. Another call may only hasten it."""
@@ -360,7 +326,6 @@ class Launcher:
     def _close_the_case(self) -> int:
         """Say how it ended; give the exit code."""
         self._output.finish_all()
-        self._decide()
         undone = _UNDONE if self._failed_at is None else ""
         for text in self._lost:
             self._output.say(f"{text}{undone}")
@@ -368,6 +333,11 @@ class Launcher:
         if first is None or (self._lost and first.witness):
             killed = 128 + signal.SIGINT if self._interrupted else 1
             return killed if self._lost or self._killed_at is not None else 0
+        reason = last_traceback(self._output.tail(first.rank))
+        if reason and not first.witness and any(death.witness for death in self._verdict.deaths):
+            # What they wrote because of it may stand behind it.
+            self._output.say(f"what {self._membership.name(first.rank)} wrote:")
+            self._output.repeat(first.rank, reason)
         self._output.say(f"{self._describe(first)}{undone}")
         return first.exit_code
 

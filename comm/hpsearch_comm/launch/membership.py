@@ -85,11 +85,6 @@ class Membership:
             if self.waiting_since is None:
                 self.waiting_since = now
 
-    def forgive(self, seconds: float) -> None:
-        """Let so many seconds, in which no rank could come, not count as waiting."""
-        if self.waiting_since is not None:
-            self.waiting_since += seconds
-
     def be_done(self, rank: int, done: bool = True) -> None:
         """Take note that a rank's work is done, or that it has more of it."""
         (self._done.add if done else self._done.discard)(rank)

@@ -13,14 +13,11 @@ from typing import BinaryIO
 
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.lines import Lines, Page
-from hpsearch_comm.launch.verdict import Tracebacks, is_failing, is_witness
 from hpsearch_comm.launch.writer import Writer
 
 __all__ = ["STDERR", "STDOUT", "Output"]
 
 STDOUT, STDERR = 1, 2
-_HELD_SECONDS = 5.0
-"""After which a traceback is shown whose rank goes on: it was caught, and only logged."""
 _PIECE_SECONDS = 0.2
 """After which a terminal shows a line that isn't complete, such as a question."""
 _TAIL = 1 << 15
@@ -34,7 +31,6 @@ class _Rank:
     lines: dict[int, Lines] = field(default_factory=lambda: {STDOUT: Lines(), STDERR: Lines()})
     began: dict[int, float] = field(default_factory=dict)
     """When the line that isn't complete was last added to, by stream."""
-    tracebacks: Tracebacks = field(default_factory=Tracebacks)
     tail: bytes = b""
 
 
@@ -72,7 +68,6 @@ class Output:
             pages[STDERR] = pages[STDOUT]
         self._pages = pages
         self._terminals = {stream for stream in pages if os.isatty(stream)}
-        self._decided = False
 
     def feed(self, rank: int, stream: int, data: bytes) -> None:
         """Take what a rank has written.
@@ -108,33 +103,18 @@ class Output:
         """Give the end of what a rank has written to stderr."""
         return self._ranks[rank].tail
 
-    def is_failing(self, rank: int) -> bool:
-        """Whether a rank that still runs seems to be about to fail, and not because of another."""
-        return is_failing(self.tail(rank))
-
-    def release(self, rank: int) -> None:
-        """Show the traceback of a rank that was held back."""
-        state = self._ranks[rank]
-        for line in state.tracebacks.release():
-            self._show(rank, STDERR, line)
-
-    def decide(self, first: int | None) -> None:
-        """Show all tracebacks that were held back, from now on at once; that of the rank that failed first, first."""
-        for rank in (*([] if first is None else [first]), *self._ranks):
-            self.release(rank)
-        self._decided = True
-
     def look_at_the_time(self) -> None:
         """Show what has waited for long enough."""
         now = time.monotonic()
-        held = {rank: since for rank, state in self._ranks.items() if (since := state.tracebacks.since) is not None}
-        if held and now - min(held.values()) > _HELD_SECONDS:
-            for rank in sorted(held, key=lambda rank: (is_witness(self.tail(rank)), held[rank])):
-                self.release(rank)
         for rank, state in self._ranks.items():
             for stream in self._terminals:
                 if state.lines[stream] and now - state.began[stream] > _PIECE_SECONDS:
                     self._put(rank, stream, state.lines[stream].rest())
+
+    def repeat(self, rank: int, data: bytes) -> None:
+        """Show once more what a rank wrote to stderr."""
+        for line in data.splitlines(keepends=True):
+            self._put(rank, STDERR, line if line.endswith(b"\n") else line + b"\n")
 
     def say(self, text: str) -> None:
         """Write a line of the launcher's own to standard error."""
@@ -145,14 +125,6 @@ class Output:
         self._exits.close()
 
     def _put(self, rank: int, stream: int, piece: bytes) -> None:
-        tracebacks = self._ranks[rank].tracebacks
-        if stream == STDERR and not self._decided:
-            if tracebacks.hold(piece, time.monotonic()):
-                return
-            self.release(rank)
-        self._show(rank, stream, piece)
-
-    def _show(self, rank: int, stream: int, piece: bytes) -> None:
         self._pages[stream].put((rank, stream), self._ranks[rank].prefix, piece)
 
 

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from hpsearch_comm.launch.keeper import die_with
+from hpsearch_comm.launch.orphans import die_with
 from hpsearch_comm.roster import VARIABLE, describe_socket
 
 __all__ = ["RankProcess", "reap"]

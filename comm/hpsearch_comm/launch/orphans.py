@@ -1,7 +1,7 @@
 """Leaves no process behind: the kernel hands orphans to the nearest ancestor that asks for them, which ends them.
 
-See prctl(2), PR_SET_CHILD_SUBREAPER and PR_SET_PDEATHSIG. What escapes: a process whose rank, agent and keeper are all
-killed by force at the same moment, as nobody is left to find it; a rank itself is ended by the kernel even then.
+See prctl(2), PR_SET_CHILD_SUBREAPER and PR_SET_PDEATHSIG. What escapes: a process that a rank has started on another
+host, if the agent there is killed by force; the kernel ends the ranks themselves.
 """
 
 from __future__ import annotations
@@ -12,55 +12,16 @@ import os
 import signal
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["adopt_orphans", "descendants", "die_with", "end_descendants", "in_group", "keep"]
+__all__ = ["adopt_orphans", "descendants", "die_with", "end_descendants", "in_group"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE = 30.0
 """Seconds after which a process that even SIGKILL doesn't end, such as one that waits for a dead disk, is left."""
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def keep(work: Callable[[], int]) -> int:
-    """Run this in a child process, and end whatever is left of its descendants behind it, however it ends.
-
-    Call it while the process has one thread. SIGTERM, SIGINT and SIGHUP go to the child.
-
-    Returns:
-        The child's exit code; 128 and the signal, if one killed it.
-    """
-    adopt_orphans()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, nobody would learn how a child has ended
-    parent = os.getpid()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            die_with(parent, signal.SIGTERM)
-            code = work()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-
-    def pass_on(_number: int, _frame: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGTERM)
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, pass_on)
-    while True:
-        ended, status = os.waitpid(-1, 0)
-        if ended == child:
-            break
-    end_descendants()
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
 
 
 def adopt_orphans() -> None:
