@@ -74,7 +74,7 @@ class Arguments:
     """Further arguments of Group, of the variables that are set."""
 
     def for_group(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Give Group's arguments, with a secret. Waits for the other ranks where they have to agree on one.
+        """Return Group's arguments, with a secret. Waits for the other ranks where they have to agree on one.
 
         Args:
             overrides: Arguments that count in place of the environment's.
@@ -186,7 +186,7 @@ def _under_torchrun(env: Mapping[str, str]) -> bool:
 
 
 def _epoch(env: Mapping[str, str]) -> int:
-    """Give the number of this start of the group.
+    """Return the number of this start of the group.
 
     Each agent counts the restarts that its own workers have caused. The counts of several agents differ after the first
     failure, so only that of a single agent is good for an epoch.

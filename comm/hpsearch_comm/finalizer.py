@@ -13,7 +13,7 @@ __all__ = ["release"]
 
 
 def release(rank: int, parts: Assembly, work_queue: WorkQueue, leave: Sequence[Callable[[], None]]) -> None:
-    """Give back what a group stands on: when it is closed, forgotten, or when the process ends.
+    """Release what a group stands on: when it is closed, forgotten, or when the process ends.
 
     Args:
         rank: The group's.

@@ -401,7 +401,7 @@ class Group:
         return self._devices.parts.beside(tensor.device)
 
     def _preparation(self, tensor: torch.Tensor) -> HostOperations:
-        """Give what prepares operations where the tensor lies."""
+        """Return what prepares operations where the tensor lies."""
         try:
             if tensor.is_cpu:  # much quicker than to ask for tensor.device.type
                 return self._prepare

@@ -121,7 +121,7 @@ class Signature:
     device: int = 0
 
     def pack(self) -> bytes:
-        """Give the first 96 bytes of the header."""
+        """Return the first 96 bytes of the header."""
         shape = self.shape
         if len(shape) > _DIMENSIONS:
             shape = (*shape[: _DIMENSIONS - 1], prod(shape[_DIMENSIONS - 1 :]))
@@ -194,7 +194,7 @@ class Signature:
 
 
 def dtype_named(name: object) -> torch.dtype:
-    """Give the dtype of this name, such as `float32`, that another rank has sent.
+    """Return the dtype of this name, such as `float32`, that another rank has sent.
 
     Raises:
         RefusedError: No tensors of such a dtype travel.

@@ -24,6 +24,6 @@ class History:
         self.running = packed
 
     def find(self, sequence: int) -> bytes | None:
-        """Give the signature of the operation with this number, if it has begun and isn't too long ago."""
+        """Return the signature of the operation with this number, if it has begun and isn't too long ago."""
         number, packed = self._kept[sequence % _KEPT]
         return packed if number == sequence else None

@@ -120,7 +120,7 @@ def _step(env: Mapping[str, str]) -> str:
 
 
 def _first_node(nodes: str) -> str:
-    """Give the first of Slurm's list of nodes: `rack0n01` of `rack[0-1]n[01-10,12],login`."""
+    """Return the first of Slurm's list of nodes: `rack0n01` of `rack[0-1]n[01-10,12],login`."""
     first = re.match(r"(?:\[[^\]]*\]|[^\[,])*", nodes)
     assert first is not None  # it matches nothing, too
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0])
@@ -174,7 +174,7 @@ def launched_rank(env: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def with_launcher(env: dict[str, str]) -> tuple[dict[str, str], MeetingPoint | None]:
-    """Give the environment with RANK and WORLD_SIZE, where a launcher has set others in their place.
+    """Return the environment with RANK and WORLD_SIZE, where a launcher has set others in their place.
 
     What torchrun has set for several ranks counts: another launcher may have started one torchrun on each host.
 

@@ -68,5 +68,5 @@ class Options:
             )
 
     def credentials(self) -> Credentials:
-        """Give what the ranks prove to each other. A group of one proves nothing to anybody."""
+        """Return what the ranks prove to each other. A group of one proves nothing to anybody."""
         return Credentials(self.secret if self.secret is not None else bytes(SECRET_BYTES), self.name, self.epoch)

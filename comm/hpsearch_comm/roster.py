@@ -61,7 +61,7 @@ class Roster:
     local_size: int
 
     def variables(self) -> dict[str, str]:
-        """Give the variables of the environment that say the same."""
+        """Return the variables of the environment that say the same."""
         return {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(len(self.addresses)),
@@ -70,7 +70,7 @@ class Roster:
         }
 
     def to_line(self) -> bytes:
-        """Give it as the launcher sends it."""
+        """Return it as the launcher sends it."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
@@ -95,7 +95,7 @@ def read_word(line: bytes) -> Coming | str:
 
 
 def describe_socket(descriptor: int) -> str:
-    """Give the value of VARIABLE for a descriptor that a rank inherits."""
+    """Return the value of VARIABLE for a descriptor that a rank inherits."""
     return f"{descriptor}:{os.fstat(descriptor).st_ino}"
 
 
@@ -154,7 +154,7 @@ class LauncherLine:
         return roster
 
     def say_done(self, done: bool = True) -> None:
-        """Say whether this process may take as long as it likes until it comes again, or ends."""
+        """Return whether this process may take as long as it likes until it comes again, or ends."""
         self._say(DONE if done else BUSY)
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ __all__ = ["check_members", "related_options", "related_secret"]
 
 
 def check_members(ranks: Sequence[int], size: int) -> list[int]:
-    """Give the ranks of a subgroup as ints, in the order given, which numbers them anew.
+    """Return the ranks of a subgroup as ints, in the order given, which numbers them anew.
 
     Args:
         ranks: Of the group.
@@ -42,7 +42,7 @@ def check_members(ranks: Sequence[int], size: int) -> list[int]:
 def related_options(
     options: Options, number: int, members: Sequence[int], addresses: Sequence[str], sharing: Topology
 ) -> Options:
-    """Give what the new group is asked for, on one of its ranks.
+    """Return what the new group is asked for, on one of its ranks.
 
     Args:
         options: Of the group that it comes from. A forced algorithm that can't be had among the members is let go.

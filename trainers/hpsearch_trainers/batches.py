@@ -101,7 +101,7 @@ class Batches:
         return numbers
 
     def read(self, indices: Iterable[Tensor], seed: int = 0) -> Generator[Any, None, None]:
-        """Give the batch of each set of row numbers.
+        """Yield the batch of each set of row numbers.
 
         Args:
             indices: int64, 1-D; an empty one gives a batch without rows.
@@ -263,7 +263,7 @@ def _map(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _with_items(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """Give a mapping of the same kind; one that can change may have more to it than its items."""
+    """Return a mapping of the same kind; one that can change may have more to it than its items."""
     if type(mapping) is dict:
         return items
     if not isinstance(mapping, MutableMapping):
@@ -274,7 +274,7 @@ def _with_items(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
 
 
 def _with_fields(instance: Any, values: dict[str, Any]) -> Any:
-    """Give a copy of a dataclass's instance with other fields, frozen or not, without its `__init__`."""
+    """Return a copy of a dataclass's instance with other fields, frozen or not, without its `__init__`."""
     made = copy.copy(instance)
     for name, value in values.items():
         object.__setattr__(made, name, value)

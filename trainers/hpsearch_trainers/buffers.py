@@ -73,13 +73,13 @@ def synchronize_untrained(model: nn.Module, average: nn.Module | None, optimizer
 
 
 def untrained(model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
-    """Give the parameters of a model that an optimizer doesn't train."""
+    """Return the parameters of a model that an optimizer doesn't train."""
     trained = {id(parameter) for parameter in parameters_of(optimizer) if parameter.requires_grad}
     return [parameter for parameter in model.parameters() if id(parameter) not in trained]
 
 
 def differing(tensors: Iterable[Tensor], group: Group) -> list[Tensor]:
-    """Give those of some tensors, the same on every worker, whose bits aren't; a collective.
+    """Return those of some tensors, the same on every worker, whose bits aren't; a collective.
 
     Args:
         tensors: Dense ones.
@@ -122,7 +122,7 @@ def fingerprint(tensor: Tensor) -> Tensor:
 
 
 def digest(tensor: Tensor) -> str:
-    """Give what is equal for dense tensors of equal bits."""
+    """Return what is equal for dense tensors of equal bits."""
     octets = tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
     return hashlib.blake2b(octets.data, digest_size=16).hexdigest()
 
@@ -157,12 +157,12 @@ def _average(buffers: list[Tensor], weights: Mapping[int, float], group: Group) 
 
 
 def _numbers(buffer: Tensor) -> Tensor:
-    """Give the numbers of a buffer, float64 and 1-D; two for each complex one."""
+    """Return the numbers of a buffer, float64 and 1-D; two for each complex one."""
     return (torch.view_as_real(buffer.resolve_conj()) if buffer.is_complex() else buffer).double().flatten()
 
 
 def _batches_seen(model: nn.Module) -> dict[int, float]:
-    """Give of how many batches each cumulative statistic is the mean, by the id of its tensor."""
+    """Return of how many batches each cumulative statistic is the mean, by the id of its tensor."""
     return {
         id(statistic): float(layer.num_batches_tracked)
         for layer in normalizations(model)

@@ -13,7 +13,7 @@ __all__ = ["cached"]
 
 
 def cached(source: Path, suffix: str, make: Callable[[BinaryIO], object]) -> Path:
-    """Give the path of what is made of a file; it is made where it isn't there yet, or the file has changed since.
+    """Return the path of what is made of a file; it is made where it isn't there yet, or the file has changed since.
 
     Args:
         source: The file.

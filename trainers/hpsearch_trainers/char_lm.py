@@ -116,17 +116,17 @@ class _Transformer(nn.Module):
         self.head = nn.Linear(features, characters)
 
     def forward(self, tokens: Tensor) -> Any:
-        """Give the logits, of shape (rows, length, characters), from tokens of shape (rows, length)."""
+        """Return the logits, of shape (rows, length, characters), from tokens of shape (rows, length)."""
         features = _embedded(tokens, self.characters, self.places)
         return self.head(self.layers(features, mask=_mask(features), is_causal=True))
 
     def parts(self) -> list[nn.Module]:
-        """Give modules with the same weights that compute the same one after another."""
+        """Return modules with the same weights that compute the same one after another."""
         layers: Any = self.layers
         return [_Embedding(self.characters, self.places), *map(_Layer, layers.layers), layers.norm, self.head]
 
     def split(self) -> dict[str, str]:
-        """Give how the layers behind attention are split, where most weights are."""
+        """Return how the layers behind attention are split, where most weights are."""
         layers: Any = self.layers
         styles = {"linear1": "colwise", "dropout": "dropout", "linear2": "rowwise"}
         return {
@@ -142,7 +142,7 @@ class _Embedding(nn.Module):
         self.characters, self.places = characters, places
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Give features, of shape (rows, length, features)."""
+        """Return features, of shape (rows, length, features)."""
         return _embedded(tokens, self.characters, self.places)
 
 
@@ -152,7 +152,7 @@ class _Layer(nn.Module):
         self.layer = layer
 
     def forward(self, features: Tensor) -> Any:
-        """Give features of the same shape."""
+        """Return features of the same shape."""
         return self.layer(features, src_mask=_mask(features), is_causal=True)
 
 

@@ -131,7 +131,7 @@ perceptron, chain, measured_chain, cell = Perceptron, ChainNetwork, MeasuredChai
 
 
 def _named(given: Any) -> tuple[str, Mapping[str, Any]]:
-    """Give a name, and its parameters where it has some."""
+    """Return a name, and its parameters where it has some."""
     if isinstance(given, str):
         return given, {}
     ((name, own),) = given.items()

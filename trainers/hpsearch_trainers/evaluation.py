@@ -27,7 +27,7 @@ def evaluate(
     group: Group | None,
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> dict[str, float]:
-    """Give the mean of the loss and of each metric over all rows; a collective of the group.
+    """Return the mean of the loss and of each metric over all rows; a collective of the group.
 
     Args:
         model: Left in evaluation mode.
@@ -119,7 +119,7 @@ class Totals:
             _add(name, metric(output, targets), rows, total)
 
     def means(self, rows: int, group: Group | None) -> dict[str, float]:
-        """Give the means over so many rows of all workers; a collective of the group.
+        """Return the means over so many rows of all workers; a collective of the group.
 
         Args:
             rows: Of all batches of all workers.

@@ -21,7 +21,7 @@ __all__ = ["load_average", "load_optimizer", "take_over"]
 
 
 def load_average(average: MovingAverage, state: Mapping[str, Any], *, forked: bool) -> None:
-    """Give an average the one that a trainer has saved; that of a fork from a trial without begins with the model.
+    """Load a saved moving average; that of a fork from a trial without one begins with the model.
 
     Args:
         average: As it was made.
@@ -43,7 +43,7 @@ def load_average(average: MovingAverage, state: Mapping[str, Any], *, forked: bo
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, forked: bool, tells: bool) -> None:
-    """Give an optimizer the state that a trainer has saved.
+    """Load the state that a trainer has saved into an optimizer.
 
     Args:
         optimizer: As it was made.
@@ -121,7 +121,7 @@ def _shape(value: Any) -> Any:
 
 
 def _kept_for(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: Tensor) -> dict[str, Any] | None:
-    """Give what an optimizer keeps for a parameter after a step: a copy of it takes one, with a twin of the parameter.
+    """Return what an optimizer keeps for a parameter after a step: a copy takes one, with a twin of the parameter.
 
     None where that can't be seen, as of an optimizer for sparse gradients alone.
     """
@@ -139,5 +139,5 @@ def _kept_for(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parame
 
 
 def _of_velocities(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the rate that velocities have in them: they are the other optimizer's."""
+    """Return the rate that velocities have in them: they are the other optimizer's."""
     return {VELOCITY_RATE: group[VELOCITY_RATE]} if VELOCITY_RATE in group else {}

@@ -55,7 +55,7 @@ def map_idx(path: str | os.PathLike[str]) -> torch.Tensor:
 
 
 def _read_head(head: bytes, path: Path) -> tuple[tuple[int, ...], int]:
-    """Give the shape, and the byte at which the numbers begin."""
+    """Return the shape, and the byte at which the numbers begin."""
     if len(head) < 4 or head[:2] != b"\0\0" or not 1 <= head[3] <= _MOST_DIMENSIONS or len(head) < 4 + 4 * head[3]:
         raise ConfigurationError(f"expected {path} to be an IDX file, got one that begins with {head[:4].hex(' ')}")
     if head[2] != _UNSIGNED_BYTES:

@@ -41,7 +41,7 @@ class Layerwise(torch.optim.Optimizer, ABC):
 
     @staticmethod
     def rate(group: dict[str, Any], ratio: torch.Tensor, *norms: torch.Tensor) -> torch.Tensor:
-        """Give the rate of a layer: the group's, times the ratio if it adapts.
+        """Return the rate of a layer: the group's, times the ratio if it adapts.
 
         Args:
             group: The parameter's.

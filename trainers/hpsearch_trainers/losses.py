@@ -13,7 +13,7 @@ __all__ = ["loss_of"]
 
 
 def loss_of(loss: Callable[[Any, Any], Tensor], output: Any, targets: Any) -> Tensor:
-    """Give the mean loss of a batch's rows.
+    """Return the mean loss of a batch's rows.
 
     Raises:
         ConfigurationError: It isn't a tensor of one number.

@@ -19,7 +19,7 @@ _SAID = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an allocator refused: Python's, NumPy's, or torch's of any device."""
+    """Return whether an allocator refused: Python's, NumPy's, or torch's of any device."""
     cause: BaseException | None = error
     seen: set[int] = set()  # `raise error from error` is a circle
     while cause is not None and id(cause) not in seen:
@@ -33,7 +33,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def memory_told() -> str:
-    """Say what this process holds of the memory that it may have: `3.1 GiB resident, of 4 GiB (RLIMIT_AS)`."""
+    """Return what this process holds of the memory that it may have: `3.1 GiB resident, of 4 GiB (RLIMIT_AS)`."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError):

@@ -36,7 +36,7 @@ class MovingAverage(AveragedModel):
 
     @torch.no_grad()
     def of(self, model: nn.Module) -> MovingAverage:
-        """Give that of a model that may be another one by now, or have other layers: what is new begins as it is."""
+        """Return that of a model that may be another one by now, or have other layers: what is new begins as it is."""
         pieces = _pieces_of(model)
         if len(pieces) == len(self._of) and all(map(operator.is_, pieces, self._of)):
             return self

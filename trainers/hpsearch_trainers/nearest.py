@@ -9,7 +9,7 @@ __all__ = ["nearest"]
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Give "; did you mean ...?" if a known name is near, in whatever case, else nothing."""
+    """Return "; did you mean ...?" if a known name is near, in whatever case, else nothing."""
     cases = {one.lower(): one for one in known}
     found = difflib.get_close_matches(str(name).lower(), cases, n=1)
     return f"; did you mean {cases[found[0]]!r}?" if found else ""

@@ -13,7 +13,7 @@ __all__ = ["hold_statistics", "normalizations", "synchronize"]
 
 
 def normalizations(model: nn.Module) -> Iterator[_BatchNorm]:
-    """Give the model's batch normalizations."""
+    """Return the model's batch normalizations."""
     return (layer for layer in model.modules() if isinstance(layer, _BatchNorm))
 
 

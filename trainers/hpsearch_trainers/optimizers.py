@@ -64,12 +64,12 @@ def check_parameters(optimizer: Optimizer, model: nn.Module) -> None:
 
 
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
-    """Give the parameters that it trains, in order."""
+    """Return the parameters that it trains, in order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def clippable(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Give tensors with the gradients of some parameters, for torch to clip, which doesn't take sparse ones.
+    """Return tensors with the gradients of some parameters, for torch to clip, which doesn't take sparse ones.
 
     In place of a parameter with a sparse gradient comes a tensor whose gradient is that one's values: the rest is zero.
     """

@@ -39,7 +39,7 @@ _CHECKED: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
 
 def checked(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a method that raises where it would return, and Trainer's hasn't been called in it, which was needed.
+    """Return a method that raises where it would return, and Trainer's hasn't been called in it, which was needed.
 
     So does one that drops from a state what the strategy keeps; a fork may load what it likes of another trial's.
 
@@ -71,7 +71,7 @@ def checked(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _holds(state: Any, name: str) -> bool:
-    """Say whether what a strategy keeps is somewhere in a state."""
+    """Return whether what a strategy keeps is somewhere in a state."""
     if isinstance(state, Mapping):
         return (state.get("name") == name and len(state) > 1) or any(_holds(value, name) for value in state.values())
     return isinstance(state, list | tuple) and any(_holds(value, name) for value in state)

@@ -32,7 +32,7 @@ class SeededRows(Dataset[Any]):
         self._seed = seed
 
     def __getitem__(self, row: int) -> Any:
-        """Give a row; leaves the generators as the row left them."""
+        """Return a row; leaves the generators as the row left them."""
         _seed((self._seed + (row + 1) * _GOLDEN) % 2**63)
         return self._data[row]
 

@@ -79,11 +79,11 @@ class Shard:
 
     @property
     def steps(self) -> int:
-        """Give how many global batches an epoch has."""
+        """Return how many global batches an epoch has."""
         return -(-self.rows // self.batch)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[torch.Tensor]:
-        """Give this worker's rows of each global batch of an epoch.
+        """Yield this worker's rows of each global batch of an epoch.
 
         Args:
             number: Of the epoch, from 0.
@@ -99,7 +99,7 @@ class Shard:
             yield order[first + part.start : first + part.stop]
 
     def all_parts(self, number: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """Give of an epoch each part that has rows, of all workers: the number of its global batch, and its rows.
+        """Yield each part of an epoch that has rows, of all workers: the number of its global batch, and its rows.
 
         Args:
             number: Of the epoch, from 0.
@@ -115,11 +115,11 @@ class Shard:
         return epoch_order(self.seed, number, self.rows) if self.order is None else self.order(number)
 
     def rows_of(self, step: int) -> int:
-        """Give how many rows the global batch of a step has, over all workers."""
+        """Return how many rows the global batch of a step has, over all workers."""
         return min(self.batch, self.rows - step * self.batch)
 
     def rows_here(self, step: int) -> int:
-        """Give how many of them this worker has."""
+        """Return how many of them this worker has."""
         return len(self._part(step))
 
     def _part(self, step: int) -> range:

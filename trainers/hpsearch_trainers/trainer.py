@@ -242,7 +242,7 @@ class Trainer(ABC):
         return metrics | self.validate() | self._measured()
 
     def _shares(self) -> Iterator[tuple[int, int, list[Tensor]]]:
-        """Give of each step its number, how many of its rows are this rank's, and the rows of its passes."""
+        """Yield the number of each step, how many of its rows are this rank's, and the rows of its passes."""
         for step, rows in self._strategy.shares(self._shard, self.epoch):
             yield step, len(rows), self._passes(step, rows)
 

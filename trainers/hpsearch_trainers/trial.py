@@ -25,7 +25,7 @@ class TrialLike(Parametrized, Protocol):
         """The state given with an earlier report, to go on from; None to start from zero."""
 
     def iterations(self) -> Iterator[int]:
-        """Give the numbers of the iterations to run."""
+        """Return the numbers of the iterations to run."""
 
     def report(self, metrics: Mapping[str, Any], checkpoint: object = None) -> None:
         """Take the metrics of an iteration, and a function that gives the state there."""

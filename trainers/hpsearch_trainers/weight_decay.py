@@ -48,7 +48,7 @@ def decay_groups(model: nn.Module, weight_decay: float, *, biases: bool = True) 
 
 
 def _owned(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
-    """Give each parameter with the module that it is a part of, and its name there.
+    """Return each parameter with the module that it is a part of, and its name there.
 
     What only holds parameters is no owner: one of a list has the list's name, a parametrized one that which it had.
     """

@@ -94,7 +94,7 @@ class Acceptor:
         self._set_open(True)
 
     def fileno(self) -> int:
-        """Give a descriptor that is readable when `step` has something to do; for another selector."""
+        """Return a descriptor that is readable when `step` has something to do; for another selector."""
         return self._selector.fileno()
 
     def step(self, seconds: float) -> None:
@@ -200,7 +200,7 @@ class Acceptor:
         self._set_open(len(self._visitors) < self._places)
 
     def _make_room(self, error: OSError) -> None:
-        """Give a place away because the process has run out of descriptors; it can't be helped where none is taken."""
+        """Drop a connection because the process has run out of descriptors; it can't be helped where none is taken."""
         if not self._visitors:
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             raise RendezvousError(
@@ -226,7 +226,7 @@ class Acceptor:
 
 
 def any_shows(socks: Sequence[socket.socket], events: int) -> bool:
-    """Say whether one of these sockets has such an event now; see poll(2)."""
+    """Return whether one of these sockets has such an event now; see poll(2)."""
     poll = select.poll()
     for sock in socks:
         poll.register(sock, events)
@@ -234,7 +234,7 @@ def any_shows(socks: Sequence[socket.socket], events: int) -> bool:
 
 
 def peer_uid(sock: socket.socket) -> int:
-    """Give the user of the process at the other end of a Unix socket, as the kernel knows it."""
+    """Return the user of the process at the other end of a Unix socket, as the kernel knows it."""
     credentials = struct.Struct("3i")
     _pid, uid, _gid = credentials.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size))
     return int(uid)

@@ -63,7 +63,7 @@ class Address:
         )
 
     def to_text(self) -> str:
-        """Give it as one line of JSON, at most MOST_BYTES long."""
+        """Return it as one line of JSON, at most MOST_BYTES long."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
@@ -81,7 +81,7 @@ class Address:
             raise _refusal(f"it must be JSON with the fields {', '.join(cls.__dataclass_fields__)}", text) from None
 
     def name(self, rank: int) -> str:
-        """Say who this is, as in `rank 2 (pid 71 on node-b)`."""
+        """Return who this is, as in `rank 2 (pid 71 on node-b)`."""
         return f"rank {rank} (pid {self.pid} on {self.hostname})"
 
 
@@ -101,7 +101,7 @@ def read_addresses(texts: Sequence[str]) -> tuple[Address, ...]:
 
 
 def host_identity(part: str | None = None) -> str:
-    """Say which host this is: equal for processes that can share memory through an abstract Unix socket, else not.
+    """Return which host this is: equal for processes that can share memory through an abstract Unix socket, else not.
 
     That takes one running kernel, one network namespace, and one user in one user namespace. Two containers on a
     machine are two hosts unless they share these.

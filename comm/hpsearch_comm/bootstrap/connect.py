@@ -212,7 +212,7 @@ class _Bootstrap:
             raise
 
     def connections(self) -> Connections:
-        """Give what has been made, in the order of the peers."""
+        """Return what has been made, in the order of the peers."""
         result = Connections(self._topology)
         for (peer, kind, _), sock in sorted(self._made.items()):
             if kind is ConnectionKind.CONTROL:
@@ -323,7 +323,7 @@ class _Bootstrap:
         return [(peer, sock) for (peer, kind, _), sock in self._made.items() if kind is ConnectionKind.CONTROL]
 
     def _missing(self) -> set[int]:
-        """Give the higher ranks that have yet to connect."""
+        """Return the higher ranks that have yet to connect."""
         return {peer for peer, _, _ in self._awaited}
 
     def _give_up(self, error: BaseException) -> None:

@@ -91,12 +91,12 @@ class Connector:
 
     @property
     def under_way(self) -> bool:
-        """Say whether a try has begun and hasn't failed."""
+        """Return whether a try has begun and hasn't failed."""
         return self._sock is not None
 
     @property
     def may_pass(self) -> bool:
-        """Say whether another try may do better than the last one."""
+        """Return whether another try may do better than the last one."""
         return self.errno in _PASSING
 
     def start(self) -> None:
@@ -202,7 +202,7 @@ class Connector:
 
 
 def _received(sock: socket.socket, count: int) -> Generator[None, None, bytes]:
-    """Give so many bytes; yields before each look at what has come."""
+    """Return so many bytes; yield before each look at what has come."""
     arrived = b""
     while len(arrived) < count:
         yield
@@ -217,7 +217,7 @@ def _received(sock: socket.socket, count: int) -> Generator[None, None, bytes]:
 
 
 def family_of(place: Place) -> socket.AddressFamily:
-    """Say what kind of socket leads to a place."""
+    """Return what kind of socket leads to a place."""
     if isinstance(place, str):
         return socket.AF_UNIX
     return socket.AF_INET6 if ":" in place[0] else socket.AF_INET

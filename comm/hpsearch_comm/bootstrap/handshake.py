@@ -186,7 +186,7 @@ class Hello:
     """The client's, fresh for each connection; empty until it has come."""
 
     def pack(self, credentials: Credentials, nonce: bytes) -> bytes:
-        """Give the bytes of the wire."""
+        """Return the bytes of the wire."""
         place = self.sender, self.target, self.kind, self.stream, len(self.payload)
         return _HELLO.pack(credentials.digest, credentials.epoch, *place, nonce) + self.payload
 
@@ -217,7 +217,7 @@ class Challenge:
 
     @staticmethod
     def lacks(arrived: bytes) -> int:
-        """Say how many bytes are to be read next of a proof that begins with these; 0 if it is all there."""
+        """Return how many bytes are to be read next of a proof that begins with these; 0 if it is all there."""
         if len(arrived) < PROOF_BYTES:
             return PROOF_BYTES - len(arrived)
         length = int(_HELLO.unpack_from(arrived)[6])

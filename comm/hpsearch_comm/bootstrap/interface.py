@@ -53,7 +53,7 @@ class InterfaceAddress:
 
 
 def local_address(towards: str | None = None, interface: str | None = None) -> str:
-    """Give the address of this host that other ranks are to connect to.
+    """Return the address of this host that other ranks are to connect to.
 
     Args:
         towards: Host name or address of rank 0; the address is the one that the route there starts from. None takes
@@ -83,7 +83,7 @@ def local_address(towards: str | None = None, interface: str | None = None) -> s
 
 
 def interface_name(interface: str, towards: str | None = None) -> str | None:
-    """Give the name of the interface that `local_address` takes by the user's choice; None where that isn't known."""
+    """Return the name of the interface that `local_address` takes by the user's choice; None where that isn't known."""
     try:
         address = local_address(towards, interface)
         return next((entry.interface for entry in interface_addresses() if str(entry.address) == address), None)
@@ -92,7 +92,7 @@ def interface_name(interface: str, towards: str | None = None) -> str | None:
 
 
 def resolve(host: str, deadline: float | None = None) -> tuple[str, ...]:
-    """Give the addresses of a host by its name, in the order in which they should be tried.
+    """Return the addresses of a host by its name, in the order in which they should be tried.
 
     Args:
         host: A name or an address.
@@ -127,7 +127,7 @@ def resolve(host: str, deadline: float | None = None) -> tuple[str, ...]:
 
 
 def _plain(address: str) -> str:
-    """Give an IPv4 address that is written as one of IPv6 (`::ffff:10.0.0.2`) as what it is."""
+    """Return an IPv4 address that is written as one of IPv6 (`::ffff:10.0.0.2`) as what it is."""
     mapped = getattr(ipaddress.ip_address(address), "ipv4_mapped", None)
     return str(mapped) if mapped is not None else address
 
@@ -172,7 +172,7 @@ def is_local(address: str) -> bool:
 
 
 def surroundings() -> str:
-    """Say which addresses this host has, for an error: `Interfaces of this host: lo 127.0.0.1/8; ...`."""
+    """Return which addresses this host has, for an error: `Interfaces of this host: lo 127.0.0.1/8; ...`."""
     try:
         addresses = interface_addresses()
         names = [name for _index, name in socket.if_nameindex()]
@@ -247,7 +247,7 @@ def _outward() -> str:
 
 
 def _source(address: str) -> str | None:
-    """Give the address that this host would send from to another; None without a route."""
+    """Return the address that this host would send from to another; None without a route."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -271,7 +271,7 @@ def _needs_scope(address: IPAddress) -> bool:
 
 
 def interface_addresses() -> tuple[InterfaceAddress, ...]:
-    """Give the addresses of this host's interfaces, those of IPv4 before those of IPv6.
+    """Return the addresses of this host's interfaces, those of IPv4 before those of IPv6.
 
     Raises:
         OSError: The kernel doesn't tell, as in some sandboxes.

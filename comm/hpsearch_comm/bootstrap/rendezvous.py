@@ -237,7 +237,7 @@ class _ThroughStore(Rendezvous):
 
     @abstractmethod
     def _open(self, deadline: float) -> Store:
-        """Give the store; any RuntimeError says why it can't be used."""
+        """Return the store; any RuntimeError says why it can't be used."""
 
 
 class StoreRendezvous(_ThroughStore):
@@ -298,7 +298,7 @@ class _Notice:
             _until(self._deadline, partial(self._store.set, self._key, f"{ip} {port}"))
 
     def read(self) -> list[Place]:
-        """Give the place; none where nothing is written, or something else."""
+        """Return the place; none where nothing is written, or something else."""
         ip, _, port = self._text().partition(" ")
         try:
             place = str(ipaddress.ip_address(ip)), int(port)

@@ -66,7 +66,7 @@ def parse_secret(text: str, source: str = _VARIABLE) -> bytes:
 
 
 def agree_on_secret(rank: int, size: int, name: str, deadline: float, *, host: str | None = None) -> bytes:
-    """Give the ranks of one user on one host a secret that nobody else knows. Returns on all ranks or on none.
+    """Return a secret that only the ranks of one user on one host know. Returns on all ranks or on none.
 
     Args:
         rank: This rank. Rank 0 makes the secret.
@@ -101,7 +101,7 @@ def agree_on_secret(rank: int, size: int, name: str, deadline: float, *, host: s
 
 
 def meeting_address(name: str) -> str:
-    """Give the abstract Unix socket at which the ranks of this user's group of that name meet."""
+    """Return the abstract Unix socket at which the ranks of this user's group of that name meet."""
     return f"\0hpsearch-comm-{os.geteuid()}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 

@@ -174,5 +174,5 @@ def _halve_and_double(
 
 
 def _pairs(size: int) -> int:
-    """Give the number of ranks beyond the largest power of two: as many pairs are made before the rounds."""
+    """Return the number of ranks beyond the largest power of two: as many pairs are made before the rounds."""
     return size - (1 << (size.bit_length() - 1))

@@ -96,7 +96,7 @@ class HostCollectives:
         self.bind_allreduce(algorithm, reduction, tensor.numel())(operation, tensor, out)
 
     def bind_allreduce(self, algorithm: str, reduction: Reduction, numel: int) -> Carry:
-        """Give what `allreduce` does with tensors of this kind and length, with nothing left to choose."""
+        """Return what `allreduce` does with tensors of this kind and length, with nothing left to choose."""
         if algorithm == "direct":
             return bind(self.shm, reduction, numel)
         mesh, members = self._mesh, self._members
@@ -150,7 +150,7 @@ class HostCollectives:
             ring.allgather(self._mesh, operation, self._members, tensor, parts)
 
     def allgather_numbers(self, operation: Operation, numbers: Sequence[int]) -> list[list[int]]:
-        """Give each rank's numbers, equally many on each, to every rank."""
+        """Return the numbers of all ranks, equally many of each; a collective."""
         size, count = self.topology.size, len(numbers)
         table = torch.zeros(size * count, dtype=torch.int64, device="cpu")
         start = operation.rank * count

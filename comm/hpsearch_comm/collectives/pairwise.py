@@ -37,7 +37,7 @@ def alltoall(
     sends: Sequence[torch.Tensor],
     receives: Sequence[torch.Tensor],
 ) -> None:
-    """Give every member the tensor that each other has for it.
+    """Send every member the tensor that each other has for it.
 
     Args:
         mesh: The links to the other members.

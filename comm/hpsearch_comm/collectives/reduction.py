@@ -68,16 +68,16 @@ class Reduction:
         return self.accumulate is not self.computed
 
     def view(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Give the tensor's memory in the dtype that is computed with."""
+        """Return the tensor's memory in the dtype that is computed with."""
         return tensor if tensor.dtype is self.computed else tensor.view(self.computed)
 
     def partial(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Give the tensor's values in the dtype `accumulate`: its own memory, or a copy where that is wider."""
+        """Return the tensor's values in the dtype `accumulate`: its own memory, or a copy where that is wider."""
         return self.view(tensor).to(self.accumulate)
 
 
 def reduction_for(op: str, dtype: torch.dtype) -> Reduction:
-    """Give the reduction of this name for tensors of this dtype; always the same object.
+    """Return the reduction of this name for tensors of this dtype; always the same object.
 
     Raises:
         UsageError: There is no such operator, or it means nothing for this dtype.
@@ -202,7 +202,7 @@ def _scalar(value: float) -> torch.Tensor:
 
 
 def _settle(part: torch.Tensor, _count: int) -> None:
-    """Give each NaN the same bits, and each zero the sign plus.
+    """Make the bits of all NaNs equal, and the sign of each zero plus.
 
     torch compares in one way where it fills a vector register and in another in the last few elements, so otherwise
     they would depend on where a message was cut into chunks.

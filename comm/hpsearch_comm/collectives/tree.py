@@ -75,7 +75,7 @@ def broadcast(mesh: Mesh, operation: Operation, members: Sequence[int], tensor: 
 
 
 def _children(number: int, size: int) -> list[int]:
-    """Give the children of a rank in the binomial tree, the one with the most below it first."""
+    """Return the children of a rank in the binomial tree, the one with the most below it first."""
     bits = (number & -number or 1 << size.bit_length()).bit_length() - 1
     children = [number + (1 << bit) for bit in reversed(range(bits))]
     return [child for child in children if child < size]

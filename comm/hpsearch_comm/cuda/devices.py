@@ -94,7 +94,7 @@ class Devices:
         self._open: list[ThroughProcessGroup | ThroughHost] = []
 
     def preparation(self, device: torch.device, work_queue: WorkQueue, host: HostOperations) -> HostOperations:
-        """Give what prepares operations on a device's tensors. For a new one, the ranks first agree on their way.
+        """Return what prepares operations on a device's tensors. For a new one, the ranks first agree on their way.
 
         Args:
             device: A tensor's.
@@ -124,7 +124,7 @@ class Devices:
             return self._known[device]
 
     def current(self, device: torch.device) -> CudaStream:
-        """Give the calling thread's current stream of a device.
+        """Return the calling thread's current stream of a device.
 
         Raises:
             UsageError: No collective can take tensors of such a device, or a CUDA graph is being captured.

@@ -94,7 +94,7 @@ def local_facts(device: torch.device, environ: Mapping[str, str] | None = None) 
 
 
 def can_use_nccl(facts: Sequence[DeviceFacts]) -> str | None:
-    """Say why these ranks can't use NCCL together; None where they can.
+    """Return why these ranks can't use NCCL together; None where they can.
 
     Args:
         facts: Of every rank, in the order of ranks.
@@ -116,7 +116,7 @@ def can_use_nccl(facts: Sequence[DeviceFacts]) -> str | None:
 
 
 def most_ctas(facts: Sequence[DeviceFacts]) -> int | None:
-    """Give the number of thread blocks that a kernel of NCCL may take at most; None for NCCL's own choice.
+    """Return the number of thread blocks that a kernel of NCCL may take at most; None for NCCL's own choice.
 
     Where ranks share a GPU, their kernels wait for each other, so all must have a place on it at once: 16 blocks for
     all ranks of a GPU together leave room even on a small one.
@@ -126,7 +126,7 @@ def most_ctas(facts: Sequence[DeviceFacts]) -> int | None:
 
 
 def _sharers(facts: Sequence[DeviceFacts]) -> list[list[int]]:
-    """Give the ranks of each GPU that has several."""
+    """Return the ranks of each GPU that has several."""
     places: defaultdict[str, list[int]] = defaultdict(list)
     for rank, fact in enumerate(facts):
         places[fact.bus].append(rank)

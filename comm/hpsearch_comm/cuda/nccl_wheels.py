@@ -40,7 +40,7 @@ class NcclWheel:
 
 
 def installed_nccl_wheels(search_path: Sequence[str] | None = None) -> tuple[NcclWheel, ...]:
-    """Give the installed NCCL wheels, by name.
+    """Return the installed NCCL wheels, by name.
 
     Args:
         search_path: Folders to look in, in place of `sys.path`.
@@ -58,13 +58,13 @@ def installed_nccl_wheels(search_path: Sequence[str] | None = None) -> tuple[Ncc
 
 
 def shared_files(wheels: Sequence[NcclWheel]) -> tuple[str, ...]:
-    """Give the NCCL libraries that more than one of the wheels installs, by path."""
+    """Return the NCCL libraries that more than one of the wheels installs, by path."""
     owners = Counter(file for wheel in wheels for file in wheel.libraries)
     return tuple(sorted(file for file, count in owners.items() if count > 1))
 
 
 def nccl_required_by_torch(search_path: Sequence[str] | None = None) -> str | None:
-    """Give the NCCL wheel that the installed torch names in its metadata, as pip takes it.
+    """Return the NCCL wheel that the installed torch names in its metadata, as pip takes it.
 
     Such as `nvidia-nccl-cu13==2.28.9`; None where torch is missing or names none, as a CPU build does.
     """

@@ -399,7 +399,7 @@ class ThroughProcessGroup:
         return GroupClosedError("the process group of the CUDA tensors is closed: make a new group")
 
     def abort(self) -> None:
-        """Give up what is under way, in the background: torch may take long, or for ever, if NCCL hangs.
+        """Abort what is under way, in the background: torch may take long, or for ever, if NCCL hangs.
 
         Whoever waits is told at once, as it looks at `aborted`. The process goes on with a thread that is stuck in
         torch; a worker of a sweep whose rank doesn't come back is replaced.

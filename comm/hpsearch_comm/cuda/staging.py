@@ -87,7 +87,7 @@ class ThroughHost:
         )
 
     def close(self) -> None:
-        """Give the host memory back; torch keeps it until the copies that are under way have ended."""
+        """Release the host memory; torch keeps it until the copies that are under way have ended."""
         self._room = self._room.new_empty(0)
 
     def elementwise(

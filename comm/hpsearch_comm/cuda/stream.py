@@ -27,7 +27,7 @@ class Event(Protocol):
     """A point in a stream."""
 
     def query(self) -> bool:
-        """Say whether the GPU has reached it. Never waits."""
+        """Return whether the GPU has reached it. Never waits."""
 
 
 class CudaStream:
@@ -46,7 +46,7 @@ class CudaStream:
 
     @classmethod
     def beside(cls, device: torch.device) -> CudaStream:
-        """Give another stream of the device than those that callers compute on.
+        """Return another stream of the device than those that callers compute on.
 
         Args:
             device: Such as `torch.device("cuda", 0)`; with its number.
@@ -56,7 +56,7 @@ class CudaStream:
 
     @classmethod
     def current(cls, device: torch.device) -> CudaStream:
-        """Give the stream that the calling thread computes on.
+        """Return the stream that the calling thread computes on.
 
         Raises:
             UsageError: A CUDA graph is being captured.

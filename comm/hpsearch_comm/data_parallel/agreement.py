@@ -16,7 +16,7 @@ __all__ = ["check_agreement", "describe_layouts", "describe_tensors"]
 
 
 def describe_tensors(kind: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
-    """Give a line for each tensor: what must be equal on every rank, in words.
+    """Return a line for each tensor: what must be equal on every rank, in words.
 
     Raises:
         UsageError: A parameter hasn't got its shape yet.
@@ -34,7 +34,7 @@ def describe_tensors(kind: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> 
 
 
 def describe_layouts(parameters: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
-    """Give a line for each parameter: what the memory of its gradient depends on, in words."""
+    """Return a line for each parameter: what the memory of its gradient depends on, in words."""
     lines = describe_tensors("parameter", parameters := list(parameters))
     return [
         line if parameter.is_contiguous() else f"{line} of strides {list(parameter.stride())}"

@@ -68,7 +68,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, group: Group, ro
 
 
 def broadcast_state(value: Any, group: Group, root: int, device: torch.device, name: str) -> Any:
-    """Give every rank the root's state: numbers, strings, tensors, and lists, tuples and dicts of them; a collective.
+    """Send the root's state to every rank: numbers, strings, tensors, and containers of them; a collective.
 
     Args:
         value: The root's; that of others isn't looked at.

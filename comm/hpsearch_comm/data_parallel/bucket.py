@@ -83,7 +83,7 @@ class Bucket:
             self._collect([])
 
     def fill(self, share: Share, unused: list[int]) -> torch.Tensor:
-        """Give what is to be reduced to `mean`: this rank's gradients, weighed.
+        """Return what is to be reduced to `mean`: this rank's gradients, weighed.
 
         Args:
             share: What to multiply them by. 0 leaves them out, even where they aren't numbers.
@@ -161,12 +161,12 @@ class Bucket:
             self._flat.mul_(self._after)
 
     def give(self, index: int, used: bool) -> None:
-        """Give a parameter for which this rank had nothing what other ranks had, or nothing if none had."""
+        """Return a parameter for which this rank had nothing what other ranks had, or nothing if none had."""
         self._parameters[index].grad = self._places[index].view() if used else None
 
 
 def lay_out(parameters: Iterable[torch.nn.Parameter]) -> list[int]:
-    """Give where each gradient begins in a bucket, and where the last one ends, in elements."""
+    """Return where each gradient begins in a bucket, and where the last one ends, in elements."""
     edges, end = [], 0
     for parameter in parameters:
         edges.append(aligned(end, parameter.dtype))
@@ -191,7 +191,7 @@ class _Place:
         self._address = self._view.data_ptr()
 
     def view(self) -> torch.Tensor:
-        """Give the tensor that becomes `parameter.grad`: the same one, as long as it shows this place.
+        """Return the tensor that becomes `parameter.grad`: the same one, as long as it shows this place.
 
         Whoever has it can point it to other memory by its `data`, as every conversion of a model does.
         """
@@ -204,7 +204,7 @@ class _Place:
 
 
 def _strides(parameter: torch.Tensor) -> tuple[int, ...]:
-    """Give the strides in which a gradient lies: the parameter's, if that fills its memory, channels_last for example.
+    """Return the strides in which a gradient lies: the parameter's, if that fills its memory, such as channels_last.
 
     Autograd makes gradients so, and optimizers are fastest when they are.
     """
@@ -212,7 +212,7 @@ def _strides(parameter: torch.Tensor) -> tuple[int, ...]:
 
 
 def _lie_alike(gradient: torch.Tensor, view: torch.Tensor) -> bool:
-    """Say whether the same values would be the same bytes of memory."""
+    """Return whether the same values would be the same bytes of memory."""
     return (
         gradient.layout is torch.strided
         and gradient.dtype is view.dtype

@@ -30,7 +30,7 @@ class Arrivals:
     """Those with sparse gradients, and their number of sparse dimensions."""
 
     def to_object(self) -> list[Any]:
-        """Give it as JSON-like values."""
+        """Return it as JSON-like values."""
         return [self.order, sorted(self.repeated), list(self.sparse.items())]
 
     @classmethod

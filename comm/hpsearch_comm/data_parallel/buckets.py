@@ -119,7 +119,7 @@ class Buckets:
         self._kinds = self._kinds_now()
 
     def next_is_complete(self) -> bool:
-        """Say whether a bucket can be sent now.
+        """Return whether a bucket can be sent now.
 
         The last one never can: it completes when the backward pass is all but over, and is reduced there, by the thread
         that would only wait for it otherwise.
@@ -169,5 +169,5 @@ class Buckets:
             self._bucket_of[index].give(index, uses[index] != 0)
 
     def _kinds_now(self) -> list[Hashable]:
-        """Give all that a bucket's memory depends on."""
+        """Return all that a bucket's memory depends on."""
         return [(p.dtype, p.get_device(), p.shape, p.stride()) for p in self._parameters]

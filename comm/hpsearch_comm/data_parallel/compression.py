@@ -26,7 +26,7 @@ def check_compression(compression: str | None) -> None:
 
 
 def wire_dtype(compression: str | None, dtype: torch.dtype) -> torch.dtype:
-    """Give the dtype in which gradients of `dtype` travel: only float32 and float64 are made shorter."""
+    """Return the dtype in which gradients of `dtype` travel: only float32 and float64 are made shorter."""
     if compression is None or dtype not in (torch.float32, torch.float64):
         return dtype
     return _DTYPES[compression]

@@ -22,12 +22,12 @@ Cores = tuple[Sequence[int], float, int]
 
 
 def describe_cores() -> Cores:
-    """Give this rank's."""
+    """Return this rank's."""
     return sorted(usable_cores()), core_quota(), torch.get_num_threads()
 
 
 def pays_to_overlap(group: Group, everyone: Sequence[Cores]) -> bool:
-    """Say whether this host has a core for each rank's queue, beside those of the backward passes.
+    """Return whether this host has a core for each rank's queue, beside those of the backward passes.
 
     Args:
         group: The ranks.

@@ -242,7 +242,7 @@ class GradientReducer:
             parameter.grad = None
 
     def coming_share(self) -> float:
-        """Give what this rank's gradients will be multiplied by before they are averaged."""
+        """Return what this rank's gradients will be multiplied by before they are averaged."""
         if self.weighted and self.group.size > 1 and not self.shares.announced:
             raise UsageError(
                 "with weighted=True and SyncBatchNorm, set_weight(rows) must be called before the first of the "

@@ -15,7 +15,7 @@ _ALIGNMENT = 64
 
 
 def aligned(numel: int, dtype: torch.dtype) -> int:
-    """Give the number of elements up to the next cache line."""
+    """Return the number of elements up to the next cache line."""
     step = max(1, _ALIGNMENT // dtype.itemsize)
     return -(-numel // step) * step
 

@@ -70,7 +70,7 @@ class Shares:
         self.announced = True
 
     def share(self) -> Share:
-        """Give what gradients are to be multiplied by before they are averaged.
+        """Return what gradients are to be multiplied by before they are averaged.
 
         Raises:
             UsageError: Every rank has said 0; raised on all.

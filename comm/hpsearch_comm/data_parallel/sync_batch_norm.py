@@ -44,7 +44,7 @@ class Statistics(Protocol):
     """What statistics need of the ranks; a `Group` has it."""
 
     def allgather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Give all ranks' tensors behind each other."""
+        """Return all ranks' tensors behind each other."""
         ...
 
     def allreduce(self, tensor: torch.Tensor, op: str) -> torch.Tensor:

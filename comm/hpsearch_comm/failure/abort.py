@@ -75,7 +75,7 @@ class AbortState:
             )
 
     def await_verdict(self, peer: int) -> None:
-        """Give the group a moment to say what became of a peer whose connection has ended, and raise that.
+        """Return the group a moment to say what became of a peer whose connection has ended, and raise that.
 
         A rank that leaves because another one has died ends its connections too: it isn't the one to name.
         """
@@ -85,7 +85,7 @@ class AbortState:
         self.check(peer)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         with self._lock:
             event, self.event = self.event, -1
         if event >= 0:

@@ -48,7 +48,7 @@ _REPEAT = 1.0
 
 
 def pack_notice(error: CommError | None) -> bytes:
-    """Give the notice that tells of this error; of a goodbye for None."""
+    """Return the notice that tells of this error; of a goodbye for None."""
     if error is None:
         return _HEAD.pack(_GOODBYE, -1, 0).ljust(NOTICE_BYTES, b"\0")
     kind = next((index for index, cls in enumerate(_KINDS) if cls is type(error)), 1)
@@ -259,7 +259,7 @@ def _take_leave(controls: list[socket.socket]) -> None:
 
 
 def _holds_back(control: socket.socket) -> bool:
-    """Say whether the peer, which is still there, lacks something of what was sent to it."""
+    """Return whether the peer, which is still there, lacks something of what was sent to it."""
     try:
         while control.recv(1 << 16):
             pass

@@ -64,7 +64,7 @@ class Operation:
         return Signature.unpack(self.packed)
 
     def header(self, nbytes: int) -> bytes:
-        """Give the header of a message of the current step."""
+        """Return the header of a message of the current step."""
         return self.packed + TAIL.pack(self.step, nbytes)
 
     def disagree(self, peer: int, theirs: bytes | memoryview, ours: bytes) -> MismatchError:
@@ -75,7 +75,7 @@ class Operation:
 
 
 def disagreement(rank: int, ours: bytes | memoryview, peer: int, theirs: bytes | memoryview) -> MismatchError:
-    """Give the error that shows what two ranks call: their signatures, or whole headers."""
+    """Return the error that shows what two ranks call: their signatures, or whole headers."""
     first = f"rank {rank} calls {Signature.unpack(ours)}"
     second = f"rank {peer} calls {Signature.unpack(theirs)}"
     if Signature.unpack(ours) == Signature.unpack(theirs):

@@ -20,7 +20,7 @@ __all__ = ["adasum", "combine"]
 
 
 def adasum(group: Group, tensor: torch.Tensor) -> torch.Tensor:
-    """Give the Adasum of the ranks' tensors; a collective.
+    """Return the Adasum of the ranks' tensors; a collective.
 
     Args:
         group: Of a power of two ranks.

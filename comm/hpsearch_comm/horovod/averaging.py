@@ -41,7 +41,7 @@ class Averaged(Distributed):
         return size() > 1 and self.process_set.included()
 
     def _unwatched(self) -> dict[torch.Tensor, str]:
-        """Give parameters, with their names, that need gradients and are in no bundle."""
+        """Return parameters, with their names, that need gradients and are in no bundle."""
         watched = {parameter for bundle in self._bundles for parameter in bundle.parameters}
         named = self._parameter_names.items()
         return {tensor: name for tensor, name in named if tensor.requires_grad and tensor not in watched}
@@ -192,7 +192,7 @@ class Averaged(Distributed):
             bundle.handle = allreduce_async(tensors[0], **options)  # type: ignore[arg-type]
 
     def _gradient(self, parameter: torch.Tensor, bundle: Bundle) -> torch.Tensor:
-        """Give a gradient as it is reduced: zeros where this rank has computed none."""
+        """Return a gradient as it is reduced: zeros where this rank has computed none."""
         gradient = parameter.grad
         if gradient is None:
             # Sparse, if it has ever been: other ranks send theirs so.

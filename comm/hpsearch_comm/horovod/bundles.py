@@ -43,12 +43,12 @@ class Bundle:
 
     @property
     def taking_part(self) -> list[torch.Tensor]:
-        """Give the parameters whose gradients are to be reduced: not those that have been frozen since."""
+        """Return the parameters whose gradients are to be reduced: not those that have been frozen since."""
         return [one for one in self.parameters if one.requires_grad or one.grad is not None]
 
     @property
     def sent(self) -> list[torch.Tensor]:
-        """Give those whose gradients `keep_in_mind` has remembered."""
+        """Return those whose gradients `keep_in_mind` has remembered."""
         return list(self._kept)
 
     def reset(self, passes: int) -> None:
@@ -61,7 +61,7 @@ class Bundle:
         self._kept = {one: (one.grad, one.grad._version) for one in self.parameters if one.grad is not None}
 
     def changed(self) -> torch.Tensor | None:
-        """Give a parameter whose gradient isn't any more as it was then; None if there is none."""
+        """Return a parameter whose gradient isn't any more as it was then; None if there is none."""
         for parameter, (gradient, version) in self._kept.items():
             if parameter.grad is not gradient or gradient._version != version:
                 return parameter
@@ -75,7 +75,7 @@ class Bundle:
 def name_parameters(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
 ) -> dict[torch.Tensor, str]:
-    """Give the parameters of an optimizer with their names.
+    """Return the parameters of an optimizer with their names.
 
     Args:
         optimizer: Has the parameters.

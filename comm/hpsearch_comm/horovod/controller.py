@@ -91,7 +91,7 @@ class Controller:
             )
 
     def name(self, kind: str, name: str | None) -> str:
-        """Give an operation's full name; those without one are numbered as they come, by kind."""
+        """Return an operation's full name; those without one are numbered as they come, by kind."""
         if name:
             return f"{kind}.{name}"
         with self._wake:
@@ -277,7 +277,7 @@ class Controller:
 
 
 def as_horovods(error: BaseException) -> HorovodInternalError:
-    """Give the error as one that Horovod's scripts catch."""
+    """Return the error as one that Horovod's scripts catch."""
     if isinstance(error, HorovodInternalError):
         return error
     ours = HorovodInternalError(f"{type(error).__name__}: {error}")

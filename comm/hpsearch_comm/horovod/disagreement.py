@@ -17,7 +17,7 @@ _SHARES_ROWS = _OWN_ROWS | {"reducescatter"}
 
 
 def find_disagreement(requests: Mapping[int, Request], joined: Sequence[int]) -> str | None:
-    """Say why what the ranks have announced under one name can't be carried out; None if it can.
+    """Return why what the ranks have announced under one name can't be carried out; None if it can.
 
     Args:
         requests: By rank, the lowest first. Ranks that have joined needn't have announced anything.
@@ -65,6 +65,6 @@ def _shapes(request: Request) -> str:
 
 
 def _of_all(values: Any) -> Any:
-    """Give the one value, or the list of several."""
+    """Return the one value, or the list of several."""
     values = list(values)
     return values[0] if len(values) == 1 else values

@@ -48,7 +48,7 @@ class Entry:
                 stream.keep(source)
 
     def finish(self, results: Sequence[torch.Tensor], value: Any = None) -> None:
-        """Give the results to whoever waits; of an operation in place, the caller's own tensors.
+        """Finish the handle with the results; of an operation in place, the caller's own tensors.
 
         Args:
             results: Tensors.

@@ -14,7 +14,7 @@ _LENGTH_BYTES = 4
 
 
 def exchange(group: Group, message: bytes) -> list[bytes]:
-    """Give every rank the messages of all, by rank; a collective.
+    """Return the messages of all ranks, by rank; a collective.
 
     Each rank has a frame in one matrix of bytes, of which it fills its own: the bitwise or of all is the matrix of all.
     That is one allreduce, where an allgather would have to tell the lengths first.

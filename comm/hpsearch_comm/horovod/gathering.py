@@ -138,7 +138,7 @@ def alltoall(
 
 
 def _split_rows(rows: int, splits: torch.Tensor | Sequence[int] | None, size: int) -> list[int]:
-    """Give the rows for each rank.
+    """Return the rows for each rank.
 
     Raises:
         ValueError: They can't be shared out so.

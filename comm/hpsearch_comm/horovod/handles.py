@@ -102,7 +102,7 @@ def start(
 
 
 def _check(kind: str, tensor: torch.Tensor, in_place: bool) -> torch.Tensor:
-    """Give the tensor's memory without history."""
+    """Return the tensor's memory without history."""
     source = check_tensor(f"hvd.{kind}", tensor)
     return check_target(f"hvd.{kind}_'s tensor", source) if in_place else source
 

@@ -59,7 +59,7 @@ class Job:
         return self._process != os.getpid()
 
     def controller(self, process_set: int | None) -> Controller:
-        """Give what runs the operations of a process set.
+        """Return what runs the operations of a process set.
 
         Raises:
             ValueError: It isn't registered, or this rank isn't in it.
@@ -149,7 +149,7 @@ def set_current_job(job: Job | None) -> Job | None:
 
 
 def current_job() -> Job:
-    """Give the job, for an operation.
+    """Return the job, for an operation.
 
     Raises:
         HorovodInternalError: There is none, or this process is a forked child.

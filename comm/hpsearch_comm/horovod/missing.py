@@ -16,7 +16,7 @@ class MissingNameError(MissingError, AttributeError):
 
 
 def missing_from(module: str, instead: Mapping[str, str]) -> Callable[[str], NoReturn]:
-    """Give a module's `__getattr__`, which says of a name of Horovod's what to use instead.
+    """Return a module's `__getattr__`, which says of a name of Horovod's what to use instead.
 
     Args:
         module: The module's name.

@@ -85,7 +85,7 @@ class Negotiation:
         return [number for rank, number in enumerate(self._ranks) if rank not in said and rank not in self._joined]
 
     def write(self, requests: Sequence[Request], join: bool) -> bytes:
-        """Give this rank's message: what it is newly asked for, and whether it joins behind that."""
+        """Return this rank's message: what it is newly asked for, and whether it joins behind that."""
         entries: list[Any] = [
             number if (number := self._numbers.get(request)) is not None else request.write() for request in requests
         ]

@@ -153,7 +153,7 @@ class _Taking(pickle.Pickler):
         self._tensors = tensors
 
     def persistent_id(self, obj: Any) -> int | None:
-        """Give a dense tensor's place in the list."""
+        """Return a dense tensor's place in the list."""
         if not isinstance(obj, torch.Tensor) or obj.layout is not torch.strided:
             return None
         self._tensors.append(obj)
@@ -168,12 +168,12 @@ class _Giving(pickle.Unpickler):
         self._tensors = tensors
 
     def persistent_load(self, pid: int) -> torch.Tensor:
-        """Give the tensor of a place."""
+        """Return the tensor of a place."""
         return self._tensors[pid]
 
 
 def _pickled(obj: Any, tensors: list[torch.Tensor] | None = None) -> tuple[bytes, str]:
-    """Give an object as bytes, or the reason why it can't be; its dense tensors go into the list, if there is one."""
+    """Return an object as bytes, or the reason why it can't be; its dense tensors go into the list, if there is one."""
     file = io.BytesIO()
     pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL) if tensors is None else _Taking(file, tensors)
     try:

@@ -204,7 +204,7 @@ def sparse_allreduce_async(
 
 
 def reduce_op(op: int | None, average: bool | None) -> ReduceOp:
-    """Give the operator that is meant by `op` or the older `average`.
+    """Return the operator that is meant by `op` or the older `average`.
 
     Raises:
         ValueError: Both are given, or there is no such operator.

@@ -45,7 +45,7 @@ class Request:
     """cpu or cuda: where the tensors are."""
 
     def write(self) -> list[Any]:
-        """Give it as a list for JSON."""
+        """Return it as a list for JSON."""
         op = None if self.op is None else int(self.op)
         tensors = [[dtype, list(shape)] for dtype, shape in self.tensors]
         factors = [self.prescale_factor, self.postscale_factor]

@@ -138,7 +138,7 @@ def _shares(arguments: argparse.Namespace) -> tuple[HostRanks, ...]:
 
 
 def _elastic(arguments: argparse.Namespace, size: int) -> tuple[int | None, float]:
-    """Give how many ranks suffice, and how long one is waited for."""
+    """Return how many ranks suffice, and how long one is waited for."""
     least, seconds = arguments.min_np, arguments.elastic_timeout
     if least is not None and not 1 <= least <= size:
         raise ConfigurationError(f"expected --min-np to be a whole number from 1 to {size} (-np), got {least}")

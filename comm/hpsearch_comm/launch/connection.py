@@ -125,7 +125,7 @@ class Connection:
             self.input.close()
 
     def exit_code(self) -> int | None:
-        """Give how the process has ended; None where it goes on for seconds after it has nothing more to say."""
+        """Return how the process has ended; None where it goes on for seconds after it has nothing more to say."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(_ENDING_SECONDS)
         return self.process.returncode

@@ -31,7 +31,7 @@ class FrameKind(IntEnum):
 
     # To an agent.
     PLACE = 1
-    """Say where the ranks can meet: JSON."""
+    """Return where the ranks can meet: JSON."""
     START = 2
     """Start the ranks: JSON."""
     INPUT = 3
@@ -78,12 +78,12 @@ class Frame:
 
 
 def pack(kind: FrameKind, number: int = 0, payload: bytes = b"") -> bytes:
-    """Give a frame as bytes."""
+    """Return a frame as bytes."""
     return _HEADER.pack(kind, number, len(payload)) + payload
 
 
 def pack_value(kind: FrameKind, value: Any, number: int = 0) -> bytes:
-    """Give a frame of JSON as bytes."""
+    """Return a frame of JSON as bytes."""
     return pack(kind, number, json.dumps(value).encode())
 
 

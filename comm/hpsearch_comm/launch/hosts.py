@@ -71,7 +71,7 @@ def parse_hostfile(text: str, file: str) -> tuple[Host, ...]:
 
 
 def share_out(hosts: Sequence[Host], size: int) -> tuple[HostRanks, ...]:
-    """Say which ranks run where: each host is filled in turn.
+    """Return which ranks run where: each host is filled in turn.
 
     Raises:
         ConfigurationError: There are fewer slots than ranks.

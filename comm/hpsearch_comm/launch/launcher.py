@@ -278,7 +278,7 @@ class Launcher:
         self._meet()
 
     def _patience(self) -> tuple[float, str]:
-        """Give for how long a rank is waited for, and the option that says so."""
+        """Return for how long a rank is waited for, and the option that says so."""
         if self._membership.has_met:
             return self._job.elastic_timeout, "--elastic-timeout"
         return self._job.start_timeout, "--start-timeout"
@@ -324,7 +324,7 @@ class Launcher:
     # Behind them.
 
     def _close_the_case(self) -> int:
-        """Say how it ended; give the exit code."""
+        """Return how it ended; give the exit code."""
         self._output.finish_all()
         undone = _UNDONE if self._failed_at is None else ""
         for text in self._lost:

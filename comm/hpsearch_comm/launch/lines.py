@@ -33,7 +33,7 @@ class Lines:
         return lines
 
     def rest(self) -> bytes:
-        """Give what has come of the line that isn't complete."""
+        """Return what has come of the line that isn't complete."""
         rest, self._rest = self._rest, b""
         return rest
 

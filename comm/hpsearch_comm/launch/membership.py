@@ -54,7 +54,7 @@ class Membership:
         return len(self._there)
 
     def name(self, rank: int) -> str:
-        """Say which rank this is, if it is another one by now."""
+        """Return which rank this is, if it is another one by now."""
         number = self._numbers.get(rank, rank)
         return f"rank {rank}" if number == rank else f"rank {rank}, now rank {number},"
 
@@ -118,7 +118,7 @@ class Membership:
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """Say which ranks these are: `rank 3`, or `ranks 0 to 4, 6 and 8`. There is one or more, in rising order."""
+    """Return which ranks these are: `rank 3`, or `ranks 0 to 4, 6 and 8`. There is one or more, in rising order."""
     spans: list[list[int]] = []
     for rank in ranks:
         if spans and rank == spans[-1][-1] + 1:

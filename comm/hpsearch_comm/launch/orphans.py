@@ -62,7 +62,7 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def in_group(group: int, processes: Iterable[int]) -> list[int]:
-    """Give those of the processes that are in this process group."""
+    """Return those of the processes that are in this process group."""
     found = []
     for process in processes:
         with contextlib.suppress(ProcessLookupError):

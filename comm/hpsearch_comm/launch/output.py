@@ -100,7 +100,7 @@ class Output:
             self.finish(rank)
 
     def tail(self, rank: int) -> bytes:
-        """Give the end of what a rank has written to stderr."""
+        """Return the end of what a rank has written to stderr."""
         return self._ranks[rank].tail
 
     def look_at_the_time(self) -> None:

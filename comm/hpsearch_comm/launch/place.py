@@ -36,7 +36,7 @@ def hold_port() -> socket.socket:
 
 
 def meeting_address(alone: bool, interface: str | None, seen: Sequence[str]) -> str:
-    """Give this host's address for MASTER_ADDR.
+    """Return this host's address for MASTER_ADDR.
 
     Args:
         alone: Whether all ranks are on this host.

@@ -85,7 +85,7 @@ class RankProcess:
                 os.killpg(self.process.pid, number)
 
     def read(self, descriptor: int) -> bytes | None:
-        """Give what a stream brings; nothing at its end, and None where there is nothing yet."""
+        """Return what a stream brings; nothing at its end, and None where there is nothing yet."""
         try:
             return os.read(descriptor, _CHUNK)
         except BlockingIOError:
@@ -94,7 +94,7 @@ class RankProcess:
             return b""
 
     def drain(self, descriptor: int) -> bytes:
-        """Give what is left in a stream of a rank that has ended."""
+        """Return what is left in a stream of a rank that has ended."""
         chunks, size = [], 0
         while size < _MOST_DRAINED and (chunk := self.read(descriptor)):
             chunks.append(chunk)

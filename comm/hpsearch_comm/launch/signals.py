@@ -44,11 +44,11 @@ class Signals:
         self._waking.close()
 
     def fileno(self) -> int:
-        """Give a descriptor that is readable once a signal has arrived, until `take` is called."""
+        """Return a descriptor that is readable once a signal has arrived, until `take` is called."""
         return self._woken.fileno()
 
     def take(self) -> list[int]:
-        """Give the signals that have arrived since, in their order."""
+        """Return the signals that have arrived since, in their order."""
         with contextlib.suppress(BlockingIOError):
             self._woken.recv(4096)
         arrived, self._arrived = self._arrived, []

@@ -26,7 +26,7 @@ class Ssh:
     """As after `ssh -o`."""
 
     def command(self, host: str, remote: str, silence: float) -> list[str]:
-        """Give the command line that runs a command on a host.
+        """Return the command line that runs a command on a host.
 
         Nothing is asked, as nobody could answer: keys must be known on both sides. What a configuration says of
         forwarding, and of connections that are kept for later, is left out; what it says of host keys isn't touched.
@@ -53,12 +53,12 @@ class Ssh:
 
 
 def agent_command(python: str, silence: float = 0.0) -> list[str]:
-    """Give the command line that runs an agent; without the working directory in the path of modules."""
+    """Return the command line that runs an agent; without the working directory in the path of modules."""
     return [python, "-P", "-m", _AGENT, *([f"{silence:g}"] if silence else [])]
 
 
 def remote_command(python: str, path: str, silence: float) -> str:
-    """Give the command that runs an agent, for a login shell of any kind.
+    """Return the command that runs an agent, for a login shell of any kind.
 
     Args:
         python: The interpreter.
@@ -69,7 +69,7 @@ def remote_command(python: str, path: str, silence: float) -> str:
 
 
 def trouble(host: str, python: str, code: int | None, said: str, local: bool) -> str:
-    """Say why an agent hasn't come up, and what to do.
+    """Return why an agent hasn't come up, and what to do.
 
     Args:
         host: Where.

@@ -17,7 +17,7 @@ __all__ = ["agent_process", "compare_hosts", "start_order", "where_to_meet"]
 
 
 def agent_process(job: LaunchJob, share: HostRanks) -> tuple[list[str], dict[str, str]]:
-    """Give the command line that brings up an agent on a host, and that process's environment: without the secret."""
+    """Return the command line that brings up an agent on a host, and that process's environment: without the secret."""
     environment = {name: value for name, value in job.environment.items() if name != SECRET}
     path = search_path()
     if share.host.name == LOCAL:
@@ -49,7 +49,7 @@ def compare_hosts(connections: Sequence[Connection]) -> None:
 
 
 def where_to_meet(connections: Sequence[Connection], interface: str | None) -> dict[str, Any]:
-    """Give what rank 0's agent has to know in order to find the place where the ranks meet."""
+    """Return what rank 0's agent has to know in order to find the place where the ranks meet."""
     greetings = [connection.greeting or {} for connection in connections]
     if connections[0].local:
         seen = [address for greeting in greetings[1:] for address in greeting["ssh"][:1]]
@@ -59,7 +59,7 @@ def where_to_meet(connections: Sequence[Connection], interface: str | None) -> d
 
 
 def start_order(job: LaunchJob, connection: Connection, address: str, port: int) -> dict[str, Any]:
-    """Give all that an agent has to know in order to start its ranks, the secret among it.
+    """Return all that an agent has to know in order to start its ranks, the secret among it.
 
     Args:
         job: What is started.

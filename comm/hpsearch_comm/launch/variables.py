@@ -30,12 +30,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def going_along(env: Mapping[str, str]) -> dict[str, str]:
-    """Give the variables that a rank of another host gets from the launcher's environment."""
+    """Return the variables that a rank of another host gets from the launcher's environment."""
     return {name: value for name, value in env.items() if not _OF_A_HOST.fullmatch(name) and name != SECRET}
 
 
 def without_other_launchers(env: Mapping[str, str]) -> dict[str, str]:
-    """Give the variables but for those of a launcher that has started this one: its ranks are others."""
+    """Return the variables but for those of a launcher that has started this one: its ranks are others."""
     return {name: value for name, value in env.items() if not _OF_LAUNCHERS.fullmatch(name)}
 
 
@@ -66,7 +66,7 @@ def parse_exports(words: Sequence[str], env: Mapping[str, str]) -> dict[str, str
 
 
 def for_rank(rank: int, ranks: range, size: int, address: str, port: int) -> dict[str, str]:
-    """Give the variables that say which rank a process is, as torchrun names them.
+    """Return the variables that say which rank a process is, as torchrun names them.
 
     Args:
         rank: Its number.

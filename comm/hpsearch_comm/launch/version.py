@@ -13,7 +13,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def source_digest() -> str:
-    """Give a digest of the package's source, which is the same on two hosts exactly where the source is."""
+    """Return a digest of the package's source, which is the same on two hosts exactly where the source is."""
     digest = hashlib.sha256()
     for file in sorted(_PACKAGE.rglob("*.py")):
         digest.update(f"{file.relative_to(_PACKAGE).as_posix()}\0".encode())
@@ -22,7 +22,7 @@ def source_digest() -> str:
 
 
 def version() -> str:
-    """Give the version for people to read; the place where the package lies is part of it."""
+    """Return the version for people to read; the place where the package lies is part of it."""
     try:
         number = importlib.metadata.version("hpsearch")
     except importlib.metadata.PackageNotFoundError:
@@ -31,6 +31,6 @@ def version() -> str:
 
 
 def search_path() -> str:
-    """Give a PYTHONPATH with which a process started from here imports this very package, as this process does."""
+    """Return a PYTHONPATH with which a process started from here imports this very package, as this process does."""
     root, path = str(_PACKAGE.parent), os.environ.get("PYTHONPATH")
     return f"{root}{os.pathsep}{path}" if path else root

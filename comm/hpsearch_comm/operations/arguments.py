@@ -51,12 +51,12 @@ class Call:
         return cls(signature.operation, signature.algorithm, nbytes, packed[:16], packed[24:], reduction, carry)
 
     def packed(self, sequence: int) -> bytes:
-        """Give the signature of the call with this number."""
+        """Return the signature of the call with this number."""
         return self.head + sequence.to_bytes(8, "little") + self.tail
 
 
 def check_tensor(name: str, tensor: object) -> torch.Tensor:
-    """Give the tensor's memory as a plain torch.Tensor without history, or say why no collective can take it.
+    """Return the tensor's memory as a plain torch.Tensor without history, or say why no collective can take it.
 
     Raises:
         UsageError: It isn't a dense tensor in memory, of a dtype that can travel.
@@ -97,7 +97,7 @@ def check_rows(name: str, tensor: object) -> torch.Tensor:
 
 
 def check_target(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Give the tensor, or say why no result can be written into it.
+    """Return the tensor, or say why no result can be written into it.
 
     Raises:
         UsageError: Several of its elements lie in one place, or it is other ranks' memory too.
@@ -157,7 +157,7 @@ def check_out(
 
 
 def check_root(root: Any, size: int) -> int:
-    """Give the root as an int, or say why it is no rank.
+    """Return the root as an int, or say why it is no rank.
 
     Raises:
         UsageError: It isn't one.
@@ -169,7 +169,7 @@ def check_root(root: Any, size: int) -> int:
 
 
 def whole_number(value: Any) -> int | None:
-    """Give a whole number of any kind, NumPy's and torch's too, as an int; None for all else, such as True."""
+    """Return a whole number of any kind, NumPy's and torch's too, as an int; None for all else, such as True."""
     if type(value) is int:
         return value
     if isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool:
@@ -181,7 +181,7 @@ def whole_number(value: Any) -> int | None:
 
 
 def _without_class(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Give the memory of a Parameter or another subclass without what that makes of torch's functions."""
+    """Return the memory of a Parameter or another subclass without what that makes of torch's functions."""
     if type(tensor).__torch_dispatch__ is not _NO_DISPATCH:
         raise UsageError(
             f"{name} takes tensors with memory of their own, got {type(tensor).__name__}, which keeps its elements "
@@ -191,7 +191,7 @@ def _without_class(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _normal(tensor: torch.Tensor) -> torch.Tensor:
-    """Give the memory of an inference tensor as a tensor that may be changed outside of inference mode too."""
+    """Return the memory of an inference tensor as a tensor that may be changed outside of inference mode too."""
     with torch.inference_mode(False):
         normal = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         normal.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())

@@ -9,12 +9,12 @@ __all__ = ["flat", "is_plain", "may_share_elements", "put_back"]
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Say whether the memory holds just the elements, in row-major order."""
+    """Return whether the memory holds just the elements, in row-major order."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Give the elements in row-major order, 1-D: the tensor's own memory where it is plain, else a copy."""
+    """Return the elements in row-major order, 1-D: the tensor's own memory where it is plain, else a copy."""
     if tensor.requires_grad:
         tensor = tensor.detach()
     if is_plain(tensor):
@@ -34,7 +34,7 @@ def put_back(elements: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 def may_share_elements(tensor: torch.Tensor) -> bool:
-    """Say whether two elements could lie in one place: where a dimension doesn't step over all shorter ones."""
+    """Return whether two elements could lie in one place: where a dimension doesn't step over all shorter ones."""
     reach = 0
     for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if length == 0:

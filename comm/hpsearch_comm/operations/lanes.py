@@ -95,7 +95,7 @@ class Lane(ABC):
 
     @abstractmethod
     def _awaited(self) -> bytes | None:
-        """Give the signature of what somebody waits for, on this lane alone; None where nobody does."""
+        """Return the signature of what somebody waits for, on this lane alone; None where nobody does."""
 
 
 class OutgoingLane(Lane):

@@ -23,7 +23,7 @@ class Mailbox:
         self._kept: list[Kept] = []
 
     def post(self, receive: Receive) -> Kept | None:
-        """Give the first kept message that fits, or let the receive wait for one."""
+        """Return the first kept message that fits, or let the receive wait for one."""
         for place, kept in enumerate(self._kept):
             if kept.tag == receive.tag and receive.source in (None, kept.source):
                 return self._kept.pop(place)
@@ -42,11 +42,11 @@ class Mailbox:
         self._kept.append(message)
 
     def wants(self, source: int) -> bool:
-        """Say whether a receive waits for this rank, or for any."""
+        """Return whether a receive waits for this rank, or for any."""
         return any(receive.source in (None, source) for receive in self.waiting)
 
     def first(self, source: int | None) -> Receive | None:
-        """Give the first receive that waits for this very rank; for None, the first that waits for any."""
+        """Return the first receive that waits for this very rank; for None, the first that waits for any."""
         return next((receive for receive in self.waiting if receive.source == source), None)
 
     def clear(self) -> list[Receive]:

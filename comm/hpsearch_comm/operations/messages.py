@@ -78,7 +78,7 @@ class Receive:
         return cls(handle, tensor, target, rank, number, call)  # type: ignore[arg-type]
 
     def room(self) -> torch.Tensor:
-        """Give where the elements go that arrive, in a row: the tensor's own memory where it is plain."""
+        """Return where the elements go that arrive, in a row: the tensor's own memory where it is plain."""
         return flat(self.target)
 
     def check(self, message: Operation, source: int, number: int) -> None:

@@ -13,7 +13,7 @@ __all__ = ["decode", "encode"]
 
 
 def encode(value: Any) -> torch.Tensor:
-    """Give the value as UTF-8 bytes in a 1-D uint8 tensor.
+    """Return the value as UTF-8 bytes in a 1-D uint8 tensor.
 
     Raises:
         UsageError: JSON has no such value, or would change it as it does with keys that aren't text. A tuple arrives as

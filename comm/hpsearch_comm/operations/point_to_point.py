@@ -105,7 +105,7 @@ class PointToPoint:
             self._end_all(GroupClosedError("the group was closed on this rank before the message was through"))
 
     def close(self) -> None:
-        """Give everything back, after `finish`."""
+        """Release everything, after `finish`."""
         with self._lock:
             self._closed = True
             wake, self._wake = self._wake, -1
@@ -230,7 +230,7 @@ class PointToPoint:
         self._own_wait.check([self._rank])
 
     def _under_way(self) -> bool:
-        """Say whether something is to be sent, or is arriving."""
+        """Return whether something is to be sent, or is arriving."""
         sending = any(lane.queue for lane in self._outgoing.values())
         return sending or any(lane.within for lane in self._incoming.values())
 

@@ -29,7 +29,7 @@ class QueueThread:
 
     @property
     def idle(self) -> bool:
-        """Say whether every submitted operation has ended."""
+        """Return whether every submitted operation has ended."""
         return self._last is None or self._last.done()
 
     def submit(self, name: str, task: Callable[[], Any]) -> Handle[Any]:

@@ -124,7 +124,7 @@ class ThroughMemory:
 
 
 def parts_of(counts: Sequence[int], width: int) -> list[Part]:
-    """Give the runs of elements that so many rows of `width` each take, one behind the other."""
+    """Return the runs of elements that so many rows of `width` each take, one behind the other."""
     return [((stop - count) * width, stop * width) for count, stop in zip(counts, accumulate(counts), strict=True)]
 
 
@@ -140,5 +140,5 @@ def allreduce(call: Call, tensor: torch.Tensor, out: torch.Tensor, result: T, op
 
 
 def _room(out: torch.Tensor) -> torch.Tensor:
-    """Give room for as many elements in a row: the tensor's own memory where it is plain, for `put_back`."""
+    """Return room for as many elements in a row: the tensor's own memory where it is plain, for `put_back`."""
     return out.view(-1) if is_plain(out) else out.new_empty(out.numel())

@@ -27,7 +27,7 @@ class UnderWay:
     """What the caller gets; it must be set before anybody waits, and not be used before `wait()`."""
 
     def done(self) -> bool:
-        """Say whether it has ended, well or not."""
+        """Return whether it has ended, well or not."""
         return True
 
     def wait(self, timeout: float | None = None) -> Any:
@@ -157,7 +157,7 @@ class LaunchHandle(Handle[T]):
         self._launch.add_done_callback(callback)
 
     def done(self) -> bool:
-        """Say whether the operation has ended, well or not."""
+        """Return whether the operation has ended, well or not."""
         if not self._launch.done():
             return False
         under_way = self._launch._result

@@ -230,7 +230,7 @@ class _Run:
 
 
 def used_within() -> UsageError:
-    """Give the error of a call that interrupts another one of its own thread."""
+    """Return the error of a call that interrupts another one of its own thread."""
     return UsageError(
         "a group can't be used or closed within one of its own operations, as a signal handler does that calls it: "
         "raise an exception there, such as SystemExit, which ends the operation on every rank"

@@ -46,7 +46,7 @@ _MOST_VIEWS = 4096
 
 
 def views_of(memory: torch.Tensor) -> Callable[[int, torch.dtype, int], torch.Tensor]:
-    """Give a function that views memory, uint8, as tensors: `(first byte, dtype, numel)`.
+    """Return a function that views memory, uint8, as tensors: `(first byte, dtype, numel)`.
 
     Making a view takes longer than copying a short tensor: the last ones are kept.
     """
@@ -100,7 +100,7 @@ class Bell:
         self._ring()
 
     def mark(self) -> int:
-        """Give how often it has rung, modulo 2^32."""
+        """Return how often it has rung, modulo 2^32."""
         return int(self._view[self._index])
 
     def wait(self, mark: int, seconds: float) -> None:
@@ -207,7 +207,7 @@ class Barrier:
         return behind
 
     def looks(self, operation: Operation) -> tuple[float, float]:
-        """Give how long a wait of an operation holds its core, and how long it stays awake in all, in seconds."""
+        """Return how long a wait of an operation holds its core, and how long it stays awake in all, in seconds."""
         if operation.spin:
             return SPIN if self.may_spin else 0.0, LOOK
         return 0.0, BESIDE_LOOK

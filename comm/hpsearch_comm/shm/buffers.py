@@ -37,7 +37,7 @@ class SharedBuffer:
         self._tensor = views_of(tensor_over(whole, 0, len(whole)))
 
     def part(self, member: int, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """Give `numel` elements of a member's part, from a byte offset on."""
+        """Return `numel` elements of a member's part, from a byte offset on."""
         return self._tensor(member * self._stride + offset, dtype, numel)
 
 
@@ -99,7 +99,7 @@ class BufferTable:
 
 
 def stride_of(nbytes: int) -> int:
-    """Give the distance between two ranks' parts: whole pages, huge ones where they pay."""
+    """Return the distance between two ranks' parts: whole pages, huge ones where they pay."""
     unit = HUGE if nbytes >= HUGE else _PAGE
     return -(-nbytes // unit) * unit
 

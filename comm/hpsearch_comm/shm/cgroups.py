@@ -14,7 +14,7 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 def limits(
     controller: str, unified: Sequence[str], legacy: Sequence[str], membership: Path = MEMBERSHIP, root: Path = ROOT
 ) -> list[str]:
-    """Give what stands in a controller's files, of this process's group and of each above it: all of them count.
+    """Return what stands in a controller's files, of this process's group and of each above it: all of them count.
 
     Args:
         controller: Such as cpu.
@@ -34,7 +34,7 @@ def limits(
 
 
 def _upwards(root: Path, path: str) -> list[Path]:
-    """Give the group's folder and those above it.
+    """Return the group's folder and those above it.
 
     Inside a container the path may be the host's, and then only the root is there.
     """

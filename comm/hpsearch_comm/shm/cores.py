@@ -12,12 +12,12 @@ __all__ = ["core_quota", "usable_cores"]
 
 
 def usable_cores() -> frozenset[int]:
-    """Give the numbers of the cores that this process may run on."""
+    """Return the numbers of the cores that this process may run on."""
     return frozenset(os.sched_getaffinity(0))
 
 
 def core_quota(membership: Path = MEMBERSHIP, root: Path = ROOT) -> float:
-    """Give how many cores' worth of time this process's control groups grant it; infinity where there's no limit.
+    """Return how many cores' worth of time this process's control groups grant it; infinity where there's no limit.
 
     Args:
         membership: See `cgroups.limits`.

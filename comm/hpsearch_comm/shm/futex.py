@@ -63,12 +63,12 @@ def wait(address: int, expected: int, seconds: float) -> None:
 
 
 def waker(address: int) -> Callable[[], object]:
-    """Give a function that wakes everybody who waits for the word."""
+    """Return a function that wakes everybody who waits for the word."""
     return _call(_WAKE, address, _EVERYBODY, 0, 0, 0)
 
 
 def adder(address: int, amount: int, wake_if: int, quiet: int) -> Callable[[], object]:
-    """Give a function that adds to the word as one indivisible step, which is a full memory barrier as well.
+    """Return a function that adds to the word as one indivisible step, which is a full memory barrier as well.
 
     Args:
         address: Of the word.
@@ -81,7 +81,7 @@ def adder(address: int, amount: int, wake_if: int, quiet: int) -> Callable[[], o
 
 
 def ringer(address: int) -> Callable[[], object]:
-    """Give a function that adds 1 to the word and wakes everybody who waits for it."""
+    """Return a function that adds 1 to the word and wakes everybody who waits for it."""
     return _call(_WAKE_OP, address, _EVERYBODY, 0, address, _ADD << 28 | _EQUAL << 24 | 1 << 12)
 
 

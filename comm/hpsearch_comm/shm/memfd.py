@@ -118,7 +118,7 @@ class Memfd:
                 os.close(descriptor)
 
     def close(self) -> None:
-        """Give the descriptor back; mappings stay."""
+        """Close the descriptor; mappings stay."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -160,7 +160,7 @@ def check_available(nbytes: int, meminfo: Path = _MEMINFO, membership: Path = ME
 
 
 def tensor_over(mapping: mmap.mmap, offset: int, nbytes: int) -> torch.Tensor:
-    """Give a uint8 tensor over a part of a mapping; it keeps the mapping."""
+    """Return a uint8 tensor over a part of a mapping; it keeps the mapping."""
     if nbytes == 0:
         return torch.empty(0, dtype=torch.uint8, device="cpu")
     return torch.frombuffer(mapping, dtype=torch.uint8, count=nbytes, offset=offset)

@@ -42,9 +42,9 @@ class MessageSlots:
 
     @staticmethod
     def nbytes(slot_bytes: int) -> int:
-        """Give how much memory one direction takes."""
+        """Return how much memory one direction takes."""
         return _CONTENT + SLOTS * slot_bytes
 
     def chunk(self, slot: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
-        """Give the first elements of a slot."""
+        """Return the first elements of a slot."""
         return self._tensor(self._content + slot * self.slot_bytes, dtype, numel)

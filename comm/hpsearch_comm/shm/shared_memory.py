@@ -51,7 +51,7 @@ class Member:
 
     @property
     def index(self) -> int:
-        """Give this rank's place among all."""
+        """Return this rank's place among all."""
         return self.members.index(self.rank)
 
     def wait(self, operation: str, number: int) -> Wait:
@@ -191,7 +191,7 @@ class SharedLock:
         return self._member.members[place - 1] if place else None
 
     def _lost(self, code: int) -> CommError:
-        """Give the error of a lock that can't be had any more, and end the group with it."""
+        """Return the error of a lock that can't be had any more, and end the group with it."""
         holder, abort_state = self._holder(), self._member.abort_state
         if code == errno.EOWNERDEAD:
             robust.give_back(self._address)
@@ -211,12 +211,12 @@ class SharedLock:
 
 
 def size_of(members: int, locks: int, nbytes: int) -> int:
-    """Give how many bytes there must be for so many ranks, locks and bytes of data."""
+    """Return how many bytes there must be for so many ranks, locks and bytes of data."""
     return _data_start(members, locks) + nbytes
 
 
 def lies_in_shared_memory(tensor: torch.Tensor) -> bool:
-    """Say whether a tensor begins in memory that all ranks of a group of this process have."""
+    """Return whether a tensor begins in memory that all ranks of a group of this process have."""
     if not _mappings:
         return False
     start = tensor.data_ptr()

@@ -234,24 +234,24 @@ class ShmSegment:
         return self._buffers.find(tensor)
 
     def scratch(self, dtype: torch.dtype, numel: int) -> torch.Tensor:
-        """Give memory of this rank's own for partial results; what was in it is lost."""
+        """Return memory of this rank's own for partial results; what was in it is lost."""
         nbytes = numel * dtype.itemsize
         if self._scratch.numel() < nbytes:
             self._scratch = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         return self._scratch[:nbytes].view(dtype)
 
     def messages(self, sender: int, receiver: int, channel: int = 0) -> MessageSlots:
-        """Give the slots of a channel through which messages go from one member to another."""
+        """Return the slots of a channel through which messages go from one member to another."""
         number = (channel * self.size + sender) * self.size + receiver
         start = self._messages_start + number * MessageSlots.nbytes(self._slot_bytes)
         return MessageSlots(self._words, start, self._slot_bytes)
 
     def bell_of(self, member: int, channel: int = 0) -> Bell:
-        """Give a member's bell of a channel, to ring it."""
+        """Return a member's bell of a channel, to ring it."""
         return Bell(self._words, _page(member) + _BELLS[channel])
 
     def close(self) -> None:
-        """Give the sockets back, and the memory as far as no tensor of the user's lies in it."""
+        """Close the sockets, and release the memory as far as no tensor of the user's lies in it."""
         for descriptor in self._descriptors.values():
             descriptor.close()
         self._buffers.clear()

@@ -81,19 +81,19 @@ class Slots:
 
     @staticmethod
     def nbytes(members: int) -> int:
-        """Give how much memory they take."""
+        """Return how much memory they take."""
         return _EACH * members * SLOT
 
     def view(self, chunk: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
-        """Give the first `numel` elements of the slot that a chunk has."""
+        """Return the first `numel` elements of the slot that a chunk has."""
         return self._tensor(self._start + chunk % self._number * SLOT, dtype, numel)
 
     def may_add(self, chunk: int) -> bool:
-        """Say whether it is this member's turn to add to a chunk."""
+        """Return whether it is this member's turn to add to a chunk."""
         return self._reached(self._before, chunk + self._lead)
 
     def may_copy(self, chunk: int) -> bool:
-        """Say whether a chunk is complete."""
+        """Return whether a chunk is complete."""
         return self._reached(self._last, chunk + 1)
 
     def tell_added(self, chunk: int) -> None:

@@ -21,7 +21,7 @@ _MOST_ROWS = 4096
 
 
 def piece_bytes(full: int, members: int) -> int:
-    """Give the bytes of what each member has for each: fewer for many, so that it all grows as they, not as p squared.
+    """Return the bytes of what each member has for each: fewer for many, so that all grows as they, not as p squared.
 
     Args:
         full: Bytes where they are few.
@@ -64,13 +64,13 @@ class Staging:
 
     @staticmethod
     def nbytes(members: int, blocks: int, capacity: int) -> int:
-        """Give how much memory it takes."""
+        """Return how much memory it takes."""
         return members * 2 * blocks * capacity
 
     def row(self, turn: int, dtype: torch.dtype, numel: int) -> tuple[torch.Tensor, ...]:
-        """Give every member's view of this kind, of the first block."""
+        """Return every member's view of this kind, of the first block."""
         return self._row(turn & 1, dtype, numel)
 
     def view(self, member: int, turn: int, block: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
-        """Give the first `numel` elements of a member's block, on the side whose turn it is."""
+        """Return the first `numel` elements of a member's block, on the side whose turn it is."""
         return self._view(member, turn & 1, block, dtype, numel)

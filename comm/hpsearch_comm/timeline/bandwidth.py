@@ -24,7 +24,7 @@ _SHARED = frozenset({"allgather", "reduce_scatter", "alltoall"})
 
 
 def bus_factor(operation: str, size: int) -> float:
-    """Give busbw / algbw of an operation among `size` ranks; 1 for operations that have no such convention."""
+    """Return busbw / algbw of an operation among `size` ranks; 1 for operations that have no such convention."""
     if operation == "allreduce":
         return 2 * (size - 1) / size
     if operation in _SHARED:
@@ -33,10 +33,10 @@ def bus_factor(operation: str, size: int) -> float:
 
 
 def algorithm_bandwidth(nbytes: int, seconds: float) -> float:
-    """Give algbw in GB/s (10⁹ bytes per second); 0 where no time has passed."""
+    """Return algbw in GB/s (10⁹ bytes per second); 0 where no time has passed."""
     return nbytes / seconds / 1e9 if seconds > 0 else 0.0
 
 
 def bus_bandwidth(operation: str, nbytes: int, seconds: float, size: int) -> float:
-    """Give busbw in GB/s (10⁹ bytes per second)."""
+    """Return busbw in GB/s (10⁹ bytes per second)."""
     return algorithm_bandwidth(nbytes, seconds) * bus_factor(operation, size)

@@ -46,7 +46,7 @@ def compare_clocks(
 
 
 def offset_from(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> int:
-    """Give the middle of what the stamps (before, after) of common rounds leave possible, in their unit."""
+    """Return the middle of what the stamps (before, after) of common rounds leave possible, in their unit."""
     least = max(begin - our_end for (begin, _), (_, our_end) in zip(theirs, ours, strict=True))
     most = min(end - our_begin for (_, end), (our_begin, _) in zip(theirs, ours, strict=True))
     return (least + most) // 2

@@ -105,7 +105,7 @@ def _check(parts: Sequence[_Part]) -> None:
 
 
 def _on_one_clock(part: _Part) -> Iterator[str]:
-    """Give the texts of a part's events."""
+    """Return the texts of a part's events."""
     for event in _events(part.path):
         try:
             if "ts" in event:
@@ -118,7 +118,7 @@ def _on_one_clock(part: _Part) -> Iterator[str]:
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """Give the whole events of a part; where a rank was killed, its last line may have no end."""
+    """Return the whole events of a part; where a rank was killed, its last line may have no end."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             text = line.strip().rstrip(",")

@@ -26,12 +26,12 @@ _log = logging.getLogger(__name__)
 
 
 def part_path(path: Path, rank: int) -> Path:
-    """Give the file of one rank's events: `trace.rank3.json` beside `trace.json`."""
+    """Return the file of one rank's events: `trace.rank3.json` beside `trace.json`."""
     return path.with_name(f"{path.stem}.rank{rank}{path.suffix or '.json'}")
 
 
 def scratch_beside(path: Path) -> Path:
-    """Give a name in the same directory that nobody can guess, for a file that is to replace this one."""
+    """Return a name in the same directory that nobody can guess, for a file that is to replace this one."""
     return path.with_name(f".{secrets.token_hex(8)}.scratch")
 
 

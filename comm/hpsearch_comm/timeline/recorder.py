@@ -147,7 +147,7 @@ class Timeline:
         self._add((metadata_event, CLOCK, {"nanoseconds": offset, "start": start}))
 
     def summary(self) -> dict[str, float]:
-        """Give this rank's totals so far.
+        """Return this rank's totals so far.
 
         Returns:
             `operations`, `bytes`, `seconds` of all operations; `asynchronous_seconds` of those that could overlap with
@@ -198,7 +198,7 @@ class Timeline:
         self._add((operation_event, self._thread(), operation, end, hidden, failure, self.size))
 
     def _hidden(self, begin: int, end: int) -> int:
-        """Give the nanoseconds between two moments that lay within backward passes."""
+        """Return the nanoseconds between two moments that lay within backward passes."""
         since = self._backward_since
         hidden = max(0, end - max(begin, since)) if since else 0
         for first, last in tuple(self._backwards):
@@ -298,7 +298,7 @@ class NoTimeline:
         """Do nothing."""
 
     def summary(self) -> dict[str, float]:
-        """Give nothing."""
+        """Return nothing."""
         return {}
 
     def close(self) -> None:
@@ -311,7 +311,7 @@ _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 def open_timeline(
     path: str | os.PathLike[str] | Timeline | NoTimeline | None, rank: int, size: int
 ) -> Timeline | NoTimeline:
-    """Give the timeline of a group: that of another one, or one that does nothing where no path is given.
+    """Return the timeline of a group: that of another one, or one that does nothing where no path is given.
 
     Raises:
         ConfigurationError: The path can't be written.

@@ -44,7 +44,7 @@ def metadata_event(rank: int, what: str, told: Mapping[str, Any], thread: int = 
 
 
 def span_event(rank: int, thread: int, name: str, category: str, begin: int, end: int) -> str:
-    """Give a phase or a backward pass."""
+    """Add a phase or a backward pass."""
     return f"{_span(rank, thread, name, category, begin, end)}}}"
 
 
@@ -67,7 +67,7 @@ class Ran:
 
 
 def operation_event(rank: int, thread: int, operation: Ran, end: int, hidden: int, failure: str, size: int) -> str:
-    """Give an operation.
+    """Add an operation.
 
     Args:
         rank: Where it ran.
@@ -98,7 +98,7 @@ def operation_event(rank: int, thread: int, operation: Ran, end: int, hidden: in
 
 
 def summary_event(rank: int, thread: int, at: int, totals: Mapping[str, Any]) -> str:
-    """Give a rank's totals, as a mark at its end."""
+    """Return a rank's totals, as a mark at its end."""
     return (
         f'{{"name": "summary", "cat": "summary", "ph": "i", "s": "p", "ts": {at / 1e3:.3f}, '
         f'"pid": {rank}, "tid": {thread}, "args": {json.dumps(totals)}}}'

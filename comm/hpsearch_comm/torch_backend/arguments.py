@@ -26,7 +26,7 @@ _NAMES = (
 
 
 def reduction_name(reduce_op: Any, dtype: torch.dtype) -> str:
-    """Give our name of an operator. The sum of bools is true where any is, as Gloo has it.
+    """Return our name of an operator. The sum of bools is true where any is, as Gloo has it.
 
     Raises:
         UsageError: We have none.
@@ -40,7 +40,7 @@ def reduction_name(reduce_op: Any, dtype: torch.dtype) -> str:
 
 
 def only(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Give the one tensor that a rank passes.
+    """Return the one tensor that a rank passes.
 
     Raises:
         UsageError: There are several, for several devices of one rank, or none.
@@ -51,7 +51,7 @@ def only(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def given(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Give the tensor's memory without its history, or one that it gets while the operation is under way.
+    """Return the tensor's memory without its history, or one that it gets while the operation is under way.
 
     Raises:
         UsageError: It isn't a dense tensor on the CPU or on a CUDA device.

@@ -15,7 +15,7 @@ DEVICES = ("cpu", "cuda")
 
 
 def backends_asked_for(frame: FrameType | None) -> dict[str, str]:
-    """Give the name of the backend for each device of the group that is being made; nothing where torch has no such.
+    """Return the name of the backend for each device of the group that is being made; nothing where torch has no such.
 
     Args:
         frame: Of the function that torch has called; the configuration is looked for in those that have called that.

@@ -65,7 +65,7 @@ def _make(options: Any) -> CommProcessGroup:
 
 
 def _secret(rank: int, size: int, name: str, kind: str, host: str | None, deadline: float) -> bytes:
-    """Give the group's secret: the environment's, one derived from that of all ranks' group, or a new one."""
+    """Return the group's secret: the environment's, one derived from that of all ranks' group, or a new one."""
     if os.environ.get(_SECRET, "").strip():
         return related_secret(parse_secret(os.environ[_SECRET]), name)
     if dist.is_initialized():

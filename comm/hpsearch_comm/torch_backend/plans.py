@@ -201,7 +201,7 @@ def _copy_rows(rows: torch.Tensor, places: Tensors) -> None:
 
 
 def _check_came(name: str, result: tuple[torch.Tensor, list[int]], expected: Sequence[int]) -> list[torch.Tensor]:
-    """Give what came from each rank.
+    """Return what came from each rank.
 
     Raises:
         UsageError: It isn't what was expected of each.

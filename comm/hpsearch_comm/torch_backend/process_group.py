@@ -56,7 +56,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         self._coalesced: list[CommWork] | None = None
 
     def getBackendName(self) -> str:
-        """Give the name of the backend."""
+        """Return the name of the backend."""
         return "hpsearch"
 
     @property
@@ -65,7 +65,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         return [torch.device(device) for device in DEVICES]
 
     def _get_backend(self, device: torch.device) -> CommProcessGroup:
-        """Give what carries operations on a device out: this itself, which replaces torch's group."""
+        """Return what carries operations on a device out: this itself, which replaces torch's group."""
         if torch.device(device).type not in DEVICES:
             raise RuntimeError(f"No backend type associated with device type {device}")  # as torch says it
         return self
@@ -76,12 +76,12 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
 
     @property
     def group_name(self) -> str:
-        """Give the name under which torch knows the group."""
+        """Return the name under which torch knows the group."""
         return self._name
 
     @property
     def group_desc(self) -> str:
-        """Give torch's description of the group."""
+        """Return torch's description of the group."""
         return self._description
 
     def _set_group_name(self, name: str) -> None:
@@ -304,7 +304,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
 
 
 def _operator(opts: Any) -> Any:
-    """Give the operator that torch asks for; without options, the sum."""
+    """Return the operator that torch asks for; without options, the sum."""
     return getattr(opts, "reduceOp", dist.ReduceOp.SUM)
 
 

@@ -44,12 +44,12 @@ class CallersStreams:
 
     @classmethod
     def together(cls, parts: Iterable[CallersStreams | None]) -> CallersStreams | None:
-        """Give those of several operations, which are waited for within `finish`."""
+        """Return those of several operations, which are waited for within `finish`."""
         found = {stream.device: stream for part in parts if part is not None for stream in part._streams}
         return cls(list(found.values()), False) if found else None
 
     def here(self) -> list[CudaStream]:
-        """Give the calling thread's current streams of the same devices.
+        """Return the calling thread's current streams of the same devices.
 
         Raises:
             UsageError: A CUDA graph is being captured.
@@ -81,7 +81,7 @@ class CallersStreams:
         self._events = [stream.record() for stream in self._streams]
 
     def reached(self) -> bool:
-        """Say whether the GPUs have come there."""
+        """Return whether the GPUs have come there."""
         return all(event.query() for event in self._events)
 
     def lead(self, streams: Iterable[CudaStream]) -> None:
@@ -92,5 +92,5 @@ class CallersStreams:
 
     @property
     def devices(self) -> list[torch.device]:
-        """Give the devices that they are streams of."""
+        """Return the devices that they are streams of."""
         return [stream.device for stream in self._streams]

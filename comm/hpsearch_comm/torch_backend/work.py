@@ -117,7 +117,7 @@ class CommWork(dist.Work):
 
     @classmethod
     def joined(cls, works: Sequence[CommWork]) -> CommWork:
-        """Give one work of several."""
+        """Return one work of several."""
         handles = [handle for work in works for handle in work._handles]
         tensors = [tensor for work in works for tensor in work._tensors]
         streams = CallersStreams.together(work._streams for work in works)
@@ -147,27 +147,27 @@ class CommWork(dist.Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Say whether it has ended, well or not."""
+        """Return whether it has ended, well or not."""
         if not all(handle.done() for handle in self._handles):
             return False
         self._complete(None)
         return self._streams is None or self._streams.reached()
 
     def is_success(self) -> bool:
-        """Say whether it has ended well."""
+        """Return whether it has ended well."""
         return self.is_completed() and self._error is None
 
     def exception(self) -> CommError | None:
-        """Give what has ended it."""
+        """Return what has ended it."""
         return self._error if self.is_completed() else None
 
     def result(self) -> list[torch.Tensor]:
-        """Give the results, when they are there."""
+        """Return the results, when they are there."""
         self.wait()
         return self._tensors
 
     def source_rank(self) -> int:
-        """Give the rank in the group from which a message came."""
+        """Return the rank in the group from which a message came."""
         self.wait()
         receives = [handle for handle in self._handles if isinstance(handle, ReceiveHandle)]
         if not receives or receives[-1].source is None:
@@ -177,7 +177,7 @@ class CommWork(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """Give a future of the results: of collectives a `CommFuture`; what hangs on others runs in another thread."""
+        """Return a future of the results: of collectives a `CommFuture`; others' callbacks run in a thread."""
         with self._lock:
             future, new = self._future, self._future is None
             if future is None:

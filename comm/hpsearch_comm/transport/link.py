@@ -35,7 +35,7 @@ class Transfer(ABC):
         """
 
     def interest(self) -> Sequence[tuple[int, int]]:
-        """Give what to `poll` for, as (descriptor, events), when nothing moves; empty for shared memory."""
+        """Return what to `poll` for, as (descriptor, events), when nothing moves; empty for shared memory."""
         return ()
 
 
@@ -65,4 +65,4 @@ class Link(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give everything back; the peer's waits end by the group's abort state, not by this."""
+        """Release everything; the peer's waits end by the group's abort state, not by this."""

@@ -160,7 +160,7 @@ class ShmLink(Link):
 
 
 def links_within(shm: ShmSegment, channel: int = 0) -> dict[int, Link]:
-    """Give a link of a channel to each other member of a segment, by rank."""
+    """Return a link of a channel to each other member of a segment, by rank."""
     me = shm.index
     return {
         peer: ShmLink(

@@ -110,7 +110,7 @@ class Patience:
                 raise
 
     def _may_still_come(self, pending: Collection[Transfer]) -> bool:
-        """Say whether there may be more from a peer that has left."""
+        """Return whether there may be more from a peer that has left."""
         now = time.monotonic()
         if self._gone_since is None:
             # Whatever it put into memory before it left is there now: one more look.

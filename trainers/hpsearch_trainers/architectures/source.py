@@ -175,7 +175,7 @@ def _name(alias: ast.alias) -> str:
 
 
 def _stored(statement: ast.stmt) -> set[str]:
-    """Give the names that a statement may change: what it assigns, assigns inside of, or calls a method of."""
+    """Return the names that a statement may change: what it assigns, assigns inside of, or calls a method of."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef | ast.Import | ast.ImportFrom):
         return set()
     found = set()

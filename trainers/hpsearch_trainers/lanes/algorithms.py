@@ -26,7 +26,7 @@ def calls_are_dear(device: torch.device) -> bool:
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Give a tensor of the CPU there, without waiting for what the device has still to compute."""
+    """Return a tensor of the CPU there, without waiting for what the device has still to compute."""
     given = tensor.pin_memory() if device.type == "cuda" else tensor
     return given.to(device, non_blocking=True)
 

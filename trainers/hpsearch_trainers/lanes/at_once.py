@@ -16,7 +16,7 @@ __all__ = ["cross_entropies_at_once", "means_at_once", "sums"]
 
 
 def cross_entropies_at_once(scores: Tensor, classes: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Give the cross entropy of each lane, (lanes,), and the gradient of the scores.
+    """Return the cross entropy of each lane, (lanes,), and the gradient of the scores.
 
     Args:
         scores: (lanes, rows, classes).
@@ -32,7 +32,7 @@ def cross_entropies_at_once(scores: Tensor, classes: Tensor, share: float) -> tu
 
 
 def means_at_once(scores: Tensor, classes: Tensor) -> Tensor:
-    """Give the cross entropy of each lane, (lanes,); arguments as of `cross_entropies_at_once`."""
+    """Return the cross entropy of each lane, (lanes,); arguments as of `cross_entropies_at_once`."""
     return _means(torch.log_softmax(scores, 2), classes)
 
 

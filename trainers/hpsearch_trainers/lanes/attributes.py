@@ -84,7 +84,7 @@ def described_value(value: Any, where: str) -> Hashable:
 
 
 def _contents(function: types.FunctionType) -> list[Any]:
-    """Give what a function has of the one that it was made in."""
+    """Return what a function has of the one that it was made in."""
     found = []
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # nothing yet

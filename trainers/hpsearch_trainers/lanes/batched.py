@@ -45,7 +45,7 @@ def _adaptive_pool(func: Any, x: LaneTensor, output_size: Any) -> Any:
 
 
 def _window(sizes: Sequence[int], output_size: Any) -> Sequence[int] | None:
-    """Give the size of all windows, where they are as large and lie beside each other; else None."""
+    """Return the size of all windows, where they are as large and lie beside each other; else None."""
     wanted = output_size if isinstance(output_size, tuple | list) else [output_size] * 2
     pairs = [(size, size if want is None else want) for size, want in zip(sizes, wanted, strict=False)]
     if len(pairs) != 2 or any(want < 1 or size < want or size % want != 0 for size, want in pairs):

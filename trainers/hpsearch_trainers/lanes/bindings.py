@@ -19,7 +19,7 @@ _found: dict[Hashable, Callable[..., Any]] = {}
 
 
 def quickest(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Callable[..., Any]:
-    """Give what calls an operator soonest.
+    """Return what calls an operator soonest.
 
     Functions of one name choose among an operator's overloads by what they are given. So what the one that is given
     calls with these arguments is looked at: it must be this very operator, with the very same arguments.
@@ -39,7 +39,7 @@ def quickest(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: 
 
 
 def _kind(value: Any) -> Hashable:
-    """Give what a choice among overloads may go by."""
+    """Return what a choice among overloads may go by."""
     if isinstance(value, Tensor):
         return type(value), value.dim(), value.dtype, value.device, value.layout
     if isinstance(value, list | tuple):

@@ -32,7 +32,7 @@ def are_scores(output: Any, targets: LaneTensor) -> bool:
 
 
 def cross_entropies(scores: Tensor, classes: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Give the log-likelihood of each row's class, (lanes, rows), and the gradient of the scores.
+    """Return the log-likelihood of each row's class, (lanes, rows), and the gradient of the scores.
 
     The cross entropies are what `mean_losses` makes of the first. The gradient of a mean is -share / rows at each row's
     class.
@@ -54,13 +54,13 @@ def cross_entropies(scores: Tensor, classes: Tensor, share: float) -> tuple[Tens
 
 
 def log_likelihoods(scores: Tensor, classes: Tensor) -> Tensor:
-    """Give that of each row's class, (lanes, rows); arguments as of `cross_entropies`."""
+    """Return that of each row's class, (lanes, rows); arguments as of `cross_entropies`."""
     dim, numbers, wanted = _laid_out(scores, classes)
     return torch.log_softmax(numbers, dim).gather(dim, wanted).view(classes.shape)
 
 
 def mean_losses(likelihoods: Tensor) -> Tensor:
-    """Give cross entropies, (n,), from the logarithms of the likelihoods of their rows, (n, rows)."""
+    """Return cross entropies, (n,), from the logarithms of the likelihoods of their rows, (n, rows)."""
     rows = likelihoods.shape[1]
     return (_summed if 0 < rows <= _MOST_ROWS and _sums_agree(rows) else _by_torch)(likelihoods)
 
@@ -81,7 +81,7 @@ def _summed(likelihoods: Tensor) -> Tensor:
 
 
 def _laid_out(scores: Tensor, classes: Tensor) -> tuple[int, Tensor, Tensor]:
-    """Give along which dimension the scores of a row's classes lie, the scores so laid out, and which are wanted.
+    """Return along which dimension the scores of a row's classes lie, the scores so laid out, and which are wanted.
 
     Where those of one class lie side by side, a processor takes a vector of rows at once. Of rows with fewer numbers
     than a vector has, it takes one at a time otherwise, which is the same but for the time: up to 20 times as long.
@@ -92,7 +92,7 @@ def _laid_out(scores: Tensor, classes: Tensor) -> tuple[int, Tensor, Tensor]:
 
 
 def _columns(rows: Tensor) -> Tensor:
-    """Give rows as columns, and columns of zeros after them that fill up vectors."""
+    """Return rows as columns, and columns of zeros after them that fill up vectors."""
     over = -len(rows) % WHOLE_VECTORS
     if over == 0:
         return rows.t().contiguous()

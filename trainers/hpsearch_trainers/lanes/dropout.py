@@ -32,7 +32,7 @@ _MOST_RATES = 1024
 
 
 def way_of(rates: PerLane) -> int:
-    """Give what decides how a layer with these rates is computed; all else of them is read when it is."""
+    """Return what decides how a layer with these rates is computed; all else of them is read when it is."""
     if not all(0 <= rate <= 1 for rate in rates):
         return _IMPOSSIBLE
     return _SOME if any(rates) else _NONE
@@ -86,7 +86,7 @@ def _hashed(
 
 @functools.lru_cache(_MOST_RATES)
 def _thresholds(rates: Sequence[float], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Give the highest number of 32 bits that is kept at each rate, and by what it is multiplied: (lanes, 1), both."""
+    """Return the highest number of 32 bits that is kept at each rate, and its multiplier: (lanes, 1), both."""
     highest = [max(round((1 - rate) * 2**32) - 2**31 - 1, -(2**31)) for rate in rates]
     precision = torch.promote_types(dtype, torch.float32)
     scale = torch.tensor([1 / (1 - rate) if rate < 1 else 0.0 for rate in rates], dtype=precision).to(dtype)
@@ -126,7 +126,7 @@ def _below(drawn: Tensor, bound: Tensor | int) -> Tensor:
 
 
 def _bound(probability: float) -> int:
-    """Give which uniform draws are below a probability, as integers: those less than this."""
+    """Return which uniform draws are below a probability, as integers: those less than this."""
     return math.ceil(probability * _UNIFORM)
 
 
@@ -154,7 +154,7 @@ def _draws_doubles() -> bool:
 
 
 def dropped_by(noise: Noise, func: Any) -> Callable[..., Any]:
-    """Give what does to one lane's tensor what a function of torch does to those of all, with the same noise.
+    """Return what does to one lane's tensor what a function of torch does to those of all, with the same noise.
 
     Args:
         noise: Of one lane.

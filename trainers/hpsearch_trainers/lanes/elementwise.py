@@ -97,7 +97,7 @@ def _binary_in_place(func: Any, x: Any, y: Any, **kwargs: Any) -> Any:
 
 
 def _aligned(x: Any, y: Any) -> tuple[Any, Any] | None:
-    """Give both sides for all lanes at once, where they have one shape, or one is a number; else None.
+    """Return both sides for all lanes at once, where they have one shape, or one is a number; else None.
 
     Where shapes differ, the gradient of the smaller one is a sum, and dtypes depend on which one has dimensions.
     """

@@ -169,7 +169,7 @@ class Fuser:
         return outcomes
 
     def _key(self, trainer: Trainer) -> Hashable:
-        """Give the shape key, and take note of the kind.
+        """Return the shape key, and take note of the kind.
 
         Raises:
             NotFusible: It runs alone.
@@ -219,7 +219,7 @@ class Fuser:
     def _fused(
         self, trainers: Sequence[Trainer], told: Sequence[dict[str, float]], seconds: float
     ) -> dict[Trainer, Stepped]:
-        """Give what came of trainers that were trained together for so long."""
+        """Return what came of trainers that were trained together for so long."""
         share = seconds / len(trainers)
         pairs = zip(trainers, told, strict=True)
         return {trainer: Stepped(metrics, lanes=len(trainers), seconds=share) for trainer, metrics in pairs}
@@ -297,7 +297,7 @@ class Fuser:
         return replace(stepped, alone_because=reason)
 
     def _fewest_of(self, key: Hashable, trainers: list[Trainer]) -> int:
-        """Give from how many lanes on it fuses trainers of this key; the first one of each kind is tried.
+        """Return from how many lanes on it fuses trainers of this key; the first one of each kind is tried.
 
         Raises:
             NotFusible: Those of some kind aren't fused.
@@ -337,7 +337,7 @@ class Fuser:
         return max(slower, default=1) + 1
 
     def _packed(self, key: Hashable, trainers: list[Trainer]) -> Pack:
-        """Give the pack of just these: the one that they are, or a new one."""
+        """Return the pack of just these: the one that they are, or a new one."""
         known, held = self._packs.get(trainers[0], (None, None))
         if held is not None and held.trainers == trainers and known == key and held.holds():
             return held
@@ -363,7 +363,7 @@ class Fuser:
         return trainer in self._packs
 
     def _recordings_of(self, key: Hashable) -> _Recordings:
-        """Give what packs of this key have recorded; of the last few keys, as each of a million may have its own."""
+        """Return what packs of this key have recorded; of the last few keys, as each of a million may have its own."""
         found = self._recordings[key] = self._recordings.pop(key) if key in self._recordings else _Recordings()
         while len(self._recordings) > _MOST_KEYS:
             del self._recordings[next(iter(self._recordings))]

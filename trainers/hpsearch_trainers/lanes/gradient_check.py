@@ -80,7 +80,7 @@ class _SameNoise(TorchFunctionMode):
 
 
 def _flat(loss: Tensor, gradients: Sequence[Tensor | None]) -> Tensor:
-    """Give all in a row: where there is no gradient of one, nothing, as if it were zero."""
+    """Return all in a row: where there is no gradient of one, nothing, as if it were zero."""
     return torch.cat([one.detach().reshape(-1).double() for one in (loss, *gradients) if one is not None])
 
 

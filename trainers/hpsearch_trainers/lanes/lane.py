@@ -113,7 +113,7 @@ class Lane:
         return epoch_order(trainer._seed, trainer.epoch, trainer._shard.rows)
 
     def passes(self, step: int, orders: Tensor) -> list[Tensor]:
-        """Give the rows of a step's backward passes.
+        """Return the rows of a step's backward passes.
 
         Args:
             step: Its number in the epoch.
@@ -142,7 +142,7 @@ class Lane:
         return self.trainer._autocast()
 
     def loss(self, output: Any, targets: Tensor) -> Tensor:
-        """Give the mean loss of a batch's rows.
+        """Return the mean loss of a batch's rows.
 
         Raises:
             ConfigurationError: It isn't one number.
@@ -222,7 +222,7 @@ class Lane:
         return self.trainer._end_epoch(loss, 0.0)
 
     def told(self, validated: Totals | None) -> dict[str, float]:
-        """Give what is told of its validation, and measured of its model, which is in evaluation mode.
+        """Return what is told of its validation, and measured of its model, which is in evaluation mode.
 
         Args:
             validated: What was summed over the validation data.

@@ -193,7 +193,7 @@ class LaneTensor(torch.Tensor):
         raise NotFusible(f"its model reaches {func} by a way that lanes can't follow")
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        """Say what it is; it has no values of its own."""
+        """Return what it is; it has no values of its own."""
         return f"LaneTensor({len(self.generators)} lanes of {tuple(self.shape)})"
 
 
@@ -306,7 +306,7 @@ def by_lane(compute: Callable[[int, Any], Any], value: Any, name: str = "a modul
 
 
 def opened(value: Any) -> Any:
-    """Give a value with the tensors of each lane in the place of a LaneTensor, also within lists and the like.
+    """Return a value with the tensors of each lane in the place of a LaneTensor, also within lists and the like.
 
     What is one object stays one: attention looks whether query, key and value are.
     """
@@ -328,7 +328,7 @@ class _Opening:
 
 
 def of_each(value: Any, lanes: int) -> Sequence[Any]:
-    """Give for each lane what is its part of what was opened."""
+    """Return for each lane what is its part of what was opened."""
     if isinstance(value, PerLane):
         return value
     if type(value) in (list, tuple):
@@ -353,7 +353,7 @@ def within(change: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _uses(value: Any, opened_value: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """Give each tensor of a call's arguments, and what the first lane's call gets for it."""
+    """Return each tensor of a call's arguments, and what the first lane's call gets for it."""
     if isinstance(value, LaneTensor):
         yield value, opened_value[0]
     elif isinstance(value, Tensor):

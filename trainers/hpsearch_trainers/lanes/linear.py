@@ -56,7 +56,7 @@ def _linear(_: Any, x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def product(x: Tensor, weight: LaneTensor, bias: LaneTensor | None) -> LaneTensor:
-    """Give x Wᵀ + b of each lane.
+    """Return x Wᵀ + b of each lane.
 
     Args:
         x: (..., in), of each lane, or the same for all.

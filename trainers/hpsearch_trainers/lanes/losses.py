@@ -45,7 +45,7 @@ class Losses:
         )
 
     def of_each(self, output: Any, targets: LaneTensor, share: float) -> Tensor:
-        """Give each lane's mean loss of a batch's rows, (lanes,), and leave its gradients in the output.
+        """Return each lane's mean loss of a batch's rows, (lanes,), and leave its gradients in the output.
 
         Args:
             output: Of the lanes' models, and of those in free places after them.
@@ -72,7 +72,7 @@ class Losses:
 
     @torch.no_grad()
     def of_validation(self, output: Any, targets: LaneTensor) -> Sequence[Tensor | None]:
-        """Give each lane's mean loss of a batch's rows to validate on; None where it is to be computed by itself."""
+        """Return each lane's mean loss of a batch's rows to validate on; None where it is to be computed by itself."""
         if not (self.plain and self._validated_of_classes and are_scores(output, targets)):
             return [None] * len(self._lanes)
         mean = _exact_means if targets.generators.noise is None else means_at_once
@@ -111,7 +111,7 @@ class LossSums:
             self._sums.add_(losses[: len(self._sums)], alpha=rows)
 
     def of_each(self) -> list[float]:
-        """Give each lane's sum."""
+        """Return each lane's sum."""
         self._take()
         return self._sums.tolist()
 

@@ -20,7 +20,7 @@ _CONTAINERS = (OrderedDict, dict, set)
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
-    """Give the modules, each once, in the order of `model.modules()`."""
+    """Return the modules, each once, in the order of `model.modules()`."""
     found: dict[int, nn.Module] = {}
     waiting: list[nn.Module] = [model]
     while waiting:
@@ -32,7 +32,7 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
 
 
 def places_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Give the path of each place in the model and the module there, which may be in several.
+    """Return the path of each place in the model and the module there, which may be in several.
 
     Raises:
         RecursionError: One holds itself.
@@ -52,14 +52,14 @@ def _visit(path: str, module: nn.Module, found: list[tuple[str, nn.Module]]) -> 
 
 
 def tensors_of(model: nn.Module) -> list[Tensor]:
-    """Give the parameters and after them the buffers, each once, in the order of torch's."""
+    """Return the parameters and after them the buffers, each once, in the order of torch's."""
     modules = modules_of(model)
     parameters = _once(one for module in modules for one in module._parameters.values())
     return [*parameters, *_once(one for module in modules for one in module._buffers.values())]
 
 
 def copied(value: _T, models: Iterable[nn.Module], memo: dict[int, Any] | None = None) -> _T:
-    """Give a deep copy of a value that has these models in it.
+    """Return a deep copy of a value that has these models in it.
 
     Most that there is to copy of a small module are its dozen of empty containers, for hooks: they are made by hand.
 

@@ -52,12 +52,12 @@ class Noise:
         self._call = 0
 
     def next_call(self) -> int:
-        """Give the number of a pass's next call."""
+        """Return the number of a pass's next call."""
         self._call += 1
         return self._call - 1
 
     def numbers(self, call: int, count: int) -> Tensor:
-        """Give equally likely numbers, int32 and (lanes, count).
+        """Return equally likely numbers, int32 and (lanes, count).
 
         Args:
             call: Its number in the pass.
@@ -78,5 +78,5 @@ def _shifted(words: Tensor, bits: int) -> Tensor:
 
 
 def _signed(number: int) -> int:
-    """Give the number of 64 bits with a sign that has a number's last bits."""
+    """Return the number of 64 bits with a sign that has a number's last bits."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)

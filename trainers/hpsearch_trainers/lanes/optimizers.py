@@ -37,7 +37,7 @@ class Stepper(Protocol):
 
 
 def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip: float | None) -> Stepper:
-    """Give what takes one step, to the bit as a backward pass and `optimizer.step()` do.
+    """Return what takes one step, to the bit as a backward pass and `optimizer.step()` do.
 
     On small models a step with `fused` is a few microseconds of work and several times as many of bookkeeping, so it is
     called without that.
@@ -143,7 +143,7 @@ class _Fused:
             raise NotFusible("its optimizer's settings, or what it keeps, change within an epoch")
 
     def _found(self) -> Sequence[Sequence[list[Tensor]]] | None:
-        """Give what the optimizer keeps of each group's parameters, or None where some isn't there yet."""
+        """Return what the optimizer keeps of each group's parameters, or None where some isn't there yet."""
         found = []
         state = self._optimizer.state  # which makes a place for what is asked of it by index
         for group in self._optimizer.param_groups:
@@ -160,7 +160,7 @@ def _ids(kept: Sequence[Sequence[list[Tensor]]] | None) -> Sequence[int]:
 
 
 def kept_by(group: Mapping[str, Any]) -> Sequence[str]:
-    """Give what torch's SGD, Adam and AdamW keep of each parameter of a group."""
+    """Return what torch's SGD, Adam and AdamW keep of each parameter of a group."""
     if "betas" in group:
         return ("exp_avg", "exp_avg_sq", "step", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
     return ("momentum_buffer",) if group["momentum"] != 0 else ()

@@ -28,7 +28,7 @@ class Form:
     plain: bool
 
     def filled(self, tensors: Sequence[Tensor], generators: Generators) -> Any:
-        """Give such a value of other tensors.
+        """Return such a value of other tensors.
 
         Args:
             tensors: As many as it was made of, in their order.
@@ -37,7 +37,7 @@ class Form:
         return _Filling(tensors, generators).filled(self.value)
 
     def leaves(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Give the same numbers, where gradients of what is computed from them end."""
+        """Return the same numbers, where gradients of what is computed from them end."""
         return [one.detach().requires_grad_(wanted) for one, wanted in zip(tensors, self.wanted, strict=True)]
 
 
@@ -51,7 +51,7 @@ class TensorRange:
 
 
 def taken_apart(value: Any) -> tuple[Form, list[Tensor]]:
-    """Give the form of a value, and the tensors that it is made of: stacks of all lanes, or one of each."""
+    """Return the form of a value, and the tensors that it is made of: stacks of all lanes, or one of each."""
     taking = _TakingApart()
     form = taking.form_of(value)
     return Form(form, [one.requires_grad for one in taking.held], taking.plain), taking.held

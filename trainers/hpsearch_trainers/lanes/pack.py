@@ -145,7 +145,7 @@ class Pack:
             raise
 
     def release(self, trainer: Trainer) -> None:
-        """Give a trainer's tensors memory of their own; the pack is of no more use for it."""
+        """Copy a trainer's tensors into memory of their own; the pack is of no more use for it."""
         lane = self.trainers.index(trainer)
         for shell in self._shells:
             shell.release(lane)
@@ -166,7 +166,7 @@ class Pack:
             before.restore()
 
     def gradients(self, rows: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
-        """Give the loss of each lane for some rows, and the gradients of the stacks; a lane's number is its seed.
+        """Return the loss of each lane for some rows, and the gradients of the stacks; a lane's number is its seed.
 
         Args:
             rows: Their numbers, (n,).
@@ -180,7 +180,7 @@ class Pack:
         return self._training.unrecorded(rows.expand(self._places, -1))
 
     def outputs(self, rows: Tensor) -> list[Any]:
-        """Give what the model in each place makes of some rows to train on, in evaluation mode, without gradients.
+        """Return what the model in each place makes of some rows to train on, in evaluation mode, without gradients.
 
         Args:
             rows: Their numbers, (n,).
@@ -195,7 +195,7 @@ class Pack:
         return len(self._lanes) + self._free
 
     def _filled(self, of_lanes: list[_T]) -> list[_T]:
-        """Give the free places what the first lane has."""
+        """Return the free places what the first lane has."""
         return [*of_lanes, *of_lanes[:1] * self._free]
 
     def _taken(self, models: Sequence[nn.Module], generators: Generators) -> Shell:
@@ -224,7 +224,7 @@ class Pack:
         return metrics
 
     def _train(self) -> list[float]:
-        """Give each lane's loss summed over the epoch's rows."""
+        """Return each lane's loss summed over the epoch's rows."""
         first, at_once = self._lanes[0], self._noise is not None
         self._prepare()
         orders = torch.stack(self._filled([lane.begin(clips=not at_once) for lane in self._lanes]), 1).to(self._device)
@@ -263,7 +263,7 @@ class Pack:
         self._losses.plain = self._losses.are_plain()
 
     def _gradients(self, passes: Sequence[Tensor], sums: LossSums) -> Sequence[Tensor | None]:
-        """Give the gradients of a step's passes, of each stack; add their losses to the sums."""
+        """Return the gradients of a step's passes, of each stack; add their losses to the sums."""
         sizes = [chosen.shape[0] for chosen in passes]
         rows = sum(sizes)
         gradients: Sequence[Tensor | None] = []

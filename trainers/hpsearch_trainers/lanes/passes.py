@@ -93,7 +93,7 @@ class _Tapes:
         """Of which kinds there were recordings of other packs, which were tried."""
 
     def get(self, kind: Hashable) -> _Playable | None:
-        """Give what was recorded of such a batch; None where there is nothing, or nothing that is known to be right."""
+        """Return what was recorded of such a batch; None if nothing is known to be right."""
         whole = self.way, kind
         if whole not in self._playable and self.trusted:
             recorded = self._recordings.get((self._name, self._shared, whole))
@@ -124,7 +124,7 @@ class _Tapes:
             self.forget()
 
     def recorder(self, kind: Hashable, rows: Tensor) -> Recorder | None:
-        """Give what is to record this batch; None where it isn't to be recorded."""
+        """Return what is to record this batch; None where it isn't to be recorded."""
         kind = self.way, kind
         place = self._name, self._shared, kind
         not_repeatable = place in self._recordings and self._recordings[place] is None
@@ -170,7 +170,7 @@ def keep_last(recordings: dict[Any, Any]) -> None:
 
 
 def _shared(roles: Sequence[object]) -> Sequence[int]:
-    """Give for each role the first that is the same, or has the same memory: a recording takes one for the other."""
+    """Return for each role the first that is the same, or has the same memory: a recording takes one for the other."""
     first: dict[Hashable, int] = {}
     return tuple(
         first.setdefault(memory_of(role) if isinstance(role, Tensor) and role.numel() > 0 else id(role), number)
@@ -208,7 +208,7 @@ class TrainingPasses:
         self.tapes = _Tapes("training", [*shell.roles, *rows.roles], recordings)
 
     def __call__(self, rows: Tensor, share: float) -> tuple[Tensor, _Gradients]:
-        """Give the losses of each lane's rows, as `LossSums` takes them, and the gradients of the stacks of parameters.
+        """Return the losses of each lane's rows, as `LossSums` takes them, and the gradients of the stacks.
 
         Args:
             rows: Their numbers, (lanes, n).
@@ -241,7 +241,7 @@ class TrainingPasses:
             return losses, known.tape.backward(kept, *_present(of_each))
 
     def unrecorded(self, rows: Tensor) -> tuple[Tensor, _Gradients]:
-        """Give the same through Python, and keep nothing of it."""
+        """Return the same through Python, and keep nothing of it."""
         output, targets = self._forward(rows)
         if self._losses.plain and are_scores(output, targets):
             losses, gradients = self._of_scores(output, targets, 1.0)
@@ -302,14 +302,14 @@ class TrainingPasses:
         return losses, gradients
 
     def _of_each(self, form: Form, held: Sequence[Tensor], share: float) -> tuple[Tensor, _Gradients]:
-        """Give the losses of output and targets, and the gradients of the tensors of these."""
+        """Return the losses of output and targets, and the gradients of the tensors of these."""
         leaves = form.leaves(held)
         output, targets = form.filled(leaves, self._shell.generators)
         losses = self._losses.of_each(output, targets, share)
         return losses, [leaf.grad for leaf in leaves]
 
     def _back(self, outputs: Sequence[Tensor], gradients: _Gradients) -> _Gradients:
-        """Give the gradients of the stacks of parameters, laid out like these, each in memory of its own."""
+        """Return the gradients of the stacks of parameters, laid out like these, each in memory of its own."""
         stacks = self._shell.parameters
         used = [(one, coming) for one, coming in zip(outputs, gradients, strict=True) if coming is not None]
         if not used or not stacks:
@@ -349,7 +349,7 @@ class EvaluationPasses:
 
     @torch.no_grad()
     def __call__(self, rows: Tensor) -> tuple[Any, LaneTensor]:
-        """Give the output for rows, (lanes, n), and their targets.
+        """Return the output for rows, (lanes, n), and their targets.
 
         Raises:
             NotFusible: One pass can't be right for all lanes.

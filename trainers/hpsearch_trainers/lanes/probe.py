@@ -158,7 +158,7 @@ def _alone_twice(built: Sequence[Trainer], before: Snapshot) -> tuple[list[list[
 
 
 def _lanes_of(built: Sequence[Trainer], numbers: Sequence[int]) -> list[Trainer]:
-    """Give those of these numbers, from the beginning again after the last one; replicas of those that are taken."""
+    """Return those of these numbers, from the beginning again after the last one; replicas of those that are taken."""
     lanes: list[Trainer] = []
     for number in numbers:
         trainer = built[number % len(built)]
@@ -179,7 +179,7 @@ def _timed(run: Callable[[], _T]) -> tuple[_T, float]:
 
 
 def _outcomes(told: Sequence[Mapping[str, float]], trainers: Sequence[Trainer]) -> list[Any]:
-    """Give the metrics of each, its state, and the gradients of its last step."""
+    """Return the metrics of each, its state, and the gradients of its last step."""
     pairs = zip(told, trainers, strict=False)
     return [(metrics, copy.deepcopy(trainer.state_dict()), _gradients(trainer)) for metrics, trainer in pairs]
 

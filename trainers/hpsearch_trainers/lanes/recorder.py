@@ -90,7 +90,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._begin(inputs)
 
     def recording(self, outputs: Sequence[Tensor | None]) -> Recording | None:
-        """Give what was recorded; None where it isn't repeatable.
+        """Return what was recorded; None where it isn't repeatable.
 
         Args:
             outputs: Of the last part.
@@ -196,7 +196,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._name_for_packs(one, Name(name))
 
     def _named(self, value: Any) -> Any:
-        """Give arguments with names in the place of what differs from step to step, or from pack to pack."""
+        """Return arguments with names in the place of what differs from step to step, or from pack to pack."""
         if id(value) in self._of_roles:
             return self._of_roles[id(value)]
         if isinstance(value, Tensor):
@@ -255,7 +255,7 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 
 
 def _changed(func: Any, args: Sequence[Any]) -> Iterator[Tensor]:
-    """Give the tensors that a call changes in place."""
+    """Return the tensors that a call changes in place."""
     if func._schema.is_mutable:
         for declared, argument in zip(func._schema.arguments, args, strict=False):
             if declared.alias_info is not None and declared.alias_info.is_write:

@@ -112,12 +112,12 @@ def _is_mixed(*tensors: Tensor) -> bool:
 
 
 def _side_by_side(x: LaneTensor) -> Tensor:
-    """Give the channels of all lanes as those of one image: (rows, lanes * channels, ...)."""
+    """Return the channels of all lanes as those of one image: (rows, lanes * channels, ...)."""
     return x.stack.transpose(0, 1).flatten(1, 2)
 
 
 def _apart(made: Tensor, x: LaneTensor) -> LaneTensor:
-    """Give each lane the channels that are its own, as they would lie alone."""
+    """Return the channels of each lane, as they would lie alone."""
     lanes = len(x.generators)
     parts: Tensor = made.unflatten(1, (lanes, -1))  # type: ignore[no-untyped-call]
     return LaneTensor.of_stack(parts.transpose(0, 1).contiguous(), x.generators)

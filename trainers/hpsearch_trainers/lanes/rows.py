@@ -29,7 +29,7 @@ class Rows:
         return [*self.inputs, *self.targets]
 
     def __call__(self, rows: Tensor) -> tuple[LaneTensor, LaneTensor]:
-        """Give inputs and targets of rows, (lanes, n)."""
+        """Return inputs and targets of rows, (lanes, n)."""
         flat = rows[0] if rows.stride(0) == 0 else rows.reshape(-1)
         return self._chosen(self.inputs, rows, flat), self._chosen(self.targets, rows, flat)
 

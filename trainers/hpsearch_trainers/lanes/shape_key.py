@@ -126,7 +126,7 @@ def _size(place: tuple[int, int, str]) -> int:
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Give the parameters in all places and their paths, and after them the buffers."""
+    """Return the parameters in all places and their paths, and after them the buffers."""
     places = places_of(model)
     for kind in ("_parameters", "_buffers"):
         for path, module in places:

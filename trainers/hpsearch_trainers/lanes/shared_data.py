@@ -35,7 +35,7 @@ class SharedData:
             Lane(trainer).replace_data(self._first_of)
 
     def _first_of(self, copied: Tensor) -> Tensor:
-        """Give the first tensor with the same numbers."""
+        """Return the first tensor with the same numbers."""
         kind = copied.shape, copied.dtype, copied.device
         known = [one for kept in self._known.get(kind, ()) if (one := kept()) is not None]
         try:

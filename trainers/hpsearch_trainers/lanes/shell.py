@@ -144,7 +144,7 @@ class Shell:
         )
 
     def release(self, lane: int) -> None:
-        """Give a lane's model memory of its own again."""
+        """Copy a lane's model into memory of its own again."""
         for tensor in tensors_of(self.models[lane]):
             tensor.data = tensor.data.clone()
 
@@ -154,7 +154,7 @@ _OTHERWISE_IN_EVALUATION = (nn.TransformerEncoder, nn.TransformerEncoderLayer, n
 
 
 def _by_lane(kind: type[nn.Module], modules: Sequence[nn.Module]) -> type[nn.Module]:
-    """Give the class of a module of the shell that is computed by each lane's own in evaluation mode."""
+    """Return the class of a module of the shell that is computed by each lane's own in evaluation mode."""
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return kind.forward(self, *args, **kwargs) if self.training else by_lane(evaluated, (args, kwargs))

@@ -38,7 +38,7 @@ def stacked_steps(
     stacks: Sequence[Tensor],
     most: float = MOST_NUMBERS,
 ) -> StackedSteps | None:
-    """Give what takes the steps of all; None where each must take its own, for now or for good.
+    """Return what takes the steps of all; None where each must take its own, for now or for good.
 
     Args:
         optimizers: Of one kind, one of each lane.
@@ -200,7 +200,7 @@ class _Group:
         (_sgd if self.way.kind is SGD else _adam)(self, own)
 
     def columns(self, of_lane: Callable[..., Sequence[float]], *others: Sequence[float]) -> _Columns:
-        """Give numbers of each lane, each as (lanes, 1), of its settings and what else is given of it.
+        """Return numbers of each lane, each as (lanes, 1), of its settings and what else is given of it.
 
         Raises:
             OverflowError: One is too large for single precision, which torch may refuse.
@@ -224,7 +224,7 @@ class _Group:
         return counts[:, 0].tolist() if self._steps is None else self._steps
 
     def decayed(self, gradients: Sequence[Tensor], decays: Tensor | None) -> Tensor:
-        """Give gradients and, where a lane's decay isn't zero, its part of the weights, (lanes, numbers).
+        """Return gradients and, where a lane's decay isn't zero, its part of the weights, (lanes, numbers).
 
         Args:
             gradients: Of each stack.
@@ -248,7 +248,7 @@ class _Group:
         return all(one.holds() for one in self._kept.values())
 
     def parts(self, numbers: Tensor) -> list[Tensor]:
-        """Give each parameter's part of these."""
+        """Return each parameter's part of these."""
         return [*torch.split(numbers, self._sizes, 1)]
 
     def end(self) -> None:
@@ -314,7 +314,7 @@ def _agrees(way: Way) -> bool:
 
 
 def _tried(way: Way, *, together: bool) -> Any:
-    """Give the weights of three optimizers after three steps, and what they keep."""
+    """Return the weights of three optimizers after three steps, and what they keep."""
     generator = torch.Generator().manual_seed(0)
     single = torch.float32
     stacks = [torch.randn(shape, generator=generator, dtype=single) for shape in ((3, 37), (3, 5, 13))]

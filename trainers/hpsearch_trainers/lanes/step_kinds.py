@@ -36,7 +36,7 @@ class Way(NamedTuple):
 
 
 def kind_of(optimizer: Optimizer, otherwise: Sequence[str] = OTHERWISE) -> Hashable:
-    """Give what optimizers must have in common to step together; None: this one steps by itself.
+    """Return what optimizers must have in common to step together; None: this one steps by itself.
 
     Args:
         optimizer: One of a lane.
@@ -54,7 +54,7 @@ def kind_of(optimizer: Optimizer, otherwise: Sequence[str] = OTHERWISE) -> Hasha
 
 
 def way_of(optimizer: Optimizer, group: Mapping[str, Any]) -> Way:
-    """Give what decides what this group's step computes."""
+    """Return what decides what this group's step computes."""
     kind = type(optimizer)
     return Way(
         kind,
@@ -97,7 +97,7 @@ def kind_at_once(optimizer: Optimizer, parameters: Sequence[Tensor]) -> Hashable
 
 
 def _begun(group: Mapping[str, Any], kept: Sequence[str], parameter: Tensor) -> dict[str, Any]:
-    """Give what an optimizer keeps of a parameter before its first step, in the order that torch has."""
+    """Return what an optimizer keeps of a parameter before its first step, in the order that torch has."""
     numbers = {name: torch.zeros_like(parameter) for name in kept if name != "step"}
     if "step" not in kept:
         return numbers
@@ -107,7 +107,7 @@ def _begun(group: Mapping[str, Any], kept: Sequence[str], parameter: Tensor) -> 
 
 
 def places_in(group: Sequence[Tensor], parameters: Sequence[Tensor]) -> Sequence[int]:
-    """Give where the parameters of a group are among all; those that aren't there are frozen."""
+    """Return where the parameters of a group are among all; those that aren't there are frozen."""
     numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
     return [numbers[id(one)] for one in group if id(one) in numbers]
 

@@ -25,7 +25,7 @@ _MOST = 4096
 
 
 def storages_of(trainer: Trainer) -> dict[int, int]:
-    """Give the bytes of each storage that a trainer holds, by its address.
+    """Return the bytes of each storage that a trainer holds, by its address.
 
     They are those of tensors and NumPy arrays: of its model and the average, their gradients, the optimizer's state,
     its data, and attributes of its own. What is mapped from a file isn't held.

@@ -91,13 +91,13 @@ class Recording:
     _backward: _Function | None
 
     def tape(self, roles: Sequence[object]) -> Tape:
-        """Give it for these roles, which are in the order of those that it was recorded with."""
+        """Return it for these roles, which are in the order of those that it was recorded with."""
         named = {role_name(number): role for number, role in enumerate(roles)}
         return Tape(self._forward.bound(named), None if self._backward is None else self._backward.bound(named))
 
 
 def role_name(number: int) -> str:
-    """Give the name of a role in a recording."""
+    """Return the name of a role in a recording."""
     return f"r{number}"
 
 

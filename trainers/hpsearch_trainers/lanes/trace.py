@@ -23,7 +23,7 @@ class Traced:
         self._generators = generators
 
     def now(self) -> list[Tensor]:
-        """Give what all of them are now."""
+        """Return what all of them are now."""
         return [*(one.clone() for one in self._stacks), *(one.get_state() for one in self._generators)]
 
     @torch.no_grad()

@@ -157,7 +157,7 @@ class _Run:
                 lane.clip(own)
 
     def _taken_apart(self, gradients: Sequence[Tensor | None]) -> Sequence[Sequence[Tensor | None]]:
-        """Give each lane its gradients, where nothing keeps them in the very same memory in each step."""
+        """Set the gradients of each lane, where nothing keeps them in the very same memory in each step."""
         given = [one for one in gradients if one is not None]
         if not self._memory or len(given) < len(self._memory):
             return self._of_each(gradients)
@@ -165,7 +165,7 @@ class _Run:
         return self._in_memory
 
     def _of_each(self, gradients: Sequence[Tensor | None]) -> Sequence[Sequence[Tensor | None]]:
-        """Give each lane its gradients."""
+        """Set the gradients of each lane."""
         lanes = len(self._lanes)
         unstacked = [[None] * lanes if one is None else one.unbind() for one in gradients]
         return [*zip(*unstacked, strict=True)] if unstacked else [()] * lanes

@@ -41,7 +41,7 @@ def found_of(
     recordings: dict[Hashable, Recorded | None],
     around: Callable[[], AbstractContextManager[object]],
 ) -> Found:
-    """Give what `check_pack` finds, or found for another of this kind, if it was that many lanes are quicker.
+    """Return what `check_pack` finds, or found for another of this kind, if it was that many lanes are quicker.
 
     Args:
         kind: Shape and code of the trainer.
@@ -68,7 +68,7 @@ def found_of(
 
 
 def _ways() -> Hashable:
-    """Give what decides how torch computes, beside what it computes."""
+    """Return what decides how torch computes, beside what it computes."""
     precision = None
     with contextlib.suppress(RuntimeError):  # it was set by both of torch's interfaces
         precision = torch.get_float32_matmul_precision()

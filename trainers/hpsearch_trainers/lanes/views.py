@@ -13,7 +13,7 @@ __all__ = ["behind_lanes"]
 
 
 def behind_lanes(x: Tensor, dim: int) -> int:
-    """Give the number of one lane's dimension among those of all lanes.
+    """Return the number of one lane's dimension among those of all lanes.
 
     Raises:
         IndexError: There is no such dimension.
@@ -27,7 +27,7 @@ def _view(x: LaneTensor, stack: Tensor) -> LaneTensor:
 
 
 def _sizes(shape: tuple[Any, ...]) -> tuple[int, ...] | None:
-    """Give a shape that was given as one sequence or as numbers."""
+    """Return a shape that was given as one sequence or as numbers."""
     sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
     return sizes if all(isinstance(size, int) for size in sizes) else None
 

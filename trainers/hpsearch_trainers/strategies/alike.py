@@ -57,5 +57,5 @@ def _kept(optimizer: Optimizer, parameter: nn.Parameter) -> str:
 
 
 def _is_torchs(optimizer: Optimizer) -> bool:
-    """Say whether it is one of torch's: others may keep what each rank counts for itself."""
+    """Return whether it is one of torch's: others may keep what each rank counts for itself."""
     return type(optimizer).__module__.startswith("torch.optim.")

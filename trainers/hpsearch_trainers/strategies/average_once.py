@@ -89,7 +89,7 @@ class AverageOnce(LocalSteps):
         self._average_moving_average(rows)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what each worker goes on from; on rank 0."""
+        """Return what each worker goes on from; on rank 0."""
         return {"workers": self._of_all} if self._of_all else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -110,7 +110,7 @@ class AverageOnce(LocalSteps):
 
 
 def _marks(trained: Trained) -> dict[tuple[str, Any], str]:
-    """Give marks of each tensor of a model and of what an optimizer keeps for each parameter, equal where these are."""
+    """Return marks of each tensor of a model and of an optimizer's state of each parameter, equal where these are."""
     marks = {("model", name): digest(tensor) for name, tensor in _tensors(trained.model).items()}
     for place, state in trained.optimizer.state_dict()["state"].items():
         kept = [f"{name} {digest(one.to_dense()) if isinstance(one, Tensor) else one}" for name, one in state.items()]

@@ -103,7 +103,7 @@ def _is_sparse(value: Any) -> bool:
 
 
 def _describe(name: Any, value: Any) -> list[Any]:
-    """Give the kind of an entry, and what makes one like it."""
+    """Return the kind of an entry, and what makes one like it."""
     if isinstance(value, Tensor):
         made = [str(value.dtype).removeprefix("torch."), list(value.shape), value.device.type]
         # As torch's own optimizers do: `step` is a count, in whatever dtype.

@@ -88,7 +88,7 @@ def _described(tensor: Tensor | None) -> list[int]:
 
 
 def unpacked(output: Any, stage: int) -> list[Tensor]:
-    """Give the tensors that a stage gives.
+    """Return the tensors that a stage gives.
 
     Raises:
         ConfigurationError: It gives something else.
@@ -104,5 +104,5 @@ def unpacked(output: Any, stage: int) -> list[Tensor]:
 
 
 def packed(tensors: Sequence[Tensor]) -> Any:
-    """Give what the next stage is called with."""
+    """Return what the next stage is called with."""
     return tensors[0] if len(tensors) == 1 else tuple(tensors)

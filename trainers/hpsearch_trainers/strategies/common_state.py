@@ -16,7 +16,7 @@ __all__ = ["of_no_parameter", "spread_common"]
 
 
 def of_no_parameter(state: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Give what lies in an optimizer's `state` under other keys than parameters."""
+    """Return what lies in an optimizer's `state` under other keys than parameters."""
     return {key: value for key, value in state.items() if not isinstance(key, Tensor)}
 
 

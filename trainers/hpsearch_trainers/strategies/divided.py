@@ -35,7 +35,7 @@ class Divided:
         ]
 
     def release(self) -> None:
-        """Give back the memory of the other ranks' parameters, which have no elements from here on."""
+        """Release the memory of the other ranks' parameters, which have no elements from here on."""
         for tensor, _ in self._others:
             tensor.data = tensor.new_empty(0)
 
@@ -116,7 +116,7 @@ def clip_by_norm_of_all(parameters: Iterable[nn.Parameter], limit: float, group:
 
 
 def largest(tensors: Iterable[Tensor | None], optimizer: Optimizer, group: Group) -> float:
-    """Give how many bytes the rank has that has most of them; a collective.
+    """Return how many bytes the rank has that has most of them; a collective.
 
     Args:
         tensors: Of this rank, each once; without their gradients.

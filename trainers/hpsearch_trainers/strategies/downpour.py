@@ -104,7 +104,7 @@ class Downpour(Served):
         self._server = DownpourServer(mine, self._shard.held, self._adagrad, self.ranks, clocks, first=first)
 
     def shares(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
-        """Give parts of the global batches, to each worker the next as soon as it is ready: a quick one gets more."""
+        """Return parts of the global batches, to each worker the next as soon as it is ready: a quick one gets more."""
         if self._in_turn:
             yield from super().shares(shard, epoch)
             return
@@ -160,7 +160,7 @@ class Downpour(Served):
         optimizer.load_state_dict({**optimizer.state_dict(), "state": copy.deepcopy(self._fresh)})
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the sums of squares."""
+        """Return the sums of squares."""
         return {"adagrad": self._adagrad.state_dict()["state"]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

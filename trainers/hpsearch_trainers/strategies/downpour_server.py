@@ -46,11 +46,11 @@ class Clocks:
 
     @property
     def ended(self) -> bool:
-        """Say whether all workers' epochs are over."""
+        """Return whether all workers' epochs are over."""
         return min(self._begun.values()) == float("inf")
 
     def may_begin(self, worker: int) -> bool:
-        """Say whether a worker may begin the step that it asks for."""
+        """Return whether a worker may begin the step that it asks for."""
         step = self._begun[worker]
         if self._in_turn:
             return all(begun > step if other < worker else begun >= step for other, begun in self._begun.items())

@@ -65,11 +65,11 @@ class Fetches:
             known.copy_(now)
 
     def changed(self) -> list[nn.Parameter]:
-        """Give the parameters that aren't what came, or was noted, last; only to be asked while no others may come."""
+        """Return the parameters that aren't what came, or was noted, last; only to be called while no others may come."""
         return [parameter for parameter, now, known in self._compared() if not _alike(now.cpu(), known)]
 
     def _compared(self) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
-        """Give of each piece of which that is known its parameter, its elements, and what they were."""
+        """Return of each piece of which that is known its parameter, its elements, and what they were."""
         for bucket, weights in zip(self._buckets, self._weights, strict=True):
             if not (bucket.sparse and self._stepped):
                 parts = torch.split(weights, [piece.stop - piece.start for piece in bucket.pieces])

@@ -72,7 +72,7 @@ class Hogwild(LocalSteps):
         super().bind(trained)
 
     def is_bound(self, trained: Trained) -> bool:
-        """Say whether all workers have what they had; a collective. One alone may have put something in its place."""
+        """Return whether all workers have what they had; a collective. One alone may have replaced something."""
         return all(self.group.allgather_object(super().is_bound(trained)))
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
@@ -106,7 +106,7 @@ class Hogwild(LocalSteps):
         self._average_moving_average(self._of_workers(self._epoch_rows))
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the states of the other workers' optimizers; on rank 0."""
+        """Return the states of the other workers' optimizers; on rank 0."""
         kind = type(self.trained.optimizer).__qualname__
         return {"optimizer_class": kind, "states": self._others} if self._others else {}
 
@@ -182,7 +182,7 @@ class Locked(Hogwild):
         return 1 + max(self._buckets(self.trained.model).values(), default=-1)
 
     def _buckets(self, model: nn.Module) -> dict[int, int]:
-        """Give the bucket of each piece of memory, by its address."""
+        """Return the bucket of each piece of memory, by its address."""
         buckets, bucket, filled = {}, 0, 0
         for storage in storages_of(model.parameters()):
             if filled >= _BUCKET:

@@ -56,7 +56,7 @@ class LocalSteps(Strategy):
             super().update()
 
     def _of_workers(self, rows: int) -> list[int]:
-        """Give the rows of each worker; a collective."""
+        """Return the rows of each worker; a collective."""
         return self.group.allgather(torch.tensor([rows], device="cpu")).tolist()
 
     def _average_moving_average(self, rows: list[int]) -> None:

@@ -16,7 +16,7 @@ __all__ = ["of_output_alone"]
 def of_output_alone(
     loss_of: Callable[[Any], Tensor], elsewhere: Collection[int], strategy: str
 ) -> Callable[[Any], Tensor]:
-    """Give a loss that raises where it reads what other ranks hold: it would find a part of that, or nothing.
+    """Return a loss that raises where it reads what other ranks hold: it would find a part of that, or nothing.
 
     Args:
         loss_of: Gives the loss of the model's output.
@@ -38,7 +38,7 @@ def of_output_alone(
 
 
 def _reaches(loss: Tensor, output: Collection[Tensor], parameters: Collection[int]) -> bool:
-    """Say whether a loss is computed of one of these parameters on a way that isn't through the output."""
+    """Return whether a loss is computed of one of these parameters on a way that isn't through the output."""
     seen: set[Any] = {None, *(tensor.grad_fn for tensor in output)}
     reached: set[Any] = {loss.grad_fn} - seen
     while reached:

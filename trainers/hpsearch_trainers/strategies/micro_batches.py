@@ -23,7 +23,7 @@ SCHEDULES = ("gpipe", "1f1b")
 
 
 def order_of(schedule: str, stages: int, stage: int, micro_batches: int) -> list[tuple[str, int]]:
-    """Give the passes of a stage, in order, each with the number of its micro-batch.
+    """Return the passes of a stage, in order, each with the number of its micro-batch.
 
     Args:
         schedule: One of `SCHEDULES`.

@@ -96,6 +96,6 @@ def _move(model: nn.Module, storages: Mapping[int, UntypedStorage]) -> None:
 
 
 def storages_of(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
-    """Give the memory of tensors, each piece once; tensors without elements have none."""
+    """Return the memory of tensors, each piece once; tensors without elements have none."""
     found = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors if tensor.numel() > 0}
     return list(found.values())

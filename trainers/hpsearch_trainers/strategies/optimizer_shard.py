@@ -29,12 +29,12 @@ _OF_PARAMETERS = (*_OF_ELEMENTS, "Adafactor", "Muon", "SparseAdam")
 
 
 def trains_elements(optimizer: Optimizer) -> bool:
-    """Say whether a step with some elements of a parameter needs nothing of the others, as is known of torch's own."""
+    """Return whether a step with some elements of a parameter needs nothing of the others, as with torch's own."""
     return _is_of_torch(optimizer, _OF_ELEMENTS)
 
 
 def trains_each_parameter(optimizer: Optimizer) -> bool:
-    """Say whether a step with one parameter needs nothing of the others.
+    """Return whether a step with one parameter needs nothing of the others.
 
     Known of torch's own, LARS and LAMB; another optimizer says so by an attribute `trains_each_parameter`.
     """
@@ -43,7 +43,7 @@ def trains_each_parameter(optimizer: Optimizer) -> bool:
 
 
 def steps_in_parts(optimizer: Optimizer) -> bool:
-    """Say whether steps with one parameter after another are one step with all, also by what is counted in them.
+    """Return whether steps with one parameter after another are one step with all, also by what is counted in them.
 
     Known of torch's own, LARS and LAMB. Others may keep something for all parameters, as a number of steps in a group.
     """
@@ -85,7 +85,7 @@ class OptimizerShard:
                     optimizer.state[self.held[piece]] = _cut(self._state[member], member, piece)
 
     def close(self) -> list[Any]:
-        """Give the optimizer its parameters back.
+        """Put the parameters back into the optimizer.
 
         Returns:
             The state of the pieces, for `assemble`.
@@ -106,7 +106,7 @@ class OptimizerShard:
 def assemble(
     optimizer: Optimizer, parameters: Sequence[nn.Parameter], group: Group, servers: Iterable[int], own: list[Any]
 ) -> None:
-    """Give an optimizer, on every rank, the state that the servers have; a collective.
+    """Load the servers' state into an optimizer, on every rank; a collective.
 
     Args:
         optimizer: Whole.
@@ -138,7 +138,7 @@ def _held(parameter: nn.Parameter, piece: Piece) -> nn.Parameter:
 
 
 def _cut(state: Mapping[str, Any], parameter: Tensor, piece: Piece) -> dict[str, Any]:
-    """Give a piece's part of what is kept for a parameter: a run of what has its shape, and all of anything else."""
+    """Return a piece's part of what is kept for a parameter: a run of what has its shape, and all of anything else."""
     if piece.stop - piece.start == parameter.numel():
         return dict(state)
 

@@ -28,7 +28,7 @@ class Options:
         return cls(values.pop("strategy", "allreduce"), MappingProxyType(values))
 
     def whole(self, key: str, default: int, least: int = 1) -> int:
-        """Give a whole number.
+        """Return a whole number.
 
         Raises:
             ConfigurationError: It is something else, or less than `least`.
@@ -39,7 +39,7 @@ class Options:
         return value
 
     def one_of(self, key: str, known: tuple[str, ...]) -> str:
-        """Give a word, by default the first of those that are known.
+        """Return a word, by default the first of those that are known.
 
         Raises:
             ConfigurationError: It is none of them.

@@ -17,7 +17,7 @@ __all__ = ["gather_states", "take_state"]
 
 
 def gather_states(own: Any, group: Group) -> list[Any]:
-    """Give rank 0 what all other workers have for themselves, in the order of ranks; a collective.
+    """Return what all other workers have for themselves, on rank 0, in the order of ranks; a collective.
 
     Args:
         own: This worker's: numbers, strings, tensors, and lists, tuples and dicts of them.
@@ -35,7 +35,7 @@ def gather_states(own: Any, group: Group) -> list[Any]:
 
 
 def take_state(optimizer: Optimizer, state: Mapping[Any, Any]) -> None:
-    """Give a worker's optimizer back what it had learned, as far as it suits its settings, which stay.
+    """Restore what a worker's optimizer had learned, as far as it suits its settings, which stay.
 
     Args:
         optimizer: Of the class that it was.

@@ -86,17 +86,17 @@ class Pipeline(Strategy):
 
     @property
     def parts(self) -> int:
-        """Give 1: every rank has all rows."""
+        """Return 1: every rank has all rows."""
         return 1
 
     @property
     def part(self) -> int:
-        """Give 0, the number of that part."""
+        """Return 0, the number of that part."""
         return 0
 
     @property
     def stream(self) -> int:
-        """Give the stage, which draws random numbers of its own."""
+        """Return the stage, which draws random numbers of its own."""
         return self._group.rank
 
     def check(self, parts: Parts) -> None:
@@ -244,12 +244,12 @@ class Pipeline(Strategy):
         self._whole = True
 
     def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
-        """Give the metrics, and the memory of the rank that has most."""
+        """Return the metrics, and the memory of the rank that has most."""
         return super().told(metrics) | {"bytes_per_rank": self._bytes}
 
 
 def _with_ranks(models: Sequence[nn.Module], stages: Stages) -> Iterator[tuple[Tensor, int]]:
-    """Give the parameters and buffers that models of the same layers have now, each with the rank that trains it."""
+    """Return the parameters and buffers that models of the same layers have now, each with the rank that trains it."""
     for model in models:
         for named, owners in (
             (model.named_parameters(), stages.owner),

@@ -39,7 +39,7 @@ class Placed:
 
     @property
     def bytes(self) -> int:
-        """Give the bytes of its elements."""
+        """Return the bytes of its elements."""
         return self.elements * self.dtype.itemsize
 
 
@@ -66,7 +66,7 @@ class Bucket:
 
     @property
     def bytes(self) -> int:
-        """Give the bytes of its elements."""
+        """Return the bytes of its elements."""
         return self.elements * self.dtype.itemsize
 
     def take(self, piece: Piece) -> None:
@@ -104,7 +104,7 @@ def place(parameters: Sequence[Placed], servers: int, bucket_bytes: int = _BUCKE
 
 
 def _pieces(parameters: Sequence[Placed], servers: int, most_bytes: int) -> Iterator[tuple[int, Piece]]:
-    """Give each piece and its server, the last parameter's first."""
+    """Return each piece and its server, the last parameter's first."""
     share = sum(parameter.bytes for parameter in parameters) / servers
     cut = {
         number

@@ -230,7 +230,7 @@ def pushes_to(
 
 
 def gradients_of(bucket: Bucket, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Give what a worker pushes of a bucket.
+    """Return what a worker pushes of a bucket.
 
     Args:
         bucket: Which.
@@ -246,7 +246,7 @@ def gradients_of(bucket: Bucket, gradients: Sequence[Tensor | None]) -> list[Ten
 
 
 def take_weights(bucket: Bucket, parameters: Sequence[Tensor]) -> Tensor:
-    """Give a bucket's weights, 1-D.
+    """Return a bucket's weights, 1-D.
 
     Args:
         bucket: Which.
@@ -258,7 +258,7 @@ def take_weights(bucket: Bucket, parameters: Sequence[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def put_weights(bucket: Bucket, elements: Tensor, parameters: Sequence[Tensor]) -> None:
-    """Give parameters the weights that have come.
+    """Set parameters to the weights that have come.
 
     Args:
         bucket: Whose.

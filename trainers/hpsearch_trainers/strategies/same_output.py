@@ -20,7 +20,7 @@ _COARSE = 0.05
 
 
 def output_of(model: nn.Module, inputs: Any) -> list[Tensor]:
-    """Give the tensors in a model's output for some inputs, in eval mode; nothing in the model changes.
+    """Return the tensors in a model's output for some inputs, in eval mode; nothing in the model changes.
 
     Gradients are recorded: without them, torch takes ways within some modules that pass by their layers.
     """
@@ -29,7 +29,7 @@ def output_of(model: nn.Module, inputs: Any) -> list[Tensor]:
 
 
 def training_pass(model: nn.Module, inputs: Any, *, with_gradients: bool) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Give the tensors in a model's output, and each parameter's gradient of a sum of them; nothing in it changes.
+    """Return the tensors in a model's output, and each parameter's gradient of a sum of them; nothing in it changes.
 
     Args:
         model: In the mode that it is to be in. On the CPU each pass draws the same random numbers.
@@ -56,12 +56,12 @@ def training_pass(model: nn.Module, inputs: Any, *, with_gradients: bool) -> tup
 
 
 def _weights_of(output: Tensor) -> Tensor:
-    """Give what makes a sum of an output in which each number counts otherwise."""
+    """Return what makes a sum of an output in which each number counts otherwise."""
     return torch.arange(1, output.numel() + 1).sin().to(output).view(output.shape)
 
 
 def gradients_alike(found: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> bool:
-    """Say whether gradients are the same to rounding, beside each one's own size and, far less, that of all."""
+    """Return whether gradients are the same to rounding, beside each one's own size and, far less, that of all."""
     largest = max((_largest(one) for one in expected if one is not None), default=0.0)
     for one, other in zip(found, expected, strict=True):
         if one is None or other is None:
@@ -98,7 +98,7 @@ def check_same_output(found: Sequence[Tensor], expected: Sequence[Tensor], what:
 
 
 def alike(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
-    """Say whether outputs are the same to rounding."""
+    """Return whether outputs are the same to rounding."""
     return len(found) == len(expected) and all(map(_alike, found, expected))
 
 
@@ -112,7 +112,7 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 
 
 def tensors_of(output: Any) -> list[Tensor]:
-    """Give the tensors in an output, in order."""
+    """Return the tensors in an output, in order."""
     if isinstance(output, Tensor):
         return [output]
     values = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else ()

@@ -87,7 +87,7 @@ class Served(Strategy):
             )
 
     def changed(self) -> list[nn.Parameter]:
-        """Give the parameters that have changed since they were fetched, where that can be told."""
+        """Return the parameters that have changed since they were fetched, where that can be told."""
         raise NotImplementedError
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
@@ -106,7 +106,7 @@ class Served(Strategy):
         return told
 
     def spread(self, buckets: Sequence[Bucket], parameters: Sequence[nn.Parameter]) -> None:
-        """Give every rank the servers' weights; a collective.
+        """Send the servers' weights to every rank; a collective.
 
         Args:
             buckets: Of all servers.
@@ -137,7 +137,7 @@ class Served(Strategy):
             )
 
     def trained_parameters(self) -> list[nn.Parameter]:
-        """Give the parameters that servers train, in order."""
+        """Return the parameters that servers train, in order."""
         return [parameter for parameter in parameters_of(self.trained.optimizer) if parameter.requires_grad]
 
     def buckets(self, parameters: list[nn.Parameter], *, can_be_cut: bool) -> list[Bucket]:
@@ -163,6 +163,6 @@ class Served(Strategy):
 
 
 def _sparse_ones(model: nn.Module) -> set[Tensor]:
-    """Give the parameters whose gradients have the rows alone that were looked up."""
+    """Return the parameters whose gradients have the rows alone that were looked up."""
     tables = (layer for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag))
     return {table.weight for table in tables if table.sparse}

@@ -102,7 +102,7 @@ class ServedBucket:
         self._sending: dict[int, list[Handle[Tensor]]] = {}
 
     def take_mean(self) -> None:
-        """Give the parameters the mean of the gradients that are expected."""
+        """Set the gradients of the parameters to the mean of those that are expected."""
         for parameter, gradient in zip(self.parameters, self.pushes.mean(), strict=True):
             if gradient is not None:
                 gradient = gradient if gradient.is_sparse else gradient.view(parameter.shape)

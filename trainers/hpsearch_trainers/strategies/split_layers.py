@@ -61,7 +61,7 @@ _OF_SINGLE_NUMBERS = (
 
 
 def plan_of(model: nn.Module, named: Mapping[str, str] | None, size: int) -> dict[str, str]:
-    """Give how layers are split, one of `STYLES` by the layer's name in the model.
+    """Return how layers are split, one of `STYLES` by the layer's name in the model.
 
     Args:
         model: An nn.Sequential, also with nested ones; or any, with `named`.
@@ -89,12 +89,12 @@ def plan_of(model: nn.Module, named: Mapping[str, str] | None, size: int) -> dic
 
 
 def split_dimensions(style: str) -> dict[str, int]:
-    """Give along which dimension each parameter of a layer is split, those that are."""
+    """Return along which dimension each parameter of a layer is split, those that are."""
     return dict(_DIMENSIONS.get(style, {}))
 
 
 def forward_of(layer: Any, style: str, mesh: DeviceMesh, *, copies: bool) -> Callable[[Tensor], Tensor]:
-    """Give what computes a layer whose parameters are this rank's parts.
+    """Return what computes a layer whose parameters are this rank's parts.
 
     Args:
         layer: The layer.
@@ -160,7 +160,7 @@ def _rule(model: nn.Sequential, size: int) -> dict[str, str]:
 
 
 def _row(model: nn.Sequential) -> Iterator[tuple[str, Any]]:
-    """Give all layers in the order in which they are called, those that are called twice as well."""
+    """Return all layers in the order in which they are called, those that are called twice as well."""
     for name, layer in model._modules.items():
         if type(layer) is nn.Sequential:
             yield from ((f"{name}.{inner}", one) for inner, one in _row(layer))
@@ -169,12 +169,12 @@ def _row(model: nn.Sequential) -> Iterator[tuple[str, Any]]:
 
 
 def _is_plain_linear(layer: Any) -> bool:
-    """Say whether its output comes from its parameters `weight` and `bias` alone."""
+    """Return whether its output comes from its parameters `weight` and `bias` alone."""
     return type(layer) is nn.Linear and isinstance(layer._parameters.get("weight"), nn.Parameter)
 
 
 def _shared(model: nn.Module) -> set[int]:
-    """Give the ids of modules and parameters that are in several places."""
+    """Return the ids of modules and parameters that are in several places."""
     named = (*model.named_modules(remove_duplicate=False), *model.named_parameters(remove_duplicate=False))
     counts = Counter(id(value) for _, value in named)
     return {value for value, count in counts.items() if count > 1}

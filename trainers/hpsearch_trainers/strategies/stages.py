@@ -113,7 +113,7 @@ def _layers(model: nn.Sequential) -> Iterator[nn.Module]:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Say whether calls of a module run something else, too, or instead."""
+    """Return whether calls of a module run something else, too, or instead."""
     return any(
         (
             module._forward_hooks,
@@ -125,7 +125,7 @@ def hooked(module: nn.Module) -> bool:
 
 
 def _stages_of(named: Iterable[tuple[str, Tensor]], of_stages: Sequence[Sequence[Tensor]]) -> dict[str, list[int]]:
-    """Give the stages in which each tensor is, of those that are in any."""
+    """Return the stages in which each tensor is, of those that are in any."""
     stages: dict[int, list[int]] = {}
     for number, tensors in enumerate(of_stages):
         for tensor in {id(tensor) for tensor in tensors}:

@@ -116,40 +116,40 @@ class Strategy:
 
     @property
     def parts(self) -> int:
-        """Give into how many parts a global batch is divided."""
+        """Return into how many parts a global batch is divided."""
         return 1 if self.workers is None else self.workers.size
 
     @property
     def part(self) -> int:
-        """Give which of them is this rank's; 0 on one that doesn't train."""
+        """Return which of them is this rank's; 0 on one that doesn't train."""
         return 0 if self.workers is None else self.workers.rank
 
     @property
     def tells(self) -> bool:
-        """Say whether this rank is the one that prints for all."""
+        """Return whether this rank is the one that prints for all."""
         return self.group is None or self.group.rank == 0
 
     @property
     def may_be_left_out(self) -> bool:
-        """Say whether weights may change outside its epochs without a word to the other ranks."""
+        """Return whether weights may change outside its epochs without a word to the other ranks."""
         return self.group is None or self.own_loop
 
     def needs(self, name: str) -> bool:
-        """Say whether a trainer's override must call one of `METHODS`: to train by it, or to keep what it keeps."""
+        """Return whether a trainer's override must call one of `METHODS`: to train by it, or to keep what it keeps."""
         if name == "step":
             return not self.may_be_left_out
         return type(self).state_dict is not Strategy.state_dict
 
     @property
     def hooked(self) -> bool:
-        """Say whether a step of the optimizer runs something of the user's, too."""
+        """Return whether a step of the optimizer runs something of the user's, too."""
         optimizer = self.trained.optimizer
         hooks = (*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values())
         return any(getattr(hook, "func", None) is not _check_under_way for hook in hooks)
 
     @property
     def stream(self) -> int:
-        """Give the number of the random numbers that this rank draws from: those with one number draw the same."""
+        """Return the number of the random numbers that this rank draws from: those with one number draw the same."""
         return self.part
 
     def check(self, parts: Parts) -> None:
@@ -165,7 +165,7 @@ class Strategy:
             self.refuse("float16")
 
     def refuse(self, what: str, where: str = "") -> NoReturn:
-        """Say why something can't be used.
+        """Return why something can't be used.
 
         Args:
             what: One of `refuses`.
@@ -195,7 +195,7 @@ class Strategy:
             self._watch = trained.optimizer.register_step_pre_hook(partial(_check_under_way, weakref.ref(self)))
 
     def is_bound(self, trained: Trained) -> bool:
-        """Say whether model, layers, optimizer and parameters are still those that `bind` got."""
+        """Return whether model, layers, optimizer and parameters are still those that `bind` got."""
         objects = _objects_of(trained)
         return len(objects) == len(self._bound) and all(map(operator.is_, objects, self._bound))
 
@@ -229,7 +229,7 @@ class Strategy:
         self._under_way = True
 
     def shares(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
-        """Give of each step of an epoch its number and this rank's rows; taken one by one as they are trained.
+        """Yield the number of each step of an epoch and this rank's rows; taken one by one as they are trained.
 
         Args:
             shard: This rank's.
@@ -300,7 +300,7 @@ class Strategy:
         self.calls["step"] += 1
 
     def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
-        """Give the metrics of an epoch, the same on every rank; a collective.
+        """Return the metrics of an epoch, the same on every rank; a collective.
 
         Args:
             metrics: Those of the ranks that train; None on others.
@@ -309,7 +309,7 @@ class Strategy:
         return dict(metrics)
 
     def entry(self) -> dict[str, Any]:
-        """Give what a trainer's state has of the strategy, under `strategy`; nothing where it keeps nothing."""
+        """Return what a trainer's state has of the strategy, under `strategy`; nothing where it keeps nothing."""
         own = self.state_dict()
         self.kept = bool(own)
         return {"strategy": {"name": self.name, **own}} if own else {}
@@ -321,7 +321,7 @@ class Strategy:
         self.load_state_dict(own if self.kept else {})
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what more continues the training with this strategy, the same on every rank; empty where nothing."""
+        """Return what more continues the training with this strategy, the same on every rank; empty where nothing."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -356,7 +356,7 @@ def _tensors_of(trained: Trained) -> list[Tensor]:
 
 
 def _objects_of(trained: Trained) -> list[object]:
-    """Give what a strategy may have taken note of; a None ends each group of parameters."""
+    """Return what a strategy may have taken note of; a None ends each group of parameters."""
     groups = trained.optimizer.param_groups
     in_groups = [parameter for group in groups for parameter in (*group["params"], None)]
     return [trained.optimizer, *trained.model.modules(), *trained.model.parameters(), *in_groups]

@@ -78,12 +78,12 @@ class TensorParallel(Strategy):
 
     @property
     def parts(self) -> int:
-        """Give 1: every rank has all rows."""
+        """Return 1: every rank has all rows."""
         return 1
 
     @property
     def part(self) -> int:
-        """Give 0, the number of that part."""
+        """Return 0, the number of that part."""
         return 0
 
     def check(self, parts: Parts) -> None:
@@ -182,7 +182,7 @@ class TensorParallel(Strategy):
         self._trusted = True
 
     def _parts_of(self, whole: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Give this rank's parts of what there is for each parameter."""
+        """Return this rank's parts of what there is for each parameter."""
         dimensions = {id(parameter): dimension for parameter, dimension in self._split}
         return [
             one if one is None or id(parameter) not in dimensions else self._part(one, dimensions[id(parameter)])
@@ -240,7 +240,7 @@ class TensorParallel(Strategy):
         self._divided = False
 
     def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
-        """Give the metrics, and the memory of the rank that has most."""
+        """Return the metrics, and the memory of the rank that has most."""
         return super().told(metrics) | {"bytes_per_rank": self._bytes}
 
     def _part(self, whole: Tensor, dimension: int) -> Tensor:
@@ -257,7 +257,7 @@ def _has_shape(value: Any, shape: torch.Size) -> bool:
 
 
 def _square(parameters: list[nn.Parameter]) -> Tensor:
-    """Give the square of their gradients' norm."""
+    """Return the square of their gradients' norm."""
     norm = nn.utils.get_total_norm(one.grad for one in clippable(parameters) if one.grad is not None)
     return norm.double().square()
 

@@ -38,7 +38,7 @@ _FILLED = 4
 
 
 def pays(size: int, cores: int, nbytes: int) -> bool:
-    """Say whether an allreduce goes through a chain.
+    """Return whether an allreduce goes through a chain.
 
     Args:
         size: Number of ranks.

@@ -26,7 +26,7 @@ SERIAL = (1 << 15) - _VECTOR
 
 
 def piece_length(shm: ShmSegment, operation: Operation, reduction: Reduction, nbytes: int | None = None) -> int:
-    """Give how many elements one call of torch reduces.
+    """Return how many elements one call of torch reduces.
 
     Args:
         shm: The host's.

@@ -63,7 +63,7 @@ class Pipeline:
                     shm.barrier.wait(operation)
 
     def cut(self, span: torch.Tensor, number: int) -> torch.Tensor:
-        """Give a chunk of a span; empty where the span is shorter than others."""
+        """Return a chunk of a span; empty where the span is shorter than others."""
         if self._count <= 1:
             return span
         return span[number * self._length : (number + 1) * self._length]

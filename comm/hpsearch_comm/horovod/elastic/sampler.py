@@ -66,7 +66,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
 
     def __iter__(self) -> Iterator[int]:
-        """Give this rank's rows; all ranks have equally many, so that some come twice where they don't divide."""
+        """Return this rank's rows; all ranks have equally many, so that some come twice where they don't divide."""
         everybodys = itertools.cycle(self.remaining_indices)
         mine = itertools.islice(everybodys, self.rank, None, self.num_replicas)
         return itertools.islice(mine, self.num_samples)
