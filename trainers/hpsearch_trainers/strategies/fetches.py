@@ -65,7 +65,7 @@ class Fetches:
             known.copy_(now)
 
     def changed(self) -> list[nn.Parameter]:
-        """Return the parameters that aren't what came, or was noted, last; only to be called while no others may come."""
+        """Return the parameters that differ from what came, or was noted, last; only while no others may come."""
         return [parameter for parameter, now, known in self._compared() if not _alike(now.cpu(), known)]
 
     def _compared(self) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
