@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
+    get_worker_info,
 )
 
 from hpsearch_comm.errors import ConfigurationError
@@ -203,12 +204,159 @@ def test_several_workers_divide_its_rows():
         assert together["loss"] == pytest.approx(by_itself["loss"], rel=1e-4)
 
 
+class Drawing(Sampler[int]):
+    """Draws from a generator of its own."""
+
+    def __init__(self, generator: Any, draw: Any) -> None:
+        self.drawn_from, self.draw = generator, draw
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([self.draw(self.drawn_from) for _ in range(8)])
+
+
+class Around(Sampler[int]):
+    def __init__(self, sampler: Sampler[int]) -> None:
+        self.sampler = sampler
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.sampler)
+
+
+GENERATORS: dict[str, Any] = {
+    "torch": lambda: Drawing(
+        torch.Generator(), lambda generator: torch.randint(ROWS, (1,), generator=generator).item()
+    ),
+    "numpy": lambda: Drawing(np.random.default_rng(3), lambda generator: generator.integers(ROWS)),
+    "older numpy": lambda: Drawing(np.random.RandomState(3), lambda generator: generator.randint(ROWS)),
+    "python": lambda: Drawing(random.Random(3), lambda generator: generator.randrange(ROWS)),
+    "inner": lambda: Around(GENERATORS["numpy"]()),
+}
+
+
+@pytest.mark.parametrize("make", GENERATORS.values(), ids=GENERATORS)
+def test_a_sampler_with_a_generator_of_its_own_goes_on_as_if_uninterrupted(make):
+    whole = seen(DataLoader(Numbered(), batch_size=4, sampler=make()), epochs=2)
+    assert whole[:2] != whole[2:]
+    first, _ = trained(DataLoader(Numbered(), batch_size=4, sampler=make()), epochs=1, model=Seeing)
+    second = Loaded(Trial({"train": DataLoader(Numbered(), batch_size=4, sampler=make()), "model": Seeing}))
+    second.load_state_dict(first.state_dict())
+    second.step()
+    assert isinstance(second.model, Seeing)
+    assert second.model.seen == whole[2:]
+
+
+class Counted(Sampler[int]):
+    """Gives other rows in each epoch, of whose number it must be told; and never ends."""
+
+    epoch = 0
+
+    def __len__(self) -> int:
+        return 4
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield 10 * self.epoch
+
+
+def test_a_sampler_is_told_the_epoch():
+    assert seen(DataLoader(Numbered(), batch_size=4, sampler=Counted()), epochs=3) == [4 * [0], 4 * [10], 4 * [20]]
+
+
+class Noise(Dataset[Any]):
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.full((3,), float([10, 20, 30][row])), torch.randn(1)
+
+
+def test_a_row_that_comes_again_draws_something_else():
+    loader = DataLoader(Noise(), batch_size=7, sampler=[1, 0, 1, -1, 1, -1, 0])
+    batches = Loaded(Trial({"train": loader}))._train
+    rows = batches.order(3)
+    assert rows is not None
+    ((inputs, drawn),) = batches.read([rows], 9)
+    assert inputs[:, 0].tolist() == [20, 10, 20, 30, 20, 30, 10]
+    assert len(set(drawn.flatten().tolist())) == 7
+    ((_, plain),) = batches.read([torch.tensor([1, 0, -1])], 9)
+    assert torch.equal(drawn[[0, 1, 3]], plain)  # as where none comes again
+
+
+class Changed(TensorDataset):
+    def __getitem__(self, row: int) -> Any:
+        return tuple(-tensor[row] for tensor in self.tensors)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_a_subclass_of_tensor_dataset_makes_of_its_rows_is_trained_on(wrapped):
+    data = Changed(INPUTS, TARGETS)
+    _, changed = trained(DataLoader(data, batch_size=16, shuffle=True) if wrapped else data, batch_size=16)
+    _, plain = trained(TensorDataset(-INPUTS, -TARGETS), batch_size=16)
+    for one, other in zip(changed, plain, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
+
+def test_a_list_of_rows_is_a_data_set():
+    rows: Any = [DATA[row] for row in range(ROWS)]
+    _, listed = trained(DataLoader(rows, batch_size=16, shuffle=True))
+    _, plain = trained(DataLoader(DATA, batch_size=16, shuffle=True))
+    for one, other in zip(listed, plain, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
+
+class Opened(Dataset[Any]):
+    """Of use in a process that has been begun."""
+
+    generator: torch.Generator | None = None
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.rand(3, generator=self.generator), torch.ones(1)
+
+
+def opening(_: int) -> None:
+    info: Any = get_worker_info()
+    info.dataset.generator = torch.Generator().manual_seed(info.seed)
+
+
+@pytest.mark.parametrize("method", [None, pytest.param("spawn", marks=pytest.mark.exhaustive)])
+def test_the_function_that_begins_a_process_finds_the_data_set_and_a_seed_of_the_epoch(method):
+    loader = DataLoader(
+        Opened(), batch_size=4, num_workers=1, worker_init_fn=opening, multiprocessing_context=method, timeout=600
+    )
+    batches = Loaded(Trial({"train": loader}))._train
+    drawn = [next(batches.read([torch.arange(4)], seed))[0] for seed in (1, 1, 2)]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
 class Short(Sampler[int]):
     def __len__(self) -> int:
         return 10
 
     def __iter__(self):
         return iter(range(4))
+
+
+class Endless(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from iter(int, 1)
+
+
+class Scaling(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        return ((inputs / 255, targets) for inputs, targets in super().__iter__())
 
 
 class Stream(IterableDataset[Any]):
@@ -223,6 +371,13 @@ class Stream(IterableDataset[Any]):
         (lambda: DataLoader(DATA, sampler=DistributedSampler(DATA, 2, 0)), "another sampler than DistributedSampler"),
         (lambda: DataLoader(DATA, batch_sampler=[[0, 1], [2]]), "batch_size and a sampler, got a batch_sampler"),
         (lambda: DataLoader(DATA, batch_size=None), "batch_size and a sampler, got .* batch_size=None"),
+        (lambda: Scaling(DATA), "torch's own way through its batches, got Scaling with an __iter__ of its own"),
+        (lambda: DataLoader(DATA, sampler=Endless()), "a sampler must know its length.*got Endless without __len__"),
+        (lambda: DataLoader(DATA, sampler=["a", "b"]), "a sampler must give the numbers of rows, got 'a' from list"),
+        (
+            lambda: DataLoader(cast(Any, (INPUTS, TARGETS))),
+            "a row of a data set must be a pair of input and target, got Tensor",
+        ),
     ],
 )
 def test_one_that_cannot_be_divided_is_refused(loader, message):

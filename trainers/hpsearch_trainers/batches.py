@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import itertools
+import operator
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import closing
@@ -12,12 +14,26 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler, TensorDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+    get_worker_info,
+)
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Data
-from hpsearch_trainers.row_randomness import SeededRows, generators_kept, seeded
+from hpsearch_trainers.row_randomness import (
+    SeededRows,
+    generators_kept,
+    seed_generators_of,
+    seeded,
+    told_apart,
+)
 
 __all__ = ["Batches"]
 
@@ -63,42 +79,56 @@ class Batches:
             if self._loader.collate_fn is not default_collate:
                 self._collate = functools.partial(_collated_by, self._loader.collate_fn)
         self._data: Any = data
-        of_tensors = isinstance(data, TensorDataset) or not isinstance(data, Dataset)
+        of_tensors = _has_rows_of_tensors(data) or (self._loader is None and not isinstance(data, Dataset))
         if of_tensors and self._collate is _collate:
             pair = _pair(data.tensors if isinstance(data, TensorDataset) else data)
             self.tensors = [tensor.to(device) for tensor in pair]
             self._copied = [made is not tensor for made, tensor in zip(self.tensors, pair, strict=True)]
         self.rows = self._count()
         if self._loader is not None:
-            self.rows = len(self._loader.sampler)  # type: ignore[arg-type]
+            self.rows = _length_of(self._loader.sampler)
             if self._loader.drop_last:
                 assert self._loader.batch_size is not None
                 self.rows -= self.rows % self._loader.batch_size
 
-    def order(self, seed: int) -> Tensor | None:
-        """Return the row numbers of an epoch, if a DataLoader's sampler says which; else None.
+    @property
+    def ordered(self) -> bool:
+        """Whether a DataLoader's sampler says which rows an epoch has, and in which order."""
+        return self._loader is not None and not (_shuffles_all(self._loader.sampler) and not self._loader.drop_last)
+
+    def order(self, seed: int, epoch: int = 0) -> Tensor | None:
+        """Return the row numbers of an epoch for `read`, if a DataLoader's sampler says which; else None.
 
         Args:
-            seed: What is random in it follows from this alone, so that it is the same on every worker.
+            seed: What is random in it follows from this and the epoch, so that it is the same on every worker.
+            epoch: Its number, for a sampler with `set_epoch`.
 
         Raises:
-            ConfigurationError: The sampler gives fewer than its length.
+            ConfigurationError: The sampler gives fewer than its length, or something else than whole numbers.
         """
-        sampler: Any = None if self._loader is None else self._loader.sampler
-        if self._loader is None or (_shuffles_all(sampler) and not self._loader.drop_last):
+        if not self.ordered:
             return None
+        assert self._loader is not None
+        sampler: Any = self._loader.sampler
         if type(sampler) is SequentialSampler:
             return torch.arange(self.rows)
         with seeded(seed):
-            if getattr(sampler, "generator", None) is not None:
-                sampler.generator.manual_seed(seed)
-            numbers = torch.tensor(list(sampler)[: self.rows], dtype=torch.int64)
-        if len(numbers) < self.rows:
+            seed_generators_of(sampler, seed)
+            if callable(getattr(sampler, "set_epoch", None)):
+                sampler.set_epoch(epoch)
+            given = list(itertools.islice(sampler, self.rows))
+        if len(given) < self.rows:
             raise ConfigurationError(
-                f"a sampler must give as many rows as its length says in every epoch, got {len(numbers)} of "
+                f"a sampler must give as many rows as its length says in every epoch, got {len(given)} of "
                 f"{self.rows} from {type(sampler).__name__}"
             )
-        return numbers
+        try:
+            numbers = torch.tensor(list(map(operator.index, given)), dtype=torch.int64)
+        except TypeError:
+            raise ConfigurationError(
+                f"a sampler must give the numbers of rows, got {given[0]!r} from {type(sampler).__name__}"
+            ) from None
+        return numbers if self.tensors is not None else told_apart(numbers)
 
     def read(self, indices: Iterable[Tensor], seed: int = 0) -> Generator[Any, None, None]:
         """Yield the batch of each set of row numbers.
@@ -120,7 +150,7 @@ class Batches:
                 yield tuple(tensor.index_select(0, chosen) for tensor in self.tensors)
             return
         rows_of = SeededRows(self._data, seed)
-        source = self._in_processes(rows_of, indices) if self._loaders else self._here(rows_of, indices)
+        source = self._in_processes(rows_of, indices, seed) if self._loaders else self._here(rows_of, indices)
         with closing(source) as batches:
             while True:
                 began = time.perf_counter()
@@ -154,8 +184,10 @@ class Batches:
             raise ConfigurationError(f"tensors of a data set must be equally long, got {lengths}")
         return lengths[0]
 
-    def _in_processes(self, data: SeededRows, indices: Iterable[Tensor]) -> Generator[Any, None, None]:
+    def _in_processes(self, data: SeededRows, indices: Iterable[Tensor], seed: int) -> Generator[Any, None, None]:
         empty = 0
+
+        loader = self._loader
 
         def full() -> Iterator[list[int]]:
             nonlocal empty
@@ -170,10 +202,12 @@ class Batches:
             batch_sampler=full(),
             collate_fn=self._collate,
             num_workers=self._loaders,
-            worker_init_fn=None if self._loader is None else self._loader.worker_init_fn,
+            worker_init_fn=functools.partial(_begin_reading, None if loader is None else loader.worker_init_fn),
+            multiprocessing_context=None if loader is None else loader.multiprocessing_context,
+            timeout=0 if loader is None else loader.timeout,
             prefetch_factor=_AHEAD,
             pin_memory=self.device.type == "cuda",
-            generator=torch.Generator(),  # else it would draw from the one that the training draws from
+            generator=torch.Generator().manual_seed(seed),  # else it would draw from the one that the training does
         )
         for _ in range(empty):
             yield self._fetch(data, [])
@@ -187,6 +221,31 @@ class Batches:
             if not rows:
                 return _map(self._collate([data[0]]), lambda tensor: tensor[:0])
             return self._collate([data[row] for row in rows])
+
+
+def _begin_reading(users: Callable[[int], None] | None, number: int) -> None:
+    """Begin a process that reads: what asks for its data set finds the user's."""
+    info: Any = get_worker_info()
+    object.__setattr__(info, "dataset", info.dataset.data)  # as it can't be set otherwise
+    if users is not None:
+        users(number)
+
+
+def _has_rows_of_tensors(data: Any) -> bool:
+    """Return whether a data set's rows are those of its tensors: a subclass of torch's may make others of them."""
+    return isinstance(data, TensorDataset) and all(
+        getattr(type(data), name) is getattr(TensorDataset, name) for name in ("__getitem__", "__len__")
+    )
+
+
+def _length_of(sampler: Any) -> int:
+    try:
+        return len(sampler)
+    except TypeError:
+        raise ConfigurationError(
+            f"a sampler must know its length, which says how many rows an epoch has, got {type(sampler).__name__} "
+            "without __len__"
+        ) from None
 
 
 def _shuffles_all(sampler: Any) -> bool:

@@ -148,6 +148,9 @@ def _batch_size(name: str, size: int | None, data: Any, default: int) -> int:
         return default if size is None else size
     if isinstance(data.dataset, IterableDataset):
         what = "a map-style data set, as its rows are divided among workers by their numbers, got an IterableDataset"
+    elif type(data).__iter__ is not DataLoader.__iter__:
+        what = f"torch's own way through its batches, got {type(data).__name__} with an __iter__ of its own: change "
+        what += "batches in collate_fn, or rows in the data set"
     elif isinstance(data.sampler, DistributedSampler):
         what = "another sampler than DistributedSampler, as a Trainer divides the rows among workers itself"
     elif data.batch_size is None or type(data.batch_sampler) is not BatchSampler:

@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Sampler
 
-__all__ = ["SeededRows", "generators_kept", "seeded"]
+__all__ = ["SeededRows", "generators_kept", "seed_generators_of", "seeded", "told_apart"]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 """2**64 by the golden ratio: neighbouring numbers come to lie far apart."""
+_AGAIN = 1 << 40
+"""What is added to a row's number each time that it comes again in an epoch."""
+_AGAIN_SEED = 0xD1342543DE82EF95
+"""What is added to its seed then: its lower half counts, as torch's generator on the CPU takes 32 bits of a seed."""
 
 
 class SeededRows(Dataset[Any]):
@@ -25,16 +29,48 @@ class SeededRows(Dataset[Any]):
     Args:
         data: A map-style data set.
         seed: Of this epoch of this trial, the same on every worker.
+
+    Attributes:
+        data: The same.
     """
 
     def __init__(self, data: Any, seed: int) -> None:
-        self._data = data
+        self.data = data
         self._seed = seed
 
     def __getitem__(self, row: int) -> Any:
-        """Return a row; leaves the generators as the row left them."""
-        _seed((self._seed + (row + 1) * _GOLDEN) % 2**63)
-        return self._data[row]
+        """Return a row, by its number or one of `told_apart`; leaves the generators as the row left them."""
+        number = (row + _AGAIN // 2) % _AGAIN - _AGAIN // 2
+        times = (row - number) // _AGAIN
+        _seed((self._seed + (number + 1) * _GOLDEN + times * _AGAIN_SEED) % 2**63)
+        return self.data[number]
+
+
+def told_apart(rows: torch.Tensor) -> torch.Tensor:
+    """Return row numbers of which none comes twice, so that a row that does draws something else each time.
+
+    Args:
+        rows: Those of an epoch, int64, from -2**39 to below 2**39.
+    """
+    ordered, positions = rows.sort(stable=True)
+    times = torch.arange(len(rows)) - torch.searchsorted(ordered, ordered)
+    return rows.index_add(0, positions, times * _AGAIN)
+
+
+def seed_generators_of(owner: object, seed: int) -> None:
+    """Seed the generators that are attributes of something, or of a sampler that is one."""
+    numpy: Any = sys.modules.get("numpy")
+    for value in getattr(owner, "__dict__", {}).values():
+        if isinstance(value, torch.Generator):
+            value.manual_seed(seed)
+        elif isinstance(value, random.Random):
+            value.seed(seed)
+        elif isinstance(value, Sampler):
+            seed_generators_of(value, seed)
+        elif numpy is not None and isinstance(value, numpy.random.RandomState):
+            value.seed(seed % 2**32)
+        elif numpy is not None and isinstance(value, numpy.random.Generator):
+            value.bit_generator.state = type(value.bit_generator)(seed).state
 
 
 def _seed(seed: int) -> None:

@@ -127,7 +127,7 @@ class Trainer(ABC):
         rows, order = self._train.rows, None
         if isinstance(parts.train, DataLoader):
             rows -= rows % batch if parts.train.drop_last else 0
-            if self._train.order(0) is not None:
+            if self._train.ordered:
                 order = partial(_order_of, self._train, self._seed)
         self._shard = Shard(rows, batch, self._seed, rank, width, order)
         rule = self._strategy.rate_rule or rule_for(self.optimizer)
@@ -464,6 +464,6 @@ def _drawn(what: str, epoch: int, seed: int) -> int:
 
 
 def _order_of(data: Batches, seed: int, epoch: int) -> Tensor:
-    order = data.order(_drawn("sampler", epoch, seed))
+    order = data.order(_drawn("sampler", epoch, seed), epoch)
     assert order is not None
     return order
