@@ -217,9 +217,6 @@ def _bend(start: Point, end: Point) -> list[Point]:
     shares = [step / _BEND for step in range(_BEND + 1)]
     # A cubic Bézier curve with its control points half-way down.
     return [
-        (
-            x0 + (x1 - x0) * share**2 * (3 - 2 * share),
-            y0 + (y1 - y0) * (1.5 * share * (1 - share) + share**3),
-        )
+        (x0 + (x1 - x0) * share**2 * (3 - 2 * share), y0 + (y1 - y0) * (1.5 * share * (1 - share) + share**3))
         for share in shares
     ]

@@ -23,16 +23,7 @@ from hpsearch.sweep.difference import differing
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow
 
-__all__ = [
-    "AXES",
-    "Axis",
-    "ComparedRun",
-    "Comparison",
-    "Side",
-    "SideDifference",
-    "compare",
-    "same_but_for_seed",
-]
+__all__ = ["AXES", "Axis", "ComparedRun", "Comparison", "Side", "SideDifference", "compare", "same_but_for_seed"]
 
 Axis = Literal["trials", "iterations", "seconds"]
 AXES: tuple[Axis, ...] = ("trials", "iterations", "seconds")

@@ -148,12 +148,7 @@ def trials_dataframe(
 
 
 def _columns(
-    rows: Sequence[TrialRow],
-    names: Sequence[str],
-    times: bool,
-    metrics: bool,
-    objective: Objective,
-    absent: Any = None,
+    rows: Sequence[TrialRow], names: Sequence[str], times: bool, metrics: bool, objective: Objective, absent: Any = None
 ) -> dict[str, list[Value]]:
     """Return the values of each column of the CSV; `absent` is the value of missing params."""
     columns: dict[str, list[Value]] = {

@@ -68,11 +68,7 @@ class HParams:
     """
 
     def __init__(
-        self,
-        spaces: Sequence[Space],
-        forks: bool = False,
-        brackets: bool = False,
-        studies: Sequence[str] = (),
+        self, spaces: Sequence[Space], forks: bool = False, brackets: bool = False, studies: Sequence[str] = ()
     ) -> None:
         # Only the first copies of unbounded blocks, as the columns are written once, at the beginning.
         names = dict.fromkeys(name for space in spaces for name in space.some_names())
