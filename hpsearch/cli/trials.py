@@ -106,8 +106,8 @@ def _listed(args: argparse.Namespace, study: Study) -> str:
         chosen = [fields.find(name, "--columns") for name in args.columns]
         if args.format == "table":
             return fields_to_table(rows, chosen, screen_of(sys.stdout))
-        values = [[None if (value := one.read(row)) is ABSENT else value for one in chosen] for row in rows]
-        named = [one.name for one in chosen]
+        values = [[None if (value := field.read(row)) is ABSENT else value for field in chosen] for row in rows]
+        named = [field.name for field in chosen]
         return (
             csv_text(named, values)
             if args.format == "csv"

@@ -48,7 +48,7 @@ class CsvObserver(Observer):
 
     def _write(self) -> None:
         rows = self._trials.rows()
-        reports = {row.number: [one.report for one in self._trials.reported(row.number)] for row in rows}
+        reports = {row.number: [reported.report for reported in self._trials.reported(row.number)] for row in rows}
         put_in_place(trials_csv(rows, self._sweep).encode(), self._directory / TRIALS_NAME)
         put_in_place(reports_csv(reports).encode(), self._directory / REPORTS_NAME)
         self._is_new = False

@@ -99,11 +99,11 @@ class MLflowObserver(TrialLog):
         self._runs[row.number] = [run]
         named = fit_names(row.params)
         params = [Param(named[name], _text(value)) for name, value in row.params.items()]
-        named = fit_names(dict.fromkeys(name for one in trial.reported for name in one.report.metrics))
+        named = fit_names(dict.fromkeys(name for reported in trial.reported for name in reported.report.metrics))
         metrics = [
-            Metric(named[name], float(value), round(1000 * one.time), one.report.iteration)
-            for one in trial.reported
-            for name, value in one.report.metrics.items()
+            Metric(named[name], float(value), round(1000 * reported.time), reported.report.iteration)
+            for reported in trial.reported
+            for name, value in reported.report.metrics.items()
         ]
         for part in _parts(params, _MOST_PARAMS):
             client.log_batch(run, params=part)

@@ -168,15 +168,15 @@ def _best(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _table(running: Sequence[Running], objective: Objective) -> str:
-    names = objective.names or tuple(dict.fromkeys(name for one in running for name in one.metrics))
-    wide = any(one.width > 1 for one in running)
+    names = objective.names or tuple(dict.fromkeys(name for trial in running for name in trial.metrics))
+    wide = any(trial.width > 1 for trial in running)
     heads = ["trial", "iteration", *names, *(["workers"] if wide else []), "parameters"]
     rows = []
-    for one in running:
-        at = str(one.iteration) if one.until is None else f"{one.iteration} of {one.until}"
-        values = [number(one.metrics[name]) if name in one.metrics else "" for name in names]
-        params = shortened(params_line(one.params), _MOST_LETTERS)
-        rows.append([str(one.trial), at, *values, *([str(one.width)] if wide else []), params])
+    for trial in running:
+        at = str(trial.iteration) if trial.until is None else f"{trial.iteration} of {trial.until}"
+        values = [number(trial.metrics[name]) if name in trial.metrics else "" for name in names]
+        params = shortened(params_line(trial.params), _MOST_LETTERS)
+        rows.append([str(trial.trial), at, *values, *([str(trial.width)] if wide else []), params])
     lines = "".join(_row("td", cells) for cells in rows)
     caption = '<caption style="text-align:left">running</caption>'
     return f'<table style="margin:0.4em 0">{caption}{_row("th", heads)}{lines}</table>'

@@ -63,7 +63,7 @@ class EndedTrial:
                 "state": str(row.state),
                 "reason": row.reason,
                 "failure": None if row.failure is None else row.failure.message,
-                "reports": [[one.report.iteration, dict(one.report.metrics)] for one in self.reported],
+                "reports": [[reported.report.iteration, dict(reported.report.metrics)] for reported in self.reported],
             }
         )
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -106,8 +106,8 @@ class WandbObserver(TrialLog):
                 login_timeout=1,
             ),
         )
-        for one in trial.reported:
-            run.log({**one.report.metrics, "_timestamp": one.time}, step=one.report.iteration)
+        for reported in trial.reported:
+            run.log({**reported.report.metrics, "_timestamp": reported.time}, step=reported.report.iteration)
         run.summary["hpsearch"] = facts_of(trial)
         run.finish(exit_code=int(row.state is TrialState.FAILED))
         return Path(run.dir).parent

@@ -76,20 +76,20 @@ def _differences(compared: Comparison) -> Section:
     title = f"Better than {first}"
     if len(compared.sides) < 2:
         return Section("Better or worse", ["One side: these studies differ in their seed alone."])
-    has_p = any(one.p_value is not None for one in compared.differences)
+    has_p = any(difference.p_value is not None for difference in compared.differences)
     rows = [
         (
-            one.side,
-            difference_time(one),
-            difference_unknown(one) if one.mean is None else f"{one.mean:+.4g}",
-            "" if one.interval is None else f"{one.interval[0]:+.4g} to {one.interval[1]:+.4g}",
-            str(one.pairs or ""),
-            *([] if not has_p else ["" if one.p_value is None else f"{one.p_value:.2g}"]),
+            difference.side,
+            difference_time(difference),
+            difference_unknown(difference) if difference.mean is None else f"{difference.mean:+.4g}",
+            "" if difference.interval is None else f"{difference.interval[0]:+.4g} to {difference.interval[1]:+.4g}",
+            str(difference.pairs or ""),
+            *([] if not has_p else ["" if difference.p_value is None else f"{difference.p_value:.2g}"]),
         )
-        for one in compared.differences
+        for difference in compared.differences
     ]
     words = [f"By how much each side is better than {first}: above 0 where it is."]
-    if any(one.mean is not None and one.interval is None for one in compared.differences):
+    if any(difference.mean is not None and difference.interval is None for difference in compared.differences):
         words.append("A side of one study says nothing of chance, so it has no interval: run both with more seeds.")
     words += [f"{line}." for line in pairing_lines(compared)]
     head = ("side", "when", "mean", "95 % interval", "seeds paired", *(["Wilcoxon p"] if has_p else []))

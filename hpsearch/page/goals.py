@@ -33,9 +33,9 @@ def front(study: Study) -> Section | None:
     rows = [row for row in study.trials if row.values]
     if not objective.several or not rows:
         return None
-    one = objective.goals[0]
+    goal = objective.goals[0]
     # From the best of the first goal on: a trial's second value can be had wherever the first one may be worse.
-    leaders = sorted((row for row in study.leaders if row.feasible), key=lambda row: one.signed(row.values[0]))
+    leaders = sorted((row for row in study.leaders if row.feasible), key=lambda row: goal.signed(row.values[0]))
     summary = f"{len(leaders):,} of {len(rows):,} trials are on the front: none is better than another in all."
     if not leaders:
         least = study.leaders[0]

@@ -43,7 +43,7 @@ class Graph:
     def add(self, node: Node, *before: int) -> int:
         """Add a node after others; return its index."""
         self.nodes.append(node)
-        self.edges += [(one, len(self.nodes) - 1) for one in dict.fromkeys(before)]
+        self.edges += [(source, len(self.nodes) - 1) for source in dict.fromkeys(before)]
         return len(self.nodes) - 1
 
 
@@ -64,12 +64,12 @@ def structures_of(name: str, holds: object, value: Value) -> Iterator[tuple[str,
         case Choice():
             ((branch, value),) = value.items()
             name, inside = f"{name}.{branch}", holds.branches[branch]
-    for one in inside:
+    for declared in inside:
         held = value
-        for part in one.path:
+        for part in declared.path:
             held = held.get(part) if isinstance(held, Mapping) else None
         if held is not None:
-            yield from structures_of(".".join((name, *one.path)), one.holds, held)
+            yield from structures_of(".".join((name, *declared.path)), declared.holds, held)
 
 
 def operations_of(holds: object) -> Iterator[str]:
@@ -77,16 +77,16 @@ def operations_of(holds: object) -> Iterator[str]:
     inside: Sequence[Declared] = ()
     match holds:
         case RepeatedStructure(block=inside) | Cell(operations=inside):
-            for one in inside:
-                match one.holds:
-                    case Categorical(values=values) if not one.path:
+            for declared in inside:
+                match declared.holds:
+                    case Categorical(values=values) if not declared.path:
                         yield from (value for value in values if isinstance(value, str))
-                    case Choice(branches=branches) if not one.path:
+                    case Choice(branches=branches) if not declared.path:
                         yield from branches
         case Structure():
-            inside = [one for _, group in holds.every_group() for one in group]
-    for one in inside:
-        yield from operations_of(one.holds)
+            inside = [declared for _, group in holds.every_group() for declared in group]
+    for declared in inside:
+        yield from operations_of(declared.holds)
 
 
 def graph_of(value: Value) -> Graph | None:
@@ -99,7 +99,7 @@ def graph_of(value: Value) -> Graph | None:
             _edges(graph, value, graph.add(Node("0: input", is_place=True)), "output")
         case dict() if _has_nodes(value):
             inputs = min(map(int, value))
-            _nodes(graph, value, [graph.add(Node(f"{one}: input", is_place=True)) for one in range(inputs)])
+            _nodes(graph, value, [graph.add(Node(f"{index}: input", is_place=True)) for index in range(inputs)])
         case _:
             return None
     return graph

@@ -60,7 +60,7 @@ class Drawn:
 def looks_in(studies: Iterable[Study]) -> dict[str, Look]:
     """Return the looks of all operations that there may be in some studies: one operation has one look on a page."""
     spaces = [study.sweep.parameters for study in studies]
-    return looks_of([name for space in spaces for one in space.declared for name in operations_of(one.holds)])
+    return looks_of([name for space in spaces for declared in space.declared for name in operations_of(declared.holds)])
 
 
 def networks(study: Study, looks: Mapping[str, Look] | None = None) -> list[Section]:
@@ -71,8 +71,8 @@ def networks(study: Study, looks: Mapping[str, Look] | None = None) -> list[Sect
         looks: Looks by operation, shared with other studies on the page; None: there are no others.
     """
     space = study.sweep.parameters
-    if not any(isinstance(one.holds, Structure) for one in space.declared):  # no need to look at thousands of trials
-        return []
+    if not any(isinstance(declared.holds, Structure) for declared in space.declared):
+        return []  # without a look at thousands of trials
     best = _best(study)
     looks = looks_in([study]) if looks is None else looks
     sections = []
@@ -106,7 +106,7 @@ def _best(study: Study) -> list[tuple[TrialRow, Mapping[str, Value]]]:
 
 
 def _structures(space: Space, params: Params) -> dict[str, Value]:
-    holds = {".".join(one.path): one.holds for one in space.declared}
+    holds = {".".join(declared.path): declared.holds for declared in space.declared}
     return {
         name: value
         for top, whole, is_structure in space.top_level(params)

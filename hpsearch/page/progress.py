@@ -155,7 +155,7 @@ def _curves(
         best = trial in thick
         chart.line(points, ink, 3.0 if best else 1.2, faint=not best and len(shown) > 30, tip=tip)
     for step, level in enumerate(shades):
-        exact = {one for one in levels if _shade(one, shades) == step} <= {level}
+        exact = {iterations for iterations in levels if _shade(iterations, shades) == step} <= {level}
         chart.key(SERIES[step], f"{'' if exact else '<= '}{counted(level, 'iteration')}")
     words = [summary, *beyond]
     if len(known) > len(shown):

@@ -58,8 +58,8 @@ def workers(study: Study) -> Section | None:
     share = f"{idle / there:.0%}" if there else "none"
     summary = f"{counted(count, 'worker')}: idle for {duration(idle)} of {duration(there)} ({share})."
     shown = lanes[:_MOST_LANES]
-    first, last = spans[0][0], max(spans[-1][1], max(one.ended for one in segments))
-    begun = min(one.began for one in segments)
+    first, last = spans[0][0], max(spans[-1][1], max(segment.ended for segment in segments))
+    begun = min(segment.began for segment in segments)
     is_late = begun - first > (last - first) / 2
     first = begun if is_late else first
     second, unit = _unit(last - first)
@@ -84,12 +84,12 @@ def workers(study: Study) -> Section | None:
         y = top + row * index
         if row > 10 or index % 8 == 0:
             picture.draw(Words(left - 8, y + row / 2 + 4, str(index), "end", "muted", 11))
-        for one in lane[::every]:
-            x = left + wide * (one.began - first) / second / across.high
-            width = wide * (one.ended - one.began) / second / across.high
-            ink = "bad" if one.kind in _BAD else inks.get(one.until, "s0")
-            rung = f" ({up_to(one.until)})" if inks else ""
-            tip = f"trial {one.trial}{rung}, {one.kind}, {duration(one.ended - one.began)}"
+        for segment in lane[::every]:
+            x = left + wide * (segment.began - first) / second / across.high
+            width = wide * (segment.ended - segment.began) / second / across.high
+            ink = "bad" if segment.kind in _BAD else inks.get(segment.until, "s0")
+            rung = f" ({up_to(segment.until)})" if inks else ""
+            tip = f"trial {segment.trial}{rung}, {segment.kind}, {duration(segment.ended - segment.began)}"
             gap = min(1.0, width / 4)  # it separates one segment from the next
             picture.draw(Box(x, y + 2, max(width - gap, 0.6), row - 4, ink, tip))
     starting = sum(_before_the_first(segments, *span) for span in spans)
@@ -100,7 +100,7 @@ def workers(study: Study) -> Section | None:
     words = [summary, f"A bar is a segment of a trial{', in the colour of its rung' if inks else ''}."]
     if is_late:
         words.append("Drawn is what came after that: it is less than half of the time.")
-    if any(one.kind in _BAD for one in segments):
+    if any(segment.kind in _BAD for segment in segments):
         words.append("Red are segments that failed, or were lost.")
     if len(lanes) > count:
         words.append(f"Rows are trials beside each other: up to {of_worker} on each worker.")
@@ -118,9 +118,9 @@ def _unit(seconds: float) -> tuple[float, str]:
 
 def _keys(segments: Sequence[_Busy], inks: Mapping[int | None, Ink]) -> list[Key]:
     """Return the legend; empty if there is only one colour."""
-    untils = {one.until for one in segments if one.kind not in _BAD}
+    untils = {segment.until for segment in segments if segment.kind not in _BAD}
     keys = [Key(ink, up_to(until), "box") for until, ink in inks.items() if until in untils]
-    bad = [kind for kind in _BAD if any(one.kind == kind for one in segments)]
+    bad = [kind for kind in _BAD if any(segment.kind == kind for segment in segments)]
     return [*keys, *([Key("bad", " or ".join(bad), "box")] if bad else [])]
 
 
@@ -177,7 +177,7 @@ def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]
 
 def _before_the_first(segments: list[_Busy], began: float, ended: float, workers: int) -> float:
     """Return the workers' idle seconds before the first segment."""
-    first = min((one.began for one in segments if began <= one.began < ended), default=began)
+    first = min((segment.began for segment in segments if began <= segment.began < ended), default=began)
     return (first - began) * workers
 
 
@@ -197,7 +197,7 @@ def _most_at_once(segments: list[_Busy]) -> int:
 
 def _changes(segments: list[_Busy]) -> list[tuple[float, int]]:
     """Return by how much the number of running segments changes when, in order."""
-    return sorted([(one.began, 1) for one in segments] + [(one.ended, -1) for one in segments])
+    return sorted([(segment.began, 1) for segment in segments] + [(segment.ended, -1) for segment in segments])
 
 
 def _lanes(segments: list[_Busy], most: int) -> list[list[_Busy]]:
@@ -212,16 +212,16 @@ def _lanes(segments: list[_Busy], most: int) -> list[list[_Busy]]:
     lanes: list[list[_Busy]] = []
     free: list[int] = []
     ends: list[tuple[float, int]] = []
-    for one in sorted(segments, key=lambda one: (one.began, one.ended)):
-        while ends and ends[0][0] <= one.began:
+    for segment in sorted(segments, key=lambda segment: (segment.began, segment.ended)):
+        while ends and ends[0][0] <= segment.began:
             heapq.heappush(free, heapq.heappop(ends)[1])
         if free:
             lane = heapq.heappop(free)
-        elif len(lanes) >= most and ends[0][0] - one.began <= _HEARD:
+        elif len(lanes) >= most and ends[0][0] - segment.began <= _HEARD:
             lane = heapq.heappop(ends)[1]
         else:
             lane = len(lanes)
             lanes.append([])
-        lanes[lane].append(one)
-        heapq.heappush(ends, (one.ended, lane))
+        lanes[lane].append(segment)
+        heapq.heappush(ends, (segment.ended, lane))
     return lanes

@@ -199,7 +199,7 @@ def compare(*given: Study | str | Path) -> Comparison:
         HpsearchError: Their objectives differ, or a study appears twice.
         JournalError: A journal can't be read.
     """
-    studies = [one if isinstance(one, Study) else load(one) for one in given]
+    studies = [each if isinstance(each, Study) else load(each) for each in given]
     if not studies:
         raise HpsearchError("compare: expected studies, or their directories, got none")
     first = studies[0]
@@ -228,7 +228,7 @@ def compare(*given: Study | str | Path) -> Comparison:
         ComparedRun(study, known, tuple(_value(moment, objective, reference) for moment in known.changes))
         for study, known in zip(studies, courses, strict=True)
     ]
-    groups = [[runs[index] for index in indices] for indices in same_but_for_seed([one.sweep for one in studies])]
+    groups = [[runs[index] for index in indices] for indices in same_but_for_seed([each.sweep for each in studies])]
     more = objective.several or objective.goals[0].goal == "maximize"
     labels = _labels([group[0].study for group in groups])
     sides = tuple(Side(label, tuple(group), more) for label, group in zip(labels, groups, strict=True))

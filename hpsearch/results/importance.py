@@ -58,7 +58,7 @@ def importance_of(study: Study, index: int = 0) -> Importance:
         for trial, scores in study.scores().items()
     }
     reached = Counter(iteration for curve in curves.values() for iteration in curve)
-    iteration = max((one for one, count in reached.items() if count >= _LEAST_FITTED), default=None)
+    iteration = max((at for at, count in reached.items() if count >= _LEAST_FITTED), default=None)
     if iteration is None:
         return Importance(missing=f"{_needed(name)}: {_had(reached)}.")
     rows = [row for row in study.trials if iteration in curves.get(row.number, {})]
@@ -119,9 +119,9 @@ def _shares_of(sweep: Sweep, rows: Sequence[TrialRow], values: Sequence[float]) 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             study = optuna.create_study()
-            distributions = {name: one.distribution for name, one in known.items()}
+            distributions = {name: scaled.distribution for name, scaled in known.items()}
             for index, value in enumerate(_shares(values)):
-                params = {name: one.values[index] for name, one in known.items()}
+                params = {name: scaled.values[index] for name, scaled in known.items()}
                 study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=value))
             evaluator = FanovaImportanceEvaluator(n_trees=_TREES, seed=0)
             found = get_param_importances(study, evaluator=evaluator, params=list(known))

@@ -170,8 +170,12 @@ class Rerun:
         """Return the rows of `dataframe` as objects, with all params, groups nested, as an object in each."""
         nest = self.study.sweep.parameters.nest
         return [
-            {**{name: getattr(one, name) for name in OWN}, "params": nest(one.params), **result_of(one)}
-            for one in self.configurations
+            {
+                **{name: getattr(config, name) for name in OWN},
+                "params": nest(config.params),
+                **result_of(config),
+            }
+            for config in self.configurations
         ]
 
     def dataframe(self) -> pd.DataFrame:
@@ -205,6 +209,6 @@ def identity(params: Params) -> str:
     return json.dumps(dict(params), sort_keys=True)
 
 
-def result_of(one: Configuration) -> dict[str, Any]:
+def result_of(config: Configuration) -> dict[str, Any]:
     """Return mean and spread of a configuration, and how many runs it had."""
-    return {**{name: getattr(one, name) for name in (*SPREAD, "succeeded")}, "runs": one.asked}
+    return {**{name: getattr(config, name) for name in (*SPREAD, "succeeded")}, "runs": config.asked}

@@ -160,7 +160,7 @@ def summarize(paths: Sequence[Path], now: float) -> list[StudySummary]:
     """
     with sizes_beside(paths) as sizes:
         found = [_summary(path, now) for path in paths]
-        return [replace(one, size=size) for one, size in zip(found, sizes(), strict=True)]
+        return [replace(summary, size=size) for summary, size in zip(found, sizes(), strict=True)]
 
 
 def _summary(path: Path, now: float) -> StudySummary:
@@ -206,7 +206,7 @@ def _fingerprint(study_dir: StudyDirectory) -> list[tuple[int, int, int]]:
     """Return (inode, bytes, time of the last change in ns) of the journal's files that hold something."""
     paths = (study_dir.journal, study_dir.journal.with_name(f"{study_dir.journal.name}-wal"))
     found = [path.stat() for path in paths if path.exists()]
-    return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in found if one.st_size]
+    return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found if status.st_size]
 
 
 def _keep(summary: StudySummary, stamp: list[tuple[int, int, int]]) -> None:

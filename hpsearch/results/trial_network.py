@@ -257,5 +257,5 @@ def _training_step(study: Study, row: TrialRow, state: Mapping[str, Any]) -> Tra
     if not isinstance(kept, Mapping):
         return TrainingStep(on_one, reported, "", 1)
     # Tensors, except counters.
-    copies = max((sum(getattr(one, "dim", int)() > 0 for one in own.values()) for own in kept.values()), default=0)
+    copies = max((sum(getattr(value, "dim", int)() > 0 for value in own.values()) for own in kept.values()), default=0)
     return TrainingStep(on_one, reported, str(state.get("optimizer_class", "")), copies)

@@ -71,8 +71,8 @@ def sweep_of_search(arguments: Mapping[str, Any], trainable: str | None, folder:
         keys["metric"] = {"name": keys["metric"]}
     if "observers" in own:
         keys["observers"] = names_of(own["observers"])
-    is_python = not isinstance(parameters, Mapping) or any(not isinstance(one, Mapping) for one in parameters.values())
-    if not isinstance(parameters, Space) and (is_python or not is_whole):
+    is_yaml = isinstance(parameters, Mapping) and all(isinstance(value, Mapping) for value in parameters.values())
+    if not isinstance(parameters, Space) and not (is_yaml and is_whole):
         keys["parameters"] = space_of(parameters, keys.pop("constraints", ()))
     sweep = sweep_from_mapping(keys, name=name, trainable=trainable)
     for note in wandb_notes(keys) if progress and is_whole else ():

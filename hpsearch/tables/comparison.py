@@ -146,7 +146,7 @@ def setting_rows(compared: Comparison) -> list[tuple[str, str, str, str]]:
 
 def _settings(compared: Comparison) -> str:
     first = compared.sides[0].label
-    lines = [f"  {key}: {one} in {first}, {other} in {side}" for side, key, one, other in setting_rows(compared)]
+    lines = [f"  {key}: {former} in {first}, {other} in {side}" for side, key, former, other in setting_rows(compared)]
     return "".join(f"{line}\n" for line in ["sweeps differ in", *lines]) if lines else ""
 
 
@@ -155,7 +155,7 @@ def _differences(compared: Comparison) -> str:
         alone = len(compared.runs) < 2
         return "" if alone else "One side: these studies differ in their seed alone.\n"
     lines = [f"better than {compared.sides[0].label} by (mean, 95 % interval)"]
-    lines += [f"  {_difference(one)}" for one in compared.differences]
+    lines += [f"  {_difference(difference)}" for difference in compared.differences]
     return "".join(f"{line}\n" for line in [*lines, *(f"  {pairing}" for pairing in pairing_lines(compared))])
 
 
@@ -182,26 +182,27 @@ def _repeated(side: Side) -> str:
     return f"{side.label}: studies with the same seed count as one, by their mean: {repeated}" if repeated else ""
 
 
-def difference_time(one: SideDifference) -> str:
+def difference_time(difference: SideDifference) -> str:
     """Describe the point of comparison: the end, or equal cost."""
-    return "as they stand" if one.by is None or one.amount is None else f"after {amount_told(one.by, one.amount)}"
+    axis, amount = difference.by, difference.amount
+    return "as they stand" if axis is None or amount is None else f"after {amount_told(axis, amount)}"
 
 
-def difference_unknown(one: SideDifference) -> str:
+def difference_unknown(difference: SideDifference) -> str:
     """Return why a difference has no mean."""
-    return f"unknown, as there is no value to reckon with in {_named(one.without, 3)}"
+    return f"unknown, as there is no value to reckon with in {_named(difference.without, 3)}"
 
 
-def _difference(one: SideDifference) -> str:
-    when = difference_time(one)
-    if one.mean is None:
-        return f"{one.side}, {when}: {difference_unknown(one)}"
-    text = f"{one.side}, {when}: {one.mean:+.4g}"
-    if one.interval is None:
+def _difference(difference: SideDifference) -> str:
+    when = difference_time(difference)
+    if difference.mean is None:
+        return f"{difference.side}, {when}: {difference_unknown(difference)}"
+    text = f"{difference.side}, {when}: {difference.mean:+.4g}"
+    if difference.interval is None:
         return f"{text}; a side with one seed says nothing of chance: run both with more seeds"
-    text += f" [{one.interval[0]:+.4g}, {one.interval[1]:+.4g}]"
-    text += f", {one.pairs} seeds paired" if one.pairs else ", seeds not paired"
-    return text if one.p_value is None else f"{text}, Wilcoxon p = {one.p_value:.2g}"
+    text += f" [{difference.interval[0]:+.4g}, {difference.interval[1]:+.4g}]"
+    text += f", {difference.pairs} seeds paired" if difference.pairs else ", seeds not paired"
+    return text if difference.p_value is None else f"{text}, Wilcoxon p = {difference.p_value:.2g}"
 
 
 def amount_told(axis: str, amount: float) -> str:
@@ -252,7 +253,7 @@ def comparison_json(compared: Comparison) -> dict[str, Any]:
         "goals": [{"name": goal.name, "goal": goal.goal} for goal in compared.objective.goals],
         "reference": _reference(compared),
         "sides": [_side_json(compared, side) for side in compared.sides],
-        "differences": [_difference_json(one) for one in compared.differences],
+        "differences": [_difference_json(difference) for difference in compared.differences],
     }
     plain: dict[str, Any] = strict_json(record)
     return plain
@@ -272,9 +273,9 @@ def _side_json(compared: Comparison, side: Side) -> dict[str, Any]:
     }
 
 
-def _difference_json(one: SideDifference) -> dict[str, Any]:
-    shown = {field.name: getattr(one, field.name) for field in fields(one)}
-    named = {"left_out": one.left_out, "without": one.without}
+def _difference_json(difference: SideDifference) -> dict[str, Any]:
+    shown = {field.name: getattr(difference, field.name) for field in fields(difference)}
+    named = {"left_out": difference.left_out, "without": difference.without}
     return shown | {
         name: [{"directory": str(run.study.directory), "seed": run.seed} for run in runs]
         for name, runs in named.items()

@@ -17,9 +17,9 @@ __all__ = ["constants_of", "outline", "outlined", "written"]
 def outlined(rows: Sequence[TrialRow], space: Space) -> tuple[list[TrialRow], tuple[str, ...]]:
     """Return rows whose params have a text for each structure, and the names of these params, in order."""
     # Without structures all values stay as they are, which is a fast path for thousands of trials.
-    flat = not any(isinstance(one.holds, Structure) for one in space.declared)
+    flat = not any(isinstance(declared.holds, Structure) for declared in space.declared)
     written = list(rows) if flat else [replace(row, params=outline(row.params, space)) for row in rows]
-    names = [".".join(one.path) for one in space.declared]
+    names = [".".join(declared.path) for declared in space.declared]
     return written, tuple(dict.fromkeys([*names, *(name for row in written for name in row.params)]))
 
 

@@ -27,25 +27,25 @@ def rerun_dataframe(rerun: Rerun) -> pd.DataFrame:
 
     known = rerun.configurations
     columns = {
-        **{name: [getattr(one, name) for one in known] for name in OWN},
-        **{f"params.{name}": [one.params.get(name, pd.NA) for one in known] for name in rerun.varying},
+        **{name: [getattr(config, name) for config in known] for name in OWN},
+        **{f"params.{name}": [config.params.get(name, pd.NA) for config in known] for name in rerun.varying},
     }
-    came = [result_of(one) for one in known]
-    frame = frame_of(columns | {name: [one[name] for one in came] for name in came[0]})
+    came = [result_of(config) for config in known]
+    frame = frame_of(columns | {name: [config[name] for config in came] for name in came[0]})
     return frame.astype({name: "float64" for name in ("value", "mean", "std", "min", "max")})
 
 
 def rerun_text(rerun: Rerun, screen: Screen | None = None) -> str:
     """Return the table for a terminal, what isn't in it, and which configuration is best."""
     known, metric = rerun.configurations, rerun.metric
-    points = [one.params for one in known]
+    points = [config.params for config in known]
     columns = [
-        Column("trial", [str(one.trial) for one in known], is_kept=True),
-        Column(f"its {metric}", numbers([one.value for one in known])),
-        Column("iterations", [str(one.iterations) for one in known]),
+        Column("trial", [str(config.trial) for config in known], is_kept=True),
+        Column(f"its {metric}", numbers([config.value for config in known])),
+        Column("iterations", [str(config.iterations) for config in known]),
         *(Column(name, param_cells(name, points), is_text=True) for name in rerun.varying),
-        *(Column(name, numbers([getattr(one, name) for one in known]), is_kept=True) for name in SPREAD),
-        Column("runs", [f"{one.succeeded} of {one.asked}" for one in known], is_kept=True),
+        *(Column(name, numbers([getattr(config, name) for config in known]), is_kept=True) for name in SPREAD),
+        Column("runs", [f"{config.succeeded} of {config.asked}" for config in known], is_kept=True),
     ]
     table = table_text(columns, screen or WHOLE, "with hpsearch best --format json")
     return table + "".join(f"{line}\n" for line in [*_missing(rerun), *_verdict(rerun)])
@@ -54,10 +54,10 @@ def rerun_text(rerun: Rerun, screen: Screen | None = None) -> str:
 def _missing(rerun: Rerun) -> list[str]:
     """Name the runs that no mean holds."""
     unended, lines = 0, []
-    for one in rerun.former:
-        unended += one.asked - len(one.runs)
-        for row in one.runs:
-            which = f"run {row.number} (of trial {one.trial})"
+    for config in rerun.former:
+        unended += config.asked - len(config.runs)
+        for row in config.runs:
+            which = f"run {row.number} (of trial {config.trial})"
             if row.failure is not None:
                 lines.append(f"failed:       {which}: {shortened(row.failure.message, LONGEST_CELL)}")
             elif row.state is not TrialState.COMPLETE:
@@ -68,7 +68,7 @@ def _missing(rerun: Rerun) -> list[str]:
         more = counted(len(lines) - _MOST_NAMED, "more run")
         lines[_MOST_NAMED:] = [f"              and {more}: hpsearch trials {shlex.quote(str(rerun.study.directory))}"]
     if unended:
-        total = sum(one.asked for one in rerun.former)
+        total = sum(config.asked for config in rerun.former)
         lines.append(f"not ended:    {unended} of {counted(total, 'run')}")
     return lines
 
@@ -89,11 +89,11 @@ def _verdict(rerun: Rerun) -> Sequence[str]:
     ]
 
 
-def _told(metric: str, one: Configuration) -> str:
-    if one.mean is None:
-        return f"none of {counted(one.asked, 'run')} has a value"
-    spread = "" if one.std is None else f" ± {_shown(one.std)}"
-    return f"{metric} {_shown(one.mean)}{spread} over {one.succeeded} of {one.asked} runs"
+def _told(metric: str, config: Configuration) -> str:
+    if config.mean is None:
+        return f"none of {counted(config.asked, 'run')} has a value"
+    spread = "" if config.std is None else f" ± {_shown(config.std)}"
+    return f"{metric} {_shown(config.mean)}{spread} over {config.succeeded} of {config.asked} runs"
 
 
 def _shown(value: float | None) -> str:

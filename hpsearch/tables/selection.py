@@ -85,7 +85,7 @@ class Fields:
         for field in self._whole.values():
             known = self._meant.setdefault(field.head, [])
             # What decides is reported, too: its name alone means the value that a trial is judged by.
-            judged = field.name.startswith("metrics.") and any(one in values.values() for one in known)
+            judged = field.name.startswith("metrics.") and any(other in values.values() for other in known)
             if field not in known and not judged:
                 known.append(field)
 

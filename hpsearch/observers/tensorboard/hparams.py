@@ -72,13 +72,13 @@ class HParams:
     ) -> None:
         # Only the first copies of unbounded blocks, as the columns are written once, at the beginning.
         names = dict.fromkeys(name for space in spaces for name in space.some_names())
-        found = {name: [one for space in spaces if (one := space.find(name)) is not None] for name in names}
-        self._distributions = {name: [one.distribution for one in known] for name, known in found.items() if known}
+        found = {name: [param for space in spaces if (param := space.find(name)) is not None] for name in names}
+        self._distributions = {name: [param.distribution for param in known] for name, known in found.items() if known}
         self._kinds = {name: _shared_kind(known) for name, known in self._distributions.items()}
         self._logs = {
             name: self._free(f"log10({name})")
             for name, known in self._distributions.items()
-            if self._kinds[name] is float and any(isinstance(one, _ON_LOG_SCALE) for one in known)
+            if self._kinds[name] is float and any(isinstance(param, _ON_LOG_SCALE) for param in known)
         }
         self._study, self._state, self._bracket, self._parent, self._inherited = map(
             self._free, ("study", "state", "bracket", "parent trial", "inherited iteration")
@@ -200,10 +200,10 @@ def _discrete(name: str, values: Sequence[str]) -> api_pb2.HParamInfo:
 def _ends(distributions: Sequence[Distribution]) -> tuple[float, float] | None:
     """Return what all values lie between; None where there are no bounds: JSON, and so the browser, has no infinity."""
     ends: list[float] = []
-    for one in distributions:
-        if isinstance(one, Uniform | LogUniform | IntUniform | LogIntUniform):
-            ends += one.min, one.max
-        elif (values := _values([one])) is not None:
+    for distribution in distributions:
+        if isinstance(distribution, Uniform | LogUniform | IntUniform | LogIntUniform):
+            ends += distribution.min, distribution.max
+        elif (values := _values([distribution])) is not None:
             ends += values
         else:
             return None
@@ -243,7 +243,7 @@ def _kind(values: Sequence[Value]) -> type:
 
 def _shared_kind(distributions: Sequence[Distribution]) -> type:
     """Return the one type that a parameter's values are shown as in all studies."""
-    listed = [values for one in distributions if (values := _values([one])) is not None]
+    listed = [values for distribution in distributions if (values := _values([distribution])) is not None]
     if len(listed) == len(distributions):
         return _kind([value for values in listed for value in values])
     return float if all(_is_number(value) for values in listed for value in values) else str

@@ -157,8 +157,8 @@ class View:
         of_trials = [
             run
             for followed, numbers in zip(self._followed, self._best(count), strict=True)
-            for one in numbers
-            if (run := followed.runs.run_of(one)) is not None
+            for trial in numbers
+            if (run := followed.runs.run_of(trial)) is not None
         ]
         return [*of_trials, *self.study_runs]
 
@@ -328,7 +328,7 @@ class Repeats:
                 moments = [_at(course.changes, axis, step) for course in self._courses]
                 found = [found_by(self._objective, () if moment is None else moment.front) for moment in moments]
                 for what in found[0]:
-                    self._put(what, axis, step, [one[what] for one in found])
+                    self._put(what, axis, step, [values[what] for values in found])
 
     def _put(self, what: str, axis: Axis, step: int, values: Sequence[float]) -> None:
         known = [None if math.isnan(value) else value for value in values]

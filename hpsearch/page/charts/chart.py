@@ -128,7 +128,7 @@ class Chart:
     def band(self, points: Sequence[tuple[float, float, float]], ink: Ink) -> None:
         """Fill the area between two curves, from (horizontal, one, other) tuples."""
         known = [point for point in points if all(map(math.isfinite, point))]
-        edge = [(x, one) for x, one, _ in known] + [(x, other) for x, _, other in reversed(known)]
+        edge = [(x, first) for x, first, _ in known] + [(x, other) for x, _, other in reversed(known)]
         if edge:
             self._draw(Area([self._place(point) for point in edge], ink))
 
