@@ -31,9 +31,8 @@ from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import Signature
 from hpsearch_comm.shm.barrier import Barrier, Bell
 from hpsearch_comm.shm.memfd import Memfd
-from hpsearch_comm.shm.shm_segment import ShmSegment
+from hpsearch_comm.shm.shm_segment import CHUNK, ShmSegment
 from hpsearch_comm.shm.slots import SLOT
-from hpsearch_comm.shm.staging import CHUNK
 from hpsearch_comm.transport.mesh import Mesh
 from hpsearch_comm.transport.shm_link import links_within
 from tests.comm.shm_world import PATIENCE, allreduce_directly, socket_pairs

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import hpsearch_comm.horovod as hvd
-from hpsearch_comm.horovod.adasum import combine
+from hpsearch_comm.horovod.execution import combine
 
 DTYPES = [torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64]
 SHAPES: list[tuple[int, ...]] = [(), (0,), (5,), (3, 4), (2, 0, 3), (70_000,)]

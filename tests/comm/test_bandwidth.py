@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpsearch_comm.timeline.bandwidth import algorithm_bandwidth, bus_bandwidth, bus_factor
+from hpsearch_comm.timeline.trace_event import algorithm_bandwidth, bus_bandwidth, bus_factor
 
 
 @pytest.mark.parametrize(

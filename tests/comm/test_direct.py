@@ -15,8 +15,7 @@ from hpsearch_comm.collectives.shm import direct, direct_allreduce
 from hpsearch_comm.errors import CommTimeoutError, MismatchError, PeerLost, UsageError
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import DTYPES, REDUCTIONS
-from hpsearch_comm.shm.shm_segment import ShmSegment
-from hpsearch_comm.shm.staging import CHUNK
+from hpsearch_comm.shm.shm_segment import CHUNK, ShmSegment
 from tests.comm.meeting import given_time
 from tests.comm.pairwise import every_second
 from tests.comm.shm_world import ShmWorld, allreduce_directly, reduced, same_bits, some_values

@@ -12,7 +12,7 @@ from torch import nn
 
 from hpsearch_comm import Group, UsageError
 from hpsearch_comm.data_parallel import DataParallel
-from hpsearch_comm.data_parallel.overlap import pays_to_overlap
+from hpsearch_comm.data_parallel.buckets import pays_to_overlap
 from tests.comm.gradient_checks import assert_close, gradients, inputs_of, make_layers
 from tests.comm.thread_ranks import run_ranks
 

@@ -19,11 +19,11 @@ from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import Frame, FrameKind, FrameReader, pack, pack_value
 from hpsearch_comm.launch.hosts import Host, HostRanks, is_here, merge_local, parse_hostfile, parse_hosts, share_out
 from hpsearch_comm.launch.job import LaunchJob
-from hpsearch_comm.launch.lines import MOST_BYTES, Lines, Page
+from hpsearch_comm.launch.launcher import Death, Verdict, is_witness, last_traceback
+from hpsearch_comm.launch.output import MOST_BYTES, Lines, Page
 from hpsearch_comm.launch.place import hold_port, meeting_address
 from hpsearch_comm.launch.ssh import Ssh, remote_command, trouble
 from hpsearch_comm.launch.variables import for_rank, going_along, parse_exports, without_other_launchers
-from hpsearch_comm.launch.verdict import Death, Verdict, is_witness, last_traceback
 from hpsearch_comm.launch.version import source_digest
 
 NAMES = st.from_regex(r"\A([a-z]{1,5}@)?[a-z0-9][a-z0-9.-]{0,10}\Z")

@@ -15,8 +15,7 @@ from hpsearch_comm.collectives.shm import chain, direct, direct_allreduce, pipel
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.shm import shm_segment as segments
 from hpsearch_comm.shm import slots
-from hpsearch_comm.shm.shm_segment import ShmSegment
-from hpsearch_comm.shm.staging import Staging
+from hpsearch_comm.shm.shm_segment import ShmSegment, Staging
 from tests.comm.shared_accesses import Accesses
 from tests.comm.shm_world import ShmWorld, allreduce_directly
 

@@ -13,8 +13,7 @@ import torch
 
 import hpsearch_comm as comm
 from hpsearch_comm.failure.operation import Operation
-from hpsearch_comm.operations.queue_thread import QueueThread
-from hpsearch_comm.operations.work_queue import Prepared
+from hpsearch_comm.operations.work_queue import Prepared, QueueThread
 
 
 def test_an_operation_behind_one_that_failed_does_not_begin():

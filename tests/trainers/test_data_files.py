@@ -13,8 +13,7 @@ import torch
 
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.char_lm import CharLM, Text
-from hpsearch_trainers.fashion_mnist import CNN, MLP, fashion_mnist
-from hpsearch_trainers.idx import map_idx
+from hpsearch_trainers.fashion_mnist import CNN, MLP, fashion_mnist, map_idx
 from hpsearch_trainers.schedules import cosine, polynomial, steps, warmup
 
 

@@ -26,8 +26,8 @@ from torch.utils.data import (
 
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers import Parts, Trainer
-from hpsearch_trainers.lanes.contract import check_contract
 from hpsearch_trainers.lanes.errors import NotFusible
+from hpsearch_trainers.lanes.shape_key import check_contract
 from tests.comm.thread_ranks import run_ranks
 
 ROWS = 50

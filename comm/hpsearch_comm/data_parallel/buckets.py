@@ -3,6 +3,11 @@
 Buckets are planned together, at the end of the first backward pass that is averaged, and anew when a parameter has got
 another dtype, device, shape or layout. Each is sent when it and all before it are complete; the last one, which says
 who used what, when the backward pass is over.
+
+Gradients may be reduced while the backward pass still runs. Between hosts the network works while the cores compute,
+and on a GPU its copy queues do: there, what is reduced early is hidden. On one host it is the cores that reduce. If the
+backward passes of its ranks keep all of them busy, nothing can be hidden, and the ranks' queues, whose threads then
+wait for a core and for each other, only make it take longer.
 """
 
 from __future__ import annotations
@@ -11,16 +16,57 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-from hpsearch_comm.data_parallel.bucket import Bucket
-from hpsearch_comm.data_parallel.bucket_building import build_buckets
-from hpsearch_comm.data_parallel.bucket_plan import LARGE, Arrivals, plan_buckets
-from hpsearch_comm.data_parallel.overlap import describe_cores, pays_to_overlap
+from hpsearch_comm.data_parallel.bucket import Bucket, lay_out
+from hpsearch_comm.data_parallel.bucket_plan import LARGE, Arrivals, BucketPlan, plan_buckets
+from hpsearch_comm.data_parallel.compression import wire_dtype
+from hpsearch_comm.data_parallel.shared_memory import shared_zeros
 from hpsearch_comm.data_parallel.shares import Share
 from hpsearch_comm.data_parallel.sparse import SparseGradient
 from hpsearch_comm.group import Group
 from hpsearch_comm.operations.work import Handle
+from hpsearch_comm.shm.cores import core_quota, usable_cores
 
-__all__ = ["Buckets"]
+__all__ = ["Buckets", "Cores", "describe_cores", "pays_to_overlap"]
+
+Cores = tuple[Sequence[int], float, int]
+"""What a rank may use and does use: its cores, how many cores' worth of time, and its threads."""
+
+
+def describe_cores() -> Cores:
+    """Return this rank's."""
+    return sorted(usable_cores()), core_quota(), torch.get_num_threads()
+
+
+def pays_to_overlap(group: Group, everyone: Sequence[Cores]) -> bool:
+    """Return whether this host has a core for each rank's queue, beside those of the backward passes.
+
+    Args:
+        group: The ranks.
+        everyone: What `describe_cores` gave on each rank.
+    """
+    if len(group.hosts) > 1:
+        return True
+    cores = {core for theirs, _, _ in everyone for core in theirs}
+    busy = sum(threads + 1 for _, _, threads in everyone)
+    return busy <= min(len(cores), *(quota for _, quota, _ in everyone))
+
+
+def build_buckets(
+    plan: BucketPlan, parameters: Sequence[torch.nn.Parameter], group: Group, compression: str | None
+) -> list[Bucket]:
+    """Make the buckets of a plan, in its order; a collective. The last one has the uses."""
+    members = [{index: parameters[index] for index in indices} for indices in plan.buckets]
+    kinds = [parameters[indices[0] if indices else 0] for indices in plan.buckets]
+    uses = [len(parameters) if some is members[-1] else 0 for some in members]
+    wanted = [
+        (lay_out(some.values())[-1] + more, wire_dtype(compression, kind.dtype), kind.device)
+        for some, kind, more in zip(members, kinds, uses, strict=True)
+    ]
+    return [
+        Bucket(some, kind.dtype, wire)
+        for some, kind, wire in zip(members, kinds, shared_zeros(group, wanted), strict=True)
+    ]
+
 
 _FIRST_BUCKET_BYTES = 1 << 20
 

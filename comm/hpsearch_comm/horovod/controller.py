@@ -3,7 +3,7 @@
 A rank takes part in an exchange when it has something new to say. Others wait in theirs for it: nothing that they have
 announced can run without it. Only where ranks have announced different names is there more to it: then those whose
 announcement is awaited come again after a short while, if they have nothing new before that, so that the others' news
-aren't held up.
+aren't held up. In an exchange each rank sends a message and receives those of all.
 """
 
 from __future__ import annotations
@@ -24,14 +24,42 @@ from hpsearch_comm.group import Group
 from hpsearch_comm.horovod import recording
 from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.errors import HorovodInternalError
-from hpsearch_comm.horovod.exchange import exchange
 from hpsearch_comm.horovod.execution import carry_out, reduce_all, stand_in
 from hpsearch_comm.horovod.negotiation import AllJoined, Decision, Negotiation, Refuse, Run
 from hpsearch_comm.horovod.request import Request
 from hpsearch_comm.horovod.settings import Settings
 from hpsearch_comm.operations.work import Handle
 
-__all__ = ["Controller"]
+__all__ = ["FRAME_BYTES", "Controller", "exchange"]
+
+FRAME_BYTES = 256
+"""What a rank can say in a single collective; a longer message takes another one."""
+_LENGTH_BYTES = 4
+
+
+def exchange(group: Group, message: bytes) -> list[bytes]:
+    """Return the messages of all ranks, by rank; a collective.
+
+    Each rank has a frame in one matrix of bytes, of which it fills its own: the bitwise or of all is the matrix of all.
+    That is one allreduce, where an allgather would have to tell the lengths first.
+    """
+    frames = torch.zeros(group.size, FRAME_BYTES, dtype=torch.uint8, device="cpu")
+    packed = len(message).to_bytes(_LENGTH_BYTES, "little") + message
+    fitting = packed[:FRAME_BYTES]
+    frames[group.rank, : len(fitting)] = torch.frombuffer(bytearray(fitting), dtype=torch.uint8)
+    group.allreduce(frames, "bor")
+    data = frames.numpy().tobytes()
+    rows = [data[rank * FRAME_BYTES : (rank + 1) * FRAME_BYTES] for rank in range(group.size)]
+    lengths = [int.from_bytes(row[:_LENGTH_BYTES], "little") for row in rows]
+    if max(lengths) <= FRAME_BYTES - _LENGTH_BYTES:
+        return [row[_LENGTH_BYTES : _LENGTH_BYTES + length] for row, length in zip(rows, lengths, strict=True)]
+    everything = group.allgather(torch.frombuffer(bytearray(packed), dtype=torch.uint8)).numpy().tobytes()
+    messages = []
+    for length in lengths:
+        messages.append(everything[_LENGTH_BYTES : _LENGTH_BYTES + length])
+        everything = everything[_LENGTH_BYTES + length :]
+    return messages
+
 
 _LONGEST_PAUSE = 0.05
 

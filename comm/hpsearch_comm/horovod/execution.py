@@ -1,20 +1,96 @@
-"""Carries out on a group what the ranks have agreed on."""
+"""Carries out on a group what the ranks have agreed on.
+
+Small tensors of a kind are reduced together, as each collective costs about the same.
+
+Adasum adds gradients as far as they point in different directions, and averages them as far as they agree (Maleki et
+al., "Scaling Distributed Training with Adaptive Summation", 2020, equation 4): two gradients a and b become
+
+    (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b
+
+and those of several ranks are combined in a tree of pairs: neighbours first, then pairs of pairs. Before step d of it,
+2ᵈ ranks hold the same partial result; each rank sends its own to the one at the distance 2ᵈ and combines the two, in
+the order of ranks, so that all get the same bits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 import torch
 
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 from hpsearch_comm.header import dtype_named
-from hpsearch_comm.horovod.adasum import adasum
 from hpsearch_comm.horovod.entry import Entry
-from hpsearch_comm.horovod.fusion import plan_batches
 from hpsearch_comm.horovod.request import ReduceOp, Request
+from hpsearch_comm.operations.contiguous import flat
 
-__all__ = ["carry_out", "reduce_all", "stand_in"]
+__all__ = ["SMALL_BYTES", "Place", "adasum", "carry_out", "combine", "plan_batches", "reduce_all", "stand_in"]
+
+Place = tuple[int, int]
+"""A request, by its place among those that are ready, and one of its tensors."""
+
+SMALL_BYTES = 1 << 17
+"""Above this, copying a tensor to where it travels with others takes longer than a collective of its own."""
+
+
+def plan_batches(requests: Sequence[Request], limit: int) -> list[list[Place]]:
+    """Share the tensors of some allreduces out to collectives; the same on every rank.
+
+    Args:
+        requests: What is to be reduced now, the same in the same order on every rank.
+        limit: Bytes that travel together at most; 0 lets each tensor travel alone.
+
+    Returns:
+        Batches of tensors of one dtype and kind of device, reduced in the same way. Each tensor is in one of them.
+    """
+    batches: list[list[Place]] = []
+    filling: dict[tuple[object, ...], tuple[list[Place], int]] = {}
+    for number, request in enumerate(requests):
+        for which, (dtype, shape) in enumerate(request.tensors):
+            nbytes = prod(shape) * dtype_named(dtype).itemsize
+            key = dtype, request.device, request.op, request.prescale_factor, request.postscale_factor
+            if nbytes > min(SMALL_BYTES, limit) or request.op is ReduceOp.ADASUM:  # whose result depends on the whole
+                batches.append([(number, which)])
+                continue
+            batch, filled = filling.get(key, ([], limit))
+            if filled + nbytes > limit or not batch:
+                batch, filled = [], 0
+                batches.append(batch)
+            batch.append((number, which))
+            filling[key] = batch, filled + nbytes
+    return batches
+
+
+def adasum(group: Group, tensor: torch.Tensor) -> torch.Tensor:
+    """Return the Adasum of the ranks' tensors; a collective.
+
+    Args:
+        group: Of a power of two ranks.
+        tensor: Of floats; short ones are combined in float32, and rounded once.
+    """
+    mine = flat(tensor).to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
+    theirs = torch.empty_like(mine)
+    distance = 1
+    while distance < group.size:
+        partner = group.rank ^ distance
+        sending = group.send_async(mine, partner)
+        group.recv(theirs, partner)
+        sending.wait()
+        mine = combine(mine, theirs) if group.rank < partner else combine(theirs, mine)
+        distance *= 2
+    return mine.to(tensor.dtype).view(tensor.shape)
+
+
+def combine(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Combine two gradients (equation 4). One that is zero changes nothing."""
+    a, b = first.to(torch.float64), second.to(torch.float64)
+    product, first_square, second_square = a.dot(b), a.dot(a), b.dot(b)
+    first_share = 1.0 - float(product / (2 * first_square)) if first_square > 0 else 1.0
+    second_share = 1.0 - float(product / (2 * second_square)) if second_square > 0 else 1.0
+    return first_share * first + second_share * second
+
 
 _NAMES = {
     ReduceOp.AVERAGE: "mean",

@@ -1,9 +1,13 @@
-"""An optimizer whose gradients, or steps, are those of all ranks."""
+"""An optimizer whose gradients, or steps, are those of all ranks.
+
+With Adasum it steps on this rank's gradients, and combines what the ranks' steps change.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,15 +15,58 @@ import torch
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.horovod.averaging import Averaged
 from hpsearch_comm.horovod.bundles import name_parameters
-from hpsearch_comm.horovod.combining import Combined
 from hpsearch_comm.horovod.compression import Compression, Compressor, check_compression
 from hpsearch_comm.horovod.distributed import Distributed
+from hpsearch_comm.horovod.errors import MissingError, OrderError
+from hpsearch_comm.horovod.handles import synchronize
 from hpsearch_comm.horovod.job import size
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
-from hpsearch_comm.horovod.reductions import reduce_op
+from hpsearch_comm.horovod.reductions import allreduce_async, reduce_op
 from hpsearch_comm.horovod.request import ReduceOp
 
 __all__ = ["DistributedOptimizer"]
+
+
+class Combined(Distributed):
+    """Steps on this rank's gradients, and combines the steps of all ranks by Adasum (Maleki et al., 2021)."""
+
+    def _begin(self, groups: int | Sequence[Sequence[torch.Tensor]] | None) -> None:
+        if self.process_set is not global_process_set:
+            raise MissingError(f"op=hvd.Adasum combines the steps of all ranks, got {self.process_set}")
+
+    def synchronize(self) -> None:
+        """Do nothing: gradients stay this rank's own."""
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Refuse: a step is always combined with those of the other ranks.
+
+        Raises:
+            OrderError: Always; it is an AssertionError.
+        """
+        raise OrderError("skip_synchronize() doesn't go with op=hvd.Adasum: a step always is that of all ranks")
+        yield
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step, and let the step be that of all ranks.
+
+        Args:
+            closure: Evaluates the model anew.
+        """
+        parameters = [parameter for parameter in self._steps() if parameter.requires_grad]
+        before = [parameter.detach().clone() for parameter in parameters]
+        loss = super().step(closure)
+        handles = []
+        for parameter, start in zip(parameters, before, strict=True):
+            delta, context = self._compression.compress(parameter.detach() - start)
+            handle = allreduce_async(delta, name=self._parameter_names[parameter], op=self._op)
+            handles.append((handle, context))
+        for parameter, start, (handle, context) in zip(parameters, before, handles, strict=True):
+            parameter.copy_(start.add_(self._compression.decompress(synchronize(handle), context)))
+        return loss
+
+    step.hooked = True  # type: ignore[attr-defined]
 
 
 def DistributedOptimizer(

@@ -1,11 +1,19 @@
-"""Starts an agent on each host, and goes on until all ranks have ended: the launcher itself."""
+"""Starts an agent on each host, and goes on until all ranks have ended: the launcher itself.
+
+The rank that failed first is named: what the others raise, they mostly raise because of it. The order in which ranks
+end says little: one that raises in a `with comm.init()` tells the others, who may be quicker
+to end than itself. So a rank whose last words are that another one is lost is only a witness, and counts as the first
+to fail where nobody else failed.
+"""
 
 from __future__ import annotations
 
+import re
 import selectors
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -21,11 +29,62 @@ from hpsearch_comm.launch.signals import Signals
 from hpsearch_comm.launch.ssh import trouble
 from hpsearch_comm.launch.standard_input import StandardInput
 from hpsearch_comm.launch.startup import agent_process, compare_hosts, start_order, where_to_meet
-from hpsearch_comm.launch.verdict import Death, Verdict, is_witness, last_traceback
 from hpsearch_comm.launch.writer import Writer
 from hpsearch_comm.roster import DONE, Coming, read_word
 
-__all__ = ["Interrupted", "Launcher"]
+__all__ = ["Death", "Interrupted", "Launcher", "Verdict", "is_witness", "last_traceback"]
+
+# torch.distributed's own hook begins each line with the rank; groups of exceptions are drawn as a tree.
+_MARGIN = rb"^(?:\[rank\d+\]: ?)?[ |]*"
+_BEGIN = re.compile(_MARGIN + rb"(?:\+ Exception Group )?Traceback \(most recent call last\):", re.MULTILINE)
+_WITNESS = re.compile(
+    _MARGIN + rb"(?:hpsearch_comm\.errors\.|torch\.distributed\.DistBackendError: )?(?:PeerLost|RendezvousError): ",
+    re.MULTILINE,
+)
+
+
+def is_witness(stderr: bytes) -> bool:
+    """Whether a rank says, in the end of what it wrote to stderr, that it fails because of another."""
+    return _WITNESS.search(stderr) is not None
+
+
+def last_traceback(stderr: bytes) -> bytes:
+    """Return the last traceback in what a rank wrote to stderr, and what follows it; empty where there is none."""
+    begins = [found.start() for found in _BEGIN.finditer(stderr)]
+    return stderr[begins[-1] :] if begins else b""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A rank that failed."""
+
+    rank: int
+    code: int
+    """Its exit code, or minus the signal that killed it."""
+    witness: bool
+    """Whether it says that it fails because of another."""
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell would make of it."""
+        return self.code if self.code > 0 else 128 - self.code
+
+
+class Verdict:
+    """Hears of the ranks that failed, in the order in which that was seen."""
+
+    def __init__(self) -> None:
+        self.deaths: list[Death] = []
+
+    def hear(self, death: Death) -> None:
+        """Take note of a rank that failed by itself."""
+        self.deaths.append(death)
+
+    @property
+    def first(self) -> Death | None:
+        """The rank that failed first."""
+        return min(self.deaths, key=lambda death: death.witness, default=None)
+
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)

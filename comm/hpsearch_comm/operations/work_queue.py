@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -18,11 +19,58 @@ from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.history import History
 from hpsearch_comm.operations.arguments import Call
-from hpsearch_comm.operations.queue_thread import QueueThread
 from hpsearch_comm.operations.work import Handle, LaunchHandle
 from hpsearch_comm.timeline import NoTimeline, Timeline
 
-__all__ = ["Prepared", "WorkQueue", "used_within"]
+__all__ = ["Prepared", "QueueThread", "WorkQueue", "used_within"]
+
+
+class QueueThread:
+    """Runs operations in order, away from the thread that asked for them.
+
+    Args:
+        name: Of the thread.
+        on_start: Called first in the thread.
+    """
+
+    def __init__(self, name: str, on_start: Callable[[], object]) -> None:
+        self._tasks: queue.SimpleQueue[tuple[Handle[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._last: Handle[Any] | None = None
+        self._on_start = on_start
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def idle(self) -> bool:
+        """Return whether every submitted operation has ended."""
+        return self._last is None or self._last.done()
+
+    def submit(self, name: str, task: Callable[[], Any]) -> Handle[Any]:
+        """Queue an operation behind the others."""
+        handle: Handle[Any] = Handle(name)
+        self._last = handle
+        self._tasks.put((handle, task))
+        return handle
+
+    def close(self) -> None:
+        """Let the queued operations end, and the thread with them."""
+        self._tasks.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        self._on_start()
+        while (item := self._tasks.get()) is not None:
+            handle, task = item
+            try:
+                result = task()
+            except BaseException as error:  # it belongs to whoever waits for the handle
+                handle.finish(error=error)
+            else:
+                handle.finish(result)
+            # Nothing of an ended operation, tensors least of all, is kept until the next one.
+            del item, handle, task
+
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 A time is the median of a turn's repetitions, and then of the rounds. A ratio is taken within a round, of turns that lay
 side by side, so that both met the same neighbours; of the ratios of all rounds min, median and max are shown; the
 efficiencies of `--model` are ratios of short turns, several in each round. In the row of gloo, a ratio of 5 says that
-gloo took 5 times as long. For the rates see `hpsearch_comm.timeline.bandwidth`.
+gloo took 5 times as long. For the rates see `hpsearch_comm.timeline.trace_event`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statistics import median
 
 import torch
 
-from hpsearch_comm.timeline.bandwidth import algorithm_bandwidth, bus_bandwidth
+from hpsearch_comm.timeline.trace_event import algorithm_bandwidth, bus_bandwidth
 from tests.benchmarks.collectives.bare_memory import BARE
 from tests.benchmarks.collectives.block import MeasuredTurn
 from tests.benchmarks.collectives.launch import Outcome

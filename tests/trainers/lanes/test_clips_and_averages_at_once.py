@@ -10,8 +10,8 @@ from torch import nn
 
 from hpsearch_trainers.lanes.averages import Averages
 from hpsearch_trainers.lanes.bits import about_the_same, same_bits
-from hpsearch_trainers.lanes.clipping import Clipping
 from hpsearch_trainers.lanes.lane import Lane
+from hpsearch_trainers.lanes.updates import Clipping
 from tests.trainers.lanes.networks import Drawn, made
 from tests.trainers.lanes.ways import ALL_WAYS
 

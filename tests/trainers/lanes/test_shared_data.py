@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hpsearch_trainers.batches import Batches
-from hpsearch_trainers.lanes.shared_data import SharedData
+from hpsearch_trainers.lanes.rounding_fuser import SharedData
 from hpsearch_trainers.trainer import Trainer
 from tests.trainers.lanes.networks import Drawn, made
 from tests.trainers.lanes.ways import ALL_WAYS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpsearch_trainers.strategies import micro_batches
-from hpsearch_trainers.strategies.micro_batches import BACKWARD, FORWARD, SCHEDULES, order_of
+from hpsearch_trainers.strategies import pipeline
+from hpsearch_trainers.strategies.pipeline import BACKWARD, FORWARD, SCHEDULES, order_of
 
 _LETTERS = {FORWARD: "F", BACKWARD: "B"}
 
@@ -62,7 +62,7 @@ def test_what_a_stage_keeps(stages, count):
 
 
 def test_the_picture_is_what_happens():
-    text = micro_batches.__doc__
+    text = pipeline.__doc__
     assert text is not None
     drawn = [line.removeprefix("gpipe").removeprefix("1f1b") for line in map(str.strip, text.splitlines())]
     for schedule in SCHEDULES:

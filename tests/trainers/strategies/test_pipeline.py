@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.lars import LARS
-from hpsearch_trainers.strategies.micro_batches import SCHEDULES
+from hpsearch_trainers.strategies.pipeline import SCHEDULES
 from tests.comm.process_ranks import ProcessRanks
 from tests.comm.thread_ranks import run_ranks
 from tests.trainers.strategies import split_trainings

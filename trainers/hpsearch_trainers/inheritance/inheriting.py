@@ -1,4 +1,7 @@
-"""Copies a parent's weights into a child's network."""
+"""Copies a parent's weights into a child's network.
+
+Where the parent's architecture is unknown, weights of equal name and shape are copied.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,24 @@ from torch import Tensor, nn
 from hpsearch_trainers.architectures import ArchitectureError, architecture_of
 from hpsearch_trainers.architectures.calls import Call
 from hpsearch_trainers.inheritance.inherited import Inherited
-from hpsearch_trainers.inheritance.same_names import of_same_name_and_shape
 from hpsearch_trainers.inheritance.sides import Side, side_of
 from hpsearch_trainers.inheritance.transfer import ModulePath, Transfer
 from hpsearch_trainers.inheritance.units import Flow, Units, unit_count
 from hpsearch_trainers.inheritance.walk import Part, walk
 
 __all__ = ["inherit"]
+
+
+def of_same_name_and_shape(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the parent's weights of equal name and shape.
+
+    Args:
+        own: The child's `state_dict()`.
+        weights: The parent's.
+    """
+    return {
+        name: weights[name] for name, value in own.items() if name in weights and weights[name].shape == value.shape
+    }
 
 
 class _Unknown(Exception):

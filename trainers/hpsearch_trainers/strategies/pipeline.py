@@ -1,15 +1,32 @@
 """Each rank holds a stage of the model, through which the micro-batches of a step go one after another.
 
 GPipe (Huang et al. 2019, arXiv:1811.06965), or one forward, one backward (PipeDream, Narayanan et al. 2019), but with a
-step's passes all taken before it, so that they see the same weights: `micro_batches` has the orders. The gradient is
-that of the whole batch, and the step that of one process, to rounding.
+step's passes all taken before it, so that they see the same weights. The gradient is that of the whole batch, and the
+step that of one process, to rounding.
 
 All ranks read the same rows: the first one uses the inputs, the last one the targets, and only that one knows a loss.
+
+The order in which a stage takes the forward and backward passes of a step's micro-batches. Of three stages with four
+micro-batches, over time (F forward, B backward):
+
+    gpipe   0   F0 F1 F2 F3 .  .  .  .  B0 B1 B2 B3      all forward, then all backward (Huang et al. 2019, figure 2c)
+            1   .  F0 F1 F2 F3 .  .  B0 B1 B2 B3 .
+            2   .  .  F0 F1 F2 F3 B0 B1 B2 B3 .  .
+
+    1f1b    0   F0 F1 F2 .  .  B0 F3 B1 .  B2 .  B3      one forward, one backward, as soon as there is one to take
+            1   .  F0 F1 .  B0 F2 B1 F3 B2 .  B3 .       (Narayanan et al. 2019, figure 4, with the step's flush)
+            2   .  .  F0 B0 F1 B1 F2 B2 F3 B3 .  .
+
+Both take as long; but a stage keeps what backward needs of all micro-batches with the first, and with the second of as
+many as there are stages from it to the last one. Backward passes come in one order, so that both give the same bits.
+
+Modules of a pipeline may be others than the model's own: they follow it, and keep nothing that training changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -17,11 +34,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from hpsearch_comm import Group, broadcast_parameters
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.buffers import digest
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.parts import Parts
-from hpsearch_trainers.strategies.beside import Beside
 from hpsearch_trainers.strategies.channel import Channel, packed, unpacked
 from hpsearch_trainers.strategies.divided import (
     Divided,
@@ -32,13 +51,83 @@ from hpsearch_trainers.strategies.divided import (
     spread_states,
 )
 from hpsearch_trainers.strategies.loss_reads import of_output_alone
-from hpsearch_trainers.strategies.micro_batches import FORWARD, SCHEDULES, order_of
 from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.same_output import alike, check_same_output, output_of, training_pass
 from hpsearch_trainers.strategies.stages import Stages, cut
 from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Strategy, Trained
 
-__all__ = ["Pipeline"]
+__all__ = ["BACKWARD", "FORWARD", "SCHEDULES", "Pipeline", "order_of"]
+
+
+class Beside:
+    """What the stages of a model have beside it.
+
+    Args:
+        layers: Of all stages.
+        model: Theirs.
+        freezes: See `Parts.freeze_batch_norm`.
+    """
+
+    def __init__(self, layers: Iterable[nn.Module], model: nn.Module, freezes: float | None) -> None:
+        inside = set(model.modules())
+        self._model, self._freezes = model, math.inf if freezes is None else freezes
+        self._modules = [one for layer in layers for one in layer.modules() if one not in inside]
+
+    def start_epoch(self, epoch: int) -> None:
+        """Take note of what they keep, and of whether batch normalization is frozen in this epoch."""
+        self._held = epoch >= self._freezes
+        self._before = self._marks()
+
+    def follow(self) -> None:
+        """Train where the model does."""
+        for module in self._modules:
+            module.training = self._model.training and not (self._held and isinstance(module, _BatchNorm))
+
+    def check(self) -> None:
+        """See that they still keep what they did when the epoch began.
+
+        Raises:
+            ConfigurationError: They don't.
+        """
+        changed = sorted(self._marks() - self._before)
+        if changed:
+            raise ConfigurationError(
+                "modules of Parts.pipeline that aren't the model's own must keep nothing that training changes, as it "
+                f"would be neither saved nor validated with, got another {changed[0].rpartition(' ')[0]}: let them "
+                "hold the model's own modules, such as its batch normalization"
+            )
+
+    def _marks(self) -> set[str]:
+        inside = set(map(id, self._model.buffers()))
+        return {
+            f"{name} of {type(module).__name__} {number} {digest(buffer.to_dense())}"
+            for number, module in enumerate(self._modules)
+            for name, buffer in module.named_buffers(recurse=False)
+            if id(buffer) not in inside
+        }
+
+
+FORWARD, BACKWARD = "forward", "backward"
+SCHEDULES = ("gpipe", "1f1b")
+
+
+def order_of(schedule: str, stages: int, stage: int, micro_batches: int) -> list[tuple[str, int]]:
+    """Return the passes of a stage, in order, each with the number of its micro-batch.
+
+    Args:
+        schedule: One of `SCHEDULES`.
+        stages: Of the pipeline.
+        stage: Its number, from 0.
+        micro_batches: Of the step.
+    """
+    ahead = micro_batches if schedule == "gpipe" else min(stages - 1 - stage, micro_batches)
+    order = [(FORWARD, number) for number in range(ahead)]
+    for number in range(micro_batches):
+        if ahead + number < micro_batches:
+            order.append((FORWARD, ahead + number))
+        order.append((BACKWARD, number))
+    return order
+
 
 _PER_STAGE = 2
 """Micro-batches for each stage, by default."""
