@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpsearch_comm.errors import RendezvousError
-from hpsearch_comm.launch.channel import Channel
+from hpsearch_comm.launch.agent import Channel
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.roster import DONE, VARIABLE, Coming, LauncherLine, Roster, describe_socket, read_word
 

@@ -16,13 +16,12 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from hpsearch_comm.bootstrap.address import host_identity
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_comm.launch.channel import Channel
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import GREETING, Frame, FrameKind, FrameReader, pack, pack_value
 from hpsearch_comm.launch.orphans import adopt_orphans, descendants, end_descendants, in_group
@@ -32,7 +31,81 @@ from hpsearch_comm.launch.signals import Signals
 from hpsearch_comm.launch.variables import SECRET, for_rank, without_other_launchers
 from hpsearch_comm.launch.version import source_digest, version
 
-__all__ = ["Agent", "main"]
+__all__ = ["Agent", "Channel", "main"]
+
+_CHUNK = 1 << 16
+_MOST_BYTES = 1 << 16
+"""Of a line that a rank says."""
+
+
+class Channel:
+    """Lines both ways; nothing here waits.
+
+    Args:
+        sock: This end.
+        selector: Calls what is due.
+        hear: Is given each line that the rank says, without its end.
+    """
+
+    def __init__(self, sock: socket.socket, selector: selectors.BaseSelector, hear: Callable[[bytes], None]) -> None:
+        self._sock = sock
+        self._sock.setblocking(False)
+        self._hear = hear
+        self._selector: selectors.BaseSelector | None = selector
+        self._arrived = b""
+        self._leaving = b""
+        selector.register(self._sock, selectors.EVENT_READ, self._go_on)
+
+    def say(self, line: bytes) -> None:
+        """Put a line, with its end, on its way to the rank."""
+        self._leaving += line
+        self._write()
+
+    def close(self) -> None:
+        """Say and hear no more."""
+        self._stop()
+        self._sock.close()
+
+    def _go_on(self) -> None:
+        self._read()
+        self._write()
+
+    def _read(self) -> None:
+        try:
+            data = self._sock.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:  # nobody has the other end any more
+            self._stop()
+            return
+        *lines, self._arrived = (self._arrived + data).split(b"\n")
+        if len(self._arrived) > _MOST_BYTES:
+            raise LaunchError(f"expected lines of at most {_MOST_BYTES} bytes of a rank, got {self._arrived[:64]!r}...")
+        for line in lines:
+            self._hear(line)
+
+    def _write(self) -> None:
+        if self._selector is None:
+            return
+        try:
+            while self._leaving:
+                self._leaving = self._leaving[self._sock.send(self._leaving) :]
+        except BlockingIOError:
+            pass
+        except OSError:  # it has ended, as its process will tell
+            self._leaving = b""
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._leaving else 0)
+        with contextlib.suppress(KeyError):
+            self._selector.modify(self._sock, wanted, self._go_on)
+
+    def _stop(self) -> None:
+        if self._selector is not None:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(self._sock)
+        self._selector = None
+
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 _CHUNK = 1 << 16
