@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers import Parts, Trainer
@@ -33,7 +34,7 @@ class Plain(Trainer):
     def build(self, params: Any) -> Parts:
         torch.manual_seed(3)
         model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 1))
-        options = {name: params[name] for name in ("compile", "precision", "schedule") if name in params}
+        options = {name: params[name] for name in ("average", "compile", "precision", "schedule") if name in params}
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         data = (INPUTS, TARGETS)
         return Parts(model, optimizer, nn.functional.mse_loss, data, data, batch_size=16, **options)
@@ -77,14 +78,41 @@ def test_a_loop_of_its_own_goes_on_from_a_checkpoint_as_if_uninterrupted():
     assert without_rest([resumed.step(), resumed.step()]) == without_rest(expected[1:])
 
 
-def test_a_loop_that_breaks_off_leaves_the_rate_as_it_was():
+def test_a_loop_that_breaks_off_leaves_the_rate_as_it_was_and_has_had_its_epoch():
     trainer = OwnLoop(Trial({"schedule": lambda epoch: 0.1}))
     batches = trainer.train_batches()
     next(batches)
     assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.005)
     batches.close()
     assert trainer.optimizer.param_groups[0]["lr"] == 0.05
-    assert trainer.epoch == 0
+    assert trainer.epoch == 1
+    first, second = (next(trainer.train_batches())[0] for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("last", [None, 0], ids=["whole", "broken off"])
+def test_the_moving_average_follows_a_loop_of_its_own(last):
+    trainer = OwnLoop(Trial({"average": 0.5}))
+    expected: dict[str, torch.Tensor] = {}
+    for number, (inputs, targets) in enumerate(trainer.train_batches()):
+        trainer.optimizer.zero_grad()
+        trainer.parts.loss(trainer.model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        trainer.optimizer.step()
+        for name, value in trainer.model.state_dict().items():
+            expected[name] = value.clone() if number == 0 else expected[name].lerp(value, 0.5)
+        if number == last:
+            break
+    assert trainer._average is not None
+    for name, value in trainer._average.module.state_dict().items():
+        torch.testing.assert_close(value, expected[name])
+
+
+def test_a_validation_within_a_loop_leaves_the_modes_of_layers_as_they_are():
+    trainer = OwnLoop(Trial())
+    for _ in trainer.train_batches():
+        trainer.model[0].eval()  # type: ignore[index]
+        trainer.validate()
+        assert [module.training for module in trainer.model.children()] == [False, True, True, True]
 
 
 def test_several_workers_take_no_loop_that_says_nothing_of_them():
@@ -142,6 +170,83 @@ def test_a_fork_keeps_the_settings_of_each_optimizer():
     assert fork.critic_optimizer.param_groups[0]["lr"] == 0.1  # halved as often as the parent's
     weight = fork.model["critic"].weight  # type: ignore[index]
     assert fork.critic_optimizer.state[weight]["exp_avg"].abs().sum() > 0
+
+
+class Contained(OwnLoop):
+    """Has what it trains with in containers, and a scaler and an average of its own."""
+
+    def build(self, params: Any) -> Parts:
+        parts = super().build(params)
+        assert isinstance(parts.optimizer, torch.optim.Optimizer)
+        last = torch.optim.Adam(parts.model[3].parameters(), lr=0.01)  # type: ignore[index]
+        self.optimizers = [parts.optimizer, last]
+        self.schedulers = {"last": StepLR(last, 1, 0.5)}
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+        self.averaged = AveragedModel(parts.model, multi_avg_fn=get_ema_multi_avg_fn(0.5))  # type: ignore[no-untyped-call]
+        return parts
+
+    def step(self) -> dict[str, float]:
+        for inputs, targets in self.train_batches():
+            for optimizer in self.optimizers:
+                optimizer.zero_grad()
+            loss = self.parts.loss(self.model(inputs), targets)
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            for optimizer in self.optimizers:
+                self.scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+                self.scaler.step(optimizer)
+            self.scaler.update()
+            self.averaged.update_parameters(self.model)
+        self.schedulers["last"].step()
+        self.averaged.eval()
+        averaged = self.parts.loss(self.averaged(INPUTS), TARGETS).item()
+        return {"loss": loss.item(), "averaged": averaged, "scale": self.scaler.get_scale()}
+
+
+def test_optimizers_in_containers_scalers_and_averages_go_on_as_if_uninterrupted():
+    whole = Contained(Trial())
+    expected = [whole.step() for _ in range(4)]
+    begun = Contained(Trial())
+    assert [begun.step(), begun.step()] == expected[:2]
+    state = copy.deepcopy(begun.state_dict())
+    assert state["optimizers"].keys() == {"optimizers.1"}
+    assert state["schedulers"].keys() == {"schedulers.last"}
+    resumed = Contained(Trial())
+    resumed.load_state_dict(state)
+    assert [resumed.step(), resumed.step()] == expected[2:]
+    assert expected[0]["scale"] != expected[3]["scale"]
+
+
+def test_an_optimizer_of_weights_that_nobody_saves_is_refused():
+    class Outside(OwnLoop):
+        def build(self, params: Any) -> Parts:
+            self.critic = nn.Linear(3, 1)
+            self.critic_optimizer = torch.optim.Adam(self.critic.parameters())
+            return super().build(params)
+
+    with pytest.raises(ConfigurationError, match="critic_optimizer must have parameters of the model alone, got 2"):
+        Outside(Trial()).state_dict()
+
+    class Saving(Outside):
+        def state_dict(self) -> dict[str, Any]:
+            return {**super().state_dict(), "critic": self.critic.state_dict()}
+
+    assert "critic_optimizer" in Saving(Trial()).state_dict()["optimizers"]
+
+
+@pytest.mark.parametrize("name", ["the optimizer", "last"])
+def test_a_scheduler_of_any_optimizer_that_nobody_saves_is_refused(name):
+    class Scheduled(OwnLoop):
+        def build(self, params: Any) -> Parts:
+            parts = super().build(params)
+            assert isinstance(parts.optimizer, torch.optim.Optimizer)
+            self.last = torch.optim.Adam(parts.model[3].parameters())  # type: ignore[index]
+            schedulers = [StepLR(one, 1) for one in (parts.optimizer, self.last)]
+            self.scheduler = schedulers[name == "the optimizer"]
+            return parts
+
+    with pytest.raises(ConfigurationError, match=f"a scheduler of {name} must be an attribute"):
+        Scheduled(Trial()).state_dict()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -11,7 +12,9 @@ from hpsearch_comm.data_parallel.optimizer_state import load_exactly
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Parts
 
-__all__ = ["check_parameters", "clippable", "optimizer_of", "other_optimizers", "parameters_of"]
+__all__ = ["attributes_of", "check_parameters", "clippable", "optimizer_of", "other_optimizers", "parameters_of"]
+
+T = TypeVar("T")
 
 
 def optimizer_of(parts: Parts, model: nn.Module) -> Optimizer:
@@ -47,7 +50,7 @@ def _has_state_elsewhere(optimizer: Optimizer) -> bool:
     )
 
 
-def check_parameters(optimizer: Optimizer, model: nn.Module) -> None:
+def check_parameters(optimizer: Optimizer, model: nn.Module, name: str = "optimizer") -> None:
     """See that an optimizer trains a model, and nothing else.
 
     Raises:
@@ -57,7 +60,7 @@ def check_parameters(optimizer: Optimizer, model: nn.Module) -> None:
     others = sum(id(parameter) not in known for parameter in parameters_of(optimizer))
     if others > 0:
         raise ConfigurationError(
-            f"optimizer must have parameters of the model alone, got {others} that it doesn't have, which would "
+            f"{name} must have parameters of the model alone, got {others} that it doesn't have, which would "
             "be neither averaged over workers nor saved: make them a part of the model; where you have put other "
             "layers into it, give the optimizer their parameters in place of the former ones"
         )
@@ -87,5 +90,17 @@ def _with_values(parameter: Tensor) -> Tensor:
 
 def other_optimizers(owner: object, optimizer: Optimizer) -> dict[str, Optimizer]:
     """Return the optimizers that are attributes of a trainer beside its own one, by name."""
-    found = {name: value for name, value in vars(owner).items() if isinstance(value, Optimizer)}
-    return {name: value for name, value in found.items() if value is not optimizer}
+    return {name: value for name, value in attributes_of(owner, Optimizer).items() if value is not optimizer}
+
+
+def attributes_of(owner: object, kind: type[T]) -> dict[str, T]:
+    """Return the attributes of a class, by name; one in a list, tuple or dict by a name such as `optimizers.0`."""
+    found = {}
+    for name, value in vars(owner).items():
+        named = {name: value}
+        if isinstance(value, Mapping):
+            named = {f"{name}.{key}": one for key, one in value.items()}
+        elif isinstance(value, list | tuple):
+            named = {f"{name}.{index}": one for index, one in enumerate(value)}
+        found.update({key: one for key, one in named.items() if isinstance(one, kind)})
+    return found

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.optimizers import other_optimizers
+from hpsearch_trainers.optimizers import attributes_of, other_optimizers
 
 __all__ = ["load_schedulers", "replay", "save_schedulers"]
 
@@ -27,11 +27,13 @@ def save_schedulers(owner: object, optimizer: Optimizer, *, alone: bool) -> dict
         ConfigurationError: There is a scheduler that is no attribute, and nobody saves it.
     """
     found = _schedulers_of(owner, optimizer)
-    if alone and not found and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-        raise ConfigurationError(
-            "a scheduler of the optimizer must be an attribute of the trainer, so that it is saved and loaded with it, "
-            f"but none of this {type(owner).__name__} is: write self.scheduler = ... where it is made"
-        )
+    followed = {id(scheduler.optimizer) for scheduler in found.values()}
+    for name, one in {"the optimizer": optimizer, **other_optimizers(owner, optimizer)}.items():
+        if alone and id(one) not in followed and hasattr(one.step, "_wrapped_by_lr_sched"):
+            raise ConfigurationError(
+                f"a scheduler of {name} must be an attribute of the trainer, so that it is saved and loaded with it, "
+                f"but none of this {type(owner).__name__} is: write self.scheduler = ... where it is made"
+            )
     return {name: scheduler.state_dict() for name, scheduler in found.items()}
 
 
@@ -80,9 +82,7 @@ def replay(scheduler: LRScheduler, state: Mapping[str, Any]) -> None:
 def _schedulers_of(owner: object, optimizer: Optimizer) -> dict[str, LRScheduler]:
     optimizers = {id(optimizer), *map(id, other_optimizers(owner, optimizer).values())}
     mine = {
-        name: value
-        for name, value in vars(owner).items()
-        if isinstance(value, LRScheduler) and id(value.optimizer) in optimizers
+        name: value for name, value in attributes_of(owner, LRScheduler).items() if id(value.optimizer) in optimizers
     }
     parts = {id(part) for value in mine.values() for part in _parts(value)}
     return {name: value for name, value in mine.items() if id(value) not in parts}

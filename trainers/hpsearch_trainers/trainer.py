@@ -19,6 +19,7 @@ epochs does not depend on the width, so a trial may continue with another number
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import itertools
 import time
@@ -30,6 +31,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from hpsearch_comm import Group
@@ -43,7 +45,7 @@ from hpsearch_trainers.inheritance import Inherited, inherit
 from hpsearch_trainers.losses import loss_of
 from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.normalization import hold_statistics, synchronize
-from hpsearch_trainers.optimizers import optimizer_of, other_optimizers
+from hpsearch_trainers.optimizers import attributes_of, check_parameters, optimizer_of, other_optimizers
 from hpsearch_trainers.own_methods import METHODS, checked
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.precision import check_precision, precision
@@ -177,7 +179,8 @@ class Trainer(ABC):
         """Yield the batches of an epoch, for a `step` with a loop of its own; then count the epoch.
 
         The model trains with the randomness of the epoch, and `optimizer` has the rate of each step. The rest is the
-        loop's: `zero_grad`, forward and backward passes, clipping, and the steps of all optimizers.
+        loop's: `zero_grad`, forward and backward passes, clipping, and the steps of all optimizers. A moving average
+        takes in the model when the next batch is asked for. A loop that breaks off has had its epoch, too.
 
         Yields:
             A pair of inputs and targets, on the device.
@@ -196,10 +199,14 @@ class Trainer(ABC):
             try:
                 for step, batch in enumerate(batches):
                     self._set_rate(self.epoch + step / self._shard.steps)
-                    yield batch
+                    try:
+                        yield batch
+                    finally:
+                        if self._average is not None:
+                            self._average.update_parameters(self.model)
             finally:
+                self.epoch += 1
                 self._rates.restore()
-        self.epoch += 1
 
     def _begin_epoch(self) -> None:
         self._seed_epoch()
@@ -270,15 +277,20 @@ class Trainer(ABC):
         if self._validation is None:
             return {}
         model = self.model if self._average is None else self._average
-        return evaluate(
-            model,
-            self._validation,
-            self.parts.loss,
-            self.parts.metrics,
-            self.parts.validation_batch_size,
-            self.group,
-            self._autocast,
-        )
+        modes = {module: module.training for module in model.modules()}
+        try:
+            return evaluate(
+                model,
+                self._validation,
+                self.parts.loss,
+                self.parts.metrics,
+                self.parts.validation_batch_size,
+                self.group,
+                self._autocast,
+            )
+        finally:  # a loop of the user's may go on to train
+            for module, training in modes.items():
+                module.training = training
 
     def _measured(self) -> dict[str, float]:
         """Measure the model that is validated, over all workers."""
@@ -299,13 +311,18 @@ class Trainer(ABC):
             state["average"] = self._average.state_dict()
         if self._scaler is not None:
             state["scaler"] = self._scaler.state_dict()
+        alone = type(self).state_dict is Trainer.state_dict
         if others := other_optimizers(self, self.optimizer):
+            for name, other in others.items() if alone else ():
+                check_parameters(other, self.model, name)
             state["optimizers"] = {
                 name: {"optimizer": other.state_dict(), "optimizer_class": type(other).__qualname__}
                 for name, other in others.items()
             }
-        if schedulers := save_schedulers(self, self.optimizer, alone=type(self).state_dict is Trainer.state_dict):
+        if schedulers := save_schedulers(self, self.optimizer, alone=alone):
             state["schedulers"] = schedulers
+        if helpers := self._helpers():
+            state["helpers"] = {name: helper.state_dict() for name, helper in helpers.items()}
         state |= self._strategy.entry()
         if (architecture := architecture_of(self.model)) is not None:
             state["architecture"] = architecture
@@ -321,6 +338,9 @@ class Trainer(ABC):
         load_optimizer(self.optimizer, state, forked=self._forked, tells=self._strategy.tells)
         self._load_other_optimizers(state.get("optimizers", {}))
         load_schedulers(self, self.optimizer, state.get("schedulers", {}), forked=self._forked)
+        for name, helper in self._helpers().items():
+            if name in state.get("helpers", {}):
+                helper.load_state_dict(copy.deepcopy(state["helpers"][name]))
         if self._average is not None:
             load_average(self._average, state, forked=self._forked)
         if self._scaler is not None and "scaler" in state:
@@ -331,6 +351,11 @@ class Trainer(ABC):
         self._stages = [Stage(float(epoch), float(target)) for epoch, target in state["stages"]]
         if self._stages[-1].target != self._target:
             self._stages.append(Stage(float(self.epoch), self._target))
+
+    def _helpers(self) -> dict[str, torch.amp.GradScaler | AveragedModel]:
+        """Return what loops of the user's have beside optimizers, by the names of the attributes that it is."""
+        found: dict[str, Any] = {**attributes_of(self, torch.amp.GradScaler), **attributes_of(self, AveragedModel)}
+        return {name: value for name, value in found.items() if value not in (self._scaler, self._average)}
 
     def _load_other_optimizers(self, states: Mapping[str, Any]) -> None:
         others = other_optimizers(self, self.optimizer)
