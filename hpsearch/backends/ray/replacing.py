@@ -158,7 +158,7 @@ class Backoff:
     """
 
     def __init__(self, draw: Callable[[float, float], float] = random.uniform) -> None:
-        self.given_back = 0
+        self.released = 0
         """Workers that were released, to be requested again."""
         self._draw = draw
         self._patience = FIRST_SECONDS
@@ -185,7 +185,7 @@ class Backoff:
 
     def give_way(self, now: float, workers: int) -> None:
         """Record that workers were released."""
-        self.given_back += workers
+        self.released += workers
         self._since = None
         self._again = now + self._patience * self._draw(0.5, 1.5)
         self._patience = min(2 * self._patience, MOST_SECONDS)
@@ -194,7 +194,7 @@ class Backoff:
         """Return the number of workers to ask for now."""
         if now < self._again:
             return 0
-        workers, self.given_back = self.given_back, 0
+        workers, self.released = self.released, 0
         return workers
 
     def settle(self) -> None:

@@ -87,7 +87,7 @@ class WorkerPool:
         self._search_path = job.search_path
         self._token = (str(self._study / "sight.token"), secrets.token_hex(16))
         Path(self._token[0]).write_text(self._token[1], encoding="utf-8")
-        self._given_back = 0
+        self._released = 0
         self._backoff = Backoff()
         self._failing_starts = FailingNodes("before they could run anything")
         self._failing_runs = FailingNodes("around the trials that they ran")
@@ -109,21 +109,21 @@ class WorkerPool:
             whole: Whether whole workers are counted, else lanes.
         """
         starting = sum(1 for slot in self.slots.all if not slot.ready)
-        spoken_for = max(waiting - starting, 0)
+        reserved = max(waiting - starting, 0)
         room = self.slots.unshared() if whole and self.divides else self.slots.capacity()
-        again = min(self._given_back, max(self._room - len(self.slots.all), 0))  # except those of lost nodes
-        return max(room + again - spoken_for, 0)
+        again = min(self._released, max(self._room - len(self.slots.all), 0))  # except those of lost nodes
+        return max(room + again - reserved, 0)
 
     def fetch(self, waiting: int) -> None:
         """Start released workers again, as far as tasks wait for them."""
         on_hand = sum(1 for slot in self.slots.all if not slot.flights)
-        again = min(max(waiting - on_hand, 0), self._given_back)
-        self._given_back -= again
+        again = min(max(waiting - on_hand, 0), self._released)
+        self._released -= again
         self._add(again)
 
     def refill(self) -> None:
         """Start workers in place of lost ones."""
-        self._add(self.wanted - len(self.slots.all) - self._given_back - self._backoff.given_back)
+        self._add(self.wanted - len(self.slots.all) - self._released - self._backoff.released)
 
     def ran(self, slot: Slot) -> None:
         """Record that a worker returned from a segment."""
@@ -185,7 +185,7 @@ class WorkerPool:
         ready = sum(1 for slot in self.slots.all if slot.ready)
         # While too few workers have started for any task, an idle one doesn't show that there is nothing to run.
         if not waits and not ready < needed <= len(self.slots.all):
-            self._give_back_idle(now)
+            self._release_idle(now)
         self._grow()
         self._add(self._backoff.ask(now))
         if self.slots.busy() or ready >= needed:
@@ -193,7 +193,7 @@ class WorkerPool:
         if self.is_short(needed) and not self._was_short:
             self._next_notice = now
         self._was_short = self.is_short(needed)
-        if now < self._next_notice or self._given_back == self.wanted:
+        if now < self._next_notice or self._released == self.wanted:
             return messages
         self._next_notice = now + _NOTICE_SECONDS[1]
         return [*messages, Notice(why_no_workers(self._shape, self._names(), needed))]
@@ -242,9 +242,9 @@ class WorkerPool:
             self.slots.add(slot)
             self._inbox.when_done(slot.handle.node.remote(), functools.partial(_placed, slot))
             hello = slot.handle.open.remote(self._payload, self._search_path, self._token)
-            self._inbox.when_done(hello, functools.partial(self._said_hello, slot, known is None))
+            self._inbox.when_done(hello, functools.partial(self._greeted, slot, known is None))
 
-    def _said_hello(self, slot: Slot, new: bool, future: Future[Hello]) -> Sequence[Message]:
+    def _greeted(self, slot: Slot, new: bool, future: Future[Hello]) -> Sequence[Message]:
         if slot.dead:
             return ()
         try:
@@ -287,12 +287,12 @@ class WorkerPool:
             for message in self._lost(slot, "its node is gone")
         ]
 
-    def _give_back_idle(self, now: float) -> None:
+    def _release_idle(self, now: float) -> None:
         for slot in self.slots.free():
             if now - slot.idle_since > _IDLE_SECONDS:
                 self.slots.remove(slot)
                 self.end(slot)
-                self._given_back += 1
+                self._released += 1
 
 
 def _placed(slot: Slot, future: Future[str]) -> Sequence[Message]:

@@ -181,10 +181,10 @@ def test_what_was_given_back_is_asked_for_again_once_after_a_while():
     backoff = Backoff(middle)
     assert backoff.ask(0.0) == 0
     backoff.give_way(10.0, 3)
-    assert backoff.given_back == 3
+    assert backoff.released == 3
     assert backoff.ask(10.0 + FIRST_SECONDS - 0.1) == 0
     assert backoff.ask(10.0 + FIRST_SECONDS) == 3
-    assert backoff.given_back == 0
+    assert backoff.released == 0
     assert backoff.ask(1000.0) == 0
 
 
