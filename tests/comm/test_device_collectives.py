@@ -118,6 +118,31 @@ def test_they_give_what_those_of_cpu_tensors_give(cuda, size, fabric):
 
 
 @pytest.mark.parametrize("cuda", ["nccl", "host"])
+def test_what_is_gathered_may_lie_anywhere_in_the_result(cuda):
+    def work(group: comm.Group) -> list[list[float]]:
+        rank = group.rank
+        results = []
+        for length, runs in (
+            (8, [(4, 8), (0, 4)]),
+            (8, [(2, 6), (2, 6)]),
+            (7, [(2, 6), (3, 6)]),
+            (7, [(0, 4), (4, 7)]),
+        ):
+            out = torch.arange(float(length)) + 100 * rank
+            start, stop = runs[rank]
+            results.append(group.allgather(out[start:stop], out).tolist())
+        return results
+
+    for found in DeviceRanks(2).run(work, cuda=cuda):
+        assert found == [
+            [4, 5, 6, 7, 100, 101, 102, 103],
+            [2, 3, 4, 5, 102, 103, 104, 105],
+            [2, 3, 4, 5, 103, 104, 105],
+            [0, 1, 2, 3, 104, 105, 106],
+        ]
+
+
+@pytest.mark.parametrize("cuda", ["nccl", "host"])
 def test_conjugated_tensors_travel_by_value(cuda):
     def work(group: comm.Group) -> list[list[complex]]:
         def mine() -> torch.Tensor:

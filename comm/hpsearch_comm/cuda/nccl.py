@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
 
 __all__ = ["nccl_problem", "nccl_version", "start_nccl", "version_text"]
 
 _VARIABLES = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_BLOCKING_WAIT": "0",
+    "TORCH_NCCL_DESYNC_DEBUG": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_PROPAGATE_ERROR": "0",
@@ -72,6 +74,7 @@ def start_nccl(
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # with "=" it is that name, and no prefix of names
     options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
     options._timeout = _FOR_EVER
+    options.config.blocking = 1  # whatever TORCH_NCCL_USE_COMM_NONBLOCKING says: the ranks learn here who has started
     if max_ctas is not None:
         options.config.max_ctas = max_ctas
     with _environment():
@@ -82,13 +85,21 @@ def start_nccl(
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """Set the variables, which the user's own process groups aren't to see."""
+    """Set the variables, which the user's own process groups aren't to see.
+
+    TORCH_DISTRIBUTED_DEBUG=DETAIL, of which torch keeps a level of its own, would turn the desync debugging on again,
+    and with it the error handling that ends the process.
+    """
     with _lock:
         before = {name: os.environ.get(name) for name in _VARIABLES}
+        level = get_debug_level()
         os.environ.update(_VARIABLES)
+        if level == DebugLevel.DETAIL:
+            set_debug_level(DebugLevel.INFO)
         try:
             yield
         finally:
+            set_debug_level(level)
             for name, value in before.items():
                 if value is None:
                     del os.environ[name]

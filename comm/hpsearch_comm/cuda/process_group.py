@@ -364,15 +364,18 @@ class ThroughProcessGroup:
         return work
 
     def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> DeviceWork:
-        """See `Way`. The tensor may be its part of `out`."""
+        """See `Way`. The tensor may be its part of `out`, or lie elsewhere in it."""
         with self._launch(turn, lambda: f"allgather ({_describe(out)})", tensor, out) as work:
             everything = flat(out) if is_plain(out) else out.new_empty(out.numel())
             rows = [everything[start:stop] for start, stop in parts]
+            mine = flat(tensor)
+            if _share_memory(mine, everything) and mine.data_ptr() != rows[self.rank].data_ptr():
+                mine = mine.clone()  # others' rows would come to lie there while it is still sent
             if len({row.numel() for row in rows}) == 1:
                 if everything.numel():
-                    self._call(work, "_allgather_base", _bytes(everything), _bytes(flat(tensor)))
+                    self._call(work, "_allgather_base", _bytes(everything), _bytes(mine))
             else:
-                rows[self.rank].copy_(flat(tensor))
+                rows[self.rank].copy_(mine)
                 for root, row in enumerate(rows):
                     if row.numel():
                         options = _options(dist.BroadcastOptions(), rootRank=root)
