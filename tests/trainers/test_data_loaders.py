@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -26,6 +27,7 @@ from torch.utils.data import (
 
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers import Parts, Trainer
+from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.shape_key import check_contract
 from tests.comm.thread_ranks import run_ranks
@@ -186,6 +188,28 @@ def test_a_collate_function_makes_the_batches(workers):
         torch.set_num_threads(threads)
     for one, other in zip(loaded, plain, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
+
+class Graph:
+    """A batch of its own kind."""
+
+    def __init__(self, nodes: torch.Tensor) -> None:
+        self.nodes = nodes
+
+    def to(self, device: torch.device) -> Graph:
+        return Graph(self.nodes.to(device))
+
+
+def test_what_a_collate_function_makes_goes_to_the_device_in_its_own_way():
+    def collated(rows: list[Any]) -> Any:
+        inputs = {"graph": Graph(torch.ones(2)), "packed": pack_sequence([torch.ones(3), torch.ones(2)]), "name": "a"}
+        return inputs, torch.stack([target for _, target in rows])
+
+    device = torch.device("meta")
+    ((inputs, targets),) = Batches(DataLoader(DATA, collate_fn=collated), device).read([torch.arange(2)])
+    assert inputs["graph"].nodes.device == inputs["packed"].data.device == targets.device == device
+    assert inputs["packed"].batch_sizes.device.type == "cpu"
+    assert inputs["name"] == "a"
 
 
 def test_several_workers_divide_its_rows():

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -302,23 +303,28 @@ def _collate_dataclasses(rows: Sequence[Any], *, collate_fn_map: Any) -> Any:
 
 
 def _to(batch: Any, device: torch.device) -> Any:
-    return _map(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    def with_a_way_of_its_own(value: Any) -> Any:
+        return value.to(device) if hasattr(value, "to") else value
+
+    return _map(batch, lambda tensor: tensor.to(device, non_blocking=True), with_a_way_of_its_own)
 
 
-def _map(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Change every tensor of a batch."""
+def _map(batch: Any, change: Callable[[Tensor], Tensor], other: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Change every tensor of a batch, and what isn't made of tensors in another way."""
     if isinstance(batch, Tensor):
         return change(batch)
+    if isinstance(batch, PackedSequence):  # whose sizes stay on the CPU
+        return other(batch)
     if isinstance(batch, Mapping):
-        return _with_items(batch, {key: _map(value, change) for key, value in batch.items()})
+        return _with_items(batch, {key: _map(value, change, other) for key, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_map(value, change) for value in batch))
+        return type(batch)(*(_map(value, change, other) for value in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(_map(value, change) for value in batch)
+        return type(batch)(_map(value, change, other) for value in batch)
     if isinstance(batch, _Dataclass):
         names = [field.name for field in dataclasses.fields(batch)]
-        return _with_fields(batch, {name: _map(getattr(batch, name), change) for name in names})
-    return batch
+        return _with_fields(batch, {name: _map(getattr(batch, name), change, other) for name in names})
+    return other(batch)
 
 
 def _with_items(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
