@@ -396,9 +396,9 @@ class Group:
         """Return the calling thread's current stream of the tensor's device; None for a tensor on the CPU."""
         return None if tensor.is_cpu else self._devices.current(tensor.device)
 
-    def stream_beside(self, tensor: torch.Tensor) -> CudaStream:
-        """Return a new stream of the device of a CUDA tensor."""
-        return self._devices.parts.beside(tensor.device)
+    def stream_beside(self, device: torch.device) -> CudaStream:
+        """Return a new stream of a CUDA device."""
+        return self._devices.parts.beside(device)
 
     def _preparation(self, tensor: torch.Tensor) -> HostOperations:
         """Return what prepares operations where the tensor lies."""

@@ -19,6 +19,7 @@ from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.execution import SMALL_BYTES, combine, plan_batches
 from hpsearch_comm.horovod.request import ReduceOp, Request
 from hpsearch_comm.horovod.settings import Settings
+from tests.comm.host_devices import DeviceRanks
 from tests.comm.thread_ranks import run_ranks
 
 sizes = st.one_of(st.integers(0, 64), st.integers(SMALL_BYTES // 4 - 2, SMALL_BYTES // 4 + 2))
@@ -189,3 +190,28 @@ def test_what_is_under_way_when_a_rank_leaves_ends_with_that_reason_wherever_the
     for text in said:
         assert "rank 3 has left the job by hvd.shutdown() or its end" in text
         assert "the group is closed" not in text
+
+
+def test_a_rank_that_joins_without_a_step_gives_zeros_of_the_gpu_that_its_caller_has_chosen(monkeypatch):
+    """Each thread chooses its own, and the controller's has chosen none."""
+    caller = threading.get_ident()
+    made: list[torch.device] = []
+
+    def stand_in(request: Request, device: torch.device) -> Entry:
+        made.append(device)
+        return Entry(request)
+
+    monkeypatch.setattr("hpsearch_comm.horovod.controller.stand_in", stand_in)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3 if threading.get_ident() == caller else 0)
+    group = comm.Group(0, 1)
+    DeviceRanks(1).join(group)
+    controller = Controller(group, group.duplicate(), [0], Settings.read({}))
+    controller.join().wait(60)
+    thread = threading.Thread(
+        target=controller._stand_in, args=[Request("x", "allreduce", (("float32", (2,)),), ReduceOp.SUM, device="cuda")]
+    )
+    thread.start()
+    thread.join()
+    controller.close()
+    assert made == [torch.device("cuda", 3)]

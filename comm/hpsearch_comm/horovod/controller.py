@@ -92,6 +92,7 @@ class Controller:
         self._wake = threading.Condition()
         self._device: torch.device | None = None
         self._stream: CudaStream | None = None
+        self._callers_gpu = 0
         self._new: list[Entry] = []
         self._under_way: dict[str, Entry] = {}
         self._counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
@@ -102,19 +103,19 @@ class Controller:
         self._thread = threading.Thread(target=self._run, name=f"hpsearch-comm-horovod-{group.rank}", daemon=True)
         self._thread.start()
 
-    def use_device(self, tensor: torch.Tensor) -> None:
-        """Take a CUDA tensor's device into use, the only one of this rank.
+    def use_device(self, device: torch.device) -> None:
+        """Take a CUDA device into use, the only one of this rank.
 
         Raises:
             ValueError: It is another one than before.
         """
         with self._wake:
             if self._device is None:
-                self._stream = self.group.stream_beside(tensor)
-                self._device = tensor.device
-        if tensor.device != self._device:
+                self._stream = self.group.stream_beside(device)
+                self._device = device
+        if device != self._device:
             raise ValueError(
-                f"a rank has one GPU in hvd, but its tensors are on {self._device} and {tensor.device}: call "
+                f"a rank has one GPU in hvd, but its tensors are on {self._device} and {device}: call "
                 "torch.cuda.set_device(hvd.local_rank()) before the model is made"
             )
 
@@ -149,6 +150,8 @@ class Controller:
         with self._wake:
             self._check()
             if self._join is None:
+                if torch.cuda.is_initialized():  # type: ignore[no-untyped-call] # each thread has its own
+                    self._callers_gpu = torch.cuda.current_device()
                 self._join = Handle("join")
                 self._wake.notify()
             return self._join
@@ -249,7 +252,7 @@ class Controller:
         if request.device == "cpu":
             return stand_in(request, torch.device("cpu"))
         if self._device is None:  # it has joined without a step
-            self.use_device(torch.empty(0, device="cuda"))
+            self.use_device(torch.device("cuda", self._callers_gpu))
         assert self._device is not None
         assert self._stream is not None
         with self._stream.scope():

@@ -119,7 +119,7 @@ def _stream_of(kind: str, controller: Controller, sources: Sequence[torch.Tensor
         raise ValueError(f"hvd.grouped_{kind} takes tensors of one device, got some on {found}")
     stream = controller.group.stream_of(sources[0]) if sources else None
     if stream is not None:
-        controller.use_device(sources[0])
+        controller.use_device(sources[0].device)
     return stream
 
 
