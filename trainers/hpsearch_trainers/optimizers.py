@@ -98,7 +98,7 @@ def attributes_of(owner: object, kind: type[T]) -> dict[str, T]:
     found = {}
     for name, value in vars(owner).items():
         named = {name: value}
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):  # not any mapping: it may be a file
             named = {f"{name}.{key}": one for key, one in value.items()}
         elif isinstance(value, list | tuple):
             named = {f"{name}.{index}": one for index, one in enumerate(value)}
