@@ -522,6 +522,14 @@ def test_close_is_taken_by_all_together_and_twice(make_world):
         world.collectives[0].allreduce(torch.ones(1))
 
 
+def test_close_finds_the_shutdown_of_torch_2_6(make_world, monkeypatch):
+    monkeypatch.setattr(StandIn, "_shutdown", StandIn.shutdown, raising=False)
+    monkeypatch.delattr(StandIn, "shutdown")
+    world = make_world(2)
+    world.run(lambda rank: world.collectives[rank].close())
+    assert [stand_in.log for stand_in in world.nccl] == [["started", "shutdown"]] * 2
+
+
 def test_close_finishes_what_is_under_way(make_world):
     world = make_world(2)
     for stand_in in world.nccl:

@@ -427,7 +427,9 @@ class ThroughProcessGroup:
             self.abort()
         process_group, self._process_group = self._process_group, None
         if process_group is not None and not self.aborted:
-            leaving = _in_background(process_group.shutdown)
+            # torch 2.6 has it under another name.
+            shutdown = getattr(process_group, "shutdown", None) or process_group._shutdown
+            leaving = _in_background(shutdown)
             leaving.join(max(0.0, until - time.monotonic()))
             if leaving.is_alive():
                 _abort(process_group)
