@@ -40,6 +40,15 @@ class Plain(Trainer):
         return Parts(model, optimizer, nn.functional.mse_loss, data, data, batch_size=16, **options)
 
 
+class Hidden(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, width), nn.Linear(width, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.first(inputs)))  # type: ignore[no-any-return]
+
+
 class OwnLoop(Plain):
     """Does by itself what Trainer does."""
 
@@ -282,6 +291,31 @@ def test_a_compiled_model_trains_as_one_that_is_not_and_shares_its_checkpoints(b
     resumed.load_state_dict(copy.deepcopy(plain.state_dict()))
     after = without_rest([resumed.step()])[0][1]
     assert after == pytest.approx(without_rest([plain.step()])[0][1], rel=0.2 if backend is True else 1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_each_trial_of_a_process_is_compiled():
+    class Wide(Plain):
+        def build(self, params: Any) -> Parts:
+            model = Hidden(params["hidden"])
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            data = (INPUTS, TARGETS)
+            return Parts(model, optimizer, nn.functional.mse_loss, data, data, batch_size=20, compile="counting")
+
+    compiled: list[int] = []
+
+    def counting(module: Any, _: Any) -> Any:
+        compiled.append(1)
+        return module
+
+    torch._dynamo.register_backend(counting, name="counting")
+    numbers = []
+    for hidden in range(2, 12):
+        before = len(compiled)
+        trainer = Wide(Trial({"hidden": hidden}))
+        trainer.step()
+        numbers.append(len(compiled) - before)
+    assert numbers == [2] * 10  # one for training, one for validation
 
 
 def test_bf16_is_autocast():

@@ -119,6 +119,7 @@ class Trainer(ABC):
         self._scaler = torch.amp.GradScaler(self.device.type) if parts.autocast is torch.float16 else None
         self._strategy.bind(self._trained())
         if parts.compile:
+            torch.compiler.reset()  # other trials' models count toward the limit from which it compiles no more
             self.model.compile(**({} if parts.compile is True else {"backend": parts.compile}))
         self._train = Batches(parts.train, self.device, parts.loaders)
         held_back = parts.validation
