@@ -143,34 +143,32 @@ class StandIn:
         return self._call("reduce", tensors, options)
 
     def alltoall_base(self, out: torch.Tensor, rows: torch.Tensor, *counts: list[int]) -> StandInWork:
-        return self._call("alltoall_base", out, rows, *counts)
+        return self._call("alltoall_base", [out], rows.clone(), *counts)
 
     def _allgather_base(self, out: torch.Tensor, rows: torch.Tensor) -> StandInWork:
-        return self._call("_allgather_base", out, rows)
+        return self._call("_allgather_base", [out], rows.clone())
 
     def _reduce_scatter_base(
         self, out: torch.Tensor, rows: torch.Tensor, options: dist.ReduceScatterOptions
     ) -> StandInWork:
         # Gloo has one whose work is never completed.
+        self._check("_reduce_scatter_base")
         total = rows.clone()
         to_all = dist.AllreduceOptions()
         to_all.reduceOp = options.reduceOp
         start = self._rank * out.numel()
-        return self._call(
-            "allreduce",
-            [total],
-            to_all,
-            as_="_reduce_scatter_base",
-            finish=lambda: out.copy_(total[start:][: len(out)]),
-        )
+        work = self._gloo.allreduce([total], to_all)
+        self.log.append("_reduce_scatter_base")
+        return StandInWork(self, work, lambda: out.copy_(total[start:][: len(out)]))
 
-    def _call(
-        self, name: str, *arguments: Any, as_: str = "", finish: Callable[[], object] = lambda: None
-    ) -> StandInWork:
-        self._check(as_ or name)
-        work = StandInWork(self, getattr(self._gloo, name)(*arguments), finish)
-        self.log.append(as_ or name)
-        return work
+    def _call(self, name: str, outputs: list[torch.Tensor], *arguments: Any) -> StandInWork:
+        self._check(name)
+        # Copies, as Gloo keeps what it works on where a peer never comes.
+        copies = [output.clone() for output in outputs]
+        first = copies[0] if name.endswith("_base") else copies
+        work = getattr(self._gloo, name)(first, *arguments)
+        self.log.append(name)
+        return StandInWork(self, work, lambda: [output.copy_(one) for output, one in zip(outputs, copies, strict=True)])
 
     def _check(self, name: str) -> None:
         if name in self.hangs:
